@@ -371,6 +371,12 @@ class Settings:
     quote: bool = _answer(
         False, "The answer is quotations of the documents, word for word.", Use.NGT
     )
+    ask_fields: bool = _answer(
+        False,
+        "For extract: ask for each field by itself, first for its sentence, then for the value in"
+        " that. The card of a model that only quotes may say so.",
+        Use.CARD | Use.NGT,
+    )
     max_repeats: int = _answer(
         6,
         "End an answer whose last words came this many times in a row, word for word,"
@@ -550,8 +556,8 @@ _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
-    " template_documents max_repeats device_map packed capture passage_tokens passage_overlap"
-    " whole_tokens reranker max_files max_depth field ocr parser_seconds parser_mb"
+    " template_documents ask_fields max_repeats device_map packed capture passage_tokens"
+    " passage_overlap whole_tokens reranker max_files max_depth field ocr parser_seconds parser_mb"
     " cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray",
 }
 

@@ -114,7 +114,7 @@ def test_auto_grows_a_chain_where_a_context_wants_one() -> None:
     ids = [1, 2, 3, 4, 5, 1, 2, 9, 7, 1, 2, 3, 1, 2]
 
     class Text:
-        depth = left = 50
+        depth, left, matcher = 50, 50, None
 
     for wanted in (True, False):
         drafter = drafters.start(Context(ids, outside=(tuple(ids),), vocabulary=20, chains=wanted))

@@ -227,6 +227,7 @@ class Told:
     ids: list[int]
     left: int
     depth: int = 9
+    matcher: None = None
 
 
 @pytest.mark.parametrize("method", ["lookahead", "space", "trie"])

@@ -21,6 +21,7 @@ from transformers import PreTrainedTokenizerFast
 from ngtcli.config import Settings
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Member
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -76,11 +77,11 @@ def byte_tokenizer() -> Tokenizer:
     return Tokenizer(thinking_models.tokenizer(thinking_models.QWEN))
 
 
-def tiny(family: str = "llama", seed: int = 0) -> TargetModel:
+def tiny(family: str = "llama", seed: int = 0, device: str = "cpu") -> TargetModel:
     """A random model over bytes and some words."""
     tokenizer = byte_tokenizer()
-    end, size = tokenizer.backend.eos_token_id, len(tokenizer.backend)
-    return target_model(make_hf(family, seed, vocab_size=size, eos_token_id=end), tokenizer, family)
+    words = {"vocab_size": len(tokenizer.backend), "eos_token_id": tokenizer.backend.eos_token_id}
+    return target_model(make_hf(family, seed, **words).to(device), tokenizer, family)
 
 
 cached_tiny = cache(tiny)
@@ -338,6 +339,20 @@ def test_exact_passes_have_the_tokens_of_plain_ones(
     assert found[0].finish_reason == truth[0].finish_reason
     assert drafter.told == [1, 2, *found[0].output]
     assert taken(grammar, found[0].output) == len(found[0].output)
+
+
+@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"quantize": "int8"}])
+def test_exact_answers_of_the_builtin_model_are_those_of_plain_decoding(how: Any) -> None:
+    model = load_model(Wanted("builtin", "cpu", **{"dtype": "float32", **how}))
+    prompt, grammar = prompt_of(model), bound(model, PERSON)
+    rows = ExactRows(model, lambda _: None).choose("on", 32, 300)
+    context = Context(prompt, outside=(prompt,), vocabulary=model.vocabulary, rows=rows)
+    truth, *others = (
+        Run(model, make_drafter(m), context, SAMPLED, Limits(TOKENS, grammar=grammar)).finish()
+        for m in ("none", "auto", "trie")
+    )
+    assert all(run.output == truth.output and run.exact for run in others)
+    assert others[0].statistics.steps < truth.statistics.steps / 2
 
 
 @pytest.mark.parametrize("most", [0, 3, 99])

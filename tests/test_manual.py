@@ -46,7 +46,8 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     text = Path(HARBOUR).read_text("utf-8")
     for name in ("article.txt", "report.txt", "notes.md", "reports/a.txt", "reports/b.md",
                  "notes/a.md", "old-answers/a.txt", "old-summary.txt", "parser.py",
-                 "report.md", "prompt.txt", "ngtcli/examples/harbour.txt"):  # fmt: skip
+                 "report.md", "prompt.txt", "ngtcli/examples/harbour.txt",
+                 "ngtcli/examples/letters/offer.txt"):  # fmt: skip
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     line = {"question": "When is high tide?", "context": text[:300]}

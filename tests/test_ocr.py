@@ -200,7 +200,7 @@ def test_many_pictures_of_a_folder_are_left_out_and_told(
         tell_skipped(listing.all_skipped(), Notes())
         return len(listing.found), capsys.readouterr().err
 
-    needs = "ngt: left out 2 files: pictures. They need the extra ocr"
+    needs = "ngt: left out 2 files: pictures are not read here. They need the extra ocr"
     assert found("auto", 2) == (4, "") == found("force", 1)  # one is named
     assert found("auto", 1)[0] == 2 and found("auto", 1)[1].startswith(needs)
     assert found("auto", 2, "")[1].startswith(needs)

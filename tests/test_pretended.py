@@ -27,6 +27,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     "name",
     [
         "tokens_are_the_cpus cuda", "tokens_are_the_cpus mps",
+        "answers_by_a_grammar_are_the_cpus cuda", "answers_by_a_grammar_are_the_cpus mps",
         "exact_passes_have_the_tokens_of_plain_ones cuda",
         "exact_passes_have_the_tokens_of_plain_ones mps",
         "texts_together_have_the_cpus_tokens cuda", "texts_together_have_the_cpus_tokens mps",

@@ -27,6 +27,8 @@ _ABOVE = (
 COMMANDS = {
     "summarize": "Summarize documents: ngt summarize article.txt",
     "ask": 'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
+    "extract": "Fields of documents as a table: ngt extract reports/ --schema 'author, due date'"
+    " -o t.csv",
     "chat": "Talk with a model, about documents too: ngt chat -d notes/",
     "generate": 'Follow a free prompt: ngt generate "Write a limerick about the tide."',
     "batch": "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",

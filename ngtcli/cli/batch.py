@@ -46,7 +46,7 @@ from ngtcli.errors import (
 )
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import Ended, telling
+from ngtcli.session.events import USUAL, Ended, telling
 from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
@@ -268,6 +268,7 @@ class Run:
 
     def __init__(self, settings: Settings, size: int, notes: Notes, what: str) -> None:
         self.engine: Engine | None = None
+        self.wants = USUAL
         is_exact = settings.exact == "on" and settings.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
@@ -288,11 +289,12 @@ class Run:
         self,
         lines: Lines,
         read: Callable[[InputLine], Question],
-        deliver: Callable[["Outcome"], bool],
+        deliver: Callable[["Outcome"], bool | None],
         interrupted: str,
     ) -> None:
         """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
 
+        None: the text of that one is not done, for other questions of it are to be answered.
         The model is loaded when there is something to do; `interrupted` says what an interruption
         leaves behind. Raises NgtError for what ends the run; exits 130 when interrupted.
         """
@@ -317,7 +319,7 @@ class Run:
                 except Exception as error:
                     return line, caught(error)
 
-            with closing(run(self.engine, draw)) as outcomes:
+            with closing(run(self.engine, draw, self.wants)) as outcomes:
                 for outcome in outcomes:
                     lines.done(outcome.key)
                     self._add(outcome, deliver(outcome))
@@ -346,12 +348,16 @@ class Run:
         elif self._remarks == _REMARKS_SHOWN + 1:
             self._notes.warn("there are more such remarks; -v has them all")
 
-    def _add(self, outcome: "Outcome", failed: bool) -> None:
+    def finished(self, failed: bool) -> None:
+        """Count a text that is done, which needed no answer."""
         self._done += 1
         self.failed += failed
+
+    def _add(self, outcome: "Outcome", failed: bool | None) -> None:
         question, answer = outcome.question, outcome.answer
-        if question is not None:
-            self._documents += len(question.documents)
+        if failed is not None:
+            self.finished(failed)
+            self._documents += len(question.documents) if question is not None else 0
         if question is not None and isinstance(answer, Ended):
             self._tokens += answer.statistics.new_tokens
             self._tokens += sum(part.new_tokens for part in answer.parts)

@@ -14,28 +14,14 @@ from ngtcli.prompt.selecting import prompt_for
 from ngtcli.prompt.splitting import fits, split
 from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render.terminal import visible
+from ngtcli.session.question import Question
 from ngtcli.system.json_form import dump_json
 
 
 def dry_run(request: AnswerRequest, notes: Notes) -> None:
     """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
-    s = request.settings
-    notes.status(f"Loading the tokenizer of {s.model} …")
-    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
-    context = context_limit(config, tokenizer).tokens
-    thinking = thinking_of(s, tokenizer)
-    task = Task(
-        request.wording,
-        request.documents,
-        request.question,
-        tokenizer,
-        context,
-        s.answer_tokens + (thinking.room if thinking else 0),
-        config.vocab_size,
-        notes.status,
-        chat=Chat.of(s),
-    )
-    form = form_of(s)
+    s, task = request.settings, task_of(request, notes)
+    tokenizer, context, form = task.tokenizer, task.context, form_of(s)
     schema = form.schema if form else None
     try:
         prompt = _prompt(task, request, notes)
@@ -59,6 +45,27 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         for line in ("The answer obeys this JSON Schema:", *dump_json(schema).splitlines()):
             notes.say(line)
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
+
+
+def task_of(question: Question, notes: Notes) -> Task:
+    """The parts of a prompt as an engine would have them; no weights are loaded."""
+    s = question.settings
+    notes.status(f"Loading the tokenizer of {s.model} …")
+    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
+    thinking = thinking_of(s, tokenizer)
+    notes.clear()
+    return Task(
+        question.wording,
+        question.documents,
+        question.question,
+        tokenizer,
+        context_limit(config, tokenizer).tokens,
+        s.answer_tokens + (thinking.room if thinking else 0),
+        config.vocab_size,
+        notes.status,
+        chat=Chat.of(s),
+        queries=question.queries,
+    )
 
 
 def _prompt(task: Task, request: AnswerRequest, notes: Notes) -> Prompt:

@@ -148,7 +148,9 @@ class Listing:
         for path, reals in self.named.items():
             for real in filter(pictures.get, reals):
                 name, needs = utf8(self.found[real].path), _PICTURES * (is_read > 0)
-                self.leave_out(path, Skipped(name, "pictures", pictures[real], needs))
+                self.leave_out(
+                    path, Skipped(name, "pictures are not read here", pictures[real], needs)
+                )
             self.named[path] = [real for real in reals if real not in pictures]
         self.found = {real: one for real, one in self.found.items() if real not in pictures}
 
@@ -162,12 +164,14 @@ class Listing:
         skipped = self.skipped[path]
         bad = [s for s in skipped if not s.kind]
         if not bad:
-            if not os.path.isdir(expanded(path)):
+            is_folder = os.path.isdir(expanded(path))
+            if not is_folder and not skipped:
                 return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
             others = f" (only {kinds(skipped)})" if skipped else ""
             old, needs = converting(skipped), next((s.needs for s in skipped if s.needs), "")
             hint = needs or (f"Convert them: {old}" if old else READ_HERE)
-            return InputError(f"{utf8(path)}: no documents in this folder{others}", hint)
+            what = "no documents in this folder" if is_folder else "no documents match"
+            return InputError(f"{utf8(path)}: {what}{others}", hint)
         reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
         more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
         return InputError(f"{utf8(path)}: nothing in it can be read: {reasons}{more}", READ_HERE)

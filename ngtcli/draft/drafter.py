@@ -210,7 +210,8 @@ class Feedback:
         if not head or len(tree) < head:
             return None if head else self
         parents = tuple([max(ROOT, parent - head) for parent in tree.parents[head:]])
-        below = DraftTree(tree.tokens[head:], parents, tree.probes)
+        origins = tree.origins[head:]
+        below = DraftTree(tree.tokens[head:], parents, tree.probes, origins, tree.names)
         stop = None if self.stop is None or self.stop < head - 1 else self.stop - head
 
         def after(nodes: Sequence[int]) -> Guessed:

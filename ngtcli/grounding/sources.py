@@ -95,7 +95,6 @@ def sources_of(
     answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
 ) -> Sources:
     """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
-    from ngtcli.documents.passages import place  # here: what shows sources does without
     from ngtcli.grounding.find import spans  # here: it loads numpy
 
     if excerpts is None:
@@ -107,22 +106,29 @@ def sources_of(
         excerpt = excerpts[s.document]
         document = documents[excerpt.document]
         at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
-        section, (before, after) = place(document, at[1]), _around(document.text, *at[1:])
-        sources.append(
-            Source(
-                number=numbers.setdefault(at, len(numbers) + 1),
-                span=Span(s.start, s.end, *at),
-                name=document.name,
-                path=document.path,
-                quote=" ".join(document.text[at[1] : at[2]].split()),
-                before=before,
-                after=after,
-                page=section.page or None,
-                heading=section.heading or None,
-                ocr=section.page in document.about.recognized,
-            )
-        )
+        number = numbers.setdefault(at, len(numbers) + 1)
+        sources.append(source_at(document, number, Span(s.start, s.end, *at)))
     return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
+
+
+def source_at(document: Document, number: int, span: Span) -> Source:
+    """What stands at a span of a document."""
+    from ngtcli.documents.passages import place  # here: what shows sources does without
+
+    text, start, end = document.text, span.source_start, span.source_end
+    section, (before, after) = place(document, start), _around(text, start, end)
+    return Source(
+        number=number,
+        span=span,
+        name=document.name,
+        path=document.path,
+        quote=" ".join(text[start:end].split()),
+        before=before,
+        after=after,
+        page=section.page or None,
+        heading=section.heading or None,
+        ocr=section.page in document.about.recognized,
+    )
 
 
 def _around(text: str, start: int, end: int) -> tuple[str, str]:

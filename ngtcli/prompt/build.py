@@ -106,6 +106,7 @@ class Task:
     `status` gets lines on how much is read. `chat` is for the chat template. Documents stand before
     the first of the `turns`; with `in_turns` they are passages, which stand before the question, as
     those of each turn did.
+    `queries` take the place of the question where passages are searched.
     Without `keep` what is made to search the documents is not stored.
     """
 
@@ -120,6 +121,7 @@ class Task:
     chat: Chat = Chat()
     turns: Sequence[Turn] = ()
     in_turns: bool = False
+    queries: Sequence[str] = ()
     keep: bool = True
 
     @property

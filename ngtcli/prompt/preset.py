@@ -16,7 +16,8 @@ PROVENANCE = "provenance"  # key of a mapping that says where a preset's setting
 _OTHER_PRESET = "Or use another preset with -p NAME."
 _MOST = 1e300  # larger numbers, infinities and NaN are kept as text; guessed
 TASKS = ("summarize", "ask")  # of a line of a batch
-_OVERFLOW = {"summarize": "split", "ask": "retrieve", "chat": "retrieve", "generate": "error"}
+_OF_QUESTIONS = dict.fromkeys(("ask", "chat", "extract"), "retrieve")
+_OVERFLOW = {"summarize": "split", "generate": "error", **_OF_QUESTIONS}
 
 
 @dataclass(frozen=True, slots=True)
@@ -142,7 +143,7 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     if asks and not can_ask(preset):
         what = f"preset {preset.name} has no place for a question"
         raise UsageError(what, "Put {question} in its template.")
-    if asks and settings.overflow == "split":
+    if asks and task != "extract" and settings.overflow == "split":
         raise UsageError(
             f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
             "Use --overflow retrieve, which reads the passages that fit the question best.",

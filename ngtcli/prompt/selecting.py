@@ -6,6 +6,7 @@ In a conversation the oldest turns are left out where not all of them fit.
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 from ngtcli.config import Settings
@@ -114,7 +115,8 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     ranking = _ranked(task, s, room, warn)
     seconds = time.perf_counter() - clock
     task.status("Choosing passages …")
-    found = _built(task, ranking, room, s.passages or len(ranking.found))
+    most = max(s.passages, len(task.queries)) if s.passages else len(ranking.found)
+    found = _built(task, ranking, room, most)
     if found is None:
         raise ContextOverflowError(
             f"no passage fits: question and answer leave {room} of {task.context} tokens",
@@ -158,14 +160,23 @@ def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> 
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.passages or room) + _PASSED_OVER
     earlier = earlier_questions(task.turns)
-    ranking = rank(
-        Search(task.documents, s, task.question, most, earlier, task.keep, task.status, warn)
-    )
+    search = Search(task.documents, s, task.question, most, earlier, task.keep, task.status, warn)
+    each = [rank(replace(search, question=one)) for one in task.queries or (task.question,)]
+    ranking = replace(each[0], found=_in_turn([one.found for one in each]))
     if ranking.found or task.earlier:
         return ranking
     warn("no passage has a word of the question; the first ones are read")
     first = [Ranked(i, Scores(0.0, 0.0)) for i in range(len(ranking.index))]
     return replace(ranking, found=first)
+
+
+def _in_turn(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
+    """The best of each ranking, then the second ones, and so on; a passage comes once."""
+    found: dict[int, Ranked] = {}
+    for of_one_rank in zip_longest(*rankings):
+        for one in filter(None, of_one_rank):
+            found.setdefault(one.passage, one)
+    return [*found.values()]
 
 
 def _built(

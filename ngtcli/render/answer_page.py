@@ -10,13 +10,15 @@ leads from a place back to the stretch.
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
+from ngtcli.batch.extract import first_place
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
-from ngtcli.grounding.sources import Source, Sources
+from ngtcli.grounding.sources import Source, Sources, Span, source_at
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import FOLDER, policy, rendered
+from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
     from ngtcli.draft.steps import Step
@@ -25,6 +27,10 @@ _LEGEND = (
     "Coloured words stand in the document of that colour, word for word; whether it supports what"
     " is said is for you to judge. Underlined words come from accepted drafts. A click or Enter"
     " leads to the place, Escape back."
+)
+_OF_TABLE = (
+    "Coloured values stand in the document of that colour, others not in these words. What is"
+    " underlined has a probability below --doubt. A click or Enter leads to the place, Escape back."
 )
 _FIRST_HUE = 205  # degrees: blue
 _HUE = 137.5  # degrees between the hues of two documents: the golden angle, so that all lie apart
@@ -69,6 +75,36 @@ class Shown(NamedTuple):
     parts: Sequence[Part]
 
 
+Table = Sequence[Sequence[Part]]  # rows of cells, the heads first
+
+
+def table_page(
+    title: str,
+    command: str,
+    names: Sequence[str],
+    rows: Sequence[Mapping[str, Any]],
+    documents: Sequence[Document],
+) -> str:
+    """The HTML of rows of `ngt extract`, as JSON has them, with these fields."""
+    index, numbers = {document.name: i for i, document in enumerate(documents)}, dict[Any, int]()
+    sources, table = list[Source](), [[Part([Piece(name)]) for name in ("file", *names)]]
+    for row in rows:
+        cells = [Part([Piece(row["file"])])]
+        for name in names:
+            value, place, p = row["values"][name], row["sources"][name], row["probability"][name]
+            place = first_place(place)
+            if place is not None:
+                at = index[row["file"]], place["start"], place["end"]
+                number, cell = numbers.setdefault(at, len(numbers) + 1), len(sources)
+                sources.append(source_at(documents[at[0]], number, Span(cell, cell, *at)))
+            text = value if isinstance(value, str) else "–" if value is None else dump_json(value)
+            is_doubted = name in row.get("doubt", ())  # underlined, as what was drafted is
+            said = "" if p is None else f"p {p:.2f}"
+            cells.append(Part([Piece(text, is_doubted)], sources[-1] if place else None, said))
+        table.append(cells)
+    return answer_page(title, command, (), Sources(0.0, (*sources,)), documents, (), table)
+
+
 def answer_page(
     title: str,
     command: str,
@@ -76,8 +112,12 @@ def answer_page(
     sources: Sources,
     documents: Sequence[Document],
     facts: Sequence[str],
+    table: Table = (),
 ) -> str:
-    """The HTML. `title` is what was asked, `facts` what the line below an answer says."""
+    """The HTML, with a `table` in place of an answer.
+
+    `title` is what was asked, `facts` what the line below an answer says.
+    """
     tokens = [token for step in steps for token in step.tokens if token.thought is not None]
     is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
     script = (FOLDER / "answer_page.js").read_text(encoding="utf-8")
@@ -85,13 +125,14 @@ def answer_page(
         "answer.html.j2",
         title=short(title, _TITLE),
         about="ngt",
-        what=_LEGEND,
+        what=_OF_TABLE if table else _LEGEND,
+        table=table,
         terms={"Command": command, "Answer": " · ".join(facts)},
         warnings=(),
         policy=policy(script),
         script=script,
-        answer=list(_answer(steps, sources)),
-        places=sources.places(),
+        answer=() if table else list(_answer(steps, sources)),
+        places=() if table else sources.places(),
         thought=[Piece(token.thought or "", token.drafted) for token in tokens],
         thought_tokens=counted(len(tokens), "token"),
         documents=[

@@ -172,9 +172,12 @@ class Engine(ABC):
                 asked.parts = InParts(session, q)
                 prompt = asked.parts.whole
             else:
-                prompt = session.prompt(q.wording, q.documents, q.question, q.turns)
+                prompt = session.prompt(q.wording, q.documents, q.question, q.turns, q.queries)
             if prompt is not None:
-                self._set_prompt(asked, prompt, replace(AS_SET, many=self.many))
+                wants = asked.wants.probabilities
+                self._set_prompt(
+                    asked, prompt, replace(AS_SET, many=self.many, probabilities=wants)
+                )
 
     def takes(self, asked: Asked) -> bool:
         """Whether a question may be added now."""

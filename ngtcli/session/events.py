@@ -20,10 +20,12 @@ class Wants:
     """Which events are wanted in full, since they take time.
 
     `remarks`: what -v says of prompt and answer. `sources`: of the answer in the documents.
+    `probabilities`: of each token among those that might have come.
     """
 
     remarks: bool = False
     sources: bool = True
+    probabilities: bool = False
 
 
 USUAL = Wants()

@@ -259,7 +259,12 @@ class LocalSession(Session):
         """What is known of an answer to `prompt` before the model is used."""
         method = self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
-        limits = replace(self.limits, num_draft=num_draft, grammar=self._grammar(prompt))
+        limits = replace(
+            self.limits,
+            num_draft=num_draft,
+            grammar=self._grammar(prompt),
+            probabilities=options.probabilities,
+        )
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
         if not method.entry.costs:

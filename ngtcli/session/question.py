@@ -55,9 +55,10 @@ def check_form(task: str, settings: Settings) -> None:
 class Question:
     """What is answered, and how.
 
-    `task` is "summarize", where `question` is "", or "ask". "generate" follows the question as it
-    stands, with the documents, if any, before it; "chat" does so after the `turns`.
-    `prediction` is a text like which the answer may be: drafts come from it, too.
+    `task` is "summarize", where `question` is "", "ask" or "extract". "generate" follows the
+    question as it stands, with the documents, if any, before it; "chat" does so after the `turns`.
+    `prediction` is a text like which the answer may be: drafts come from it, too. Of documents that
+    do not fit passages are read for each of the `queries`, or else for the question.
     """
 
     task: str
@@ -67,6 +68,7 @@ class Question:
     question: str = ""
     turns: tuple[Turn, ...] = ()
     prediction: str = ""
+    queries: tuple[str, ...] = ()
 
     @property
     def documents(self) -> Sequence[Document]:

@@ -37,7 +37,7 @@ class AnswerOptions:
     is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
     documents, which is then neither read nor written. `drafter` is one made for this method.
     `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
-    of other programs. `many`: it is one of many prompts.
+    of other programs. `many`: it is one of many prompts. `probabilities`: tokens have them.
     """
 
     method: str | None = None
@@ -47,6 +47,7 @@ class AnswerOptions:
     drafter: Drafter | None = None
     to_the_end: bool = False
     many: bool = False
+    probabilities: bool = False
 
 
 AS_SET = AnswerOptions()
@@ -124,12 +125,14 @@ class Session(ABC):
         documents: Sequence[Document],
         question: str = "",
         turns: Sequence[Turn] = (),
+        queries: Sequence[str] = (),
     ) -> Prompt:
-        """The prompt, fitted to the model; `turns` are as for Task.
+        """The prompt, fitted to the model; `turns` and `queries` are as for Task.
 
         Raises ContextOverflowError and ModelError.
         """
-        task = replace(self._task(preset, documents, question), turns=turns)
+        task = self._task(preset, documents, question)
+        task = replace(task, turns=turns, queries=queries)
         try:
             prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:

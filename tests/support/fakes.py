@@ -25,7 +25,7 @@ class FakeSession(Session):
 
 
 class FakeAnswers:
-    """Answers a few prompts together, the last one first, with the first words of each.
+    """Answers a few prompts together, the last one first, each as `say` does: with its first words.
 
     `before` is called with the text of each prompt; what it raises that prompt, or the run, ends
     with. `asked` are the texts.
@@ -33,6 +33,7 @@ class FakeAnswers:
 
     def __init__(self, before: Callable[[str], None] = lambda _: None) -> None:
         self.before = before
+        self.say: Callable[[str], str] = lambda prompt: " ".join(prompt.split()[:4])
         self.asked: list[str] = []
 
 
@@ -67,8 +68,8 @@ class FakeEngine(Engine):
             self._answers.before(text.prompt.text)
         except Exception as error:
             text.error = caught(error)
-        words = " ".join(text.prompt.text.split()[:4])
-        text.steps.append(Step((Token(5, words),), "stop"))
+        words = self._answers.say(text.prompt.text)
+        text.steps.append(Step((Token(5, words, probability=0.9),), "stop"))
         text.statistics = Statistics(prompt_tokens=len(text.prompt.ids))
         text.statistics.add_step(0, 0, 1)
         return [text]

@@ -67,6 +67,18 @@ def tokens_are_the_cpus(device: str) -> None:
         assert said == [] and (device == "mps" or model.passes.captured)
 
 
+def answers_by_a_grammar_are_the_cpus(device: str) -> None:
+    from tests import test_grammar as by
+
+    model, cpu = by.tiny(device=device), by.tiny()
+    prompt, grammar = by.prompt_of(cpu), by.bound(cpu, by.PERSON)
+    for sampling in by.SAMPLINGS:
+        truth = by.answer(cpu, make_drafter("none"), prompt, grammar, sampling)[0].output
+        for method in ("none", "auto", "recycling"):
+            run, _ = by.answer(model, make_drafter(method), prompt, grammar, sampling)
+            assert run.output == truth
+
+
 def texts_together_have_the_cpus_tokens(device: str) -> None:
     texts = prompts(5, seed=2)
     (model, said), cpu = on(device, "gemma2-sliding"), make_target("gemma2-sliding")

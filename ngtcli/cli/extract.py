@@ -1,0 +1,335 @@
+"""`ngt extract`: fields of documents as a table, with the place and the probability of each value.
+
+A row a file, answered as a batch is; what is done stands in the table's journal.
+"""
+
+from collections import Counter, deque
+from collections.abc import Mapping, Sequence
+from contextlib import ExitStack, closing
+from dataclasses import dataclass, fields, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
+from ngtcli.batch.input import InputLine, Lines
+from ngtcli.batch.output import DoneLine, StreamOutput
+from ngtcli.batch.table import TableOutput
+from ngtcli.cli.answer_request import AnswerRequest
+from ngtcli.cli.batch import GOES_ON, Run
+from ngtcli.cli.checks import refuse_ignored, refuse_with
+from ngtcli.cli.notes import Notes
+from ngtcli.cli.options import (
+    PresetOption,
+    VerboseOption,
+    command_line,
+    file_option,
+    tasks_of,
+    with_settings,
+)
+from ngtcli.cli.output import check_output_files, check_written, print_line, write_page
+from ngtcli.cli.per_file import how, read_each, warn_of
+from ngtcli.config import SETTINGS
+from ngtcli.documents.load import Document
+from ngtcli.draft.steps import OWN
+from ngtcli.errors import NgtError, UsageError, counted
+from ngtcli.prompt.preset import load_preset
+from ngtcli.render.terminal import visible
+from ngtcli.session.checks import check_session
+from ngtcli.session.events import Ended, Wants
+from ngtcli.session.question import Question, Tasks
+from ngtcli.system.files import key_of
+from ngtcli.system.json_form import dump_json
+
+if TYPE_CHECKING:  # they load numpy
+    from ngtcli.prompt.splitting import Part
+    from ngtcli.session.engine import Outcome
+
+_OUT = file_option("--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed.")
+_SOURCES = typer.Option("--sources", metavar="columns", help="Add place and p to a CSV or TSV.")
+_DOUBT = typer.Option("--doubt", min=0.0, max=1.0, help="Name fields whose p is below this.")
+_HTML = file_option("--html", help="Also write a page: the table next to its documents, linked.")
+_DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
+_LIMIT = typer.Option("--limit", min=0, help="Only the first N files; 0: all.")
+_RESTART = typer.Option("--restart", help="Begin again, over what is in the table.")
+_SIZE = typer.Option(
+    "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
+)
+# Settings of other answers, of single ones, and of processes that stay.
+_OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
+_WANTS = Wants(sources=False, probabilities=True)
+_FACTS = ("page", "quote", "p")  # of a value, with --sources columns
+_HINT = "Name files or folders, or pipe a text in."
+_VERSION = 1
+_SHARED = ("html", "dry_run", "verbose")  # flags
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ExtractFlags:
+    """The flags of `ngt extract`, but for the files and the settings."""
+
+    preset: PresetOption = None
+    output: Annotated[Path | None, _OUT] = None
+    sources: Annotated[str | None, _SOURCES] = None
+    doubt: Annotated[float, _DOUBT] = 0.0
+    html: Annotated[Path | None, _HTML] = None
+    dry_run: Annotated[bool, _DRY] = False
+    limit: Annotated[int, _LIMIT] = 0
+    restart: Annotated[bool, _RESTART] = False
+    batch_size: Annotated[int, _SIZE] = 0
+    verbose: VerboseOption = False
+
+
+@with_settings(tuple(name for name in SETTINGS if name not in _OTHER))
+def extract(
+    flags: dict[str, Any],
+    files: Annotated[
+        list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
+    ] = None,
+    *,
+    given: ExtractFlags,
+) -> None:
+    """Fields of documents as a table: ngt extract reports/ --schema 'author, due date' -o t.csv
+
+    ngt extract reports/ --schema 'author, total float: what is to be paid' -o table.jsonl
+    ngt extract article.txt --schema 'author, due date'
+    """
+    extraction = Extraction.of(tasks_of(flags, given.preset, (TASK,)))
+    settings, _ = extraction.tasks.of[TASK]
+    if extraction.by_field and given.preset is None:
+        tasks = Tasks({TASK: (settings, load_preset("ask"))})
+        extraction = Extraction(tasks, extraction.form)
+    _check(flags, given, extraction)
+    check_session(settings, Notes().warn, dry=given.dry_run)
+    command = _Extract(extraction, given)
+    with ExitStack() as stack:
+        if given.output is not None and not given.dry_run:
+            stack.enter_context(closing(command.open(given.output)))
+        command.run(files or [])
+
+
+def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction) -> None:
+    """Raise UsageError for what was asked for by a flag and would not happen."""
+    settings = extraction.tasks.of[TASK][0]
+    refuse_ignored(flags, settings)
+    check_output_files({"-o": given.output, "--html": given.html})
+    if given.sources not in (None, "columns"):
+        raise UsageError(f"--sources is {given.sources}", "It may be columns.")
+    if given.output is None:
+        of_table = {"--sources": given.sources, "--restart": given.restart}
+        refuse_with("standard output", of_table, "Name a table with -o.")
+    if given.dry_run:
+        outputs = {"-o": given.output, "--html": given.html}
+        refuse_with("--dry-run", outputs, "There are no rows.")
+    if extraction.by_field:
+        split = settings.overflow == "split"
+        others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
+        hint = "Name another model (-m), or give --set ask_fields=no."
+        refuse_with("ask_fields, where each field is asked for by itself", others, hint)
+
+
+class _Extract(Lines):
+    """One run of the command and its questions, those that follow from an answer first.
+
+    Without a `table` rows go to standard output.
+    """
+
+    def __init__(self, extraction: Extraction, given: ExtractFlags) -> None:
+        super().__init__(())
+        self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
+        self._names = [one.name for one in extraction.form.fields]
+        self._settings = extraction.tasks.of[TASK][0]
+        self._run = Run(self._settings, given.batch_size, self._notes, "file")
+        self._run.wants = _WANTS
+        self._request = _as_request(extraction.whole(()), given)
+        self._documents: dict[str, Document] = {}
+        self._left, self._begun = deque[Document](), list[Asking]()
+        self._taken: list[tuple[Asking, Take, Question]] = []
+        self._made: dict[str, list[Row]] = {}  # where there is no table
+        self._stream = StreamOutput(None, self._print)
+        self._split: Any = None  # a Task by whose tokenizer texts are split
+        self._origins, self._steps = Counter[str](), 0
+        self.table: TableOutput | None = None
+
+    def open(self, path: Path) -> TableOutput:
+        """The table. Raises UsageError, also where a field has the name of another column."""
+        of_value = _FACTS if self._given.sources else ()
+        columns = ["file", *(["doubt"] if self._given.doubt else [])]
+        if name := next((name for name in self._names if name in columns), None):
+            raise UsageError(
+                f"the table has a column {name} of its own", "Call the field otherwise."
+            )
+        for name in reversed(self._names):
+            columns[1:1] = [name, *(f"{name}.{fact}" for fact in of_value)]
+        self.table = TableOutput(
+            path,
+            how(self._request),
+            columns,
+            flat=self._flat,
+            whole=self._whole,
+            restart=self._given.restart,
+        )
+        return self.table
+
+    def run(self, paths: list[str]) -> None:
+        """Make the rows that are not there. Raises NgtError, exit code 7 where files failed."""
+        given, table = self._given, self.table
+        written = (table.files, table.wrote) if table else ()
+        documents, bad = read_each(self._request, paths, _HINT, self._notes, *written)
+        documents = documents[: given.limit or None]
+        if given.dry_run:
+            self._dry_run(documents[0])
+            return
+        check_written([given.html])
+        self._documents = {document.name: document for document in documents}
+        if table is not None:
+            table.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
+        self._left.extend(d for d in documents if not (table and table.has(d.name)))
+        self._run.set_total(len(documents), len(self._left), "made before and not again")
+        goes_on = GOES_ON if given.output else "what is done is put out"
+        self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, goes_on)
+        if given.html:
+            write_page(self._page(documents), given.html)
+        if given.verbose and self._steps:
+            total = self._origins.total()
+            shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
+            self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
+        again = "The same command tries them again, and no others." * bool(given.output)
+        self._run.check_failed(self._run.failed + bad, len(documents) + bad, again)
+
+    # --- the questions ---
+
+    def wait(self) -> bool:
+        """Whether there is another question."""
+        return self._next() is not None
+
+    def take(self) -> InputLine | None:
+        """The next question, None where none is there now."""
+        if (asking := self._next()) is None:
+            return None
+        question, take = asking.open.pop(0)
+        asking.waiting += 1
+        self._taken.append((asking, take, question))
+        return InputLine(len(self._taken) - 1, len(self._taken), asking.document.name)
+
+    def _next(self) -> Asking | None:
+        """What has a question to be taken, begun if need be; what has none is done."""
+        while True:
+            if found := next((asking for asking in self._begun if asking.open), None):
+                return found
+            self._begun = [asking for asking in self._begun if asking.waiting]
+            if not self._left:
+                return None
+            document = self._left.popleft()
+            try:
+                asking = Asking(self._extraction, document, self._parts(document))
+            except NgtError as error:
+                self._run.finished(failed=self._fail(document.name, error))
+                continue
+            self._begun.append(asking)
+            if not asking.open:
+                self._put(document.name, asking.rows())
+                self._run.finished(failed=False)
+
+    def _parts(self, document: Document) -> "Sequence[Part]":
+        """With --overflow split the parts of a document that does not fit."""
+        if self._settings.overflow != "split":
+            return ()
+        from ngtcli.cli.dry_run import task_of  # here: few runs split
+        from ngtcli.prompt.splitting import fits, split
+
+        self._split = self._split or task_of(self._request, self._notes)
+        task = replace(self._split, documents=[document])
+        parts = split(task) if fits(task) is None else ()
+        if parts:
+            self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
+        return parts
+
+    def _deliver(self, outcome: "Outcome") -> bool | None:
+        asking, take, _ = self._taken[outcome.key.index]
+        answer, name = outcome.answer, asking.document.name
+        if asking.failed:
+            return None
+        try:
+            if not isinstance(answer, Ended):
+                raise answer
+            origins = ("the model's own" if t.origin == OWN else t.origin for t in answer.tokens)
+            self._origins.update(origins)
+            self._steps += answer.statistics.steps
+            if not asking.answered(take, answer):
+                return None
+        except NgtError as error:
+            asking.failed, asking.open = True, []
+            return self._fail(name, error)
+        self._put(name, asking.rows())
+        return False
+
+    # --- what comes of them ---
+
+    def _put(self, name: str, rows: list[Row]) -> None:
+        """Take the rows of a document. Raises NgtError where they cannot be written."""
+        if self.table is not None:
+            self.table.put(name, rows)
+            return
+        self._made[name] = rows
+        self._stream.put(DoneLine([*self._documents].index(name), name))
+
+    def _fail(self, name: str, error: NgtError) -> bool:
+        if self.table is None:
+            self._put(name, [])
+        return warn_of(self._notes, name, error)
+
+    def _print(self, name: str) -> None:
+        """The rows of a document; of a single one its values alone."""
+        self._notes.clear()  # both may be on one terminal
+        rows = self._made[name]
+        if len(self._documents) > 1:
+            for row in rows:
+                print_line(dump_json(self._whole(row), None))
+        elif rows:
+            values = [row["values"] for row in rows]
+            print_line(dump_json(values if self._extraction.form.multi else values[0]))
+
+    def _whole(self, row: Mapping[str, Any]) -> Row:
+        """A row as JSON has it, with the fields that are in doubt."""
+        known = row["probability"].items()
+        doubted = [name for name, p in known if p is not None and p < self._given.doubt]
+        return {**row, **({"doubt": doubted} if self._given.doubt else {})}
+
+    def _flat(self, row: Mapping[str, Any]) -> Row:
+        """A row as a CSV has it."""
+        cells: Row = {"doubt": ", ".join(self._whole(row).get("doubt", ())), "file": row["file"]}
+        for name, value in row["values"].items():
+            known = {**(first_place(row["sources"][name]) or {}), "p": row["probability"][name]}
+            cells |= {name: value, **{f"{name}.{fact}": known.get(fact) for fact in _FACTS}}
+        return {n: visible(cell) if isinstance(cell, str) else cell for n, cell in cells.items()}
+
+    def _page(self, documents: Sequence[Document]) -> str:
+        from ngtcli.render.answer_page import table_page  # here: few runs need it
+
+        table, rows = self.table, list[Row]()
+        for name in self._documents:
+            made = table.rows(name) if table and table.has(name) else self._made.get(name, [])
+            rows += map(self._whole, made)
+        title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
+        return table_page(title, command_line(), self._names, rows, documents)
+
+    def _dry_run(self, document: Document) -> None:
+        """Print the first prompt of a document; with a question a field say so."""
+        from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
+
+        asking = Asking(self._extraction, document)
+        for question, _ in asking.open[:1]:
+            dry_run(_as_request(question, self._given), self._notes)
+        if self._extraction.by_field:
+            schema = dump_json(self._extraction.form.schema).splitlines()
+            for line in ("One question a field. Rows obey this JSON Schema:", *schema):
+                self._notes.say(line)
+
+
+def _as_request(question: Question, given: ExtractFlags) -> AnswerRequest:
+    """A question as what reads documents, and a dry run, take it."""
+    asked: dict[str, Any] = {f.name: getattr(question, f.name) for f in fields(question)}
+    asked |= {f.name: getattr(given, f.name) for f in fields(given) if f.name in _SHARED}
+    return AnswerRequest(**asked, out=None if given.output is None else str(given.output))
