@@ -4,6 +4,7 @@ import csv
 import json
 import math
 import re
+import time
 from pathlib import Path
 from typing import Any
 
@@ -110,6 +111,15 @@ def test_rules_find_what_a_text_states(kind: str, text: str, values: list[Any]) 
     assert all(text[one.start : one.end].strip() for one in found)
 
 
+@pytest.mark.parametrize(
+    ("kind", "piece"), [("float", "2020-01-02 5.5\n"), ("int", "1"), ("int", ",111"), ("str", "A ")]
+)  # fmt: skip
+def test_rules_take_a_time_that_grows_as_the_text_does(kind: str, piece: str) -> None:
+    began = time.process_time()
+    stated(kind, (), "1" + piece * 8000)
+    assert time.process_time() - began < 5  # 0.5 s; more than 40 where each was compared with all
+
+
 def test_a_field_of_a_concise_schema_may_be_null_and_a_json_schema_stands() -> None:
     def compiled(schema: str) -> Any:
         tasks = Tasks.resolved([Layer("flag", {"schema": schema})], "extract", ("extract",))
@@ -186,6 +196,8 @@ def test_one_text_gives_its_values_and_many_a_line_each(texts: Path, fake: FakeA
     done = ngt("extract", "--schema", "name", *AT_ONCE, stdin=(texts / "f1.txt").read_bytes())
     assert json.loads(done.stdout)["name"] == "Ann 1" and done.returncode == 0
     fake.before = lambda prompt: (_ for _ in ()).throw(ValueError()) if "Ann 3" in prompt else None
+    done = ngt("extract", str(texts / "f1.txt"), "no.txt", "--schema", "name", *AT_ONCE)
+    assert json.loads(done.stdout)["file"] == "f1.txt" and done.returncode == 7
     done = extract(texts, "--batch-size", "3", name="")
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["file"] for row in rows] == [f"f{i}.txt" for i in range(7) if i != 3]
@@ -232,6 +244,9 @@ def test_several_rows_of_a_file_and_what_is_no_whole_row(texts: Path, fake: Fake
     fake.say = lambda _: items
     done = ngt("extract", str(texts / "f1.txt"), "--schema-multi", "name", *AT_ONCE)
     assert json.loads(done.stdout) == [{"name": "Ann 1"}, {"name": "x"}], done.stderr
+    fake.say = lambda _: '{"items": []}'
+    done = ngt("extract", str(texts / "f1.txt"), "--schema-multi", "name", *AT_ONCE)
+    assert json.loads(done.stdout) == [] and done.returncode == 0
     fake.say = lambda _: '{"name": "Ann'
     done = extract(texts, "--limit", "1", name="")
     assert done.returncode == 7 and not done.stdout and b"f0.txt" in done.stderr
@@ -254,6 +269,8 @@ def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
     assert row["read"] == "parts" and b"parts" in done.stderr and len(fake.asked) > 1
     text, place = (texts / "long.txt").read_text(), row["sources"]["name"]
     assert text[place["start"] : place["end"]] == "Bo"
+    done = extract(texts, "--overflow", "split", "--dry-run", name="")
+    assert done.returncode == 0 and b"parts" in done.stderr
     done = extract(texts, name="out.json", schema="name, n int: tides")
     row = json.loads((tmp_path / "out.json").read_text())[0]
     assert row["read"] == "passages" and b"passages" in done.stderr
@@ -266,6 +283,9 @@ def test_the_page_has_the_table_with_links_into_the_documents(
     page = (texts.parent / "page.html").read_text()
     assert done.returncode == 0 and page.count("<tr>") == 8 and "<u>Ann 1</u>" in page
     links = re.findall(r'class="stretch"[^>]*href="#(place-\d+)"', page)
+    (texts.parent / "page.html").write_text("mine")
+    done = extract(texts, "--html", str(texts.parent / "page.html"))
+    assert done.returncode == 2 and b"--force" not in done.stderr
     assert links and {*links} <= {*re.findall(r'id="(place-\d+)"', page)} and "\x1b" not in page
 
 
@@ -277,6 +297,7 @@ def test_the_page_has_the_table_with_links_into_the_documents(
         (("--schema", ""), 2, "no schema says which fields"),
         (("--schema", "a, a"), 2, "twice"),
         (("--schema", "file, a"), 2, "a column file"),
+        (("--schema", "a, a.p", "--sources", "columns"), 2, "a column a.p"),
         (("--restart",), 2, "standard output"),
         (("--overflow", "split"), 2, "ask_fields"),
         (("--regex", "a"), 2, "--regex"),
@@ -285,7 +306,7 @@ def test_the_page_has_the_table_with_links_into_the_documents(
 def test_what_would_do_nothing_is_refused(
     texts: Path, options: tuple[str, ...], code: int, words: str
 ) -> None:
-    out = ("-o", str(texts.parent / "t.csv")) if "file, a" in options else ()
+    out = ("-o", str(texts.parent / "t.csv")) if {"file, a", "a, a.p"} & {*options} else ()
     schema = () if "--schema" in options else ("--schema", "a")
     done = ngt("extract", str(texts), *schema, *options, *out)
     assert done.returncode == code and words in done.stderr.decode(), done.stderr

@@ -100,11 +100,10 @@ def _asked(one: Field) -> str:
 
 def _listed(one: Field) -> str:
     """A field as a prompt lists it: its name, its type unless that is a text, its description."""
-    kind = " or ".join(map(str, one.choices)) or ("" if one.type == "str" else one.type)
+    kind = " or ".join(map(str, one.choices)) or one.type.removeprefix("str")
     kind = f"list of {kind or 'texts'}" if one.is_list else kind
-    return (
-        f"- {one.name}{f' ({kind})' * bool(kind)}{f': {one.description}' * bool(one.description)}"
-    )
+    about = f": {one.description}" * bool(one.description)
+    return f"- {one.name}{f' ({kind})' * bool(kind)}{about}"
 
 
 class Asking:
@@ -317,13 +316,10 @@ def probability(tokens: Sequence[Token], start: int = 0, end: int | None = None)
     """
     found, at = [], 0
     for token in tokens:
-        behind = at + len(token.text)
-        is_within = (behind > start or (not token.text and at >= start)) and at < (
-            end or behind + 1
-        )
+        begin, at = at, at + len(token.text)
+        is_within = (at > start or begin == at == start) and (end is None or begin < end)
         if token.thought is None and is_within:
             found.append(token.probability)
-        at = behind
     known = [p for p in found if p is not None]
     return math.prod(known) if known and len(known) == len(found) else None
 

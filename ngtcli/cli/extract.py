@@ -147,6 +147,7 @@ class _Extract(Lines):
         self._left, self._begun = deque[Document](), list[Asking]()
         self._taken: list[tuple[Asking, Take, Question]] = []
         self._made: dict[str, list[Row]] = {}  # where there is no table
+        self._is_single = False  # text
         self._stream = StreamOutput(None, self._print)
         self._split: Any = None  # a Task by whose tokenizer texts are split
         self._origins, self._steps = Counter[str](), 0
@@ -154,14 +155,13 @@ class _Extract(Lines):
 
     def open(self, path: Path) -> TableOutput:
         """The table. Raises UsageError, also where a field has the name of another column."""
-        of_value = _FACTS if self._given.sources else ()
-        columns = ["file", *(["doubt"] if self._given.doubt else [])]
-        if name := next((name for name in self._names if name in columns), None):
+        facts = _FACTS if self._given.sources else ()
+        columns = [c for n in self._names for c in (n, *(f"{n}.{fact}" for fact in facts))]
+        columns = ["file", *columns, *["doubt"] * bool(self._given.doubt)]
+        if twice := next((one for one in columns if columns.count(one) > 1), None):
             raise UsageError(
-                f"the table has a column {name} of its own", "Call the field otherwise."
+                f"the table has a column {twice} of its own", "Call the field otherwise."
             )
-        for name in reversed(self._names):
-            columns[1:1] = [name, *(f"{name}.{fact}" for fact in of_value)]
         self.table = TableOutput(
             path,
             how(self._request),
@@ -181,7 +181,8 @@ class _Extract(Lines):
         if given.dry_run:
             self._dry_run(documents[0])
             return
-        check_written([given.html])
+        check_written([given.html], hint="Name another file.")
+        self._is_single = len(documents) + bad == 1
         self._documents = {document.name: document for document in documents}
         if table is not None:
             table.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
@@ -273,23 +274,24 @@ class _Extract(Lines):
             self.table.put(name, rows)
             return
         self._made[name] = rows
-        self._stream.put(DoneLine([*self._documents].index(name), name))
+        if self._is_single:  # its values alone
+            values = [row["values"] for row in rows]
+            self._say(name, dump_json(values if self._extraction.form.multi else values[0]))
+        else:
+            self._say(name, "\n".join(dump_json(self._whole(row), None) for row in rows))
+
+    def _say(self, name: str, text: str) -> None:
+        self._stream.put(DoneLine([*self._documents].index(name), text))
 
     def _fail(self, name: str, error: NgtError) -> bool:
         if self.table is None:
-            self._put(name, [])
+            self._say(name, "")
         return warn_of(self._notes, name, error)
 
-    def _print(self, name: str) -> None:
-        """The rows of a document; of a single one its values alone."""
+    def _print(self, text: str) -> None:
         self._notes.clear()  # both may be on one terminal
-        rows = self._made[name]
-        if len(self._documents) > 1:
-            for row in rows:
-                print_line(dump_json(self._whole(row), None))
-        elif rows:
-            values = [row["values"] for row in rows]
-            print_line(dump_json(values if self._extraction.form.multi else values[0]))
+        if text:
+            print_line(text)
 
     def _whole(self, row: Mapping[str, Any]) -> Row:
         """A row as JSON has it, with the fields that are in doubt."""
@@ -319,7 +321,7 @@ class _Extract(Lines):
         """Print the first prompt of a document; with a question a field say so."""
         from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
-        asking = Asking(self._extraction, document)
+        asking = Asking(self._extraction, document, self._parts(document))
         for question, _ in asking.open[:1]:
             dry_run(_as_request(question, self._given), self._notes)
         if self._extraction.by_field:

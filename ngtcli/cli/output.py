@@ -79,13 +79,13 @@ def check_not_read(
             raise UsageError(f"{output}: {WRITES_OVER}", hint)
 
 
-def check_written(outputs: Iterable[Path | None], force: bool = False) -> None:
+def check_written(outputs: Iterable[Path | None], force: bool = False, hint: str = _FORCE) -> None:
     """Raise UsageError for a file that is there already and not as ngt wrote it, unless `force`.
 
     After `check_not_read`, whose error says more.
     """
     for path in filter(None, outputs):
-        _check_own(path, _FORCE, force)
+        _check_own(path, hint, force)
 
 
 def _check_own(path: Path, hint: str, force: bool = False) -> None:

@@ -24,7 +24,8 @@ _DATES = [
     )
 ]
 _NUMBER = re.compile(
-    r"(?<![\w.,])[-−]?(?:[1-9]\d{0,2}(?:,\d{3})+|\d{1,18})(?:\.\d{1,18})?(?!\w|[.,]\d)", re.ASCII
+    r"(?<![\w.,])[-−]?(?:[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,18})?(?!\w|[.,]\d)",
+    re.ASCII,
 )
 _CAPITAL = r"(?=[^\W\d_])(?![a-zß-öø-ÿ])[\w.'’-]*\w"
 _NAME = re.compile(
@@ -62,18 +63,19 @@ def stated(kind: str, choices: Sequence[Any], text: str) -> list[Found]:
     >>> [[one.value for one in stated(kind, (), text)] for kind in ("str", "date", "int")]
     [['Guido van Rossum'], ['2020-03-03'], [61000]]
     """
-    within = [(one.start, one.end) for one in _dates(text)]
+    dates = sorted(_dates(text), key=lambda one: one.start)
     match kind:
         case "int" | "float":
             every = [one for one in _numbers(text) if kind == "float" or isinstance(one.value, int)]
         case "date":
-            return sorted(_dates(text), key=lambda one: one.start)
+            return dates
         case "choice":
             every = [one for choice in choices for one in _choices(choice, text)]
             return sorted(every, key=lambda one: (one.start, -one.end))
         case _:
             every = [*_names(text)] if kind == "str" else []
-    return [one for one in every if not any(s <= one.start < e for s, e in within)]
+    within = {at for one in dates for at in range(one.start, one.end)}
+    return [one for one in every if one.start not in within]
 
 
 def _numbers(text: str) -> Iterator[Found]:
@@ -98,11 +100,9 @@ def _choices(choice: Any, text: str) -> Iterator[Found]:
 def _names(text: str) -> Iterator[Found]:
     """Runs of words that begin with capitals, without small words that begin a sentence."""
     for m in _NAME.finditer(text):
-        start, words = m.start(), m[0]
-        while (first := re.match(r"\S+\s*", words)) and first[0].strip().lower() in _SMALL:
-            start, words = start + first.end(), words[first.end() :]
-        if words:
-            yield Found(start, m.end(), words)
+        large = (one for one in re.finditer(r"\S+", m[0]) if one[0].lower() not in _SMALL)
+        if first := next(large, None):
+            yield Found(m.start() + first.start(), m.end(), m[0][first.start() :])
 
 
 def _words(text: str) -> str:
