@@ -195,21 +195,20 @@ class TableOutput(RowsOutput):
         super().__init__(journal_of(path), form, head, restart)
         self._path, self._columns, self._flat, self._whole = path, columns, flat, whole
         self.files, self.paths = (path, journal_of(path)), {"": path}
-        self._done = self._shown = 0  # files that are done; of them in the table, at least
+        self._shown = 0  # files in the table, at least
         if restart and path.is_file():  # also where this is killed before there is a row
             self._add(_Record(written=path.name, sha256=_hash_of(path)))
 
     def expect(self, keys: Mapping[str, str]) -> None:
         super().expect(keys)
-        self._done = sum(map(self.has, keys))
         self._check([self._path])
 
     def _show(self, file: str) -> None:
         """Write the table where that pays."""
-        self._done += 1
-        if self._done - self._shown > self._shown // _VIEWS:
+        done = sum(map(self.has, self._keys))
+        if done - self._shown > self._shown // _VIEWS:
             self._write(self._path, self._text())
-            self._shown = self._done
+            self._shown = done
 
     def _text(self) -> str:
         """The table as it should be, of all files that are done, in their order."""
@@ -229,7 +228,7 @@ class TableOutput(RowsOutput):
 
     def close(self) -> None:
         with closing(self._journal):
-            if self._done:
+            if any(map(self.has, self._keys)):
                 self._write(self._path, self._text())
 
 
