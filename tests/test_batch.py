@@ -77,6 +77,7 @@ def streamed(data: bytes) -> Lines:
         (b'{"paths": []}', "paths is []"),
         (b'{"context": "a", "quesiton": "b"}', "unknown key 'quesiton'"),
         (b'{"context": "a", "task": "ask"}', "no question"),
+        (b'{"context": "a", "schema": "a", "settings": {"schema": "b"}}', "schema twice"),
         (b'{"context": "a", "task": "translate"}', "task is 'translate'"),
         (b'{"context": "a", "task": "summarize", "question": "Why?"}', "a question with"),
         (b'{"context": "a", "settings": {"model": "m"}}', "cannot be set for one line"),

@@ -147,6 +147,15 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
     Draft202012Validator(build("ask")).validate(rows[-1])
 
 
+def test_without_answers_nothing_is_asked_over_all(docs: Path, fake: FakeAnswers) -> None:
+    (docs / "a.txt").write_text("Text b, too.")
+    (docs / "c.txt").write_text("Text b again.")
+    fake.before = refuse_b
+    done = ask(docs, "--reduce", "Which?")
+    assert (done.returncode, done.stdout, len(fake.asked)) == (7, b"", 3)
+    assert b"there is no answer to ask over" in done.stderr
+
+
 @pytest.mark.parametrize(
     ("options", "said"),
     [
@@ -157,6 +166,7 @@ def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
         (["--each", "-o", "{tmp}/docs/a.txt/"], "file exists"),
         (["--each", "--dry-run"], "--dry-run does nothing with an answer for each file"),
         (["--each", "--restart"], "--restart does nothing with standard output"),
+        (["--each", "-o", "{tmp}/a.csv", "--force"], "--force does nothing with an answer for"),
         (["--each", "--no-serve"], "--serve does nothing"),
         (["--each", "--reduce", " "], "the question is empty"),
         (["--reduce", "Which?"], "--reduce does nothing with one answer"),

@@ -73,6 +73,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
         (("--schema", "a", "--cite"), 2, "--cite does nothing with a schema"),
         (("--schema", "a", "--engine", "vllm"), 2, "--schema"),
         (("--regex", "(a"), 2, "regex: "),
+        (("--regex", "(\udc80"), 2, "regex: "),
     ],
 )  # fmt: skip
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(

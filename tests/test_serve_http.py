@@ -239,7 +239,10 @@ def test_a_predicted_answer(live: Live) -> None:
         ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, "prediction"),
         ({"settings": {"model": "other"}}, "settings"), ({"schema": "a foo"}, "schema"),
         ({"response_format": "json"}, "response_format"),
-        ({"response_format": {"type": "yaml"}}, "response_format"),
+        *(({"response_format": one}, "response_format") for one in (
+            [], {"type": "yaml"}, {"type": "json_schema", "json_schema": {}},
+            {"type": "json_schema", "json_schema": "x"},
+        )),
         ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
          "response_format"),
         ({"response_format": {"type": "json_object"}, "stop": "}"}, "schema"),
@@ -273,6 +276,10 @@ def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
         wrong: Any = {"format": {**flat, "schema": {"$ref": "#"}}}
         live.openai().responses.create(model="builtin", input="When?", text=wrong)
     assert caught.value.param == "text"
+    for text in "x", [{}], {"verbosity": "low"}, {"format": None}:
+        body = json.dumps({"model": "builtin", "input": "?", "text": text}).encode()
+        response = live.raw("/v1/responses", body)
+        assert error_of(response)["param"] == "text"
 
 
 def test_what_makes_no_difference_is_passed_over(live: Live) -> None:

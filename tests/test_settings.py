@@ -113,7 +113,7 @@ def test_a_bad_preset_is_marked_and_the_others_are_listed(kind: str, presets: Pa
     make(presets / "mine.yaml")
     result, code, _ = run("presets", "list", "--json")
     rows = {row["name"]: row for row in json.loads(result.stdout)}
-    assert code == 0 and set(rows) == {"ask", "chat", "generate", "mine", "summarize"}
+    assert code == 0 and set(rows) == {"ask", "chat", "extract", "generate", "mine", "summarize"}
     assert "mine.yaml" in rows["mine"]["error"]
     assert [name for name in rows if "error" in rows[name]] == ["mine"]
     table, code, _ = run("presets", "list")

@@ -130,6 +130,22 @@ def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: 
     assert [row["file"] for row in rows_of(path)] == ["a", "b"]  # nothing was lost
 
 
+def test_a_table_is_the_same_by_the_name_of_a_link(tmp_path: Path) -> None:
+    (folder := tmp_path / "in").mkdir()
+    (link := tmp_path / "link.csv").symlink_to("in/out.csv")
+    for name, path in ("a", link), ("b", folder / "out.csv"), ("c", link):
+        with opened(path, dict.fromkeys("abc", "k")) as table:
+            assert not table.has(name)
+            table.put(name, [{"file": name}])
+        assert [row["file"] for row in rows_of(link)][-1] == name
+    (tmp_path / "full.csv").symlink_to("/dev/full")
+    with pytest.raises(UsageError, match="not a regular file"):
+        TableOutput(tmp_path / "full.csv", HEAD, COLUMNS, restart=True)
+    (tmp_path / "full.csv").unlink()
+    assert link.is_symlink() and [*tmp_path.iterdir()].count(folder) == 1
+    assert {path.name for path in folder.iterdir()} == {"out.csv", "out.csv.journal"}
+
+
 @pytest.mark.parametrize("is_folder", [False, True])
 def test_an_output_is_whole_and_goes_on_wherever_a_kill_came(
     tmp_path: Path, is_folder: bool

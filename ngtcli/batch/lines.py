@@ -84,6 +84,7 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
             (self.task == "ask" and not asks, "no question", 'Give one: "question": "When?"'),
             (self.task != "ask" and asks, "a question with task summarize", "Leave one out."),
             (len(found) != 1, together, f"Give one of {', '.join(texts)}."),
+            (bool(self.schema) and "schema" in self.settings, "schema twice", "Leave one out."),
         ):
             if wrong:
                 raise InputError(what, hint)

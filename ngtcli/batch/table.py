@@ -56,9 +56,11 @@ class _Record(Struct, frozen=True, omit_defaults=True):
 
 
 def check_table(path: Path) -> None:
-    """Raise UsageError for a name that is not that of a table."""
+    """Raise UsageError for a name that is not that of a table, and for what is no file."""
     if path.suffix.lower() not in SUFFIXES:
         raise UsageError(f"{path}: no table is written under such a name", NAMES)
+    if path.exists() and not path.is_file():  # a device or a pipe, which nothing can be resumed in
+        raise UsageError(f"{path}: not a regular file", NAMES)
 
 
 class RowsOutput(ABC):
@@ -188,6 +190,7 @@ class TableOutput(RowsOutput):
         restart: bool = False,
     ) -> None:
         check_table(path)
+        path = path.resolve() if path.is_symlink() else path  # one table by all its names
         form = Form("ngt-table", 1, _Record, ANOTHER_FILE)
         super().__init__(journal_of(path), form, head, restart)
         self._path, self._columns, self._flat, self._whole = path, columns, flat, whole

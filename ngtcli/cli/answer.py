@@ -151,6 +151,7 @@ def _answer_each(
 
     idle: dict[str, object] = {SETTINGS[n].flag: n in flags for n in ("serve", "keep_warm")}
     idle |= {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
+    idle |= {"--force": request.force}
     refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
     idle = {"--restart": restart and request.out is None}
     refuse_with("standard output", idle, "Name a table with -o.")

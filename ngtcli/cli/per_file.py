@@ -7,7 +7,7 @@ program wrote or changed is not written over. A file that fails does not end the
 import json
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from dataclasses import replace
 from io import StringIO
 from pathlib import Path
@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import DoneLine, StreamOutput
-from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput, check_table
+from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of, print_answer, whole
 from ngtcli.cli.batch import GOES_ON, Run, row_of
@@ -114,7 +114,6 @@ def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
     if not _is_table(request):
         check_name(out)
         return FolderOutput(out, ".json" if as_json else ".txt", restart)
-    check_table(out)
     check_output_file(out)
     forms = {"--json": as_json, "--show-thinking": request.show_thinking}
     refuse_with("a table", forms, "Name a folder: -o FOLDER/")
@@ -132,8 +131,7 @@ def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Sho
         raise answer
     row: Row = {"file": visible(name), "answer": visible(answer.text.strip())}
     if request.settings.schema or request.settings.schema_multi:
-        with suppress(ValueError):  # a stop string may have cut it
-            row = {**row, "answer": json.loads(answer.text)}
+        row = {**row, "answer": json.loads(answer.text)}
     if isinstance(written, _Shown):
         return {**row, "body": _text(request, name, outcome)}
     if isinstance(written, FolderOutput):
@@ -162,10 +160,12 @@ def _reduce(
         sys.stdout.write(text.removeprefix("\n") if request.out else text)
         return False
 
-    if texts:
-        over = Run(free, 1, Notes(request.verbose), "question")
-        over.engine = run.engine
-        over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
+    if not texts:
+        run.warn("there is no answer to ask over")
+        return
+    over = Run(free, 1, Notes(request.verbose), "question")
+    over.engine = run.engine
+    over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
 
 
 class _Shown:

@@ -175,12 +175,15 @@ def _parsed(kind: type[AnyForm], body: bytes) -> tuple[AnyForm, dict[str, Any]]:
 
 def _format(name: str, value: Any) -> dict[str, Any]:
     """The setting that a format of the answer asks for, if any. Raises RequestError."""
-    given = value.get("format", {"type": "text"}) if name == "text" and value else value or {}
-    own = given.get("json_schema", given) if isinstance(given, dict) else None
-    kind = given.get("type", "text") if isinstance(own, dict) else None
-    if kind == "text":
+    given = value
+    if name == "text" and isinstance(value, dict) and {*value} <= {"format"}:
+        given = value.get("format", {"type": "text"})
+    given = given if isinstance(given, dict) else {}
+    if (kind := given.get("type")) == "text":
         return {}
-    schema = {"type": "object"} if kind == "json_object" else own and own.get("schema")
+    own = given.get("json_schema", given)
+    schema = own.get("schema") if isinstance(own, dict) else None
+    schema = {"type": "object"} if kind == "json_object" else schema
     if kind not in ("json_object", "json_schema") or not isinstance(schema, dict):
         hint = "Give text, json_object, or json_schema with its schema."
         raise RequestError(f"{name} is {shown(value)}", hint, name)

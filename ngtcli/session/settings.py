@@ -22,7 +22,7 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     s = resolved.settings
     s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
     one, multi = _schema(s.schema, s.max_mb), _schema(s.schema_multi, s.max_mb)
-    s = replace(s, schema=one, schema_multi=multi)
+    s = replace(s, schema=one, schema_multi=multi, regex=utf8(s.regex))
     in_bounds.hold_to(s.cache_mb * 1_000_000)
     named = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
     models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
