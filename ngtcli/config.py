@@ -184,7 +184,9 @@ class Setting:
         if kind is tuple:
             items = [value] if isinstance(value, str) else value
             if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
-                return names_of(items) if Use.NAMES in self.uses else tuple(items)
+                names = names_of(items) if Use.NAMES in self.uses else tuple(items)
+                if names or not items or "none" in items:
+                    return names
         elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 return float(value)
@@ -526,12 +528,6 @@ class Settings:
         """Whether answers have a form that their tokens obey."""
         return any(getattr(self, name) for name in FORMS)
 
-    @property
-    def answer_tokens(self) -> int:
-        """max_tokens; where only its default says so, a form has more: it ends by itself."""
-        is_default = self.max_tokens == SETTINGS["max_tokens"].default
-        return _OF_FORM if self.has_form and is_default else self.max_tokens
-
     def __post_init__(self) -> None:
         for name, about in SETTINGS.items():
             about.check(getattr(self, name))
@@ -550,7 +546,6 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
-_OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",

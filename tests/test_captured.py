@@ -201,7 +201,7 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
     said: list[str] = []
     model, eager = switched_on(make_target(), said), make_target()
     capture, failures = model.passes._capture, [1]
-    monkeypatch.setattr(captured, "_LATER", 5)
+    monkeypatch.setattr(captured, "LATER", 5)
 
     def fail(run: Any, example: torch.Tensor) -> Any:
         if not failures:

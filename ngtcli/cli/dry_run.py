@@ -60,7 +60,7 @@ def task_of(question: Question, notes: Notes) -> Task:
         question.question,
         tokenizer,
         context_limit(config, tokenizer).tokens,
-        s.answer_tokens + (thinking.room if thinking else 0),
+        s.max_tokens + (thinking.room if thinking else 0),
         config.vocab_size,
         notes.status,
         chat=Chat.of(s),

@@ -15,6 +15,7 @@ import numpy.typing as npt
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.tokens.tokenizer import Tokenizer
 
+_SIMPLER = "Make the schema simpler."
 _WITHOUT = "Leave the schema out, or give a model with a tokenizer.json."
 
 
@@ -37,7 +38,7 @@ class Grammar:
         self._first = library().LLMatcher(words, text, log_level=0)
         if self._first.is_error():
             what = f"the grammar is not usable: {_one_line(self._first.get_error())}"
-            raise UsageError(what, "Make it simpler.")
+            raise UsageError(what, _SIMPLER)
 
     def start(self) -> "Matcher":
         """The state of an answer that has not begun."""
@@ -97,7 +98,8 @@ class Matcher:
             self._mask = b"" if self.ended else self._state.compute_bitmask()
             if self._state.is_error() or not (any(self._mask) or self.ended or self.accepts):
                 why = _one_line(self._state.get_error()) or "no token of the model may follow"
-                raise ModelError(f"the answer cannot go on by its schema: {why}", _WITHOUT)
+                hint = _SIMPLER if self._state.is_error() else _WITHOUT
+                raise ModelError(f"the answer cannot go on by its schema: {why}", hint)
         return self._mask
 
     def follow(self, token: int) -> bool:

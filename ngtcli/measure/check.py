@@ -78,7 +78,7 @@ def _margin(
 
     model = session.model
     ids = [*prompt.ids, *output]
-    model.start(min(len(prompt.ids) + session.settings.answer_tokens, model.context), rows)
+    model.start(min(len(prompt.ids) + session.settings.max_tokens, model.context), rows)
     model.prefill(prompt.ids[:-1])
     for token in ids[len(prompt.ids) - 1 : -1]:
         model.forward(token, DraftTree())

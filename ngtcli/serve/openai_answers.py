@@ -263,7 +263,7 @@ class ResponseReply(Reply):
             "error": None,
             "incomplete_details": cut_off,
             "instructions": s.system or None,
-            "max_output_tokens": s.answer_tokens,
+            "max_output_tokens": s.max_tokens,
             "metadata": {},
             "model": self.asks.model,
             "output": self._output,

@@ -9,7 +9,7 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompt.turns import Turn
-from ngtcli.session.settings import settings_of
+from ngtcli.session.settings import settings_of, with_room
 
 # Characters of a predicted answer at most, about 250,000 tokens, of which 110 MB of counts are made
 # (derived: 7 nodes a token); guess.
@@ -129,6 +129,8 @@ class Tasks:
         """
         settings, preset = self.of[task]
         settings = for_task(task, replace(settings, **values), preset)
+        if any(name in values for name in FORMS):
+            settings = with_room(settings, "max_tokens" in values)
         check_prediction(prediction, settings)
         check_form(task, settings)
         return Question(

@@ -158,7 +158,7 @@ class Session(ABC):
         s = self.settings
         thinking = thinking_of(s, self.facts.tokenizer)
         repeats = 0 if s.has_form else s.max_repeats  # a form has an end
-        return Limits(s.answer_tokens, s.num_draft, s.stop, repeats, thinking)
+        return Limits(s.max_tokens, s.num_draft, s.stop, repeats, thinking)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
         if words := script_words(self.settings.model, documents, question):

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from ngtcli.config import Layer, Resolved, merge, settings_where
+from ngtcli.config import SETTINGS, Layer, Resolved, Settings, merge, settings_where
 from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError
 from ngtcli.model_files.card import load_card
 from ngtcli.system.cache import in_bounds
+
+_OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 
 
 def settings_of(layers: Sequence[Layer]) -> Resolved:
@@ -23,12 +25,19 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
     one, multi = _schema(s.schema, s.max_mb), _schema(s.schema_multi, s.max_mb)
     s = replace(s, schema=one, schema_multi=multi, regex=utf8(s.regex))
+    s = with_room(s, resolved.origins["max_tokens"].partition(" ")[0] not in ("default", "preset"))
     in_bounds.hold_to(s.cache_mb * 1_000_000)
     named = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
     models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return replace(resolved, settings=s)
+
+
+def with_room(settings: Settings, is_given: bool) -> Settings:
+    """With more tokens for an answer in a form, unless how many `is_given`: it ends by itself."""
+    is_default = not is_given and settings.max_tokens == SETTINGS["max_tokens"].default
+    return replace(settings, max_tokens=_OF_FORM) if settings.has_form and is_default else settings
 
 
 def _schema(given: str, max_mb: int) -> str:
