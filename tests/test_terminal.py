@@ -20,7 +20,7 @@ from ngtcli.cli.notes import Notes, ReadingBar, reading_line
 from ngtcli.cli.output import print_line
 from ngtcli.cli.streams import terminal_width
 from ngtcli.draft.drafter import Drafter
-from ngtcli.draft.origins import ORIGINS
+from ngtcli.draft.origins import GRAMMAR, ORIGINS
 from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, Wrapper
@@ -382,7 +382,7 @@ def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -
     ours = [kind for kind in Drafter.__subclasses__() if kind.__module__.startswith("ngtcli.")]
     assert len(ours) >= 11
     assert {name for kind in ours for name in kind.origins} == set(ORIGINS)
-    assert {*ORIGINS, *DraftTree().names, "drafted"} == set(COLORS)
+    assert {*ORIGINS, GRAMMAR, *DraftTree().names, "drafted"} == set(COLORS)
     with pytest.raises(KeyError, match="elsewhere"):
         drafted_style("elsewhere")
 

@@ -38,7 +38,7 @@ def test_line_ends_become_one_kind_in_every_encoding() -> None:
         b"abc\0def",
         b"abc\0",
         "without a mark".encode("utf-16-le"),
-        b"\x89PNG\r\n\x1a\n\0\0\0\rIHDR",
+        b"\x89HDF\r\n\x1a\n\0\0\0",
         "a\0b".encode("utf-16"),
         b"x" * 200_001 + b"\0",
         b"\xef\xbb\xbfabc\0d",

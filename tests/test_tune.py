@@ -621,7 +621,7 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path:
     assert preset.provenance["command"].startswith("ngt tune --replay")
     assert preset.provenance["figures"]["rounds"] == 3
     shown = json.loads(ngt("config", "show", "-p", "best", "--json").stdout)
-    assert shown["num_draft"] == {"value": 5, "origin": "preset best"}
+    assert {"value": 5, "origin": "preset best"}.items() <= shown["num_draft"].items()
     assert ngt("presets", "show", "best", "--json").returncode == 0
     code, _, errors = tune(*sweep)
     assert code == 2 and "--force" in errors

@@ -48,8 +48,8 @@ class Item:
 
 
 def example_texts() -> Loaded:
-    """The example texts."""
-    return load([str(EXAMPLES)])
+    """The example texts, without the letters beside them."""
+    return load([f"{EXAMPLES}/*.*"])
 
 
 def builtin_items() -> list[Item]:
