@@ -205,7 +205,7 @@ class Setting:
         if self.kind in (int, float):
             with suppress(ValueError):  # else `typed` raises
                 value = self.kind(text)
-        elif self.kind is bool or (self.kind is tuple and text.lstrip().startswith("[")):
+        elif self.is_switch or (self.kind is tuple and text.lstrip().startswith("[")):
             value = parse_yaml(text, where)
         return self.typed(value, where)
 
@@ -308,7 +308,7 @@ class Settings:
     )
     max_tokens: int = _answer(
         256,
-        "At most this many tokens in the answer; 256 is 2048 for one in a form.",
+        "At most this many tokens in the answer; if it has a form 2048, unless they are given.",
         within=(1, 10**6),
     )
     think: str = _answer(
@@ -370,9 +370,7 @@ class Settings:
     choices: tuple[str, ...] = _answer(
         (), "The answer is one of these, divided by commas.", Use.NAMES | Use.NGT
     )
-    quote: bool = _answer(
-        False, "The answer is quotations of the documents, word for word.", Use.NGT
-    )
+    quote: bool = _answer(False, "The answer quotes the documents, word for word.", Use.NGT)
     ask_fields: bool = _answer(
         False,
         "For extract: ask for each field by itself, first for its sentence, then for the value in"
@@ -546,14 +544,16 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
-    " min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
-    " template_documents ask_fields max_repeats device_map packed capture passage_tokens"
-    " passage_overlap whole_tokens reranker max_files max_depth field ocr parser_seconds parser_mb"
-    " cache_mb log_text tensor_parallel pipeline_parallel data_parallel ray",
+    " top_k min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
+    " template_documents ask_fields max_repeats device_map threads packed capture passage_tokens"
+    " passage_overlap whole_tokens embedder reranker max_mb max_files max_depth strict field ocr"
+    " parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel pipeline_parallel"
+    " data_parallel ray",
 }
 
 

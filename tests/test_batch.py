@@ -506,7 +506,7 @@ def test_only_a_full_disk_is_told_to_make_room(
             with pytest.raises(NgtError, match=r"(journal|out\.jsonl): [a-z]") as caught:
                 write()
             assert ("Make room" in caught.value.hint) == makes_room
-            assert caught.value.exit_code == 1 and "--max-mb" not in caught.value.hint
+            assert caught.value.exit_code == 1 and "--set max_mb" not in caught.value.hint
     with pytest.raises(NgtError) as caught, errors_named("out", "Name another.", UsageError):
         fail()
     assert isinstance(caught.value, UsageError) != makes_room
@@ -519,6 +519,6 @@ def test_a_line_of_an_output_has_a_bound_that_is_told(tmp_path: Path) -> None:
         out.put(done(0, extra="x" * MOST))
     with pytest.raises(NgtError, match="out.jsonl: a line is too long") as caught:
         opened(path)
-    assert "--max-mb" in caught.value.hint
+    assert "--set max_mb" in caught.value.hint
     with closing(opened(path, most=10 * MOST)) as again:
         assert [*again.done] == [0]

@@ -147,7 +147,7 @@ def test_devices_and_files_past_the_bound_are_no_prompts(tmp_path: Path) -> None
     for lines in ([line, line], [{"context": "x" * 1_100_000}]):
         with pytest.raises(InputError, match="more than 1 MB") as error:
             read_jsonl(written(tmp_path, *lines), replace(Settings(), max_mb=1))
-        assert "--max-mb" in error.value.hint
+        assert "--set max_mb" in error.value.hint
 
 
 def test_the_examples_leave_nothing_out() -> None:

@@ -326,7 +326,8 @@ def harbour(tmp_path: Path) -> str:
 
 
 def test_a_folder_is_asked_with_embedder_and_reranker(harbour: str, models: dict[str, str]) -> None:
-    asked = ["ask", "-d", harbour, "Which ship sank?", "--embedder", models["meaning"], "--dry-run"]
+    embedder = f"embedder={models['meaning']}"
+    asked = ["ask", "-d", harbour, "Which ship sank?", "--set", embedder, "--dry-run"]
     done = ngt(*asked, "--json")
     assert done.returncode == 0, done.stderr
     body = json.loads(done.stdout)
@@ -343,9 +344,9 @@ def test_a_folder_is_asked_with_embedder_and_reranker(harbour: str, models: dict
 @pytest.mark.parametrize(
     ("flag", "model", "message"),
     [
-        ("--embedder", "nowhere/at/all", "embedder nowhere/at/all: no such folder"),
-        ("--embedder", "builtin", "is a LlamaForCausalLM, not an embedding model"),
-        ("--embedder", "reranker", "is a BertForSequenceClassification, not an emb"),
+        ("--set=embedder", "nowhere/at/all", "embedder nowhere/at/all: no such folder"),
+        ("--set=embedder", "builtin", "is a LlamaForCausalLM, not an embedding model"),
+        ("--set=embedder", "reranker", "is a BertForSequenceClassification, not an emb"),
         ("--set=reranker", "nowhere/at/all", "reranker nowhere/at/all: no such folder"),
         ("--set=reranker", "two labels", "has 2 labels"),
         ("--set=reranker", "meaning", "is a SentenceTransformer, not a cross-encoder"),
@@ -365,8 +366,8 @@ def test_without_the_extra_it_is_named(
     models: dict[str, str], harbour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.retrieve.encoders.find_spec", lambda name: None)
-    done = ngt("ask", "-d", harbour, "Which?", "--embedder", models["meaning"])
+    done = ngt("ask", "-d", harbour, "Which?", "--set", f"embedder={models['meaning']}")
     assert done.returncode == 4 and done.stderr.decode().splitlines() == [
-        "ngt: --embedder needs sentence-transformers, which is not installed",
+        "ngt: --set embedder needs sentence-transformers, which is not installed",
         "Install it: pip install 'ngtcli[dense]'",
     ]

@@ -111,7 +111,7 @@ def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:
             assert done.returncode == 3 and done.stdout == b""
             assert f"{name}: {words}" in done.stderr.decode()
     assert ngt("docs", "list", "-").returncode == 2
-    assert ngt("docs", "list", str(folder), "--strict").returncode == 3
+    assert ngt("docs", "list", str(folder), "--set", "strict=yes").returncode == 3
 
 
 def test_a_password_is_never_shown(folder: Path) -> None:

@@ -286,7 +286,7 @@ def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_pa
     ):
         with pytest.raises(InputError, match=told) as caught:
             load([path], io.BytesIO(b"d" * 1_000_001), one)
-        assert "--max-mb" in caught.value.hint
+        assert "--set max_mb" in caught.value.hint
     assert len(load([str(tmp_path)], settings=replace(one, max_mb=3)).documents) == 4
 
 

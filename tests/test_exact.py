@@ -294,7 +294,7 @@ def test_check_compares_exactly(tmp_path: Path) -> None:
     text.write_text(
         "The harbour was dug by hand. Four hundred labourers cut the basin out of clay."
     )
-    words = [str(text), "--dtype", "bfloat16", "--exact", "--max-tokens", "16", "--threads", "1"]
+    words = [str(text), *"--dtype bfloat16 --exact --max-tokens 16 --set threads=1".split()]
     done = ngt("check", *words, "--drafts", "8", "--json")
     if b"cannot decode exactly" in done.stderr:
         pytest.skip("this machine's kernels give other bits in bfloat16")

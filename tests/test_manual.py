@@ -17,7 +17,7 @@ PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topic
 SLOW = ("bench", "check", "tune", "serve", "heads")
 # Of others.
 ELSEWHERE = {
-    "--engine", "--embedder", "--heads", "pull", "rm", "--think", "--quantize", "--dtype",
+    "--engine", "--heads", "pull", "rm", "--think", "--quantize", "--dtype",
 }  # fmt: skip
 
 

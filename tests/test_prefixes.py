@@ -369,11 +369,11 @@ def test_a_second_command_reads_only_what_is_new(
         assert done.returncode == 0, done.stderr
         return done.stdout, " ".join(done.stderr.decode().split())
 
-    first, words = told("--keep-documents")
+    first, words = told("--set", "keep_documents=on")
     assert "read before" not in words and files()
     second, words = told()
     assert second == first and "tokens read before, from disk in" in words
-    assert "read before" not in told("--no-keep-documents")[1]
+    assert "read before" not in told("--set", "keep_documents=off")[1]
     assert ngt("cache", "clear", "prefixes").returncode == 0 and not files()
     assert "read before" not in told()[1] and not files()
 
@@ -384,11 +384,12 @@ def test_what_cannot_be_kept_for_lack_of_room_is_told_where_it_was_asked_for(
     (tmp_path / "long.txt").write_text("A ship came into the harbour with salt.\n" * 40)
     asked = ("summarize", str(tmp_path / "long.txt"), "--max-tokens", "3", "--method", "none")
     lost = "ngt: what the model read is not kept: "
-    small = ngt(*asked, "--keep-documents", "--set", "cache_mb=1").stderr.decode()
+    small = ngt(*asked, "--set", "keep_documents=on", "--set", "cache_mb=1").stderr.decode()
     assert small.startswith(f"{lost}it takes ") and small.endswith("the cache may have 1 MB\n")
     full = Mock(side_effect=OSError(errno.ENOSPC, "No space left on device"))
     monkeypatch.setattr(module, "_write", full)
-    assert ngt(*asked, "--keep-documents").stderr.decode() == f"{lost}no space left on device\n"
+    told_of = ngt(*asked, "--set", "keep_documents=on").stderr.decode()
+    assert told_of == f"{lost}no space left on device\n"
     assert ngt(*asked).stderr == b""
 
 
@@ -397,7 +398,7 @@ def test_a_batch_writes_its_last_prompt_too(tmp_path: Path) -> None:
     (tmp_path / "in").write_text(json.dumps({"context": text}))
     words = ("batch", str(tmp_path / "in"), "-o", str(tmp_path / "out"), "--max-tokens", "3")
     assert ngt(*words, "--method", "none").returncode == 0 and not files()
-    assert ngt(*words, "--keep-documents", "--restart").returncode == 0
+    assert ngt(*words, "--set", "keep_documents=on", "--restart").returncode == 0
     assert files()
 
 

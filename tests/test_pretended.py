@@ -48,7 +48,7 @@ def test_check(name: str) -> None:
     "options",
     [
         "--method auto", "--method recycling --set capture=no", "--temperature 0.8 --top-p 0.9",
-        "--set repetition_penalty=1.2 --temperature 0.7 --top-k 20",
+        "--set repetition_penalty=1.2 --temperature 0.7 --set top_k=20",
     ],
 )  # fmt: skip
 def test_a_command_gives_the_text_of_the_cpu(device: str, options: str) -> None:

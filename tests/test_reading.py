@@ -80,7 +80,7 @@ def test_the_object_of_json_names_what_was_left_out(command: str, folder: str) -
     "tune --sweep num_draft=2,4 -d {}", "trie build {}", "trie show {}",
 ])  # fmt: skip
 def test_every_command_that_reads_documents_can_be_strict(command: str, folder: str) -> None:
-    done = CliRunner().invoke(app, [*command.format(folder).split(), "--strict"])
+    done = CliRunner().invoke(app, [*command.format(folder).split(), "--set", "strict=yes"])
     assert isinstance(done.exception, InputError) and "b.txt: empty" in str(done.exception)
 
 
@@ -88,9 +88,9 @@ def test_every_command_that_reads_documents_can_be_strict(command: str, folder: 
 def test_settings_bound_what_commands_read(command: list[str], tmp_path: Path) -> None:
     (tmp_path / "trace.json").write_text(" " * 1_000_001)
     name = tmp_path if command[-1] == "replay" else tmp_path / "trace.json"
-    done = CliRunner().invoke(app, [*command, str(name), "--max-mb", "1"])
+    done = CliRunner().invoke(app, [*command, str(name), "--set", "max_mb=1"])
     assert isinstance(done.exception, InputError)
-    assert "more than 1 MB" in str(done.exception) and "--max-mb" in done.exception.hint
+    assert "more than 1 MB" in str(done.exception) and "--set max_mb" in done.exception.hint
 
 
 def test_a_dash_on_a_terminal_is_what_is_typed(

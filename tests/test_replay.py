@@ -121,7 +121,7 @@ def test_a_recording_past_the_bound_is_refused(tmp_path: Path) -> None:
     assert len(read_traces(tmp_path).traces) == 12_000
     with pytest.raises(InputError, match="more than 1 MB") as caught:
         read_traces(tmp_path, max_mb=1)
-    assert "--max-mb" in caught.value.hint
+    assert "--set max_mb" in caught.value.hint
 
 
 def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(

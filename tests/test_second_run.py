@@ -339,7 +339,7 @@ class SecondRuns(RuleBasedStateMachine):
 
     def ask_of(self, target: Path, question: str, dense: bool) -> None:
         words = ["ask", "-d", target, f"{question}?", "--passages", 1, *CUTTING, "--dry-run",
-                 "--json", *(["--embedder", self.embedder] if dense else [])]  # fmt: skip
+                 "--json", *(["--set", f"embedder={self.embedder}"] if dense else [])]  # fmt: skip
         self.cut.clear()
         done = self.ngt(*words)
         cut = len(self.cut)

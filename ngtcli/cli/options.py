@@ -42,8 +42,6 @@ OF_OWN_ENGINE = tuple(
 OF_SUMMARIES = tuple(name for name in SETTINGS if name not in FORMS)
 # Of commands that load the model themselves.
 IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))
-# Flags that a page with those of all settings does not list, which would be too many to read.
-_UNLISTED = ("top_k", "threads", "max_mb", "strict", "embedder", "keep_documents")
 PresetOption = Annotated[
     str | None,
     typer.Option(
@@ -81,7 +79,7 @@ def named_file(text: str) -> Path:
 file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
-def _parameter(setting: Setting, is_crowded: bool) -> inspect.Parameter:
+def _parameter(setting: Setting) -> inspect.Parameter:
     """The flag of a setting."""
     flag = setting.flag
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
@@ -89,7 +87,6 @@ def _parameter(setting: Setting, is_crowded: bool) -> inspect.Parameter:
     shown = typer.Option(
         *flags + (["-m"] if setting.name == "model" else []),
         rich_help_panel=setting.panel,
-        hidden=is_crowded and setting.name in _UNLISTED,
         show_default=False,
         help=f"{setting.help} {_default(setting.default)}".rstrip(),
         autocompletion=of_setting(setting),
@@ -201,8 +198,7 @@ def _own_parameters(signature: inspect.Signature) -> tuple[Any, list[inspect.Par
 
 def _of_settings(names: Sequence[str]) -> list[inspect.Parameter]:
     """The flags of settings, and --set for those that have none of their own."""
-    own, crowded = [n for n in names if Use.SET not in SETTINGS[n].uses], {*FORMS} <= {*names}
-    found = [_parameter(SETTINGS[name], crowded) for name in own]
+    found = [_parameter(SETTINGS[name]) for name in names if Use.SET not in SETTINGS[name].uses]
     return [*found, *([_set_option(names)] if len(found) < len(names) else [])]
 
 

@@ -27,7 +27,9 @@ def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Itera
     text, told = "", False
     while line := stream.readline(most + 1):
         if len(text) + len(line) > most:
-            raise InputError(f"a line of more than {max_mb} MB", "Raise the bound with --max-mb.")
+            raise InputError(
+                f"a line of more than {max_mb} MB", "Raise the bound with --set max_mb."
+            )
         try:
             text += line.decode().rstrip("\r\n")
         except UnicodeDecodeError:

@@ -138,7 +138,7 @@ class Listing:
         """Note what is not read of `path`. Raises InputError if `settings` are strict."""
         if self._settings.strict and not skipped.kind and skipped.reason != WRITTEN:
             what = f"{skipped.name}: {skipped.reason}"
-            raise InputError(what, "Mend or remove it, or leave out --strict to pass over it.")
+            raise InputError(what, "Mend or remove it, or give --set strict=no to pass over it.")
         self.skipped[path].append(skipped)
 
     def leave_out_pictures(self) -> None:

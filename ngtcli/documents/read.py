@@ -29,7 +29,7 @@ _MARKDOWN = (".md", ".markdown")
 _PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
 _CHECK = "Check the file and its permissions."
 _PIPE = "Pipe a text in or name a file."
-_RAISE_BOUND = "Raise the bound with --max-mb."
+_RAISE_BOUND = "Raise the bound with --set max_mb."
 _ADVICE = {
     errno.EINVAL: "Name a file or a folder, or pipe a text in and name it -.",
     errno.EISDIR: "Name a file in it.",

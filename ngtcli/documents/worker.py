@@ -86,7 +86,7 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
         text = found.text.encode("utf-8", "replace")
         if len(text) > source.most:
             what = f"{form.what} with too much text in it"
-            raise Unreadable(what, "Raise the bound with --max-mb.")
+            raise Unreadable(what, "Raise the bound with --set max_mb.")
         return {"about": asdict(found.about)}, text
     except Unreadable as error:
         return _refusal(str(error), error.advice, error.lasting), b""

@@ -78,7 +78,7 @@ class _Encoder:
         Raises one if the library is not installed.
         """
         if find_spec("sentence_transformers") is None:
-            what = f"--{cls.role} needs sentence-transformers, which is not installed"
+            what = f"--set {cls.role} needs sentence-transformers, which is not installed"
             raise ModelError(what, "Install it: pip install 'ngtcli[dense]'")
         try:
             yield

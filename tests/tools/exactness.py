@@ -63,7 +63,7 @@ def check(path: str, name: str, weights: str, threads: int, answer: int) -> list
         flags = ["--method", method, "--dtype", dtype, "--quantize", quantize, "--exact"]
         # Random models quote no document.
         flags += ["--set", "learn_output=yes"] * (method == "trie")
-        flags += ["--drafts", "4,16,48", "--max-tokens", str(answer), "--threads", str(threads)]
+        flags += ["--drafts", "4,16,48", "--max-tokens", str(answer), "--set", f"threads={threads}"]
         done = subprocess.run(
             [sys.executable, "-m", "ngtcli", "check", str(TEXT), "-m", path, *flags, "--json"],
             capture_output=True, text=True,

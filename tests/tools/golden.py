@@ -61,7 +61,7 @@ def stories() -> Iterator[list[str]]:
         "summarize 'folder/*.txt'",
         "summarize - < harbour.txt", "summarize < harbour.txt", "summarize - < empty.txt",
         "summarize harbour.txt --temperature 0.8 --seed 3", "summarize harbour.txt --set n=0",
-        "summarize harbour.txt --seed 3 --temperature 2 --top-k 5",
+        "summarize harbour.txt --seed 3 --temperature 2 --set top_k=5",
         "summarize harbour.txt --set lp=99",
         "summarize harbour.txt --stop the", "summarize harbour.txt --stop ''", "summarize long.txt",
         "summarize long.txt --json", "summarize long.txt --overflow truncate",
@@ -76,7 +76,7 @@ def stories() -> Iterator[list[str]]:
         "summarize folder --per-file -o answers/ --restart", "summarize table.csv --set field=name",
         "summarize table.csv --set field=nothing",
         "summarize page.html", "summarize page.html --json",
-        "summarize harbour.txt --think on", "summarize harbour.txt --max-mb 0",
+        "summarize harbour.txt --think on", "summarize harbour.txt --set max_mb=0",
         "summarize harbour.txt --frobnicate", "summarize harbour.txt --predict seeds.txt",
         "runs list --json", "runs stats --json", "runs show 1", "runs show 999",
     ]  # fmt: skip
@@ -96,7 +96,7 @@ def stories() -> Iterator[list[str]]:
         "ask -d table.csv 'Who is old?' --json",
         "ask -d empty-folder 'When?'", "ask -d broken.pdf 'What?'", "ask -d broken.docx 'What?'",
         "ask -d folder -d broken.pdf 'What?'", "ask -d mixed 'Who built the quay?'",
-        "ask -d mixed 'Who built the quay?' --strict", "ask -d mail.eml 'Who writes?' --json",
+        "ask -d mixed 'Who built it?' --set strict=yes", "ask -d mail.eml 'Who writes?' --json",
     ]  # fmt: skip
     yield [
         "docs list folder", "docs list folder --json", "docs list mixed", "docs list mixed --json",

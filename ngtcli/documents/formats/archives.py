@@ -76,4 +76,4 @@ def _unpacked(source: Source) -> bytes:
 def _check(size: int, source: Source) -> None:
     if size > source.most:
         what = f"it unpacks to more than {source.most / 1e6:g} MB"
-        raise Unreadable(what, "Raise the bound with --max-mb if it is sound.")
+        raise Unreadable(what, "Raise the bound with --set max_mb if it is sound.")

@@ -106,7 +106,7 @@ def documents(rng: Random, place: Place) -> Case:
         (place.work / path / "odd.txt").write_bytes(data)
         (place.work / path / "good.txt").write_text(PROSE)
         if codes == _REFUSED and rng.random() < 0.3:
-            tail.append("--strict")
+            tail += ["--set", "strict=yes"]
         else:
             codes = _READ if codes == _REFUSED else codes | {ANSWERED}
         return case(f"{what}, beside a good file", [*head, *tail], codes, **bounds)
