@@ -388,8 +388,8 @@ def test_a_run_that_is_killed_goes_on_to_the_same_table(tmp_path: Path, rows: in
 
 
 def test_pages_and_headings_of_places() -> None:
-    from ngtcli.batch.extract import _place_at
+    from ngtcli.batch.extract import place_at
 
     about = About(sections=(Section(0, 1, ""), Section(5, 2, "Tides")))
-    place = _place_at(Document("a", "One. Two  tides", about), 5, 15)
+    place = place_at(Document("a", "One. Two  tides", about), 5, 15)
     assert place == {"page": 2, "heading": "Tides", "start": 5, "end": 15, "quote": "Two tides"}

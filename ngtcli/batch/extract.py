@@ -151,9 +151,6 @@ class Asking:
         return [*found.values()]
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
-        if answer.finish_reason != "stop":
-            what = f"its row is cut off ({answer.finish_reason})"
-            raise NgtError(what, "Raise --max-tokens, or ask for less.")
         if answer.selection is not None:
             excerpts = answer.selection.excerpts
         tokens, form = answer.tokens, self._extraction.form
@@ -219,7 +216,7 @@ class Asking:
         self._ask(field, text, take, choices=tuple(reversed(by_text)))
 
     def _take(self, field: Field, one: Found, p: float | None) -> None:
-        at = _place_at(self.document, one.start, one.end) if one.end else None
+        at = place_at(self.document, one.start, one.end) if one.end else None
         given = Given([one.value], p, [at]) if field.is_list else Given(one.value, p, at)
         self._found[0][0][field.name] = given
 
@@ -352,12 +349,13 @@ def _where(about: Field, value: Any, document: Document, excerpts: Sequence[Exce
             every = stated(about.type, (), text)
             found = next(((f.start, f.end) for f in every if f.value == value), None)
         if found is not None:
-            return _place_at(document, at + found[0], at + found[1])
+            return place_at(document, at + found[0], at + found[1])
     return None
 
 
-def _place_at(document: Document, start: int, end: int) -> dict[str, Any]:
+def place_at(document: Document, start: int, end: int) -> dict[str, Any]:
     """The place of these characters of a document."""
     at, quote = place(document, start), " ".join(document.text[start:end].split())
     where = {"page": at.page or None, "heading": at.heading or None}
+    where |= {"ocr": True} if at.page in document.about.recognized else {}
     return {**where, "start": start, "end": end, "quote": quote}

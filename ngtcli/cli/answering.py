@@ -44,7 +44,6 @@ _CUT_OFF = {
     "repetition": f"the answer is cut off: {REPEATS}; --set max_repeats=0 lets it go on",
     "interrupted": "interrupted; the answer is incomplete",
 }
-_NOT_WHOLE = {"length": "max_tokens were made", "context": "the context is full"}
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 
@@ -196,9 +195,9 @@ class Showing:
         """Deliver the whole answer. Raises NgtError; exits 130 where it was interrupted."""
         request, notes = self._request, self._notes
         self._close_sink()
-        is_half = request.settings.has_form and answer.finish_reason != "stop"
+        error = request.cut_off(answer.finish_reason)
         with process.unbroken():
-            if is_half and not (request.json or request.json_tokens):
+            if error and not (request.json or request.json_tokens):
                 pass  # of a form a half is worth nothing
             elif request.cite and not request.output:
                 self._legend()
@@ -206,7 +205,7 @@ class Showing:
             elif request.whole:
                 hint = "The answer went to standard output; choose another file with -o."
                 write_result(body_of(request, answer), request.output, hint, request.force)
-            if request.html and not is_half:
+            if request.html and not error:
                 write_page(self._page(answer), request.html, force=request.force)
         if answer.thought and not answer.text.strip():
             notes.warn("it ended within its thought: there is no answer")
@@ -214,7 +213,7 @@ class Showing:
             notes.facts([*answer.facts])
         for words in answer.remarks:
             notes.remark(words)
-        if isinstance(error := whole(request, answer), NgtError):
+        if error and answer.finish_reason != "interrupted":
             raise error
         if cut := _CUT_OFF.get(answer.finish_reason):
             notes.warn(cut)
@@ -230,15 +229,6 @@ class Showing:
             documents, sources = [documents[i] for i in read], sources.among(read)
         title = self._request.question or f"Summary of {names}"
         return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
-
-
-def whole(request: AnswerRequest, answer: Ended | NgtError) -> Ended | NgtError:
-    """The answer; where it has a form and ended within it, an error."""
-    why = _NOT_WHOLE.get(answer.finish_reason) if isinstance(answer, Ended) else None
-    if why is None or not request.settings.has_form:
-        return answer
-    hint = "Give it room (--max-tokens), or bounds to the schema (maxLength, maxItems)."
-    return NgtError(f"the answer is not whole: {why}", hint)
 
 
 def _new_sink(request: AnswerRequest, out: TextIO) -> PlainSink:

@@ -248,13 +248,15 @@ class _Extract(Lines):
         return parts
 
     def _deliver(self, outcome: "Outcome") -> bool | None:
-        asking, take, _ = self._taken[outcome.key.index]
+        asking, take, question = self._taken[outcome.key.index]
         answer, name = outcome.answer, asking.document.name
         if asking.failed:
             return None
         try:
             if not isinstance(answer, Ended):
                 raise answer
+            if error := question.cut_off(answer.finish_reason):
+                raise error
             origins = ("the model's own" if t.origin == OWN else t.origin for t in answer.tokens)
             self._origins.update(origins)
             self._steps += answer.statistics.steps
@@ -313,7 +315,9 @@ class _Extract(Lines):
         table, rows = self.table, list[Row]()
         for name in self._documents:
             made = table.rows(name) if table and table.has(name) else self._made.get(name, [])
-            rows += map(self._whole, made)
+            for row in map(self._whole, made):
+                places = {field: first_place(at) for field, at in row["sources"].items()}
+                rows.append({**row, "sources": places})
         title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
         return table_page(title, command_line(), self._names, rows, documents)
 

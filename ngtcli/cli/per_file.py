@@ -9,15 +9,17 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
+from functools import partial
 from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from ngtcli.batch.extract import place_at
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.output import DoneLine, StreamOutput
 from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
-from ngtcli.cli.answering import body_of, print_answer, whole
+from ngtcli.cli.answering import body_of, print_answer
 from ngtcli.cli.batch import GOES_ON, Run, row_of
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
@@ -29,6 +31,7 @@ from ngtcli.documents.read import Documents
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.prompt.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
+from ngtcli.session.events import Ended
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 
@@ -62,27 +65,7 @@ def run_per_file(
         def asked(line: InputLine) -> AnswerRequest:
             return replace(request, loaded=Loaded((documents[line.index],)))
 
-        def deliver(outcome: "Outcome") -> bool:
-            """Hand an answer on, or say why there is none; whether it failed.
-
-            Raises NgtError where it cannot be written: the next one could not be, either.
-            """
-            name, line = str(outcome.key.id), outcome.key
-            outcome = replace(outcome, answer=whole(request, outcome.answer))
-            notes.clear()  # both may be on one terminal
-            try:
-                written.put(name, [_row(asked(line), outcome, written)])
-            except NgtError as error:
-                is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
-                if error is not outcome.answer and not is_there:
-                    raise
-                if isinstance(written, _Shown):
-                    written.put(name, [{"body": _text(request, name, outcome)}])
-                return warn_of(notes, name, error)
-            if isinstance(written, FolderOutput):
-                notes.say(f"{name} ({line.number} of {len(documents)}) → {written.paths[name]}")
-            return False
-
+        deliver = partial(_deliver, written, notes, len(documents))
         end = "what is done is put out" if isinstance(written, _Shown) else GOES_ON
         run.answer(Lines(lines), asked, deliver, end)
         if reduce:
@@ -91,6 +74,30 @@ def run_per_file(
             _reduce(request, reduce, answers, run)
     again = "" if request.out is None else "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(documents) + bad, again)
+
+
+def _deliver(written: "RowsOutput | _Shown", notes: Notes, count: int, outcome: "Outcome") -> bool:
+    """Hand an answer on, or say why there is none; whether it failed.
+
+    Raises NgtError where it cannot be written: the next one could not be, either.
+    """
+    name, answer, request = str(outcome.key.id), outcome.answer, outcome.question
+    assert isinstance(request, AnswerRequest)  # as was asked
+    if isinstance(answer, Ended):
+        outcome = replace(outcome, answer=request.cut_off(answer.finish_reason) or answer)
+    notes.clear()  # both may be on one terminal
+    try:
+        written.put(name, [_row(request, outcome, written)])
+    except NgtError as error:
+        is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
+        if error is not outcome.answer and not is_there:
+            raise
+        if isinstance(written, _Shown):
+            written.put(name, [{"body": _text(request, name, outcome)}])
+        return warn_of(notes, name, error)
+    if isinstance(written, FolderOutput):
+        notes.say(f"{name} ({outcome.key.number} of {count}) → {written.paths[name]}")
+    return False
 
 
 def how(request: AnswerRequest) -> dict[str, Any]:
@@ -136,12 +143,8 @@ def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Sho
         return {**row, "body": _text(request, name, outcome)}
     if isinstance(written, FolderOutput):
         return {**row, "body": f"{body_of(request, answer)}\n"}
-    places = [
-        {"page": s.page, "heading": s.heading, "start": s.span.source_start,
-         "end": s.span.source_end, "quote": s.quote}
-        for s in answer.sources.places()
-    ]  # fmt: skip
-    return {**row, "sources": places}
+    (document,), spans = request.documents, [one.span for one in answer.sources.places()]
+    return {**row, "sources": [place_at(document, s.source_start, s.source_end) for s in spans]}
 
 
 def _reduce(

@@ -12,7 +12,6 @@ from functools import partial
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ngtcli.batch.extract import first_place
 from ngtcli.documents.load import Document
 from ngtcli.errors import counted
 from ngtcli.grounding.sources import Source, Sources, Span, source_at
@@ -85,14 +84,13 @@ def table_page(
     rows: Sequence[Mapping[str, Any]],
     documents: Sequence[Document],
 ) -> str:
-    """The HTML of rows of `ngt extract`, as JSON has them, with these fields."""
+    """The HTML of rows of `ngt extract`, with these fields, and one place of each value."""
     index, numbers = {document.name: i for i, document in enumerate(documents)}, dict[Any, int]()
     sources, table = list[Source](), [[Part([Piece(name)]) for name in ("file", *names)]]
     for row in rows:
         cells = [Part([Piece(row["file"])])]
         for name in names:
             value, place, p = row["values"][name], row["sources"][name], row["probability"][name]
-            place = first_place(place)
             if place is not None:
                 at = index[row["file"]], place["start"], place["end"]
                 number, cell = numbers.setdefault(at, len(numbers) + 1), len(sources)

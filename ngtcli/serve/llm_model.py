@@ -110,9 +110,8 @@ class NgtModel(llm.Model):
                             yield from _told(event)
                         case Ended():
                             _note(event, response)
-                            if question.settings.has_form and event.finish_reason != "stop":
-                                hint = "Give it room: -o max_tokens 4000."
-                                raise NgtError("the answer is not whole", hint)
+                            if error := question.cut_off(event.finish_reason):
+                                raise error
         except NgtError as error:
             raise llm.ModelError(f"{error}. {error.hint}".strip()) from error
 

@@ -174,10 +174,8 @@ class Engine(ABC):
             else:
                 prompt = session.prompt(q.wording, q.documents, q.question, q.turns, q.queries)
             if prompt is not None:
-                wants = asked.wants.probabilities
-                self._set_prompt(
-                    asked, prompt, replace(AS_SET, many=self.many, probabilities=wants)
-                )
+                options = replace(AS_SET, many=self.many, probabilities=asked.wants.probabilities)
+                self._set_prompt(asked, prompt, options)
 
     def takes(self, asked: Asked) -> bool:
         """Whether a question may be added now."""

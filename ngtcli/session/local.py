@@ -46,7 +46,7 @@ from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
-_grammar = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
+_compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,12 +259,8 @@ class LocalSession(Session):
         """What is known of an answer to `prompt` before the model is used."""
         method = self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
-        limits = replace(
-            self.limits,
-            num_draft=num_draft,
-            grammar=self._grammar(prompt),
-            probabilities=options.probabilities,
-        )
+        grammar, wanted = self._grammar(prompt), options.probabilities
+        limits = replace(self.limits, num_draft=num_draft, grammar=grammar, probabilities=wanted)
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
         if not method.entry.costs:
@@ -280,7 +276,7 @@ class LocalSession(Session):
         if (form := form_of(self.settings)) is None:
             return None
         text, model = grammar_of(form, [d.text for d in prompt.documents], self.warn), self.model
-        return _grammar(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
+        return _compiled(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
 
     def documents_trie(
         self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None

@@ -6,7 +6,7 @@ from typing import Any, Self
 
 from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings, Use, settings_where
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.errors import UsageError
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompt.turns import Turn
 from ngtcli.session.settings import settings_of, with_room
@@ -74,6 +74,14 @@ class Question:
     def documents(self) -> Sequence[Document]:
         """The texts that it is about."""
         return self.loaded.documents
+
+    def cut_off(self, reason: str) -> NgtError | None:
+        """The error of an answer that has a form and ended within it, for a finish reason."""
+        if not self.settings.has_form or reason == "stop":
+            return None
+        why = {"length": "max_tokens were made", "context": "the context is full"}
+        hint = "Give it room (max_tokens), or the schema bounds (maxLength, maxItems)."
+        return NgtError(f"the answer is not whole: {why.get(reason, reason)}", hint)
 
     @property
     def wording(self) -> Preset:

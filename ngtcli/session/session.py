@@ -131,8 +131,7 @@ class Session(ABC):
 
         Raises ContextOverflowError and ModelError.
         """
-        task = self._task(preset, documents, question)
-        task = replace(task, turns=turns, queries=queries)
+        task = replace(self._task(preset, documents, question), turns=turns, queries=queries)
         try:
             prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:

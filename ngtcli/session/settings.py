@@ -5,13 +5,11 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from ngtcli.config import SETTINGS, Layer, Resolved, Settings, merge, settings_where
+from ngtcli.config import OF_FORM, SETTINGS, Layer, Resolved, Settings, merge, settings_where
 from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError
 from ngtcli.model_files.card import load_card
 from ngtcli.system.cache import in_bounds
-
-_OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 
 
 def settings_of(layers: Sequence[Layer]) -> Resolved:
@@ -37,7 +35,7 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
 def with_room(settings: Settings, is_given: bool) -> Settings:
     """With more tokens for an answer in a form, unless how many `is_given`: it ends by itself."""
     is_default = not is_given and settings.max_tokens == SETTINGS["max_tokens"].default
-    return replace(settings, max_tokens=_OF_FORM) if settings.has_form and is_default else settings
+    return replace(settings, max_tokens=OF_FORM) if settings.has_form and is_default else settings
 
 
 def _schema(given: str, max_mb: int) -> str:
@@ -45,7 +43,7 @@ def _schema(given: str, max_mb: int) -> str:
     is_file = given.startswith("@") or given.endswith(".json") or os.path.isfile(given)
     if given.lstrip().startswith("{") or not is_file:
         return utf8(given)
-    return text_of(f"@{given.removeprefix('@')}", max_mb, "schema").strip()
+    return read_text(os.path.expanduser(given.removeprefix("@")), max_mb, f"schema {given}").strip()
 
 
 def text_of(given: str, max_mb: int, of: str = "--system") -> str:
@@ -62,5 +60,5 @@ def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
     try:
         return decode_text(Reader(max_mb).read(source))
     except Unreadable as error:
-        at = "behind the @" if isinstance(source, str) else "there"
-        raise InputError(f"{named}: {error}", f"Give a text {at}.") from None
+        at = "Name a file of text." if isinstance(source, str) else "Give a text there."
+        raise InputError(f"{named}: {error}", at) from None
