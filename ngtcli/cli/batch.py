@@ -299,7 +299,9 @@ class Run:
         leaves behind. Raises NgtError for what ends the run; exits 130 when interrupted.
         """
         try:
-            if not lines.wait():
+            if not lines.wait():  # what is done needed no model
+                self._began = time.monotonic()
+                self._conclude()
                 return
             from ngtcli.engines.opening import open_engine  # here: few runs get as far
 
@@ -383,7 +385,7 @@ class Run:
         facts = [of_all if self._total else counted(done, self._what)]
         if self.failed:
             facts.append(f"{self.failed} failed")
-        if self._done:
+        if self._documents:
             facts.append(counted(self._documents, "document"))
             facts.append(f"{short(round(self._tokens / max(seconds, 1e-6)))} tokens/s")
         if self._done and self._total > done:

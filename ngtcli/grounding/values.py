@@ -98,10 +98,10 @@ def _choices(choice: Any, text: str) -> Iterator[Found]:
 
 
 def _names(text: str) -> Iterator[Found]:
-    """Runs of words that begin with capitals, without small words that begin a sentence."""
+    """Runs of capitalized words, without small ones that begin a sentence; no labels."""
     for m in _NAME.finditer(text):
         large = (one for one in re.finditer(r"\S+", m[0]) if one[0].lower() not in _SMALL)
-        if first := next(large, None):
+        if (first := next(large, None)) and not text.startswith(":", m.end()):
             yield Found(m.start() + first.start(), m.end(), m[0][first.start() :])
 
 
