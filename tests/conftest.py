@@ -130,6 +130,16 @@ class _Lent:
 
 
 @pytest.fixture
+def fake(monkeypatch: pytest.MonkeyPatch) -> Any:
+    """Answers in the place of a model's."""
+    from tests.support.fakes import FakeAnswers, answer_with  # here: few tests need them
+
+    answers = FakeAnswers()
+    answer_with(monkeypatch, answers)
+    return answers
+
+
+@pytest.fixture
 def kept_workers(_workers: dict[tuple[int, ...], Parsers], monkeypatch: pytest.MonkeyPatch) -> None:
     """Parsers' processes live through all tests: starting one takes up to a second."""
 

@@ -19,16 +19,9 @@ from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.read import Documents
 from ngtcli.errors import ClosedPipeError, ModelError
-from tests.support.fakes import FakeAnswers, answer_with
+from tests.support.fakes import FakeAnswers
 from tests.support.helpers import HARBOUR, Done, in_terminal, ngt
 from tests.support.warm import Warm
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
-    answers = FakeAnswers()
-    answer_with(monkeypatch, answers)
-    return answers
 
 
 @pytest.fixture
@@ -136,7 +129,7 @@ def test_changed_lines_or_settings_are_refused_and_named(source: Path, fake: Fak
     other = run(source, "--max-tokens", "9")
     assert other.returncode == 2 and b"max_tokens 256, now 9" in other.stderr
     assert b"shard '1/1', now '1/2'" in run(source, "--shard", "1/2").stderr
-    assert run(source, "--threads", "1").returncode == 7  # it changes no answer
+    assert run(source, "--set", "threads=1").returncode == 7  # it changes no answer
     source.write_text(source.read_text() + '{"context": "More."}\n')
     changed = run(source)
     assert changed.returncode == 2 and b"the input has changed" in changed.stderr
@@ -379,14 +372,16 @@ def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     assert closed[4:] == ["e"]
 
 
-@pytest.mark.parametrize(("named", "strict"), [("texts", ()), ("texts/*", ("--strict",))])
+@pytest.mark.parametrize(("named", "strict"), [("texts", "no"), ("texts/*", "yes")])
 def test_patterns_and_folders_leave_out_what_the_run_writes_and_say_so(
-    tmp_path: Path, fake: FakeAnswers, named: str, strict: tuple[str, ...]
+    tmp_path: Path, fake: FakeAnswers, named: str, strict: str
 ) -> None:
     (tmp_path / "texts").mkdir()
     (tmp_path / "texts" / "a.txt").write_text("Tide one came in.")
     (tmp_path / "in.jsonl").write_text(json.dumps({"paths": [named]}) + "\n")
-    done = ngt("batch", "in.jsonl", "-o", "texts/out.jsonl", *strict, cwd=tmp_path)
+    done = ngt(
+        "batch", "in.jsonl", "-o", "texts/out.jsonl", "--set", f"strict={strict}", cwd=tmp_path
+    )
     row = json.loads((tmp_path / "texts" / "out.jsonl").read_text())
     assert [d["name"] for d in row["documents"]] == ["a.txt"], row
     assert done.returncode == 0
@@ -447,7 +442,7 @@ def test_answers_are_those_of_the_single_commands(tmp_path: Path) -> None:
 
 
 def test_a_line_is_answered_before_the_next_one_comes_and_ctrl_c_ends_the_stream() -> None:
-    command = ("batch", "-", "--max-tokens", "4", "--method", "none", "--threads", "1")
+    command = ("batch", "-", "--max-tokens", "4", "--method", "none", "--set", "threads=1")
     with Warm(*command, stdin=subprocess.PIPE) as process:
         assert process.stdin and process.stdout and process.stderr
         for number in (1, 2):

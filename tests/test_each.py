@@ -10,17 +10,10 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.errors import ModelError
-from tests.support.fakes import FakeAnswers, answer_with
+from tests.support.fakes import FakeAnswers
 from tests.support.helpers import Done, ngt
 
 NAMES = ["a.txt", "b.txt", "c.txt"]
-
-
-@pytest.fixture
-def fake(monkeypatch: pytest.MonkeyPatch) -> FakeAnswers:
-    answers = FakeAnswers()
-    answer_with(monkeypatch, answers)
-    return answers
 
 
 @pytest.fixture

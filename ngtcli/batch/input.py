@@ -102,7 +102,7 @@ def read_lines(
             line = InputLine(index, number, number, start=start, size=len(raw), hash=hash(raw))
             if too_long:
                 what = f"a line of more than {most / 1e6:g} MB"
-                yield replace(line, said=InputError(what, "Raise the bound with --max-mb."))
+                yield replace(line, said=InputError(what, "Raise the bound with --set max_mb."))
             else:
                 yield _read(line, raw, known, check)
     if not count:

@@ -262,6 +262,7 @@ class FolderOutput(RowsOutput):
         super().__init__(folder / ".ngt.journal", form, {}, restart)
 
     def expect(self, keys: Mapping[str, str]) -> None:
+        """As above; what is done and taken away is written again."""
         super().expect(keys)
         self.paths = {
             file: self._folder / f"{name}{self._suffix}" for file, name in _file_names(keys)
