@@ -77,7 +77,7 @@ BOOK = {  # of 150 kB of text
     [
         (QUICK, EPUB, BY_NAME["often.epub"], 10**9, "an EPUB that takes more than 2 s", "seconds"),
         (SMALL, DOCX, BY_NAME["tiny.docx"], 10**9, "document that takes more than 300 MB", "mb"),
-        (SMALL, EPUB, lambda: made.zipped(BOOK), 100_000, "an EPUB with too much text", "max-mb"),
+        (SMALL, EPUB, lambda: made.zipped(BOOK), 100_000, "an EPUB with too much text", "max_mb"),
     ],
     ids=["time", "memory", "text"],
     indirect=["pool"],
@@ -90,7 +90,7 @@ def test_a_file_that_takes_too_much_is_given_up_and_the_next_is_read(
     assert flag in caught.value.advice
     before = workers_of(pool)
     assert pool.extract(JSON, source(b"[1]")).text == "[1]"
-    assert (workers_of(pool) == before) == (flag == "max-mb")  # others are replaced
+    assert (workers_of(pool) == before) == (flag == "max_mb")  # others are replaced
 
 
 @pytest.mark.parametrize(
