@@ -477,6 +477,11 @@ class Settings:
         Use.TEXT,
         choices=("auto", "off", "force"),
     )
+    ocr_language: str = _reading(
+        "",
+        "Recognize text by Tesseract in these languages: deu, deu+eng; see tesseract --list-langs.",
+        Use.TEXT,
+    )
     parser_seconds: int = _reading(
         60, "At most this many seconds for a PDF, Word, … file or scanned page.", within=(1, 86_400)
     )
@@ -552,8 +557,8 @@ _LISTED = {
     " top_k min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents ask_fields max_repeats device_map threads packed capture passage_tokens"
     " passage_overlap whole_tokens embedder reranker max_mb max_files max_depth strict field ocr"
-    " parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel pipeline_parallel"
-    " data_parallel ray",
+    " ocr_language parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel"
+    " pipeline_parallel data_parallel ray",
 }
 
 
