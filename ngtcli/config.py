@@ -25,7 +25,6 @@ from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
 
 PROJECT_FILE = "ngt.yaml"
-OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are not settings
 _PREFIX = "NGT_"
 # What a value must be, by its type in Python.
 KINDS = {
@@ -33,7 +32,6 @@ KINDS = {
     float: "a number",
     bool: "true or false",
     str: "a string",
-    list: "a list",
     tuple: "a list of strings",
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
@@ -478,9 +476,7 @@ class Settings:
         choices=("auto", "off", "force"),
     )
     ocr_language: str = _reading(
-        "",
-        "Recognize text by Tesseract in these languages: deu, deu+eng; see tesseract --list-langs.",
-        Use.TEXT,
+        "", "Recognize by Tesseract, in languages that it has, as deu or deu+eng.", Use.TEXT
     )
     parser_seconds: int = _reading(
         60, "At most this many seconds for a PDF, Word, … file or scanned page.", within=(1, 86_400)
@@ -573,7 +569,6 @@ def _declared(name: str, about: Setting) -> Setting:
 SETTINGS: Mapping[str, Setting] = {
     f.name: _declared(f.name, f.metadata["setting"]) for f in fields(Settings)
 }
-_DEFAULTS = Settings()
 
 
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
@@ -630,7 +625,7 @@ def merge(layers: Sequence[Layer]) -> Resolved:
         values |= layer.values
         origins |= dict.fromkeys(layer.values, layer.origin)
     try:
-        return Resolved(replace(_DEFAULTS, **values), origins)
+        return Resolved(replace(Settings(), **values), origins)
     except SettingError as error:
         raise UsageError(f"{error} (from {origins[error.name]})", error.hint) from None
 
@@ -656,7 +651,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """The NGT_* variables that are not settings and are not read, each with a hint."""
-    known = [*(about.variable for about in SETTINGS.values()), *OTHER_VARIABLES]
+    known = [*(about.variable for about in SETTINGS.values()), "NGT_HOME"]
     unknown = [v for v in sorted(environ) if v.startswith(_PREFIX) and v not in known]
     return [(v, nearest(v, known, "See ngt config show.")) for v in unknown]
 

@@ -10,7 +10,6 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -35,7 +34,6 @@ _PICTURES = (
     "They need the extra {extra} (pip install 'ngtcli[{extra}]'), and if they are more than"
     f" {MOST_PICTURES}, --set ocr=force."
 )
-_ANSWERS_S = 10.0  # in which Tesseract names its folder; guess
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
@@ -82,11 +80,10 @@ def recognizer(language: str = "") -> str:
 @cache
 def tessdata() -> str:
     """The folder of Tesseract's languages, as the program names it; "" where there is none."""
-    told = f'"{os.environ.get("TESSDATA_PREFIX", "")}"'
-    if told == '""' and (program := shutil.which("tesseract")):
-        with suppress(OSError, subprocess.SubprocessError):
-            told = subprocess.check_output([program, "--list-langs"], text=True, timeout=_ANSWERS_S)
-    folder = told.partition('"')[2].partition('"')[0]
+    folder = os.environ.get("TESSDATA_PREFIX", "")
+    if not folder and (program := shutil.which("tesseract")):
+        done = subprocess.run([program, "--list-langs"], capture_output=True, text=True)
+        folder = "".join(done.stdout.split('"')[1:2])
     return os.path.abspath(folder) if folder else ""
 
 

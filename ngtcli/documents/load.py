@@ -140,14 +140,9 @@ def _readable(
                     listing.leave_out(path, skipped)
             if not any(real in read for real in reals):
                 raise listing.nothing(path)
-    return zip(_names([found for found, _ in read.values()]), read.values(), strict=True)
-
-
-def _names(found: Sequence[Found]) -> list[str]:
-    """Distinct names for these documents."""
-    files = [(one.path, one.below) for one in found if one.real != STDIN]
-    names = iter(distinct_names(files, [_STDIN_NAME] if len(files) < len(found) else []))
-    return [_STDIN_NAME if one.real == STDIN else next(names) for one in found]
+    files = [(found.path, found.below) for found, _ in read.values() if found.real != STDIN]
+    names = iter(distinct_names(files, [_STDIN_NAME] * (len(files) < len(read))))
+    return ((_STDIN_NAME if real == STDIN else next(names), one) for real, one in read.items())
 
 
 @dataclass(frozen=True, slots=True)

@@ -81,21 +81,19 @@ class Parsers:
 
     def extract(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable; OSError where no worker can be started."""
+        worker, fresh = self._idle.get(), False
         try:
-            return self._extract(form, source)
-        except FailedParser as failed:
-            if not failed.is_tried_again:
-                raise
-        return self._extract(form, source, fresh=True)
-
-    def _extract(self, form: Format, source: Source, fresh: bool = False) -> Extracted:
-        worker = self._idle.get()
-        try:
-            with self._lock:
-                if self._closed:
-                    raise Unreadable("not read: reading was ended", _AGAIN, lasting=False)
-                worker.get_ready(fresh)
-            return worker.ask(form, source)
+            while True:
+                with self._lock:
+                    if self._closed:
+                        raise Unreadable("not read: reading was ended", _AGAIN, lasting=False)
+                    worker.get_ready(fresh)
+                try:
+                    return worker.ask(form, source)
+                except FailedParser as failed:
+                    if fresh or not failed.is_tried_again:
+                        raise
+                fresh = True
         finally:
             self._idle.put(worker)
 

@@ -108,15 +108,15 @@ class Documents:
         as from its file.
         """
         reader, rest, done = Reader(self._settings.max_mb), iter(found), 0
-        said, last = "", time.monotonic()
+        said = "", time.monotonic()
 
         def tell() -> None:
             """Show how far it is, if that is new and some time has passed."""
-            nonlocal said, last
+            nonlocal said
             pages = f", {counted(len(self._pages), 'page')} by OCR" * bool(self._pages)
             line = f"Reading the documents: {done} of {len(found)}{pages} …"
-            if line != said and time.monotonic() - last > _INTERVAL_S:
-                said, last = line, time.monotonic()
+            if line != said[0] and time.monotonic() - said[1] > _INTERVAL_S:
+                said = line, time.monotonic()
                 status(line)
 
         while group := list(islice(rest, _GROUP)):

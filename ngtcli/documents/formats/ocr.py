@@ -1,7 +1,4 @@
-"""Text that is recognized in the picture of a page, by RapidOCR or the library of Tesseract.
-
-The models of the one lie in its package, the languages of the other where Tesseract is installed.
-"""
+"""Text that is recognized in the picture of a page, by RapidOCR or by the library of Tesseract."""
 
 from collections.abc import Callable
 from contextlib import suppress
@@ -19,9 +16,8 @@ import pypdfium2 as pdfium
 from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.text import Unreadable
 
-Picture = npt.NDArray[np.uint8]  # [height, width, 3] of blue, green and red
-# By a picture and its pixels a point: the lines, and their mean confidence.
-Read = Callable[[Picture, float], tuple[list[Line], float]]
+# By a picture [height, width, 3] and its pixels a point: the lines, and their mean confidence.
+Read = Callable[[npt.NDArray[np.uint8], float], tuple[list[Line], float]]
 LONGEST = 2000  # pixels of a page's longer side: A4 at 171 dpi; with 2600, no more was right
 _DETECTED = 960  # pixels of the side on which lines are looked for; with 2000, no more was right
 _LIKELY = 0.3  # least score of a box with a line; at 0.5 one line alone on a page was missed
@@ -76,7 +72,7 @@ def _rapidocr() -> Read:
     own |= {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
     engine: Any = RapidOCR(params=own)
 
-    def read(picture: Picture, scale: float) -> tuple[list[Line], float]:
+    def read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
         found = engine(picture)
         if found.txts is None:
             return [], 0.0
@@ -105,7 +101,7 @@ def _tesseract(language: str) -> Read:
         raise Unreadable(what, advice, lasting=False)
     level = tesserocr.RIL.TEXTLINE
 
-    def read(picture: Picture, scale: float) -> tuple[list[Line], float]:
+    def read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
         engine.SetImage(Image.fromarray(picture))
         if (layout := engine.AnalyseLayout()) and (quarters := layout.Orientation()[0]):
             engine.SetImage(Image.fromarray(np.rot90(picture, quarters)))

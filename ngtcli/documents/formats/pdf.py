@@ -69,10 +69,8 @@ def _recognized(
                 what = f"no text is recognized here without the package {error.name}"
                 extra = "tesseract" if source.ocr_language else "ocr"
                 raise Unreadable(what, install(extra), lasting=False) from None
-            except Unreadable:  # no such language
-                raise
-            except Exception:  # as for memory
-                if len(numbers) == len(document):
+            except Exception as error:  # as for memory
+                if len(numbers) == len(document) or isinstance(error, Unreadable):
                     raise
     return found, _OCR if source.ocr == "off" else _NONE
 
