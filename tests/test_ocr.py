@@ -1,6 +1,7 @@
 """Scanned pages and pictures: what is recognized, in which order, and what is said without it."""
 
 import io
+import os
 import shutil
 import subprocess
 import sys
@@ -188,11 +189,12 @@ def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_
     for kind in KINDS:
         (pages / f"{kind}.bmp").write_bytes(KINDS[kind](picture()))
     languages = shutil.copytree(find.tessdata(), tmp_path / "languages")
-    monkeypatch.setattr(reading, "tessdata", lambda: str(languages))
     settings = Settings(ocr_language="eng+tide")
-    with pytest.raises(InputError, match="Tesseract cannot load the language 'tide'") as caught:
-        load([str(pages)], settings=settings)
-    assert "tesseract --list-langs" in caught.value.hint
+    for folder, missing in (("", "eng"), (str(languages), "tide")):
+        monkeypatch.setattr(reading, "tessdata", lambda folder=folder: folder)
+        with pytest.raises(InputError, match=f"cannot load the language '{missing}'") as caught:
+            load([str(pages)], settings=settings)
+        assert "tesseract --list-langs" in caught.value.hint
     shutil.copy(languages / "eng.traineddata", languages / "tide.traineddata")
     loaded = load([str(pages)], settings=settings)
     assert [one.text for one in loaded.documents] == [SENTENCE] * len(KINDS) and not loaded.skipped
@@ -207,11 +209,12 @@ def test_the_folder_of_languages_is_named_by_a_variable_or_by_tesseract(
     (program := tmp_path / "tesseract").write_text(f"#!{sys.executable}\nraise SystemExit(1)")
     program.chmod(0o700)
     assert find.tessdata.__wrapped__() == ""
-    told = 'List of available languages in "/usr/share/tide/" (1):\ndeu\n'
+    told = f'List of available languages in "{tmp_path}/" (1):\ndeu\n'
     program.write_text(f"#!{sys.executable}\nprint({told!r})")
-    assert find.tessdata.__wrapped__() == "/usr/share/tide"
-    monkeypatch.setenv("TESSDATA_PREFIX", "/other")
-    assert find.tessdata.__wrapped__() == "/other"
+    assert find.tessdata.__wrapped__() == str(tmp_path)
+    for named, found in ((os.sep, os.sep), ("/nowhere", "")):
+        monkeypatch.setenv("TESSDATA_PREFIX", named)
+        assert find.tessdata.__wrapped__() == found
 
 
 def test_pages_are_counted_while_they_are_recognized(

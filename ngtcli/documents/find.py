@@ -79,12 +79,12 @@ def recognizer(language: str = "") -> str:
 
 @cache
 def tessdata() -> str:
-    """The folder of Tesseract's languages, as the program names it; "" where there is none."""
+    """The folder of Tesseract's languages, by its variable or as it says; "" for none."""
     folder = os.environ.get("TESSDATA_PREFIX", "")
     if not folder and (program := shutil.which("tesseract")):
         done = subprocess.run([program, "--list-langs"], capture_output=True, text=True)
         folder = "".join(done.stdout.split('"')[1:2])
-    return os.path.abspath(folder) if folder else ""
+    return os.path.abspath(folder) if os.path.isdir(folder) else ""
 
 
 def kinds(skipped: Sequence[Skipped]) -> str:

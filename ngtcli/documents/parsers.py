@@ -113,7 +113,7 @@ class _Worker:
 
     def __init__(self, seconds: float, mb: int, tessdata: str) -> None:
         self._seconds, self._mb = seconds, mb
-        self._env = _ENV | {"TESSDATA_PREFIX": tessdata}
+        self._env = _ENV | ({"TESSDATA_PREFIX": tessdata} if tessdata else {})
         self.wall_s = int(_WALL * (seconds + _START_S))  # it may stand still
         self._process: subprocess.Popen[bytes] | None = None
 
