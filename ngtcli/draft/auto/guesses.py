@@ -78,11 +78,6 @@ class HeadUse:
         """What was learned of the head."""
         return HeadReport(self._asks, self._gain, self._first_s)
 
-    @property
-    def gain(self) -> float | None:
-        """Tokens that the head adds in a step in which it is asked; None if not known yet."""
-        return self._gain if self._asks >= CONFIG.guess_trials else None
-
     def wants(self, token_s: float) -> bool:
         """Begin a step; whether to ask. `token_s`: seconds that a token takes, 0.0 if not known."""
         self.asked = not self._pause.goes_on()
