@@ -144,7 +144,7 @@ class Auto(Drafter):
         Where few nodes paid last they are few; a chain is searched to its end: that costs little.
         """
         self._growth = None
-        if budget < 1 or self.pause.goes_on(self.sources.repeats):
+        if budget < 1 or (self.pause.left and self.pause.goes_on(self.sources.repeats)):
             return 0
         if self.policy is None or self._children == 1:
             return budget
@@ -190,10 +190,10 @@ class Auto(Drafter):
             nodes, parents, probabilities, *_ = self._growth
             count_accepted(nodes, parents, probabilities, new, self.policy.tally)
         self._growth = None
-        self.tallies.recent[:] = 0.0
+        self.tallies.recent.fill(0.0)
         self.sources.learn(new, self.tallies)
-        for use, own in zip(self.sources.guesses.uses, self.tallies.recent[HEADS:], strict=True):
-            use.learn(*own.tolist())
+        for at, use in enumerate(self.sources.guesses.uses, HEADS):
+            use.learn(*self.tallies.recent[at].tolist())
 
 
 class AutoDrafters(Drafters[Auto]):
@@ -291,19 +291,19 @@ class AutoDrafters(Drafters[Auto]):
         Where searching costs something, a sequence of which no nodes pay pauses.
         """
         clock, policy = time.perf_counter(), self.policy
-        bounds = [d.begin(budget) for d, budget in zip(drafters, budgets, strict=True)]
-        if policy is not None:
-            filled = policy.curve.filled
-            bounds = [min(b, filled(n)) if n else 0 for b, n in zip(budgets, bounds, strict=True)]
-        found = {i: drafters[i].search(bound) for i, bound in enumerate(bounds) if bound}
-        rows = len(drafters) + sum(drafter.sure for drafter in drafters)
-        shares, paying = self._share([*found.values()], rows)
-        cheap = policy is not None and policy.drafts_cheaply(len(drafters))
-        trees = [_EMPTY] * len(drafters)
-        for i, nodes, pays in zip(found, shares, paying, strict=True):
-            trees[i] = drafters[i].take(nodes, bounds[i])
+        trees, rows = [_EMPTY] * len(drafters), len(drafters)
+        searched, found = list[tuple[int, int]](), list[Floats]()  # place and bound; probabilities
+        for i, drafter in enumerate(drafters):
+            rows += drafter.sure
+            if bound := drafter.begin(budgets[i]):
+                filled = bound if policy is None else policy.curve.filled(bound)
+                searched.append((i, bound := min(budgets[i], filled)))
+                found.append(drafter.search(bound))
+        for (i, bound), nodes, pays in zip(searched, *self._share(found, rows), strict=True):
+            trees[i] = drafters[i].take(nodes, bound)
             if policy is not None:
-                policy.stand_downs += drafters[i].pause.learn(cheap or pays > 0)
+                pays_off = pays > 0 or policy.drafts_cheaply(len(drafters))
+                policy.stand_downs += drafters[i].pause.learn(pays_off)
         self._drafting_s = time.perf_counter() - clock if found else 0.0
         return trees
 

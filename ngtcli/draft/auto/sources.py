@@ -159,12 +159,9 @@ class Sources:
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
         self._leave_out()
-        self.drop_guesses()
+        if self.guesses.heads:  # guesses hold for one step
+            self.nodes[HEADS:] = NONE
 
     def take_guesses(self) -> None:
         """Let what the heads guessed after the last token take part."""
         self.nodes[HEADS:, 1] = self.guesses.states
-
-    def drop_guesses(self) -> None:
-        """Guesses hold for one step."""
-        self.nodes[HEADS:] = NONE
