@@ -24,6 +24,7 @@ from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.core.blend import HEADS
 from ngtcli.draft.auto.core.growth import Growth, arrange, grow
 from ngtcli.draft.auto.core.sizes import count_accepted
+from ngtcli.draft.auto.core.tables import learn_ranks
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.auto.sources import PoolCounts, Sources
@@ -79,6 +80,7 @@ class Auto(Drafter):
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
+        self.tallies.bound()
         self.joint.begin(context)
         if self.policy is not None:
             # Of late steps: passes' seconds and tokens emitted, at first those of a plain one.
@@ -108,7 +110,7 @@ class Auto(Drafter):
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
         self._ids = ids
         (tree,) = self.joint.propose_within([self], [budget])
-        reads_scores = self._growth is not None and self.sources.ranks.vocabulary
+        reads_scores = self._growth is not None and len(self.sources.ranks.tokens)
         self.top_k = CONFIG.ranks_read if reads_scores else 0
         return tree
 
@@ -118,7 +120,8 @@ class Auto(Drafter):
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the model's best tokens after the root and after every node."""
-        self.sources.ranks.learn((self.sources.last, *feedback.tree.tokens), feedback.top)
+        scored = np.array((self.sources.last, *feedback.tree.tokens), np.int32)
+        learn_ranks(scored, feedback.top, self.sources.ranks)
 
     def retract(self, count: int, ids: Sequence[int]) -> None:
         """Forget tokens; they stay in the counts, as the end of a text."""
