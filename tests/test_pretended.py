@@ -43,12 +43,12 @@ def test_check(name: str) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
-@pytest.mark.parametrize("device", ["cuda", "mps"])
 @pytest.mark.parametrize(
-    "options",
+    ("device", "options"),
     [
-        "--method auto", "--method recycling --set capture=no", "--temperature 0.8 --top-p 0.9",
-        "--set repetition_penalty=1.2 --temperature 0.7 --set top_k=20",
+        ("cuda", "--method auto"), ("mps", "--method recycling --set capture=no"),
+        ("mps", "--temperature 0.8 --top-p 0.9"),
+        ("cuda", "--set repetition_penalty=1.2 --temperature 0.7 --set top_k=20"),
     ],
 )  # fmt: skip
 def test_a_command_gives_the_text_of_the_cpu(device: str, options: str) -> None:
@@ -59,12 +59,11 @@ def test_a_command_gives_the_text_of_the_cpu(device: str, options: str) -> None:
     assert done.stdout == truth.stdout
 
 
-@pytest.mark.parametrize("device", ["cuda", "mps"])
-def test_a_batch_gives_the_texts_of_the_cpu(device: str, tmp_path: Path) -> None:
+def test_a_batch_gives_the_texts_of_the_cpu(tmp_path: Path) -> None:
     lines = [{"context": f"The boats of {name} came in late. " * 9} for name in ("Ava", "Bo", "Cy")]
     (tmp_path / "in.jsonl").write_text("\n".join(map(json.dumps, lines)))
     found = []
-    for more in (["--device", device], []):
+    for more in (["--device", "cuda"], []):
         command = ["batch", str(tmp_path / "in.jsonl"), *USUAL]
         command += ["--output", str(tmp_path / f"out{len(more)}.jsonl"), *more]
         done = run(*command, code=MAIN) if more else ngt(*command)

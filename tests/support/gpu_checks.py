@@ -72,11 +72,11 @@ def answers_by_a_grammar_are_the_cpus(device: str) -> None:
 
     model, cpu = by.tiny(device=device), by.tiny()
     prompt, grammar = by.prompt_of(cpu), by.bound(cpu, by.PERSON)
-    for sampling in by.SAMPLINGS:
+    methods = ("auto", "recycling", "none", "auto")
+    for sampling, method in zip(by.SAMPLINGS, methods, strict=True):
         truth = by.answer(cpu, make_drafter("none"), prompt, grammar, sampling)[0].output
-        for method in ("none", "auto", "recycling"):
-            run, _ = by.answer(model, make_drafter(method), prompt, grammar, sampling)
-            assert run.output == truth
+        run, _ = by.answer(model, make_drafter(method), prompt, grammar, sampling)
+        assert run.output == truth
 
 
 def texts_together_have_the_cpus_tokens(device: str) -> None:
