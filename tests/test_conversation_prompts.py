@@ -279,11 +279,3 @@ def test_documents_that_fit_are_read_whole_and_before_all_turns() -> None:
 def test_documents_are_not_cut_in_a_conversation() -> None:
     with pytest.raises(UsageError, match="no room for what is said"):
         for_task("chat", Settings(overflow="truncate"), preset())
-
-
-def test_documents_may_go_where_the_template_has_a_place_for_them() -> None:
-    listed = "{% for d in documents or [] %}[{{ d.title }}: {{ d.text }}]{% endfor %}" + CHATML
-    whole = task(with_template(listed), SAID, chat=Chat(documents=True))
-    prompt = whole.build(TIDE)
-    assert prompt.text.startswith("[tide.txt: The tide is high at noon.][b.txt: Boats lie still.]")
-    assert "user\nWhen is high tide?<|im_end|>" in prompt.text

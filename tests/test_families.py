@@ -49,7 +49,6 @@ TOKENS = 14  # of each answer
 OFTEN = [
     f for i, f in enumerate(FAMILIES) if f.way != TREES or f.reason == NO_DECODER or i % 3 == 0
 ]
-SELDOM = [f for f in FAMILIES if f not in OFTEN]
 TRIED = FAMILIES if EXAMPLES >= 1 else OFTEN
 
 assert len({f.kind for f in [*FAMILIES, *OTHERS]}) >= 150
@@ -149,7 +148,9 @@ def test_a_family_without_a_cache_is_refused() -> None:
         target(build(NO_CACHE), "openai-gpt")
 
 
-@pytest.mark.parametrize("family", [*OTHERS, *(f for f in SELDOM if f not in TRIED)], ids=lambda f: f.name)
+@pytest.mark.parametrize(
+    "family", [f for f in [*OTHERS, *FAMILIES] if f not in TRIED], ids=lambda f: f.name
+)
 def test_another_family_is_run_as_in_the_table(family: Family) -> None:
     model = target(build(family), family.name)
     assert (model.tree_reason, model.way.kind) == (family.reason, family.way)

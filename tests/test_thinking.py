@@ -435,16 +435,6 @@ def test_files_and_pages_have_the_answer_and_the_thought_apart(
     assert file.read_text().startswith(f"{THOUGHTS}\n\n{SENTENCE} [1]\n\n[1] a.txt")
 
 
-def test_a_batch_keeps_thoughts_apart(folder: Path, tmp_path: Path) -> None:
-    lines = [{"id": i, "paths": [str(folder / "a.txt")], "question": "When?"} for i in range(3)]
-    (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
-    done = ngt("batch", str(tmp_path / "in.jsonl"), "-o", str(tmp_path / "out.jsonl"),
-               "-m", str(folder / "deepseek"))  # fmt: skip
-    assert done.returncode == 0, done.stderr
-    found = [json.loads(line) for line in (tmp_path / "out.jsonl").read_text().splitlines()]
-    assert [(f["text"], f["thought"]) for f in found] == [(SENTENCE, THOUGHTS)] * 3
-
-
 def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None:
     arguments = (*asked(folder, "endless"), "--set", "max_thinking=30", "--max-tokens", "9")
     made = {}
