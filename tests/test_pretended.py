@@ -47,7 +47,7 @@ def test_check(name: str) -> None:
 @pytest.mark.parametrize(
     "options",
     [
-        "--method auto", "--method recycling --set capture=no", "--temperature 0.8 --top-p 0.9",
+        "--method auto", "--method recycling --set capture=no", "--temperature 0.8 --set top_p=0.9",
         "--set repetition_penalty=1.2 --temperature 0.7 --set top_k=20",
     ],
 )  # fmt: skip

@@ -23,7 +23,10 @@ from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
     IN_OWN_PROCESS,
+    LimitOption,
     PresetOption,
+    RestartOption,
+    SizeOption,
     VerboseOption,
     file_option,
     tasks_of,
@@ -61,13 +64,8 @@ if TYPE_CHECKING:  # it loads numpy
 _OUT = file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
 )
-_SIZE = typer.Option(
-    "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
-)
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
-_RESTART = typer.Option("--restart", help="Start again, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
-_LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
 GOES_ON = "the same command goes on from there"
 _IDS_SHOWN = 5  # ids that a remark names
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
@@ -81,11 +79,11 @@ class BatchFlags:
 
     output: Annotated[Path | None, _OUT] = None
     preset: PresetOption = None
-    batch_size: Annotated[int, _SIZE] = 0
+    batch_size: SizeOption = 0
     retry_failed: Annotated[bool, _RETRY] = False
-    restart: Annotated[bool, _RESTART] = False
+    restart: RestartOption = False
     shard: Annotated[str, _SHARD] = "1/1"
-    limit: Annotated[int, _LIMIT] = 0
+    limit: LimitOption = 0
     verbose: VerboseOption = False
 
     @property

@@ -21,7 +21,10 @@ from ngtcli.cli.batch import GOES_ON, Run
 from ngtcli.cli.checks import refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
+    LimitOption,
     PresetOption,
+    RestartOption,
+    SizeOption,
     VerboseOption,
     command_line,
     file_option,
@@ -51,11 +54,6 @@ _SOURCES = typer.Option("--sources", metavar="columns", help="Add place and p to
 _DOUBT = typer.Option("--doubt", min=0.0, max=1.0, help="Name fields whose p is below this.")
 _HTML = file_option("--html", help="Also write a page: the table next to its documents, linked.")
 _DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
-_LIMIT = typer.Option("--limit", min=0, help="Only the first N files; 0: all.")
-_RESTART = typer.Option("--restart", help="Begin again, over what is in the table.")
-_SIZE = typer.Option(
-    "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
-)
 # Settings of other answers, of single ones, and of processes that stay.
 _OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
 _WANTS = Wants(sources=False, probabilities=True)
@@ -75,9 +73,9 @@ class ExtractFlags:
     doubt: Annotated[float, _DOUBT] = 0.0
     html: Annotated[Path | None, _HTML] = None
     dry_run: Annotated[bool, _DRY] = False
-    limit: Annotated[int, _LIMIT] = 0
-    restart: Annotated[bool, _RESTART] = False
-    batch_size: Annotated[int, _SIZE] = 0
+    limit: LimitOption = 0
+    restart: RestartOption = False
+    batch_size: SizeOption = 0
     verbose: VerboseOption = False
 
 
@@ -145,8 +143,9 @@ class _Extract(Lines):
         self._request = _as_request(extraction.whole(()), given)
         self._documents: dict[str, Document] = {}
         self._left, self._begun = deque[Document](), list[Asking]()
-        self._taken: list[tuple[Asking, Take, Question]] = []
-        self._made: dict[str, list[Row]] = {}  # where there is no table
+        self._taken: dict[int, tuple[Asking, Take, Question]] = {}  # and not answered
+        self._count = 0  # of questions so far
+        self._made: dict[str, list[Row]] = {}  # for the page, where there is no table
         self._is_single = False  # text
         self._stream = StreamOutput(None, self._print)
         self._split: Any = None  # a Task by whose tokenizer texts are split
@@ -211,8 +210,9 @@ class _Extract(Lines):
             return None
         question, take = asking.open.pop(0)
         asking.waiting += 1
-        self._taken.append((asking, take, question))
-        return InputLine(len(self._taken) - 1, len(self._taken), asking.document.name)
+        self._count += 1
+        self._taken[self._count] = asking, take, question
+        return InputLine(self._count, self._count, asking.document.name)
 
     def _next(self) -> Asking | None:
         """What has a question to be taken, begun if need be; what has none is done."""
@@ -248,7 +248,7 @@ class _Extract(Lines):
         return parts
 
     def _deliver(self, outcome: "Outcome") -> bool | None:
-        asking, take, question = self._taken[outcome.key.index]
+        asking, take, question = self._taken.pop(outcome.key.index)
         answer, name = outcome.answer, asking.document.name
         if asking.failed:
             return None
@@ -275,7 +275,8 @@ class _Extract(Lines):
         if self.table is not None:
             self.table.put(name, rows)
             return
-        self._made[name] = rows
+        if self._given.html:
+            self._made[name] = rows
         if self._is_single:  # its values alone
             values = [row["values"] for row in rows]
             self._say(name, dump_json(values if self._extraction.form.multi else values[0]))

@@ -40,9 +40,11 @@ if TYPE_CHECKING:  # it loads numpy
 
 
 def run_per_file(
-    request: AnswerRequest, paths: list[str], hint: str, restart: bool = False, reduce: str = ""
+    request: AnswerRequest, paths: list[str], hint: str, restart: bool, limit: int, reduce: str
 ) -> None:
     """Answer of each document by itself, then, over all answers, `reduce` unless that is "".
+
+    Of the documents the first `limit` count, with 0 all.
 
     Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
     130 when interrupted.
@@ -51,6 +53,7 @@ def run_per_file(
     run = Run(request.settings, 0, notes, "file")
     with closing(_opened(request, restart)) as written:
         documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
+        documents = documents[: limit or None]
         own = dump_json(how(request), None)
         written.expect({d.name: key_of(own, d.name, d.sha256) for d in documents})
         read = [document.path for document in documents if document.path]

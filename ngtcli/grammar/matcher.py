@@ -6,8 +6,8 @@ allowed exactly where the text may end, whatever the tokenizer says of them.
 """
 
 from collections.abc import Collection
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -137,9 +137,19 @@ def library() -> Any:
     return llguidance
 
 
-@lru_cache(maxsize=4)
+_kept: WeakKeyDictionary[Tokenizer, dict[Any, Any]] = WeakKeyDictionary()
+
+
 def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
-    """llguidance's form of a tokenizer, of at least `size` ids; 60 to 550 ms to make (measured)."""
+    """llguidance's form of a tokenizer, of at least `size` ids, kept as long as that is."""
+    kept = _kept.setdefault(tokenizer, {})
+    if (size, ends) not in kept:
+        kept[size, ends] = _new_words(tokenizer, size, ends)
+    return kept[size, ends]
+
+
+def _new_words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
+    """One that takes 60 to 550 ms to make (measured)."""
     backend = tokenizer.backend
     fast = getattr(backend, "backend_tokenizer", None)
     if fast is None:
