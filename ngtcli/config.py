@@ -549,11 +549,11 @@ FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
-    " top_p top_k min_p repetition_penalty presence_penalty frequency_penalty chat_template"
-    " template_arg template_documents ask_fields max_repeats device_map threads packed capture passage_tokens"
+    " top_k min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
+    " template_documents ask_fields max_repeats device_map threads packed capture passage_tokens"
     " passage_overlap whole_tokens embedder reranker max_mb max_files max_depth strict field ocr"
     " parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel pipeline_parallel"
-    " data_parallel ray",
+    " data_parallel ray top_p",
 }
 
 

@@ -67,6 +67,7 @@ _OUT = file_option(
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
 GOES_ON = "the same command goes on from there"
+PUT_OUT = "what is done is put out"
 _IDS_SHOWN = 5  # ids that a remark names
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _IN_LINE = "Each has its error in its line"
@@ -192,7 +193,7 @@ class _Batch:
             found = read_lines(stream, name, self._most, self._shard)
             lines = Lines(islice(found, self._given.limit or None), self._most)
             output = stack.enter_context(closing(StreamOutput(out, print_line)))
-            self._answer(lines, None, output, "what is done is put out")
+            self._answer(lines, None, output, PUT_OUT)
         self._run.check_failed(self._run.failed, lines.count, f"{_IN_LINE}.")
 
     def _answer(
