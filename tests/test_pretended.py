@@ -45,7 +45,7 @@ def test_check(name: str) -> None:
     ("device", "options"),
     [
         ("cuda", "--method auto"), ("mps", "--method recycling --set capture=no"),
-        ("mps", "--temperature 0.8 --top-p 0.9"),
+        ("mps", "--temperature 0.8 --set top_p=0.9"),
         ("cuda", "--set repetition_penalty=1.2 --temperature 0.7 --set top_k=20"),
     ],
 )  # fmt: skip
