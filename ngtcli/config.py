@@ -554,7 +554,7 @@ _LISTED = {
     " template_documents ask_fields max_repeats device_map threads packed capture passage_tokens"
     " passage_overlap whole_tokens embedder reranker max_mb max_files max_depth strict field ocr"
     " ocr_language parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel"
-    " pipeline_parallel data_parallel ray",
+    " pipeline_parallel data_parallel ray top_p",
 }
 
 
