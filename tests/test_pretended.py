@@ -36,6 +36,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "what_is_read_apart_is_what_one_mask_gives cuda", "long_prompts_are_read_apart cuda",
         "memory_that_ends_in_a_capture_ends_no_capturing cuda",
         "a_model_that_looks_at_the_device_is_not_captured cuda",
+        "layers_take_few_kernels cuda", "layers_take_few_kernels mps",
     ],
 )  # fmt: skip
 def test_check(name: str) -> None:

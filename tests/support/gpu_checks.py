@@ -14,6 +14,7 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode import attention
 from ngtcli.decode.exactness import ExactRows
+from ngtcli.decode.load import prepared
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
@@ -213,6 +214,29 @@ def long_prompts_are_read_apart(device: str) -> None:
             model.keep([0])
         found.append(torch.cat(scores))
     assert models[0].passes.captured and same_scores(list(found[0]), found[1], exact=False)
+
+
+def layers_take_few_kernels(device: str) -> None:
+    """In passes over a tree whose scores are those of the CPU, which has the model's own layers."""
+    families = {"llama": 22, "mistral-sliding": 22, "qwen2": 22, "qwen3": 24, "gemma3-sliding": 45}
+    for family, most in families.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            launches = []
+            for layers in (2, 4):
+                hf = make_hf(family, num_hidden_layers=layers).to(dtype)
+                with torch.no_grad():  # of norms and biases
+                    for weight in (one for one in hf.parameters() if one.ndim == 1):
+                        weight.add_(torch.rand_like(weight))
+                here, scores = deepcopy(hf).to(device), list[torch.Tensor]()
+                for one in (hf, here):
+                    model = prepared(one, Tokenizer(FakeBackend()), family)
+                    model.start(60)
+                    model.prefill([*range(2, 32)])
+                    pretended.counts.clear()
+                    scores.append(model.forward(5, a_tree(7)).cpu())
+                launches.append(pretended.total("launch"))
+                assert same_scores(list(scores[1]), scores[0], exact=dtype == torch.float32)
+            assert launches[1] - launches[0] <= 2 * most, (family, launches)
 
 
 def check(name: str, device: str) -> None:
