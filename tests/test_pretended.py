@@ -7,6 +7,7 @@ import pytest
 
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.warm import run
+from tests.test_device_map import needs_accelerate
 from tests.tools import pretended
 
 pytestmark = pytest.mark.skipif(bool(pretended.why_not()), reason=pretended.why_not())
@@ -37,6 +38,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "memory_that_ends_in_a_capture_ends_no_capturing cuda",
         "a_model_that_looks_at_the_device_is_not_captured cuda",
         "layers_take_few_kernels cuda", "layers_take_few_kernels mps",
+        pytest.param("layers_on_two_devices_give_the_cpus_tokens cuda", marks=needs_accelerate),
     ],
 )  # fmt: skip
 def test_check(name: str) -> None:

@@ -8,13 +8,14 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
 import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode import attention
 from ngtcli.decode.exactness import ExactRows
-from ngtcli.decode.load import prepared
+from ngtcli.decode.load import Tell, Wanted, load_model, prepared
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
@@ -237,6 +238,25 @@ def layers_take_few_kernels(device: str) -> None:
                 launches.append(pretended.total("launch"))
                 assert same_scores(list(scores[1]), scores[0], exact=dtype == torch.float32)
             assert launches[1] - launches[0] <= 2 * most, (family, launches)
+
+
+def layers_on_two_devices_give_the_cpus_tokens(device: str) -> None:
+    """The second half of them on "mps", as accelerate would put them on a second GPU."""
+
+    def placed(hf: Any, *_: object) -> dict[str, str]:
+        count, first = len(hf.model.layers), f"{device}:0"
+        parts = [f"model.{name}" for name, _ in hf.model.named_children() if name != "layers"]
+        layers = {f"model.layers.{i}": first if 2 * i < count else "mps" for i in range(count)}
+        return dict.fromkeys([*parts, "lm_head"], first) | layers
+
+    wanted, said = Wanted("builtin", device, "float32", device_map="auto"), list[str]()
+    with patch("transformers.modeling_utils._get_device_map", placed):
+        model = load_model(wanted, Tell(said.append))
+    assert {one.device.type for one in model.hf.parameters()} == {device, "mps"}
+    cpu, text = load_model(Wanted("builtin", "cpu", "float32", packed=False)), [5, 6, 7, 8, 9] * 6
+    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), text, max_tokens=24)
+    assert drafted.output == plain(cpu, text, max_tokens=24)
+    assert drafted.statistics.accepted_tokens > 9 and said[0].endswith("on mps")
 
 
 def check(name: str, device: str) -> None:
