@@ -37,6 +37,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "what_is_read_apart_is_what_one_mask_gives cuda", "long_prompts_are_read_apart cuda",
         "memory_that_ends_in_a_capture_ends_no_capturing cuda",
         "a_model_that_looks_at_the_device_is_not_captured cuda",
+        "what_waits_for_the_device_begins_no_capture cuda", "scores_are_compared_as_on_the_cpu mps",
         "layers_take_few_kernels cuda", "layers_take_few_kernels mps",
         pytest.param("layers_on_two_devices_give_the_cpus_tokens cuda", marks=needs_accelerate),
     ],

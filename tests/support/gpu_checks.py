@@ -10,18 +10,20 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import pytest
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention
+from ngtcli.decode import attention, captured
 from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.load import Tell, Wanted, load_model, prepared
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.scores import same_scores
+from ngtcli.decode.scores import as_guesses, likeliest, same_scores
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.steps import Limits
+from ngtcli.measure import precision
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import VOCABULARY, FakeBackend
 from tests.support.tiny_models import (
@@ -152,6 +154,34 @@ def a_model_that_looks_at_the_device_is_not_captured(device: str) -> None:
     assert answers(model, texts, GREEDY) == [plain(cpu, text) for text in texts]
     assert len(said) == 1 and "waits for what the GPU computes" in said[0]
     assert pretended.Stream.now is None and pretended.total("captured") == 0
+
+
+def what_waits_for_the_device_begins_no_capture(device: str) -> None:
+    """A capture that must fail would leave torch's allocator as it is within one."""
+    scores = torch.rand(3, 4, device=device)
+    at, one = torch.ones(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
+    looks = (lambda: bool(scores.sum() > 0), lambda: scores[scores[:, 0] > 0], scores.nonzero)
+    for look in (*looks, scores.cpu):
+        with captured._NoCopies():  # type: ignore[no-untyped-call]
+            scores[0].exp().index_copy_(0, at, one)
+            with pytest.raises(RuntimeError, match="waits for what the GPU computes"):
+                look()
+
+
+def scores_are_compared_as_on_the_cpu(device: str) -> None:
+    rows, ids = torch.randn(3, 400), torch.tensor([5, 6, 7])
+    for other in (rows, rows + 1.0):
+        found = same_scores(list(rows.to(device)), list(other.to(device)), True)
+        assert found == torch.equal(rows, other)
+    mine, true = (as_guesses(*likeliest(one)) for one in (rows.to(device), rows))
+    assert mine.tokens.tolist() == true.tokens.tolist()
+    assert mine.probabilities.tolist() == true.probabilities.tolist()
+    losses, passage = list[float](), precision.Passage((4, 5, 6, 7), 1)
+    for on_ in ("cpu", device):
+        parts = [(rows.log_softmax(-1).to(on_), ids.to(on_))]
+        with patch.object(precision, "distributions", lambda *_, parts=parts: iter(parts)):
+            losses.append(precision.score(make_target(), [passage], "float32").loss)
+    assert losses[0] == losses[1] > 0
 
 
 def exact_passes_have_the_tokens_of_plain_ones(device: str) -> None:
