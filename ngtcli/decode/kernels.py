@@ -70,7 +70,7 @@ class JoinedAttention(nn.Module):
         return self.o_proj(out.flatten(2)), weights
 
 
-@torch.inference_mode()
+@torch.no_grad()
 def use_few_kernels(hf: Any) -> None:
     """Replace norms and attentions of a model on one GPU, where that gives the same numbers."""
     if hf.device.type != "cpu" and not places_of(hf):
