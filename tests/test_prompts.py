@@ -28,13 +28,12 @@ def user_preset(home: Path, name: str, text: str) -> None:
 
 
 def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
-    """But for a sentence that came later."""
+    from tests.tools.training.tasks import ASK, SUMMARIZE
+
     assert set(preset_files()) >= {"summarize", "ask"}
-    summarize = "Summarize the text above in a few sentences."
-    assert load_preset("summarize").template == f"{{documents}}\n\n{summarize}"
-    trained, told = "Answer the question from the text above.", "If the text does not tell, say so."
-    asked = f"{{documents}}\n\n{trained} {told}\nQuestion: {{question}}"
-    assert load_preset("ask").template == asked
+    assert load_preset("summarize").template == f"{{documents}}\n\n{SUMMARIZE}"
+    trained, told = ASK.split("\n"), "If the text does not tell, say so."
+    assert load_preset("ask").template == f"{{documents}}\n\n{trained[0]} {told}\n{trained[1]}"
 
 
 @pytest.mark.parametrize("name", ["ask", "chat", "summarize"])

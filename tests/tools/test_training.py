@@ -1,0 +1,195 @@
+"""The built-in model's data, tasks and training."""
+
+import json
+import lzma
+import random
+import sys
+from pathlib import Path
+
+import pytest
+import torch
+
+from tests.tools.training import tasks, train
+from tests.tools.training.corpus import Article, Paragraph, read_corpus, split_sentences
+from tests.tools.training.initial import Lexicon, Marks, count_words, plant_circuit, stem
+from tests.tools.training.recipe import Recipe, make_model, make_tokenizer
+from tests.tools.training.tasks import (
+    FUNCTION_WORDS,
+    Conversation,
+    TaskMixture,
+    extract_summary,
+    pseudo_question,
+)
+from tests.tools.training.train import DocumentBatches, pad
+
+SENTENCES = [
+    "The old mill stands beside the river at Norwick.",
+    "It was built by two brothers in the spring of 1802.",
+    "A flood carried away the wheel after sixty years.",
+    "Children now learn to swim where the wheel once turned.",
+    "The stones of the mill came from a quarry near Thrale.",
+    "Nobody remembers who planted the chestnut trees.",
+]
+
+
+def corpus(folder: Path) -> Path:
+    """A corpus in the shape of the real one, small enough for a test."""
+    folder.mkdir()
+    rng = random.Random(0)
+    rows = {
+        "peps": [{"id": f"p{i}", "text": _shuffled(rng)} for i in range(12)],
+        "newwiki-qa": [
+            {
+                "title": f"T{i}",
+                "context": _shuffled(rng),
+                "qas": [{"question": "who built the mill?", "answers": ["two brothers"]}],
+            }
+            for i in range(12)
+        ],
+        "scitldr": [{"source": SENTENCES, "target": ["A flood took the wheel."]}] * 3,
+        "qmsum": [
+            {"turns": [f"A: {s}" for s in SENTENCES],
+             "queries": [{"query": "What of the flood?", "answer": SENTENCES[2],
+                          "span": [["0", "5"]]}]}
+        ],
+    }  # fmt: skip
+    for name, lines in rows.items():
+        with lzma.open(folder / f"{name}.jsonl.xz", "wt", encoding="utf-8") as file:
+            file.writelines(json.dumps(line) + "\n" for line in lines)
+    return folder
+
+
+def _shuffled(rng: random.Random) -> str:
+    return " ".join(rng.sample(SENTENCES, len(SENTENCES)))
+
+
+def test_the_corpus_is_read_and_split_by_article(tmp_path: Path) -> None:
+    articles = read_corpus(corpus(tmp_path / "data"))
+    assert {a.source for a in articles} == {"peps", "newwiki-qa", "scitldr", "qmsum"}
+    wiki = [p for a in articles if a.source == "newwiki-qa" for p in a.paragraphs]
+    for paragraph in wiki:
+        ((_, index),) = paragraph.questions
+        assert "two brothers" in paragraph.sentences[index]
+    talk = next(a for a in articles if a.source == "qmsum")
+    assert [q for p in talk.paragraphs for q in p.questions] == [("What of the flood?", 0)]
+    assert {a.held_out for a in articles} == {True, False}
+    with pytest.raises(FileNotFoundError):
+        read_corpus(tmp_path)
+
+
+def test_every_answer_is_verbatim_from_its_document() -> None:
+    article = Article("peps", "x", (Paragraph(tuple(SENTENCES)), Paragraph(tuple(SENTENCES[::-1]))))
+    mixture = TaskMixture([article])
+    rng = random.Random(0)
+    for _ in range(50):
+        talk = mixture.sample(rng, 120)
+        assert talk.turns
+        for instruction, answer in talk.turns:
+            assert all(sentence in talk.document for sentence in split_sentences(answer))
+            assert instruction
+    assert mixture.sample(random.Random(3), 90) == mixture.sample(random.Random(3), 90)
+
+
+def test_questions_and_summaries_are_made_of_their_text() -> None:
+    rng = random.Random(1)
+    openers = set(" ".join(tasks._OPENERS).lower().split())
+    for sentence in SENTENCES * 10:
+        asked = pseudo_question(sentence, rng).lower().removesuffix("?").split()
+        theirs = sentence.lower().rstrip(".").split()
+        found = {t for t in theirs for word in asked if t.startswith(word)}  # endings may be lost
+        assert found - FUNCTION_WORDS
+        assert all(word in openers or any(t.startswith(word) for t in theirs) for word in asked)
+    assert extract_summary([Paragraph(tuple(SENTENCES))]) == " ".join(SENTENCES[:2])
+    marked = Paragraph(tuple(SENTENCES), summary=3)
+    assert extract_summary([marked]) == " ".join(SENTENCES[3:5])
+    assert extract_summary([Paragraph(("Too short.",))]) is None
+
+
+def test_the_lexicon_knows_forms_and_rarity() -> None:
+    assert stem(" Building") == stem("builds") == "build" and stem(" the") == "the"
+    texts = ["the mill and the river", "the flood", "the trees"] * 30
+    tokenizer = make_tokenizer([Article("peps", "x", (Paragraph(tuple(texts)),))], 0)
+    lexicon = count_words(tokenizer, texts)
+    common, rare, sign = (tokenizer.encode(f"a{t}").ids[1] for t in (" the", " flood", "?"))
+    assert lexicon.weights[sign] == 0.0 and lexicon.weights[common] == 0.0
+    assert lexicon.weights[rare] > 0.0
+
+
+SPACE, USER_ID, ASKER, OPENER = 4, 2, 3, 5  # token ids of a made-up vocabulary
+
+
+@pytest.fixture(scope="module")
+def planted():
+    """A model with the circuit, untrained; every token from 20 on is a rare word of its own."""
+    lexicon = Lexicon(tuple(range(1024)), tuple(float(i >= 20) for i in range(1024)))
+    return make_model(Recipe(), 1024, Marks((SPACE, USER_ID), USER_ID, ASKER, (OPENER,)), lexicon)
+
+
+def test_the_planted_circuit_copies_before_any_training(planted) -> None:
+    rng = random.Random(0)
+    segment = rng.sample(range(20, 1024), 30)
+    ids = torch.tensor([[USER_ID, *segment * 3]])
+    with torch.no_grad():
+        best = planted(ids).logits[0].argmax(-1)
+    assert (best[40:-1] == ids[0, 41:]).float().mean() > 0.8
+    with pytest.raises(ValueError, match="layers"):
+        plant_circuit(make_small(), Marks((), 2, 3, ()), Lexicon((), ()), 0)
+
+
+def test_the_planted_circuit_finds_the_sentence_that_a_question_names(planted) -> None:
+    rng = random.Random(1)
+    right = 0
+    for _ in range(20):
+        sentences = [rng.sample(range(20, 1024), 12) for _ in range(6)]
+        wanted = rng.choice(sentences)
+        document = [i for s in sentences for i in (*s, SPACE)]
+        asked = rng.sample(wanted[3:], 4)
+        ids = torch.tensor([[USER_ID, *document, OPENER, *asked, ASKER]])
+        with torch.no_grad():
+            right += int(planted(ids).logits[0, -1].argmax()) == wanted[0]
+    assert right >= 15
+
+
+def test_a_turn_in_a_batch_is_scored_as_if_it_were_alone(planted, tmp_path: Path) -> None:
+    articles = read_corpus(corpus(tmp_path / "data"))
+    tokenizer = make_tokenizer(articles, 0)
+    batches = DocumentBatches(TaskMixture(articles), tokenizer, Recipe())
+    turns = (("Who?", "The old mill."), ("When was it built?", "It was built by two."))
+    together = batches.encode(Conversation("A text.", turns), 500)
+    alone = batches.encode(Conversation("A text.", turns[1:]), 500)
+    batch = pad([together, alone])
+    with torch.no_grad():
+        scores = planted(
+            batch.ids, attention_mask=batch.mask(), position_ids=batch.positions
+        ).logits
+        plain = planted(torch.tensor([alone.ids])).logits
+    size = len(alone) - alone.blocks.count(0)
+    assert torch.allclose(
+        scores[0, len(together) - size : len(together)], plain[0, -size:], atol=1e-3
+    )
+    assert len(batches.encode(Conversation("A text.", turns), len(together) - 1)) < len(together)
+
+
+def make_small():
+    from transformers import LlamaConfig, LlamaForCausalLM
+
+    return LlamaForCausalLM(
+        LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
+                    num_attention_heads=4, num_key_value_heads=4)
+    )  # fmt: skip
+
+
+def test_training_runs_and_exports_a_model_that_loads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    from ngtcli.decode.load import Wanted, load_model
+
+    small = Recipe(batch_tokens=1024)  # as the real one but for what a step and a score cost
+    monkeypatch.setattr(train, "Recipe", lambda seed: small)
+    monkeypatch.setattr(train, "_HELD_BATCHES", 2)
+    given = ["--data", corpus(tmp_path / "data"), "--out", tmp_path / "out", "--no-compile"]
+    monkeypatch.setattr(sys, "argv", ["train", *map(str, given), "--minutes", "0.02"])
+    train.main()
+    assert "held-out" in capsys.readouterr().err
+    model = load_model(Wanted(str(tmp_path / "out" / "model"), device="cpu"))
+    assert model.plain_reason == "" and model.context == 4096 and model.tokenizer.has_chat_template
