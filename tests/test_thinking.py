@@ -3,7 +3,6 @@
 import json
 import re
 import signal
-import time
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -467,16 +466,16 @@ def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> 
     code = (
         "import sys, time\nfrom ngtcli.decode.continuation import Continuation\n"
         "emit = Continuation.emit\n"
-        "def slow(*a):\n    print('step', file=sys.stderr, flush=True); time.sleep(0.2)\n"
-        "    return emit(*a)\n"
+        "steps = []\ndef slow(*a):\n    print('step', file=sys.stderr, flush=True)\n"
+        "    steps.append(time.sleep(60 * (len(steps) == 3)))\n    return emit(*a)\n"
         "Continuation.emit = slow\n"
         f"sys.argv = ['ngt', *{asked(folder, 'endless')!r}]\n"
         "from ngtcli.__main__ import main\nmain()\n"
     )
     process = Warm(code=code)
-    while process.stderr.readline() != b"step\n":
-        pass
-    time.sleep(0.5)
+    for _ in range(4):
+        while process.stderr.readline() != b"step\n":
+            pass
     process.send_signal(signal.SIGINT)
     out, errors = process.communicate(timeout=60)
     assert (process.returncode, out) == (130, b"")
