@@ -18,7 +18,7 @@ from ngtcli.draft.auto.core.blend import (
 from ngtcli.draft.auto.core.copies import Copies
 from ngtcli.draft.auto.core.learning import learn_output
 from ngtcli.draft.auto.escapes import EscapeTallies
-from ngtcli.draft.auto.guesses import Guesses, Ranks
+from ngtcli.draft.auto.guesses import Guesses, no_ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
@@ -68,7 +68,7 @@ class Sources:
     those that join since. `copies` has the text and the places in it. `nodes`, int32 (HEADS +
     heads, ORDERS), are the matches of the text's last tokens, as `advance` has them, and the place
     that is copied; `last` is the last of these tokens. `guesses` are those of `heads` in this step;
-    `alone`: nothing else is matched.
+    `alone`: nothing else is matched. `arrays` are all of these for compiled code, by SOURCES.
     """
 
     def __init__(
@@ -83,7 +83,7 @@ class Sources:
         self.background = background or NOTHING
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self._predicted = _UNPREDICTED
-        self.ranks = Ranks(0)
+        self.ranks = no_ranks(0)
         self.borders = np.zeros(0, np.int64)
         self.guesses, self._alone = Guesses(heads), alone
         self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
@@ -96,13 +96,11 @@ class Sources:
         matches = ((self.own, self.nodes[OWN, _RUN]), (self._prompt, self.nodes[PROMPT, _RUN]))
         return any(n != NONE and trie.arrays.counts[n, FOLLOWED] > 0 for trie, n in matches)
 
-    @property
-    def arrays(self) -> PlainArrays:
-        """For compiled code, by SOURCES; others after anything was learned."""
+    def _gathered(self) -> PlainArrays:
         texts = self._predicted, self.own, self._prompt, self.pool
         tries = tuple([tuple(trie.arrays) for trie in texts])
         background = self.background.nodes, self.background.by_token
-        known = tries, background, tuple(self.ranks.arrays)
+        known = tries, background, tuple(self.ranks)
         return *known, tuple(self.copies.arrays), tuple(self.guesses.arrays)
 
     def start(self, context: Context) -> None:
@@ -118,13 +116,13 @@ class Sources:
             predicted = np.array([*context.ids[-ORDERS:], *context.predicted], np.int32)
             self._predicted = CountTrie(ORDERS)
             self._predicted.extend(predicted)
-        if self.ranks.vocabulary != context.vocabulary:
-            self.ranks = Ranks(context.vocabulary)
-        self.match(context.ids)
+        if len(self.ranks.tokens) != context.vocabulary:
+            self.ranks = no_ranks(context.vocabulary)
         end = np.full(min(1, len(predicted)), NONE, np.int32)
         before = np.concatenate([predicted, end, ids])
         self.copies.start(before, self.nodes[COPIED], len(predicted))
-        self._leave_out()
+        self.arrays = self._gathered()
+        self.match(context.ids)
 
     def prefer_first(self) -> None:
         """Of what followed equally often in the prompt, take what stands first for likelier."""
@@ -154,17 +152,15 @@ class Sources:
         own = self.own
         own.reserve(len(tokens))
         self.copies.reserve(len(tokens))
-        arrays, nodes = self.arrays, self.nodes
-        own.used = learn_output(arrays, nodes, tokens, tallies.arrays, own.open_nodes, own.used)
+        arrays = self.arrays = self._gathered()  # making room may have replaced some
+        counted = own.open_nodes, own.used
+        own.used = learn_output(arrays, self.nodes, tokens, tallies.arrays, *counted)
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
         self._leave_out()
-        self.drop_guesses()
+        if self.guesses.heads:  # guesses hold for one step
+            self.nodes[HEADS:] = NONE
 
     def take_guesses(self) -> None:
         """Let what the heads guessed after the last token take part."""
         self.nodes[HEADS:, 1] = self.guesses.states
-
-    def drop_guesses(self) -> None:
-        """Guesses hold for one step."""
-        self.nodes[HEADS:] = NONE
