@@ -431,7 +431,8 @@ def test_keys(tmp_path: Path) -> None:
 def test_a_client_that_leaves_ends_its_generation(live: Live, stream: bool) -> None:
     body = {"model": "builtin", "messages": said("for ever"), "stream": stream}
     with pytest.raises(httpx.ReadTimeout if not stream else _Left):
-        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=0.3) as got:
+        patience = httpx.Timeout(60, read=60 if stream else 0.3)
+        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=patience) as got:
             for line in got.iter_lines():
                 if line:
                     raise _Left
