@@ -251,14 +251,10 @@ def test_tokens_are_those_of_the_naive_loop(family: str, sampling: Settings) -> 
     check(cached_tiny(family), PERSON, sampling, ["trie", "auto"])
 
 
-<<<<<<< HEAD
 unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck))
-=======
-many = settings(deadline=None, max_examples=examples(24), suppress_health_check=list(HealthCheck))
->>>>>>> main
 
 
-@settings(unhurried, max_examples=examples(10))
+@settings(unhurried, max_examples=examples(4))
 @given(
     st.lists(SCHEMAS, min_size=8, max_size=8), st.sampled_from(SAMPLINGS), st.booleans(),
     st.integers(2, 8),
@@ -278,7 +274,7 @@ def test_answers_are_valid_and_those_of_the_naive_loop(
     assert outputs(both) == found
 
 
-@settings(unhurried, max_examples=examples(80))
+@settings(unhurried, max_examples=examples(24))
 @given(REGEXES, st.sampled_from(SAMPLINGS))
 def test_answers_by_a_pattern_are_those_of_the_naive_loop(pattern: str, sampling: Settings) -> None:
     check(cached_tiny("qwen3"), by_regex(pattern), sampling, ["recycling"], 24)
