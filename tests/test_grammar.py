@@ -254,7 +254,7 @@ def test_tokens_are_those_of_the_naive_loop(family: str, sampling: Settings) -> 
 unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@settings(unhurried, max_examples=examples(4))
+@settings(unhurried, max_examples=examples(6))
 @given(
     st.lists(SCHEMAS, min_size=8, max_size=8), st.sampled_from(SAMPLINGS), st.booleans(),
     st.integers(2, 8),
