@@ -87,8 +87,8 @@ def test_the_probability_of_a_stretch_is_that_of_the_tokens_that_wrote_it(
 
 def test_parts_become_one_row_and_what_differs_is_kept() -> None:
     rows = [{"a": Given(None), "b": Given(1)}, {"a": Given("x", 0.5), "b": Given(1.0)},
-            {"a": Given("y"), "b": Given(True)}, {"a": Given("x"), "b": Given(None)}]  # fmt: skip
-    assert merged(rows) == {"a": Given("x", 0.5, None, ("y",)), "b": Given(1, None, None, (True,))}
+            {"a": Given("y"), "b": Given(2)}, {"a": Given("x"), "b": Given(None)}]  # fmt: skip
+    assert merged(rows) == {"a": Given("x", 0.5, None, ("y",)), "b": Given(1, None, None, (2,))}
     assert merged([{"a": Given(None, 0.5)}]) == {"a": Given(None, 0.5)}
 
 

@@ -6,7 +6,6 @@ field by itself: for the sentence that has it and then, where rules find several
 field's type in that, for one of them.
 """
 
-import json
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -144,11 +143,11 @@ class Asking:
         """The rows, once all is answered."""
         every = [given for i in sorted(self._found) for given in self._found[i]]
         every = every if self._extraction.form.multi else [merged(every)]
-        found: dict[str, Row] = {}
+        found = list[Row]()
         for given in every:  # parts may tell one thing twice
             row = row_of(self.document.name, self._read, given)
-            found.setdefault(_alike(row["values"]), row)
-        return [*found.values()]
+            found += [row] if row["values"] not in [one["values"] for one in found] else []
+        return found
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
         if answer.selection is not None:
@@ -272,19 +271,11 @@ def merged(rows: Sequence[Mapping[str, Given]]) -> dict[str, Given]:
     found = {}
     for name in rows[0]:
         said = [row[name] for row in rows if row[name].value is not None] or [rows[0][name]]
-        others = {_alike(one.value): one.value for one in said}
-        del others[_alike(said[0].value)]
-        found[name] = replace(said[0], others=tuple(others.values()))
+        values = list[Any]()  # 5 and 5.0 are one
+        for one in said:
+            values += [one.value] if one.value not in values else []
+        found[name] = replace(said[0], others=tuple(values[1:]))
     return found
-
-
-def _alike(value: Any) -> str:
-    """The same for values of JSON that are equal, as 5 and 5.0 are."""
-
-    def plain(number: str) -> float:
-        return int(float(number)) if float(number).is_integer() else float(number)
-
-    return json.dumps(json.loads(json.dumps(value), parse_float=plain))
 
 
 def members(text: str, at: int = 0) -> Iterator[tuple[str, Any, int, int]]:

@@ -94,7 +94,6 @@ class FileOutput:
         self._places: dict[int, list[int]] = {}  # in the journal, of all texts of each line
         self._written = 0  # lines in the file
         self._is_old = False  # a line in the file was run again since
-        self._begins_again = restart
         with ExitStack() as stack, errors_named(path, ANOTHER_FILE, UsageError):
             journal = journal_of(path)
             self._journal = Journal(journal, _BATCH, head, 2 * most + _RECORD, restart)
@@ -140,9 +139,8 @@ class FileOutput:
     def put(self, done: DoneLine) -> None:
         """Take a line, which is on disk when this returns. Raises NgtError where it cannot be."""
         with errors_named(self._given, ANOTHER_FILE), process.unbroken():
-            if self._begins_again:  # the file first: after a kill the journal still has all of it
+            if not self._journal.begun:  # the file first: after a kill the journal has it all
                 self._file.truncate(0)
-                self._begins_again = False
             self._note(self._journal.add(done), done)
             self._is_old |= done.index < self._written
             self._append()

@@ -197,7 +197,6 @@ class TableOutput(RowsOutput):
         self._path, self._columns, self._flat, self._whole = path, columns, flat, whole
         self.files, self.paths = (path, journal_of(path)), {"": path}
         self._shown = self._new = 0  # files in the table, at least, and done since
-        self._old = _hash_of(path) if restart else ""  # of what is to be written over
 
     def expect(self, keys: Mapping[str, str]) -> None:
         super().expect(keys)
@@ -205,9 +204,8 @@ class TableOutput(RowsOutput):
         self._shown = sum(map(self.has, keys))
 
     def put(self, file: str, rows: Sequence[Row]) -> None:
-        if self._old:  # so that it is known, too, where this is killed before it is written over
-            self._add(_Record(written=self._path.name, sha256=self._old))
-            self._old = ""
+        if not self._journal.begun and (old := _hash_of(self._path)):  # after a kill it is known
+            self._add(_Record(written=self._path.name, sha256=old))
         super().put(file, rows)
 
     def _show(self, file: str) -> None:

@@ -10,18 +10,11 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli import options
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
 from ngtcli.cli.answering import answerer_of, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import (
-    OF_SUMMARIES,
-    DocsOption,
-    LimitOption,
-    RestartOption,
-    tasks_of,
-    with_settings,
-)
 from ngtcli.cli.reading import standard_input
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
@@ -41,15 +34,15 @@ _REDUCE = typer.Option(
 _DOCUMENTS = "Give --docs FILE or FOLDER, or pipe a text in."
 
 
-@with_settings(OF_SUMMARIES)
+@options.with_settings(options.OF_SUMMARIES)
 def summarize(
     flags: Flags,
     files: Annotated[
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
     per_file: Annotated[bool, _PER_FILE] = False,
-    limit: LimitOption = 0,
-    restart: RestartOption = False,
+    limit: options.LimitOption = 0,
+    restart: options.RestartOption = False,
     *,
     given: AnswerFlags,
 ) -> None:
@@ -68,16 +61,16 @@ def summarize(
         _answer(request, flags, files or [], hint)
 
 
-@with_settings()
+@options.with_settings()
 def ask(
     flags: Flags,
     words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
-    docs: DocsOption = None,
+    docs: options.DocsOption = None,
     show_passages: PassagesOption = False,
     each: Annotated[bool, _EACH] = False,
     reduce: Annotated[str | None, _REDUCE] = None,
-    limit: LimitOption = 0,
-    restart: RestartOption = False,
+    limit: options.LimitOption = 0,
+    restart: options.RestartOption = False,
     *,
     given: AnswerFlags,
 ) -> None:
@@ -104,14 +97,14 @@ def ask(
     _answer(request, flags, docs or [], _DOCUMENTS)
 
 
-@with_settings()
+@options.with_settings()
 def generate(
     flags: Flags,
     words: Annotated[
         list[str] | None,
         typer.Argument(help="The prompt, @FILE, or - for standard input.", metavar="PROMPT"),
     ] = None,
-    docs: DocsOption = None,
+    docs: options.DocsOption = None,
     show_passages: PassagesOption = False,
     *,
     given: AnswerFlags,
@@ -133,7 +126,7 @@ def _request(
     flags: Flags, given: AnswerFlags, task: str, text: str = "", show_passages: bool = False
 ) -> AnswerRequest:
     """What a command is asked for, without documents. Raises UsageError, InputError."""
-    question = tasks_of(flags, given.preset_name, (task,)).question(task, text)
+    question = options.tasks_of(flags, given.preset_name, (task,)).question(task, text)
     return given.request(question, show_passages)
 
 

@@ -19,19 +19,9 @@ import typer
 from ngtcli.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.batch.output import ANOTHER_FILE, DoneLine, FileOutput, StreamOutput, written_with
 from ngtcli.batch.questions import Questions
+from ngtcli.cli import options
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
-from ngtcli.cli.options import (
-    IN_OWN_PROCESS,
-    LimitOption,
-    PresetOption,
-    RestartOption,
-    SizeOption,
-    VerboseOption,
-    file_option,
-    tasks_of,
-    with_settings,
-)
 from ngtcli.cli.output import check_output_file, print_line
 from ngtcli.cli.reading import standard_input
 from ngtcli.config import Settings
@@ -61,7 +51,7 @@ from ngtcli.system.yaml_file import shown
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.session.engine import Engine, Outcome
 
-_OUT = file_option(
+_OUT = options.file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
 )
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
@@ -79,13 +69,13 @@ class BatchFlags:
     """The flags of `ngt batch`, but for the input and the settings."""
 
     output: Annotated[Path | None, _OUT] = None
-    preset: PresetOption = None
-    batch_size: SizeOption = 0
+    preset: options.PresetOption = None
+    batch_size: options.SizeOption = 0
     retry_failed: Annotated[bool, _RETRY] = False
-    restart: RestartOption = False
+    restart: options.RestartOption = False
     shard: Annotated[str, _SHARD] = "1/1"
-    limit: LimitOption = 0
-    verbose: VerboseOption = False
+    limit: options.LimitOption = 0
+    verbose: options.VerboseOption = False
 
     @property
     def lines(self) -> Shard:
@@ -97,7 +87,7 @@ class BatchFlags:
         return part, parts
 
 
-@with_settings(IN_OWN_PROCESS)
+@options.with_settings(options.IN_OWN_PROCESS)
 def batch(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
@@ -114,7 +104,7 @@ def batch(
     paths a list of files, folders and patterns, context one text. With a question the task is ask,
     else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
     """
-    tasks = tasks_of(flags or {}, given.preset, TASKS, worded=True)
+    tasks = options.tasks_of(flags or {}, given.preset, TASKS, worded=True)
     settings = tasks.of["ask"][0]
     refuse_colour("ngt batch", flags or {})
     refuse_ignored(flags or {}, settings)

@@ -9,19 +9,11 @@ from typing import Any
 
 import typer
 
+from ngtcli.cli import options
 from ngtcli.cli.answer_object import document_objects
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
 from ngtcli.cli.answering import Showing, keep_warm, remark_demonstration, telling
 from ngtcli.cli.notes import Notes, once, report_error
-from ngtcli.cli.options import (
-    DocsOption,
-    PresetOption,
-    ThinkingOption,
-    VerboseOption,
-    named_file,
-    tasks_of,
-    with_settings,
-)
 from ngtcli.cli.output import check_output_file, write_page
 from ngtcli.cli.streams import piped_stdin, terminal_width
 from ngtcli.cli.typed import piped, typed
@@ -39,13 +31,13 @@ from ngtcli.system.json_form import dump_json
 _LEAVE = "Ctrl-D or /quit leaves."
 
 
-@with_settings()
+@options.with_settings()
 def chat(
     flags: dict[str, Any],
-    docs: DocsOption = None,
-    preset_name: PresetOption = None,
-    show_thinking: ThinkingOption = False,
-    verbose: VerboseOption = False,
+    docs: options.DocsOption = None,
+    preset_name: options.PresetOption = None,
+    show_thinking: options.ThinkingOption = False,
+    verbose: options.VerboseOption = False,
 ) -> None:
     """Talk with a model, about documents too: ngt chat -d notes/
 
@@ -53,7 +45,7 @@ def chat(
     ngt chat -d notes.md --system "Answer in one sentence."
     """
     given = AnswerFlags(show_thinking=show_thinking, verbose=verbose)
-    request = given.request(tasks_of(flags, preset_name, ("chat",)).question("chat"))
+    request = given.request(options.tasks_of(flags, preset_name, ("chat",)).question("chat"))
     settings = request.settings
     if STDIN in (docs or []):
         what = "-d -: what is asked comes from standard input"
@@ -211,7 +203,7 @@ class Conversation:
     def _save(self, name: str) -> None:
         if not name:
             raise UsageError("/save names no file", "Say /save FILE.")
-        path = named_file(name).expanduser()
+        path = options.named_file(name).expanduser()
         check_output_file(path)
         hint = "Name a file that is not there yet."
         if path.exists() and path.resolve() not in self._saved:

@@ -16,21 +16,11 @@ import typer
 from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.table import TableOutput
+from ngtcli.cli import options
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
 from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run
 from ngtcli.cli.checks import refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import (
-    LimitOption,
-    PresetOption,
-    RestartOption,
-    SizeOption,
-    VerboseOption,
-    command_line,
-    file_option,
-    tasks_of,
-    with_settings,
-)
 from ngtcli.cli.output import check_output_files, check_written, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, warn_of
 from ngtcli.config import SETTINGS
@@ -49,10 +39,14 @@ if TYPE_CHECKING:  # they load numpy
     from ngtcli.prompt.splitting import Part
     from ngtcli.session.engine import Outcome
 
-_OUT = file_option("--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed.")
+_OUT = options.file_option(
+    "--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed."
+)
 _SOURCES = typer.Option("--sources", metavar="columns", help="Add place and p to a CSV or TSV.")
 _DOUBT = typer.Option("--doubt", min=0.0, max=1.0, help="Name fields whose p is below this.")
-_HTML = file_option("--html", help="Also write a page: the table next to its documents, linked.")
+_HTML = options.file_option(
+    "--html", help="Also write a page: the table next to its documents, linked."
+)
 _DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
 # Settings of other answers, of single ones, and of processes that stay.
 _OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
@@ -66,19 +60,19 @@ _VERSION = 1
 class ExtractFlags:
     """The flags of `ngt extract`, but for the files and the settings."""
 
-    preset: PresetOption = None
+    preset: options.PresetOption = None
     output: Annotated[Path | None, _OUT] = None
     sources: Annotated[str | None, _SOURCES] = None
     doubt: Annotated[float, _DOUBT] = 0.0
     html: Annotated[Path | None, _HTML] = None
     dry_run: Annotated[bool, _DRY] = False
-    limit: LimitOption = 0
-    restart: RestartOption = False
-    batch_size: SizeOption = 0
-    verbose: VerboseOption = False
+    limit: options.LimitOption = 0
+    restart: options.RestartOption = False
+    batch_size: options.SizeOption = 0
+    verbose: options.VerboseOption = False
 
 
-@with_settings(tuple(name for name in SETTINGS if name not in _OTHER))
+@options.with_settings(tuple(name for name in SETTINGS if name not in _OTHER))
 def extract(
     flags: dict[str, Any],
     files: Annotated[
@@ -92,7 +86,7 @@ def extract(
     ngt extract reports/ --schema 'author, total float: what is to be paid' -o table.jsonl
     ngt extract article.txt --schema 'author, due date'
     """
-    extraction = Extraction.of(tasks_of(flags, given.preset, (TASK,)))
+    extraction = Extraction.of(options.tasks_of(flags, given.preset, (TASK,)))
     settings, _ = extraction.tasks.of[TASK]
     if extraction.by_field and given.preset is None:
         tasks = Tasks({TASK: (settings, load_preset("ask"))})
@@ -300,7 +294,7 @@ class _Extract(Lines):
                 places = {field: first_place(at) for field, at in row["sources"].items()}
                 rows.append({**row, "sources": places})
         title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
-        return table_page(title, command_line(), self._names, rows, documents)
+        return table_page(title, options.command_line(), self._names, rows, documents)
 
     def _dry_run(self, document: Document) -> None:
         """Print the first prompt of a document; with a question a field say so."""

@@ -11,7 +11,7 @@ from functools import cache, partial
 from typing import Any
 
 from ngtcli.errors import UsageError, shortened
-from ngtcli.grammar.matcher import library
+from ngtcli.grammar.matcher import in_a_line, library
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.json_form import Schema
 from ngtcli.system.yaml_file import shown
@@ -180,13 +180,9 @@ def _with_digits(part: Any) -> Any:
     return own
 
 
-_bytes = cache(lambda: library().LLTokenizer("byte"))
-
-
-@cache
-def _words() -> Any:
-    """The words of the built-in model, as an example; 60 ms to make (measured)."""
-    return library().LLTokenizer((BUILTIN_PATH / "tokenizer.json").read_text("utf-8"))
+# Single bytes or, as an example of words, the built-in model's, which take 60 ms (measured).
+_tokens = cache(lambda of: library().LLTokenizer(of))
+_WORDS = str(BUILTIN_PATH / "tokenizer.json")
 
 
 def fault_of(grammar: str, by_words: bool = False) -> str:
@@ -195,13 +191,12 @@ def fault_of(grammar: str, by_words: bool = False) -> str:
     Some expressions are too large only where tokens are looked for, or behind a bracket; of these
     most for long tokens alone, which are tried `by_words`.
     """
-    matcher = library().LLMatcher(_words() if by_words else _bytes(), grammar, log_level=0)
+    tokens = _tokens(_WORDS if by_words else "byte")
+    matcher = library().LLMatcher(tokens, grammar, log_level=0)
     matcher.compute_bitmask()
     if matcher.try_consume_tokens(matcher.compute_ff_tokens()):
         matcher.compute_bitmask()
-    lines = matcher.get_error().partition("<state>")[0].splitlines() or [""]
-    line = next((one for one in lines if one.startswith("error: ")), lines[0])
-    return shortened(line.replace("NoExtensionBias", "nothing matches it").strip(), 160)
+    return in_a_line(matcher.get_error())
 
 
 def _fault(schema: Any) -> str:

@@ -12,7 +12,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.errors import ModelError, UsageError
+from ngtcli.errors import ModelError, UsageError, shortened
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _SIMPLER = "Make the schema simpler."
@@ -37,7 +37,7 @@ class Grammar:
         self.never = [token for token in words.eos_tokens if token not in self.ends]
         self._first = library().LLMatcher(words, text, log_level=0)
         if self._first.is_error():
-            what = f"the grammar is not usable: {_one_line(self._first.get_error())}"
+            what = f"the grammar is not usable: {in_a_line(self._first.get_error())}"
             raise UsageError(what, _SIMPLER)
 
     def start(self) -> "Matcher":
@@ -97,7 +97,7 @@ class Matcher:
         if self._mask is None:
             self._mask = b"" if self.ended else self._state.compute_bitmask()
             if self._state.is_error() or not (any(self._mask) or self.ended or self.accepts):
-                why = _one_line(self._state.get_error()) or "no token of the model may follow"
+                why = in_a_line(self._state.get_error()) or "no token of the model may follow"
                 hint = _SIMPLER if self._state.is_error() else _WITHOUT
                 raise ModelError(f"the answer cannot go on by its schema: {why}", hint)
         return self._mask
@@ -155,10 +155,12 @@ def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
     try:
         own = library().LLTokenizer(fast.to_str(), n_vocab=room, eos_token=sorted(ends) or None)
     except ValueError as error:
-        raise ModelError(f"no schema with this tokenizer: {_one_line(error)}", _WITHOUT) from None
+        raise ModelError(f"no schema with this tokenizer: {in_a_line(error)}", _WITHOUT) from None
     return kept.setdefault(key, own)
 
 
-def _one_line(text: object) -> str:
-    """The first line of an error of llguidance's, as far as a terminal's line goes."""
-    return str(text).strip().partition("\n")[0][:200]
+def in_a_line(error: object) -> str:
+    """What an error of llguidance's says, as far as a terminal's line goes; "" for nothing."""
+    lines = str(error).partition("<state>")[0].splitlines() or [""]
+    line = next((one for one in lines if one.startswith("error: ")), lines[0])
+    return shortened(line.replace("NoExtensionBias", "nothing matches it").strip(), 160)

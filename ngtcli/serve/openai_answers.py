@@ -280,9 +280,8 @@ class ResponseReply(Reply):
         }
 
 
-def _response_figures(statistics: Statistics) -> Object:
+def _response_figures(s: Statistics) -> Object:
     """The figures as /v1/responses has them."""
-    s = statistics
     used = {
         "input_tokens": s.prompt_tokens,
         "input_tokens_details": {"cached_tokens": s.cached_tokens, "cache_write_tokens": 0},

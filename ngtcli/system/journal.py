@@ -150,8 +150,6 @@ class Journal(Generic[Record]):
             self._file = LineFile(path)
             try:
                 self.begun = self._place_of_records(restart)  # as a place: 0 for an empty file
-                if not self.begun and not restart:
-                    self._file.truncate(0)
             except BaseException:
                 self._file.close()
                 raise
@@ -183,10 +181,8 @@ class Journal(Generic[Record]):
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         """Each record with its place, without lines that were damaged. Raises UsageError."""
-        if not self.begun:
-            return
         with errors_named(self.path, self._form.hint, UsageError):
-            for place, line in self._file.lines(self._most, self.begun):
+            for place, line in self._file.lines(self._most, self.begun) if self.begun else ():
                 if not line.endswith(b"\n"):  # torn: the last one
                     self._file.truncate(place)
                 elif (record := _read(line, self._form.kind)) is not None:
