@@ -10,6 +10,7 @@ in the first where no product has fewer rows than four.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
@@ -19,10 +20,12 @@ from torch import Tensor, nn
 
 from ngtcli.model_files.scheme import GROUPS
 from ngtcli.weights.onednn import LARGEST, TINY, Int8Kernel
+from ngtcli.weights.row_product import TOGETHER, row_product
 
 VERSION = 4  # of what is quantised how; raised where a kept file would differ
 _AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
 _MIDDLE = 8  # the integer that the product of 4 bits takes for zero
+_UNSIGNED = Int8Kernel(False, LARGEST)  # how `row_product` takes inputs
 _OUTPUTS = 16  # it takes multiples of so many
 
 
@@ -97,9 +100,33 @@ class Int8Blocks(Storage):
         """What the kernel multiplies results by, and zero points, which are none."""
         return self.scale / self.kernel.most, torch.zeros(len(self.scale), dtype=torch.int32)
 
+    @cached_property
+    def _sums(self) -> Tensor | None:
+        """128 times each output's integers; None where `row_product` is not for it here.
+
+        That it has the bits of oneDNN's product is tried by a row.
+        """
+        able = torch.cpu.get_capabilities().get("avx512_vnni") and self.kernel.most == LARGEST
+        if not able or any(size % TOGETHER for size in self.size):
+            return None
+        row, (scale, zeros) = torch.linspace(-1, 1, self.size[1])[None], self._given
+        whole, own = self.kernel.quantized(row)[0], _UNSIGNED.quantized(row)[0]
+        ones = torch.full_like(whole, self.kernel.zero + 1)
+        sums = self.kernel.product(ones, self.packed, torch.ones_like(scale), zeros)[0].int()
+        sums *= _UNSIGNED.zero
+        with suppress(AttributeError, RuntimeError):
+            true = self.kernel.product(whole, self.packed, scale, zeros)
+            if torch.equal(row_product(own, self.held, sums, scale), true):
+                return sums
+        return None
+
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        whole, most = self.kernel.quantized(rows)
-        out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
+        if len(rows) == 1 and (sums := self._sums) is not None:
+            whole, most = _UNSIGNED.quantized(rows)
+            out = row_product(whole, self.held, sums, self._given[0]).mul_(most)
+        else:
+            whole, most = self.kernel.quantized(rows)
+            out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
         if bias is not None:
             out += bias
         return out.to(rows.dtype)

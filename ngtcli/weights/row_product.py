@@ -1,0 +1,100 @@
+"""The product of one row and 8-bit weights on AVX-512 VNNI: oneDNN's bits, in less time.
+
+It reads weights as oneDNN orders them: 64 outputs lie together, of each four inputs that follow on
+one another. It is in LLVM's language, which llvmlite compiles when it is first used (0.1 s).
+Threads, those that torch has, take the next 64 outputs by a counter. Processor time of a token,
+int8, one thread: 0.5B 67 ms, with oneDNN's 118, llama.cpp's Q8_0 80 (measured in turns).
+"""
+
+import ctypes
+from functools import cache
+
+import torch
+from torch import Tensor
+
+TOGETHER = 64  # outputs and inputs are multiples of it
+_SHARED = 1 << 18  # weights from which on threads share a product; guess
+_FIELDS = "next", "outputs", "inputs", "row", "weights", "sums", "scale", "out"
+# Lines with $ stand four times, for 16 outputs each. What is 4,096 bytes ahead is fetched: swept.
+_SOURCE = """
+define void @part(ptr %given) {
+GIVEN
+  br label %take
+take:
+  %first = atomicrmw add ptr %given, i64 64 monotonic
+  %is.left = icmp slt i64 %first, %outputs
+  br i1 %is.left, label %begin, label %end
+begin:
+  %before = mul i64 %first, %inputs
+  %from = getelementptr i8, ptr %weights.p, i64 %before
+  br label %add
+add:
+  %i = phi i64 [0, %begin], [%i2, %add]
+  %a$ = phi INTS [zeroinitializer, %begin], [%b$, %add]
+  %x.at = getelementptr i8, ptr %row.p, i64 %i
+  %x1 = load i32, ptr %x.at, align 4
+  %x2 = insertelement INTS poison, i32 %x1, i32 0
+  %x3 = shufflevector INTS %x2, INTS poison, INTS zeroinitializer
+  %x = bitcast INTS %x3 to <64 x i8>
+  %far = mul i64 %i, 64
+  %at = getelementptr i8, ptr %from, i64 %far
+  %w.at$ = getelementptr <64 x i8>, ptr %at, i64 $
+  %ahead$ = getelementptr i8, ptr %w.at$, i64 4096
+  call void @llvm.prefetch(ptr %ahead$, i32 0, i32 3, i32 1)
+  %w$ = load <64 x i8>, ptr %w.at$, align 1
+  %b$ = call INTS @llvm.x86.avx512.vpdpbusd.512(INTS %a$, <64 x i8> %x, <64 x i8> %w$)
+  %i2 = add i64 %i, 4
+  %is.all = icmp eq i64 %i2, %inputs
+  br i1 %is.all, label %write, label %add
+write:
+  %to = getelementptr float, ptr %out.p, i64 %first
+  %to$ = getelementptr INTS, ptr %to, i64 $
+  store INTS %b$, ptr %to$, align 4
+  %b = load <64 x i32>, ptr %to, align 4
+  %sums.at = getelementptr i32, ptr %sums.p, i64 %first
+  %sum = load <64 x i32>, ptr %sums.at, align 4
+  %c = sub <64 x i32> %b, %sum
+  %d = sitofp <64 x i32> %c to <64 x float>
+  %scale.at = getelementptr float, ptr %scale.p, i64 %first
+  %step = load <64 x float>, ptr %scale.at, align 4
+  %e = fmul <64 x float> %d, %step
+  store <64 x float> %e, ptr %to, align 4
+  br label %take
+end:
+  ret void
+}"""
+
+
+@cache
+def _compiled() -> tuple[object, ctypes.c_void_p]:
+    """What holds the code, and the address of `part`."""
+    from llvmlite import binding as llvm
+
+    given = ""
+    for number, name in enumerate(_FIELDS):
+        given += f"%{name}.in = getelementptr i64, ptr %given, i64 {number}\n"
+        given += f"%{name} = load i64, ptr %{name}.in\n%{name}.p = inttoptr i64 %{name} to ptr\n"
+    lines = _SOURCE.replace("GIVEN", given).replace("INTS", "<16 x i32>").splitlines()
+    text = [one.replace("$", str(i)) for one in lines for i in range(4 if "$" in one else 1)]
+    llvm.initialize_native_target()
+    llvm.initialize_native_asmprinter()
+    host = llvm.Target.from_default_triple().create_target_machine(
+        cpu=llvm.get_host_cpu_name(), features=llvm.get_host_cpu_features().flatten(), opt=3
+    )
+    engine = llvm.create_mcjit_compiler(llvm.parse_assembly("\n".join(text)), host)
+    return engine, ctypes.c_void_p(engine.get_function_address("part"))
+
+
+def row_product(row: Tensor, weights: Tensor, sums: Tensor, scale: Tensor) -> Tensor:
+    """float32 (1, outputs) of a row, uint8 (1, inputs): (row · weights - sums) · scale.
+
+    `weights` are int8 in oneDNN's order, `sums`, int32, and `scale`, float32, (outputs,). Raises
+    AttributeError or RuntimeError where it cannot be compiled, or torch's threads not be had.
+    """
+    (_, part), inputs, outputs = _compiled(), row.shape[1], len(scale)
+    out = torch.empty(1, outputs)
+    tensors = [one.data_ptr() for one in (row, weights, sums, scale, out)]
+    given = (ctypes.c_int64 * len(_FIELDS))(0, outputs, inputs, *tensors)
+    threads = torch.get_num_threads() if outputs * inputs >= _SHARED else 1
+    ctypes.CDLL(torch._C.__file__).GOMP_parallel(part, given, threads, 0)
+    return out
