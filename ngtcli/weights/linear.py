@@ -26,6 +26,7 @@ VERSION = 4  # of what is quantised how; raised where a kept file would differ
 _AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
 _MIDDLE = 8  # the integer that the product of 4 bits takes for zero
 _UNSIGNED = Int8Kernel(False, LARGEST)  # how `row_product` takes inputs
+_alike = dict[tuple[tuple[int, int], Int8Kernel], bool]()  # see `_takes_row`
 _OUTPUTS = 16  # it takes multiples of so many
 
 
@@ -101,29 +102,23 @@ class Int8Blocks(Storage):
         return self.scale / self.kernel.most, torch.zeros(len(self.scale), dtype=torch.int32)
 
     @cached_property
-    def _sums(self) -> Tensor | None:
-        """128 times each output's integers; None where `row_product` is not for it here.
-
-        That it has the bits of oneDNN's product is tried by a row.
-        """
+    def _takes_row(self) -> bool:
+        """Whether `row_product` is for it here: it has oneDNN's bits, tried once for a size."""
         able = torch.cpu.get_capabilities().get("avx512_vnni") and self.kernel.most == LARGEST
         if not able or any(size % TOGETHER for size in self.size):
-            return None
-        row, (scale, zeros) = torch.linspace(-1, 1, self.size[1])[None], self._given
-        whole, own = self.kernel.quantized(row)[0], _UNSIGNED.quantized(row)[0]
-        ones = torch.full_like(whole, self.kernel.zero + 1)
-        sums = self.kernel.product(ones, self.packed, torch.ones_like(scale), zeros)[0].int()
-        sums *= _UNSIGNED.zero
-        with suppress(AttributeError, RuntimeError):
-            true = self.kernel.product(whole, self.packed, scale, zeros)
-            if torch.equal(row_product(own, self.held, sums, scale), true):
-                return sums
-        return None
+            return False
+        if (key := (self.size, self.kernel)) not in _alike:
+            row, _alike[key] = torch.linspace(-1, 1, self.size[1])[None], False
+            true = self.kernel.product(self.kernel.quantized(row)[0], self.packed, *self._given)
+            with suppress(AttributeError, RuntimeError):
+                found = row_product(_UNSIGNED.quantized(row)[0], self.held, self._given[0])
+                _alike[key] = torch.equal(found, true)
+        return _alike[key]
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        if len(rows) == 1 and (sums := self._sums) is not None:
+        if len(rows) == 1 and self._takes_row:
             whole, most = _UNSIGNED.quantized(rows)
-            out = row_product(whole, self.held, sums, self._given[0]).mul_(most)
+            out = row_product(whole, self.held, self._given[0]).mul_(most)
         else:
             whole, most = self.kernel.quantized(rows)
             out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
