@@ -25,7 +25,6 @@ from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
 
 PROJECT_FILE = "ngt.yaml"
-OTHER_VARIABLES = ("NGT_HOME",)  # variables that are read and are not settings
 _PREFIX = "NGT_"
 # What a value must be, by its type in Python.
 KINDS = {
@@ -33,7 +32,6 @@ KINDS = {
     float: "a number",
     bool: "true or false",
     str: "a string",
-    list: "a list",
     tuple: "a list of strings",
 }
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
@@ -477,6 +475,9 @@ class Settings:
         Use.TEXT,
         choices=("auto", "off", "force"),
     )
+    ocr_language: str = _reading(
+        "", "Recognize by Tesseract, in languages that it has, as deu or deu+eng.", Use.TEXT
+    )
     parser_seconds: int = _reading(
         60, "At most this many seconds for a PDF, Word, … file or scanned page.", within=(1, 86_400)
     )
@@ -552,8 +553,8 @@ _LISTED = {
     " top_k min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
     " template_documents ask_fields max_repeats device_map threads packed capture passage_tokens"
     " passage_overlap whole_tokens embedder reranker max_mb max_files max_depth strict field ocr"
-    " parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel pipeline_parallel"
-    " data_parallel ray",
+    " ocr_language parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel"
+    " pipeline_parallel data_parallel ray top_p",
 }
 
 
@@ -568,7 +569,6 @@ def _declared(name: str, about: Setting) -> Setting:
 SETTINGS: Mapping[str, Setting] = {
     f.name: _declared(f.name, f.metadata["setting"]) for f in fields(Settings)
 }
-_DEFAULTS = Settings()
 
 
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
@@ -625,7 +625,7 @@ def merge(layers: Sequence[Layer]) -> Resolved:
         values |= layer.values
         origins |= dict.fromkeys(layer.values, layer.origin)
     try:
-        return Resolved(replace(_DEFAULTS, **values), origins)
+        return Resolved(replace(Settings(), **values), origins)
     except SettingError as error:
         raise UsageError(f"{error} (from {origins[error.name]})", error.hint) from None
 
@@ -651,7 +651,7 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """The NGT_* variables that are not settings and are not read, each with a hint."""
-    known = [*(about.variable for about in SETTINGS.values()), *OTHER_VARIABLES]
+    known = [*(about.variable for about in SETTINGS.values()), "NGT_HOME"]
     unknown = [v for v in sorted(environ) if v.startswith(_PREFIX) and v not in known]
     return [(v, nearest(v, known, "See ngt config show.")) for v in unknown]
 

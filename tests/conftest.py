@@ -165,7 +165,7 @@ FIRST = [
     f"test_{name}.py"
     for name in (
         "second_run exactness schema killed process bench hub parsers auto cli"
-        " splitting backgrounds exact quantized_weights"
+        " splitting backgrounds exact quantized_weights grammar pretended"
         " resident heads compiled memory_needs batch_decoding gguf families lossless help"
     ).split()
 ]

@@ -14,7 +14,7 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN, Step, Token
 from ngtcli.grounding.sources import sources_of
 from ngtcli.render.answer_page import answer_page
-from tests.support.browser import Browser, Page, in_browser
+from tests.support.browser import COLOURS, Browser, Page, in_browser
 
 
 def page_of(answer: str, *texts: str) -> Page:
@@ -286,17 +286,8 @@ def test_on_paper_everything_open_is_there_and_nothing_floats(browser: Browser, 
     browser.media()
 
 
-# The contrast of two colours of the page, by WCAG 2.2: (L1 + .05) / (L2 + .05).
 CONTRAST = """(() => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const light = (...colours) => {
-    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
-    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255)
-      .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-    return .2126 * r + .7152 * g + .0722 * b;
-  };
-  const contrast = (a, b) => (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
-  const paper = getComputedStyle(document.body).backgroundColor;
+  const { light, contrast, paper } = colours();
   const stretch = document.querySelector(".stretch"), line = document.querySelector(".stretch u");
   let text = 99, lines = 99;
   for (let hue = 0; hue < 360; hue += 5) {
@@ -317,6 +308,6 @@ def test_texts_and_lines_stand_out_from_every_colour(
 ) -> None:
     browser.media(prefers_color_scheme=scheme)
     browser.open(path)
-    text, lines, soft = browser.js(CONTRAST)
+    text, lines, soft = browser.js(COLOURS + CONTRAST)
     browser.media()
     assert text >= 4.5 and soft >= 4.5 and lines >= 3

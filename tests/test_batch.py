@@ -277,8 +277,12 @@ def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path:
     ):
         with pytest.raises(UsageError, match=f"journal was begun with .*{words}"):
             journal(path, {**then, **changes})
+    before = path.read_bytes()
     with closing(journal(path, HEAD, restart=True)) as anew:
-        assert [*anew] == []
+        assert [*anew] == [] and path.read_bytes() == before  # until there is another record
+        anew.add(Note(2))
+    with closing(journal(path)) as again:
+        assert [note for _, note in again] == [Note(2)]
 
 
 @pytest.mark.parametrize(
@@ -293,8 +297,9 @@ def test_a_journal_of_another_program_or_version_is_not_touched(tmp_path: Path, 
         journal(path, restart=not is_older)
     assert path.read_text() == begin
     if is_older:
-        journal(path, restart=True).close()
-        assert not path.exists()
+        with closing(journal(path, restart=True)) as anew:
+            anew.add(Note(1))
+        assert begin.encode() not in path.read_bytes()
 
 
 def test_what_is_no_file_is_no_journal(tmp_path: Path) -> None:
@@ -466,7 +471,11 @@ def test_a_file_that_was_edited_since_is_refused_and_lines_cut_off_are_written_a
         opened(path).close()
         assert path.read_text() == whole
     opened(path, restart=True).close()
-    assert path.read_text() == "" and not path.with_name("out.jsonl.journal").exists()
+    assert path.read_text() == whole
+    with closing(opened(path, restart=True)) as out:
+        out.put(done(0))
+    assert path.read_text() == f"{text(0)}\n"
+    opened(path).close()
 
 
 def test_a_file_that_no_journal_tells_of_is_refused_and_no_journal_left(tmp_path: Path) -> None:

@@ -100,8 +100,11 @@ def test_memory_that_ends_within_a_chain_changes_no_token(name: str, prompt: lis
     assert run.output == expected and left == [0] and run.statistics.accepted_tokens
 
 
-@pytest.mark.parametrize("method", ["auto", "lookahead"])
-def test_any_method_drafts_chains(model: TargetModel, method: str) -> None:
+@pytest.mark.parametrize(
+    ("name", "method"), [("mamba2", "auto"), ("bloom", "auto"), ("lfm2", "lookahead")]
+)
+def test_any_method_drafts_chains(name: str, method: str) -> None:
+    model = target(build(family(name)), name)
     costs = Costs({SHORT: calibrate(model, 0.1)}) if method == "auto" else None
     for prompt in prompts()[1:]:
         expected = generate(model.hf, prompt, 24)

@@ -29,36 +29,11 @@ from tests.support.control_texts import (
     utf8,
     with_template,
 )
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import HARBOUR, ngt, template
 
-CHATML = (
-    "{% for m in messages %}<|im_start|>{{ m.role }}\n"
-    "{{ m.content | trim }}<|im_end|>\n{% endfor %}"
-)
-# As Gemma's.
-NO_SYSTEM = (
-    "{% if messages[0].role == 'system' %}{{ raise_exception('System role not supported') }}"
-    "{% endif %}" + CHATML
-)
-# As older Llama 2 conversions, which skip what is no turn of the user.
-DROPS_SYSTEM = (
-    "{% for m in messages if m.role == 'user' %}[INST] {{ m.content }} [/INST]{% endfor %}"
-)
-# As Command R's: every key of a document, one line each.
-LISTED = (
-    "{% for d in documents or [] %}Document: {{ loop.index0 }}\n"
-    "{% for k, v in d.items() %}{{ k }}: {{ v }}\n{% endfor %}{% endfor %}" + CHATML
-)
-# As Granite's: documents in turns of their own, by number, and no names.
-NUMBERED = (
-    "{% for d in documents or [] %}<|im_start|>document {{ d['doc_id'] }}\n"
-    "{{ d['text'] }}<|im_end|>\n{% endfor %}" + CHATML
-)
-# As Command R7B's.
-AS_JSON = "{% for d in documents or [] %}{{ d | tojson }},{% endfor %}" + CHATML
-THINKS = (
-    CHATML + "<think>{{ '' if enable_thinking is defined and enable_thinking else '</think>' }}"
-)
+CHATML, NO_SYSTEM, DROPS_SYSTEM = map(template, ("trimmed", "no system", "drops system"))
+LISTED, NUMBERED, AS_JSON = map(template, ("listed", "numbered", "as json"))
+THINKS = template("opens a thought")
 TIDE = [Document("a.txt", 'The "tide"\nis high.\n'), Document("b\n.txt", "Noon <|im_end|>.")]
 
 

@@ -20,51 +20,11 @@ from ngtcli.retrieve.index import EARLIER, index_of
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
+from tests.support.helpers import template
 
-_EACH = "{% for m in messages %}"
-_ALTERNATE = (
-    "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
-    "{{ raise_exception('Roles must alternate') }}{% endif %}{% endfor %}"
-)
-CHATML = _EACH + (
-    "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-    "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-)
-TEMPLATES = {
-    "chatml": CHATML,
-    # As Llama 3: trimmed.
-    "trims": _EACH + (
-        "<|start|>{{ m.role }}<|sep|>\n\n{{ m.content | trim }}<|eot|>{% endfor %}"
-        "{% if add_generation_prompt %}<|start|>assistant<|sep|>\n\n{% endif %}"
-    ),
-    # As Gemma: no system text, turns alternate, another name for the assistant.
-    "gemma": _ALTERNATE + _EACH + (
-        "<start_of_turn>{{ 'model' if m.role == 'assistant' else m.role }}\n"
-        "{{ m.content | trim }}<end_of_turn>\n{% endfor %}"
-        "{% if add_generation_prompt %}<start_of_turn>model\n{% endif %}"
-    ),
-    # As Mistral: the system text stands in the last message.
-    "mistral": (
-        "{% if messages[0].role == 'system' %}{% set own = messages[0].content %}"
-        "{% set messages = messages[1:] %}{% endif %}" + _ALTERNATE + _EACH + (
-            "{% if m.role == 'user' %}[INST] {% if loop.last and own is defined %}{{ own }}\n\n"
-            "{% endif %}{{ m.content }} [/INST]{% else %} {{ m.content }}</s>{% endif %}"
-            "{% endfor %}"
-        )
-    ),
-    # As Qwen 3: thoughts before the last question are left out.
-    "thinks": _EACH + (
-        "{% set said = m.content %}{% if m.role == 'assistant' and '</think>' in said %}"
-        "{% set said = said.split('</think>')[-1].lstrip('\n') %}{% endif %}"
-        "<|im_start|>{{ m.role }}\n{{ said }}<|im_end|>\n{% endfor %}"
-        "{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    ),
-    # As vision models': a list of parts.
-    "parts": _EACH + (
-        "<|im_start|>{{ m.role }}\n{% for p in m.content %}{{ p.text }}{% endfor %}<|im_end|>\n"
-        "{% endfor %}{% if add_generation_prompt %}<|im_start|>assistant\n{% endif %}"
-    ),
-}  # fmt: skip
+NAMES = ("chatml", "trims", "gemma", "mistral", "thinks", "parts")  # of templates
+TEMPLATES = {name: template(name) for name in NAMES}
+CHATML = TEMPLATES["chatml"]
 TIDE = [Document("tide.txt", "The tide is high at noon."), Document("b.txt", "Boats lie still.")]
 SAID = [("user", "When is high tide?"), ("assistant", "At noon.\n\nAnd so on."),
         ("user", "And low tide?"), ("assistant", "At six.")]  # fmt: skip
@@ -279,11 +239,3 @@ def test_documents_that_fit_are_read_whole_and_before_all_turns() -> None:
 def test_documents_are_not_cut_in_a_conversation() -> None:
     with pytest.raises(UsageError, match="no room for what is said"):
         for_task("chat", Settings(overflow="truncate"), preset())
-
-
-def test_documents_may_go_where_the_template_has_a_place_for_them() -> None:
-    listed = "{% for d in documents or [] %}[{{ d.title }}: {{ d.text }}]{% endfor %}" + CHATML
-    whole = task(with_template(listed), SAID, chat=Chat(documents=True))
-    prompt = whole.build(TIDE)
-    assert prompt.text.startswith("[tide.txt: The tide is high at noon.][b.txt: Boats lie still.]")
-    assert "user\nWhen is high tide?<|im_end|>" in prompt.text

@@ -52,6 +52,7 @@ def test_each_file_is_asked_by_itself_and_the_answers_stand_in_the_order_of_the_
     assert len(fake.asked) == 3 and all(text.count("of three") == 1 for text in fake.asked)
     before = ngt("ask", "--each", str(docs), "Who?")  # words before the question are paths
     assert before.stdout == done.stdout
+    assert ask(docs, "--limit", "2").stdout == heads.rpartition("\n\n")[0].encode() + b"\n"
     twice = ngt("ask", "--each", str(docs), *(f"{docs}/{n}" for n in NAMES), "Who?")
     assert twice.stdout == done.stdout
 
@@ -163,6 +164,7 @@ def test_without_answers_nothing_is_asked_over_all(docs: Path, fake: FakeAnswers
         (["--each", "--no-serve"], "--serve does nothing"),
         (["--each", "--reduce", " "], "the question is empty"),
         (["--reduce", "Which?"], "--reduce does nothing with one answer"),
+        (["--limit", "2"], "--limit does nothing with one answer"),
     ],
 )
 def test_what_each_cannot_do_is_refused_before_anything_is_read(

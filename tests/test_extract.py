@@ -86,9 +86,9 @@ def test_the_probability_of_a_stretch_is_that_of_the_tokens_that_wrote_it(
 
 
 def test_parts_become_one_row_and_what_differs_is_kept() -> None:
-    rows = [{"a": Given(None), "b": Given(1)}, {"a": Given("x", 0.5), "b": Given(1)},
-            {"a": Given("y"), "b": Given(2.0)}, {"a": Given("x"), "b": Given(None)}]  # fmt: skip
-    assert merged(rows) == {"a": Given("x", 0.5, None, ("y",)), "b": Given(1, None, None, (2.0,))}
+    rows = [{"a": Given(None), "b": Given(1)}, {"a": Given("x", 0.5), "b": Given(1.0)},
+            {"a": Given("y"), "b": Given(True)}, {"a": Given("x"), "b": Given(None)}]  # fmt: skip
+    assert merged(rows) == {"a": Given("x", 0.5, None, ("y",)), "b": Given(1, None, None, (True,))}
     assert merged([{"a": Given(None, 0.5)}]) == {"a": Given(None, 0.5)}
 
 
@@ -217,6 +217,10 @@ def test_files_that_failed_are_tried_again_and_no_others(texts: Path, fake: Fake
     done = extract(texts)
     assert done.returncode == 2 and b"changed" in done.stderr and "mine" in read(texts)[7]["file"]
     assert extract(texts, schema="name, sum float").returncode == 2
+    before = {path: path.read_bytes() for path in texts.parent.glob("out.*")}
+    assert ngt("extract", "no", "--schema", "a", "-o", str(texts.parent / "out.csv"), "--restart",
+               *AT_ONCE).returncode == 3  # fmt: skip
+    assert {path: path.read_bytes() for path in texts.parent.glob("out.*")} == before
     assert extract(texts, "--restart", schema="name, sum float").returncode == 0
     assert list(read(texts)[0]) == ["file", "name", "sum"]
 

@@ -73,6 +73,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
         (("--schema", "a", "--cite"), 2, "--cite does nothing with a schema"),
         (("--schema", "a", "--engine", "vllm"), 2, "--schema"),
         (("--regex", "(a"), 2, "regex: "),
+        (("--regex", ".*(a.{12}b|c.{12}d).*"), 2, "regex: lexer error: too many"),
         (("--regex", "(\udc80"), 2, "regex: "),
     ],
 )  # fmt: skip

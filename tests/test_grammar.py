@@ -1,7 +1,9 @@
 """Decoding under a grammar: the tokens of a naive loop that masks all scores at every token."""
 
+import gc
 import json
 import random
+import weakref
 from collections.abc import Sequence
 from functools import cache
 from typing import Any
@@ -141,34 +143,66 @@ def naive(
     model: TargetModel, prompt: Sequence[int], grammar: str, sampling: Settings, most: int = TOKENS
 ) -> list[int]:
     """One pass over the whole text a token, all scores masked by a matcher that reads it anew."""
-    backend, size, ends = model.tokenizer.backend, model.vocabulary, list(model.end_ids)
-    text, room = backend.backend_tokenizer.to_str(), max(size, len(backend))
-    words, said = LLTokenizer(text, n_vocab=room, eos_token=ends or None), list[int]()
-    while len(said) < most and not set(ends) & set(said[-1:]):
-        matcher = LLMatcher(words, grammar)
-        assert matcher.consume_tokens(said)
-        if not ends and matcher.is_stopped():
+    said = list[int]()
+    while len(said) < most:
+        scores = raw_scores(model, [*prompt, *said])[-1]
+        if (token := chosen(model, prompt, said, grammar, sampling, scores)) is None:
             break
-        bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
-        mask = np.unpackbits(bits, count=size, bitorder="little").astype(bool)
-        mask[[*words.eos_tokens, *ends]] = False
-        mask[ends] = matcher.is_accepting()
-        scores = scores_of(model, prompt, said, sampling).masked_fill(
-            ~torch.tensor(mask), -torch.inf
-        )
-        if sampling.temperature:
-            keys = [torch.from_numpy(k) for k in keys_of(sampling.seed, [len(prompt) + len(said)])]
-            said.append(int(draw(warp(scores[None], sampling), *keys)[0]))
-        else:
-            said.append(int(scores.argmax()))
+        said.append(token)
     return said
 
 
-def scores_of(
-    model: TargetModel, prompt: Sequence[int], said: Sequence[int], s: Settings
-) -> torch.Tensor:
+def is_naive(
+    model: TargetModel, prompt: Sequence[int], grammar: str, sampling: Settings, most: int,
+    answer: Sequence[int],
+) -> bool:  # fmt: skip
+    """Whether `naive` gives this answer, by the scores of one pass over all of it."""
+    scores = raw_scores(model, [*prompt, *answer])[len(prompt) - 1 :]
+    right = [
+        chosen(model, prompt, answer[:at], grammar, sampling, row) for at, row in enumerate(scores)
+    ]
+    return right[: len(answer)] == answer and (len(answer) == most or right[-1] is None)
+
+
+@cache
+def words_of(model: TargetModel) -> LLTokenizer:
+    backend, ends = model.tokenizer.backend, list(model.end_ids)
+    text, room = backend.backend_tokenizer.to_str(), max(model.vocabulary, len(backend))
+    return LLTokenizer(text, n_vocab=room, eos_token=ends or None)
+
+
+def chosen(
+    model: TargetModel, prompt: Sequence[int], said: Sequence[int], grammar: str, s: Settings,
+    scores: torch.Tensor,
+) -> int | None:  # fmt: skip
+    """The token behind what was said, of all scores masked by a new matcher; None at the end."""
+    words, ends = words_of(model), list(model.end_ids)
+    matcher = LLMatcher(words, grammar)
+    if {*said[-1:]} & {*ends}:
+        return None
+    assert matcher.consume_tokens([*said])
+    if not ends and matcher.is_stopped():
+        return None
+    bits = np.frombuffer(matcher.compute_bitmask(), np.uint8)
+    mask = np.unpackbits(bits, count=model.vocabulary, bitorder="little").astype(bool)
+    mask[[*words.eos_tokens, *ends]] = False
+    mask[ends] = matcher.is_accepting()
+    scores = penalized(scores, prompt, said, s).masked_fill(~torch.tensor(mask), -torch.inf)
+    if not s.temperature:
+        return int(scores.argmax())
+    keys = [torch.from_numpy(k) for k in keys_of(s.seed, [len(prompt) + len(said)])]
+    return int(draw(warp(scores[None], s), *keys)[0])
+
+
+def raw_scores(model: TargetModel, ids: Sequence[int]) -> torch.Tensor:
     with torch.no_grad():
-        scores = model.hf(torch.tensor([[*prompt, *said]])).logits[0, -1].float()
+        return model.hf(torch.tensor([[*ids]])).logits[0].float()
+
+
+def penalized(
+    scores: torch.Tensor, prompt: Sequence[int], said: Sequence[int], s: Settings
+) -> torch.Tensor:
+    scores = scores.clone()
     for token in {*prompt, *said} if s.repetition_penalty != 1.0 else ():
         scores[token] *= s.repetition_penalty if scores[token] < 0 else 1 / s.repetition_penalty
     for token in set(said):
@@ -191,15 +225,16 @@ def prompt_of(model: TargetModel) -> list[int]:
 
 
 def check(
-    model: TargetModel, grammar: str, sampling: Settings, methods: Sequence[str], most: int = TOKENS
-) -> list[int]:
+    model: TargetModel, grammar: str, sampling: Settings, methods: Sequence[str],
+    most: int = TOKENS, prompt: Sequence[int] = (),
+) -> list[int]:  # fmt: skip
     """Plain and drafted, the answer is what the naive loop gives; that."""
-    prompt, limit = prompt_of(model), bound(model, grammar)
-    right = naive(model, prompt, grammar, sampling, most)
-    known = Scripted(drafts_of({tuple(prompt): right}, 0 if model.takes_chains else 2))
+    prompt, limit = prompt or prompt_of(model), bound(model, grammar)
     run, _ = answer(model, make_drafter("none"), prompt, limit, sampling, most)
-    assert run.output == right and not run.statistics.drafted_tokens
-    assert run.statistics.steps == len(right)
+    right = run.output
+    assert is_naive(model, prompt, grammar, sampling, most, right)
+    assert run.statistics.steps == len(right) and not run.statistics.drafted_tokens
+    known = Scripted(drafts_of({tuple(prompt): right}, 0 if model.takes_chains else 2))
     for drafter in (*map(make_drafter, methods), known):
         run, tokens = answer(model, drafter, prompt, limit, sampling, most)
         assert run.output == right and run.statistics.steps <= len(right)
@@ -216,21 +251,30 @@ def test_tokens_are_those_of_the_naive_loop(family: str, sampling: Settings) -> 
     check(cached_tiny(family), PERSON, sampling, ["trie", "auto"])
 
 
-many = settings(deadline=None, max_examples=examples(80), suppress_health_check=list(HealthCheck))
+unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 
-@many
-@given(SCHEMAS, st.sampled_from(SAMPLINGS), st.booleans())
+@settings(unhurried, max_examples=examples(6))
+@given(
+    st.lists(SCHEMAS, min_size=8, max_size=8), st.sampled_from(SAMPLINGS), st.booleans(),
+    st.integers(2, 8),
+)  # fmt: skip
 def test_answers_are_valid_and_those_of_the_naive_loop(
-    schema: dict[str, Any], sampling: Settings, is_tiny: bool
+    schemas: list[dict[str, Any]], sampling: Settings, is_tiny: bool, size: int
 ) -> None:
-    model = cached_tiny("llama") if is_tiny else builtin()
-    ids = check(model, by_schema(schema), sampling, ["auto"])
-    if ids[-1] in model.end_ids:
-        Draft202012Validator(schema).validate(json.loads(model.tokenizer.decode(ids[:-1])))
+    """Alone, plain and drafted, and together, so many at once."""
+    model, found = cached_tiny("llama") if is_tiny else builtin(), list[list[int]]()
+    prompts = [prompt_of(model)[: 3 + at] for at in range(len(schemas))]
+    for schema, prompt in zip(schemas, prompts, strict=True):
+        found.append(ids := check(model, by_schema(schema), sampling, ["auto"], prompt=prompt))
+        if ids[-1] in model.end_ids:
+            Draft202012Validator(schema).validate(json.loads(model.tokenizer.decode(ids[:-1])))
+    limits = [Limits(TOKENS, grammar=bound(model, by_schema(schema))) for schema in schemas]
+    both = together(model, prompts, joint(Pool(1000)), size, sampling, limits.__getitem__)
+    assert outputs(both) == found
 
 
-@many
+@settings(unhurried, max_examples=examples(24))
 @given(REGEXES, st.sampled_from(SAMPLINGS))
 def test_answers_by_a_pattern_are_those_of_the_naive_loop(pattern: str, sampling: Settings) -> None:
     check(cached_tiny("qwen3"), by_regex(pattern), sampling, ["recycling"], 24)
@@ -264,8 +308,10 @@ def several(model: TargetModel) -> tuple[list[list[int]], Any, list[list[int]]]:
     return texts, limits.__getitem__, truth
 
 
-@pytest.mark.parametrize("short", [{}, {"rows": 12}, {"texts": 3}])
-@pytest.mark.parametrize("family", ["llama", "gemma3-sliding"])
+@pytest.mark.parametrize(
+    ("family", "short"),
+    [("gemma3-sliding", {}), ("llama", {"rows": 12}), ("gemma3-sliding", {"texts": 3})],
+)
 def test_texts_together_have_the_tokens_of_their_runs_alone(
     family: str, short: dict[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -341,9 +387,8 @@ def test_exact_passes_have_the_tokens_of_plain_ones(
     assert taken(grammar, found[0].output) == len(found[0].output)
 
 
-@pytest.mark.parametrize("how", [{"dtype": "bfloat16"}, {"quantize": "int8"}])
-def test_exact_answers_of_the_builtin_model_are_those_of_plain_decoding(how: Any) -> None:
-    model = load_model(Wanted("builtin", "cpu", **{"dtype": "float32", **how}))
+def test_exact_answers_of_the_builtin_model_are_those_of_plain_decoding() -> None:
+    model = load_model(Wanted("builtin", "cpu", "bfloat16"))
     prompt, grammar = prompt_of(model), bound(model, PERSON)
     rows = ExactRows(model, lambda _: None).choose("on", 32, 300)
     context = Context(prompt, outside=(prompt,), vocabulary=model.vocabulary, rows=rows)
@@ -392,7 +437,8 @@ def test_probabilities_are_those_of_the_masked_scores_whatever_drafted(sampling:
     assert np.allclose(found[1:], found[:1], atol=1e-5)
     matcher = grammar.start()
     for at, (token, probability) in enumerate(zip(run.output, found[0], strict=True)):
-        scores = scores_of(model, prompt, run.output[:at], sampling).double()
+        raw = raw_scores(model, [*prompt, *run.output[:at]])[-1]
+        scores = penalized(raw, prompt, run.output[:at], sampling).double()
         scores[~torch.from_numpy(matcher.mask())] = -torch.inf
         assert probability == pytest.approx(float(scores.softmax(-1)[token]), abs=1e-4)
         matcher.follow(token)
@@ -482,3 +528,8 @@ def test_what_cannot_be_a_grammar_is_said_in_a_line() -> None:
         Grammar(PERSON, Tokenizer(FakeBackend()), 97, [3])
     with pytest.raises(ModelError, match="cannot go on by its schema"):
         bound(rounding_model(0), by_regex("Q")).start().mask()
+    kept = weakref.ref((model := rounding_model(0)).tokenizer)
+    bound(model, by_regex("a"))
+    del model
+    gc.collect()
+    assert kept() is None

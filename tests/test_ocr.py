@@ -1,8 +1,11 @@
 """Scanned pages and pictures: what is recognized, in which order, and what is said without it."""
 
 import io
+import os
+import shutil
 import subprocess
 import sys
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,6 +16,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import tell_skipped
 from ngtcli.config import Settings
 from ngtcli.documents import find
+from ngtcli.documents import read as reading
 from ngtcli.documents.content import About, Extracted, Section, Source
 from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.load import Document, Row, load
@@ -27,6 +31,10 @@ pdfium = pytest.importorskip("pypdfium2")
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("reportlab")
 with_ocr = pytest.mark.skipif(not find.recognizer(), reason="the extra ocr is not installed")
+with_tesseract = pytest.mark.skipif(
+    not (find.recognizer("eng") and Path(find.tessdata(), "eng.traineddata").exists()),
+    reason="the extra tesseract, or its language eng, is not installed",
+)
 SENTENCE = "The ferry leaves at 08:15 and costs 12.50 crowns."
 
 
@@ -155,17 +163,80 @@ def test_it_is_done_in_another_process_without_network_or_writing(tmp_path: Path
     assert (done.stdout, done.returncode) == ("Invoice 1001 Invoice 1001\n", 0), done.stderr
 
 
-@with_ocr
 def test_what_was_recognized_is_kept_for_the_same_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    parsed, extract = list[str](), Parsers.extract
-    monkeypatch.setattr(Parsers, "extract", lambda *a: parsed.append(a[2].ocr) or extract(*a))
+    parsed = list[Source]()
+    found = Extracted("Invoice 1001", About(recognized=(1,)))
+    monkeypatch.setattr(Parsers, "extract", lambda *a: parsed.append(a[2]) or found)
+    monkeypatch.setattr(find, "recognizer", lambda language="": f"1 {language}")
+    monkeypatch.setattr(reading, "recognizer", find.recognizer)
     (tmp_path / "page.png").write_bytes(saved(picture("Invoice 1001")))
-    for ocr in ("auto", "auto", "force", "auto"):
-        (one,) = load([str(tmp_path)], settings=Settings(ocr=ocr)).documents
+    asked = [("auto", ""), ("force", ""), ("auto", "deu")]
+    for ocr, language in asked * 2:
+        settings = Settings(ocr=ocr, ocr_language=language)
+        (one,) = load([str(tmp_path)], settings=settings).documents
         assert (one.text, one.about.recognized) == ("Invoice 1001", (1,))
-    assert parsed == ["auto", "force"]
+    assert [(one.ocr, one.ocr_language) for one in parsed] == asked
+
+
+@with_tesseract
+def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A language that is missing is not remembered as a fault of the files."""
+    (pages := tmp_path / "pages").mkdir()
+    for kind in KINDS:
+        (pages / f"{kind}.bmp").write_bytes(KINDS[kind](picture()))
+    languages = shutil.copytree(find.tessdata(), tmp_path / "languages")
+    settings = Settings(ocr_language="eng+tide")
+    for folder, missing in (("", "eng"), (str(languages), "tide")):
+        monkeypatch.setattr(reading, "tessdata", lambda folder=folder: folder)
+        with pytest.raises(InputError, match=f"cannot load the language '{missing}'") as caught:
+            load([str(pages)], settings=settings)
+        assert "tesseract --list-langs" in caught.value.hint
+    shutil.copy(languages / "eng.traineddata", languages / "tide.traineddata")
+    loaded = load([str(pages)], settings=settings)
+    assert [one.text for one in loaded.documents] == [SENTENCE] * len(KINDS) and not loaded.skipped
+
+
+def test_the_folder_of_languages_is_named_by_a_variable_or_by_tesseract(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("TESSDATA_PREFIX", raising=False)
+    assert find.tessdata.__wrapped__() == ""
+    (program := tmp_path / "tesseract").write_text(f"#!{sys.executable}\nraise SystemExit(1)")
+    program.chmod(0o700)
+    assert find.tessdata.__wrapped__() == ""
+    told = f'List of available languages in "{tmp_path}/" (1):\ndeu\n'
+    program.write_text(f"#!{sys.executable}\nprint({told!r})")
+    assert find.tessdata.__wrapped__() == str(tmp_path)
+    for named, found in ((os.sep, os.sep), ("/nowhere", "")):
+        monkeypatch.setenv("TESSDATA_PREFIX", named)
+        assert find.tessdata.__wrapped__() == found
+
+
+def test_pages_are_counted_while_they_are_recognized(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    seen, said = threading.Event(), list[str]()
+
+    def extract(self: Parsers, form: object, source: Source) -> Extracted:
+        source.on_page()
+        source.on_page()
+        assert seen.wait(60)
+        return Extracted("Invoice 1001")
+
+    def status(line: str) -> None:
+        said.append(line)
+        if "pages" in line:
+            seen.set()
+
+    monkeypatch.setattr(Parsers, "extract", extract)
+    (tmp_path / "page.pdf").write_bytes(b"%PDF-")
+    load([str(tmp_path / "page.pdf")], status=status)
+    assert "Reading the documents: 0 of 1, 2 pages by OCR …" in said
 
 
 HUGE = b"BM" + bytes(12) + b"\x28\0\0\0" + b"\x30\x75\0\0" * 2 + b"\1\0\x18\0" + bytes(24)  # 900 MP
@@ -196,7 +267,7 @@ def test_many_pictures_of_a_folder_are_left_out_and_told(
 
     def found(ocr: str, most: int, version: str = "1") -> tuple[int, str]:
         monkeypatch.setattr(find, "MOST_PICTURES", most)
-        monkeypatch.setattr(find, "recognizer", lambda: version)
+        monkeypatch.setattr(find, "recognizer", lambda language="": version)
         listing = find.find([str(tmp_path), str(tmp_path / "1.png")], Settings(ocr=ocr))
         tell_skipped(listing.all_skipped(), Notes())
         return len(listing.found), capsys.readouterr().err
@@ -216,12 +287,17 @@ def test_without_the_extra_it_is_named(mixed: bytes, monkeypatch: pytest.MonkeyP
     assert "ngtcli[ocr]" in caught.value.advice
     with pytest.raises(Unreadable, match="no text is recognized here"):
         read(mixed, "pdf", "force")
+    monkeypatch.undo()
+    monkeypatch.setitem(sys.modules, "tesserocr", None)
+    with pytest.raises(Unreadable, match="without the package tesserocr") as caught:
+        read(mixed, "pdf", ocr_language="deu")
+    assert "ngtcli[tesseract]" in caught.value.advice and not caught.value.lasting
 
 
 def test_of_a_folder_with_pictures_and_broken_files_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find, "recognizer", lambda: "")
+    monkeypatch.setattr(find, "recognizer", lambda language="": "")
     (tmp_path / "page.png").write_bytes(b"")
     (tmp_path / "notes.txt").write_bytes(b"")
     with pytest.raises(InputError, match="empty") as caught:

@@ -25,7 +25,7 @@ from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
 from ngtcli.serve.resident import Resident
 from ngtcli.session.engine import Asked
-from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Started, Stepped, Wants
+from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped, Wants
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
 from tests.support.head_files import save_head
@@ -143,18 +143,6 @@ def test_answers_of_many_threads_are_those_of_each_alone(
     assert first.ids == alone[2]
     assert [heard.ids for _, heard, _ in rest] == alone[:2] + alone[3:]
     assert max(together) > 3
-
-
-def test_an_answer_that_is_being_made_goes_on_beside_others(
-    resident: Resident, together: list[int]
-) -> None:
-    question, other = asked(**LONG), asked(1902, **LONG)
-    alone, second = ids_alone(resident, question), Heard()
-    first = Heard(behind(resident, (other, second, "")))
-    resident.submit(question, first)
-    assert first.ids == alone and second.ids == ids_alone(resident, other)
-    assert max(together) == 2
-    assert sum(isinstance(e, Prompted | Started) for e in first.events) == 2
 
 
 def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_others(

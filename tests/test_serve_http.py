@@ -268,8 +268,10 @@ def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
     schema = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     live.chat("When?", response_format=json_schema(schema))
     flat = {"type": "json_schema", "name": "x", "schema": schema}
-    for format in (flat, {"type": "json_object"}, {"type": "text"}):
-        live.openai().responses.create(model="builtin", input="When?", text={"format": format})
+    formats: list[Any] = [flat, {"type": "json_object"}, {"type": "text"}]
+    for own in formats:
+        done = live.openai().responses.create(model="builtin", input="?", text={"format": own})
+        assert done.text is not None and done.text.to_dict()["format"] == own
     asked = [question.settings.schema for question, _ in live.answers.asked[-4:]]
     assert [json.loads(text or "0") for text in asked] == [schema, schema, {"type": "object"}, 0]
     with pytest.raises(openai.BadRequestError, match="recursion") as caught:
@@ -429,7 +431,8 @@ def test_keys(tmp_path: Path) -> None:
 def test_a_client_that_leaves_ends_its_generation(live: Live, stream: bool) -> None:
     body = {"model": "builtin", "messages": said("for ever"), "stream": stream}
     with pytest.raises(httpx.ReadTimeout if not stream else _Left):
-        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=0.3) as got:
+        patience = httpx.Timeout(60, read=60 if stream else 0.3)
+        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=patience) as got:
             for line in got.iter_lines():
                 if line:
                     raise _Left

@@ -4,7 +4,6 @@ import contextlib
 import io
 import re
 import shlex
-import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -75,30 +74,6 @@ def test_the_folder_answers_as_ngt_ask_does(live: Live) -> None:
     quote = " ".join((done.choices[0].message.content or "").split())
     assert cited["quote"] in quote and cited["quote"] in Path(HARBOUR).read_text("utf-8")
     assert done.usage and done.usage.prompt_tokens > 20
-
-
-def test_requests_at_once_have_the_answers_that_they_have_alone(live: Live) -> None:
-    texts = [f"{word} and the sea" for word in ("Wind", "Rain", "Salt", "Rope", "Nets", "Fog")]
-
-    def ask(text: str, stream: bool) -> str:
-        own: Any = {"model": "builtin", "temperature": 0.7, "seed": 5, "stream": stream}
-        own["messages"] = [{"role": "user", "content": text}]
-        done = live.client.chat.completions.create(**own)
-        if not stream:
-            return done.choices[0].message.content or ""
-        return "".join(chunk.choices[0].delta.content or "" for chunk in done)
-
-    alone = [ask(text, False) for text in texts]
-    found: dict[int, str] = {}
-    threads = [
-        threading.Thread(target=lambda i=i, t=t: found.update({i: ask(t, i % 2 == 0)}))
-        for i, t in enumerate(texts * 2)
-    ]
-    for thread in threads:
-        thread.start()
-    for thread in threads:
-        thread.join()
-    assert [found[i] for i in range(len(threads))] == alone * 2
 
 
 def test_a_conversation_and_a_prompt_that_is_too_long(live: Live) -> None:

@@ -23,7 +23,7 @@ from ngtcli.serve.service import Service
 from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
 from ngtcli.session.runs import read_runs
-from tests.support.browser import Browser, in_browser
+from tests.support.browser import COLOURS, Browser, in_browser
 from tests.support.helpers import ROOT_FOLDER
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 
@@ -313,16 +313,9 @@ def test_no_width_scrolls_sideways(page: tuple[Browser, Answers], width: int) ->
     assert 0 < top < 800  # of 900: the answer is in sight
 
 
-# The least contrast of drafted words on what is behind them, by WCAG 2.2.
+# The least contrast of drafted words on what is behind them.
 CONTRAST = """(() => {
-  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
-  const light = (...colours) => {
-    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
-    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255)
-      .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
-    return .2126 * r + .7152 * g + .0722 * b;
-  };
-  const paper = getComputedStyle(document.body).backgroundColor;
+  const { light, contrast, paper } = colours();
   const stretch = document.querySelector(".stretch"), word = stretch.querySelector("u");
   let least = 99;
   for (const origin of ["own text", "prompt", "pool", "background", "scores", "draft"])
@@ -331,7 +324,7 @@ CONTRAST = """(() => {
       word.dataset.origin = origin;
       const behind = light(paper, getComputedStyle(stretch).backgroundColor);
       const ink = light(getComputedStyle(word).color);
-      least = Math.min(least, (Math.max(ink, behind) + .05) / (Math.min(ink, behind) + .05));
+      least = Math.min(least, contrast(ink, behind));
     }
   return least;
 })()"""
@@ -346,6 +339,6 @@ def test_drafted_words_stand_out_from_every_colour(
     browser.media(prefers_color_scheme=scheme)
     asked_for(browser, "When?")
     browser.wait(lambda: ended(browser) and text(browser, "places"))
-    least = browser.js(CONTRAST)
+    least = browser.js(COLOURS + CONTRAST)
     browser.media()
     assert least >= 4.5

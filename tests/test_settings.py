@@ -202,10 +202,10 @@ def test_valid_yaml_is_read_as_the_safe_loader_reads_it() -> None:
 
 
 @pytest.mark.parametrize("given", [
-    "--top-p 0.5 --temperature 0.7",
-    "--top-p 0.5 --temperature 0",  # as scripts give them together
+    "--set top_p=0.5 --temperature 0.7",
+    "--set top_p=0.5 --temperature 0",  # as scripts give them together
     "--seed 3",  # greedy decoding repeats itself, as was asked for
-    "--set top_k=0 --top-p 1",
+    "--set top_k=0 --set top_p=1",
     "--method trie --set n=9 --set lp=2 --set learn_output=yes --set pool=no",
     "--method none --set n=9 --num-draft 8 --set pool=yes",
     "--json --color never", "--json --json-tokens", "--dry-run --json --temperature 1",

@@ -101,8 +101,10 @@ def test_a_key_or_a_head_decides_what_is_done_and_a_restart_begins_again(tmp_pat
         TableOutput(path, other, COLUMNS)
     with opened(path, {"b": "1"}, other, restart=True) as table:
         assert not table.has("b")
-    assert rows_of(path) == [{"file": "b"}]  # until there is something else
-    with opened(path, {"b": "1"}, other) as table:
+    with opened(path, {"b": "1"}) as table:
+        assert table.has("b")  # all is there until there is something else
+    assert rows_of(path) == [{"file": "b"}]
+    with opened(path, {"b": "1"}, other, restart=True) as table:
         table.put("b", [{"file": "new"}])
     assert rows_of(path) == [{"file": "new"}]
 

@@ -117,24 +117,18 @@ def test_found_are_all_places_in_order_with_what_follows(documents, sequence, le
         for at in range(len(document) - size)
         if document[at : at + size] == sequence
     )
-    rows = built.continuations(built.find(sequence), size, length)
-    assert rows.tolist() == [row + [-1] * (length - len(row)) for row in behind]
+    found, stream = built.find(sequence), built.stream.tolist()
+    rows = [stream[place + size :] for place in built.order[found.start : found.stop].tolist()]
+    assert [row[: row.index(-1)][:length] for row in rows] == behind
 
 
-def test_a_shuffled_order_drafts_what_stands_at_its_places() -> None:
-    """Wrong drafts, but tokens of one document each, as a slice of the stream shows them."""
+def test_a_shuffled_order_drafts_tokens_of_the_stream() -> None:
     built = build(TEXT, 32)
-    hostile = Corpus(built.stream, built.order[::-1].copy(), 32)
-    stream, wrong = built.stream.tolist(), 0
+    hostile, stream, wrong = Corpus(built.stream, built.order[::-1].copy(), 32), built.stream, 0
     for sequence in itertools.product([1, 2, 3, 4, 5, 9], repeat=2):
-        found = hostile.find(sequence)
-        rows = hostile.continuations(found, 2, 10).tolist()
-        places = hostile.order[found.start : found.stop].tolist()
-        for row, place in zip(rows, places, strict=True):
-            behind = [*stream[place + 2 : place + 12], -1]
-            kept = behind[: behind.index(-1)]
-            assert row == kept + [-1] * (10 - len(kept))
-            wrong += stream[place : place + 2] != list(sequence)
+        for _, first, found in hostile.below(hostile.find(sequence), 2):
+            assert first in hostile.order[found.start : found.stop]
+            wrong += stream[first : first + 2].tolist() != list(sequence)
     assert wrong  # the order did mislead
     rng = np.random.default_rng(0)
     for depth in (3, 40):  # also beyond the end of the stream

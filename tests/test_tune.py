@@ -16,7 +16,6 @@ from hypothesis import strategies as st
 
 from ngtcli.cli.notes import pointed
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
@@ -47,7 +46,6 @@ from ngtcli.measure.tune import State, behind, judge, preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
-from ngtcli.system.json_form import to_json
 from tests.support.helpers import END, ngt
 
 # --- the grammar ---
@@ -538,22 +536,6 @@ def test_pipes_csv_and_markdown_hold_every_figure() -> None:
     assert forms.csv().split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
     markdown = forms.markdown()
     assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0\\* | – |" in markdown
-
-
-def test_json_has_the_keys_of_a_sweep_in_their_order() -> None:
-    body = to_json(shown_report(preset="p", method="trie", skipped=(Skipped("a", "empty"),)))
-    assert list(body) == [
-        "kind", "source", "model", "device", "data", "data_sha256", "prompts", "sweep", "rounds",
-        "measured", "planned", "complete", "cells", "skipped", "skipped_cells", "best", "tied",
-        "chosen", "reason", "state", "preset", "method", "command",
-    ]  # fmt: skip
-    assert json.dumps(body["cells"][0]) == (
-        '{"cell": "n=3 lp=2", "values": {"n": 3, "lp": 2}, "rounds": 3, "tokens_per_s": 100,'
-        ' "tokens_per_s_least_and_most": [99, 101], "mean_acceptance_length": 2.0,'
-        ' "trie_build_s": 0.0003, "trie_bytes": 3000, "standing": "chosen"}'
-    )
-    assert body["skipped"] == [{"name": "a", "reason": "empty"}]
-    assert body["skipped_cells"] == [{"values": {"n": 3, "lp": 3}, "reason": "lp is 3 and n is 3"}]
 
 
 # --- the command ---

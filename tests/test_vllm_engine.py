@@ -5,6 +5,7 @@ import os
 import subprocess
 import sys
 from collections.abc import AsyncGenerator, Generator, Iterable, Iterator
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 from unittest.mock import MagicMock
@@ -392,12 +393,12 @@ def test_a_piece_says_whether_its_last_id_is_an_end_token() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="needs /proc")
-def test_children_end_with_a_parent_that_is_killed() -> None:
-    parent = subprocess.Popen(
-        [sys.executable, "-c", _PARENT, keeper.__file__], stdout=subprocess.PIPE, text=True
-    )
+def test_children_end_with_a_parent_that_is_killed(tmp_path: Path) -> None:
+    words = [sys.executable, "-c", _PARENT, keeper.__file__, tmp_path / "telling.py"]
+    parent = subprocess.Popen(words, stdout=subprocess.PIPE, text=True)
     assert parent.stdout is not None
     child, grandchild = map(int, parent.stdout.readline().split())
+    assert parent.stdout.readline() == "the keeper knows both\n"
     assert keeper.runs(child) and keeper.runs(grandchild)
     parent.kill()
     parent.communicate()  # ends when the keeper, which has its stdout, does
@@ -426,7 +427,23 @@ def test_a_child_that_has_just_ended_does_not_end_its_keeper(
 _PARENT = """
 import subprocess, sys, time, runpy
 keeper = runpy.run_path(sys.argv[1])
-kept = keeper["start"]()
+told = f'''
+import runpy, sys
+own = runpy.run_path({sys.argv[1]!r})["main"].__globals__
+look = own["descendants"]
+def telling(parent):
+    found, own["descendants"] = look(parent), look
+    if len(found) > 1:
+        print("the keeper knows both", flush=True)
+    else:
+        own["descendants"] = telling
+    return found
+own["descendants"] = telling
+own["main"](int(sys.argv[1]))
+'''
+with open(sys.argv[2], "w") as file:
+    file.write(told)
+keeper["start"].__globals__["__file__"] = sys.argv[2]
 line = '''
 import subprocess
 sleeping = subprocess.Popen(["sleep", "60"])
@@ -434,10 +451,9 @@ print(sleeping.pid, flush=True)
 sleeping.wait()
 '''
 child = subprocess.Popen([sys.executable, "-c", line], stdout=subprocess.PIPE, text=True)
-grandchild = child.stdout.readline().strip()
-time.sleep(1)  # the keeper has looked
-print(child.pid, grandchild, flush=True)
-time.sleep(60)
+print(child.pid, child.stdout.readline().strip(), flush=True)
+kept = keeper["start"]()
+time.sleep(600)
 """
 
 

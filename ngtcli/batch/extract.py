@@ -147,7 +147,7 @@ class Asking:
         found: dict[str, Row] = {}
         for given in every:  # parts may tell one thing twice
             row = row_of(self.document.name, self._read, given)
-            found.setdefault(dump_json(row["values"], None), row)
+            found.setdefault(_alike(row["values"]), row)
         return [*found.values()]
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
@@ -272,10 +272,19 @@ def merged(rows: Sequence[Mapping[str, Given]]) -> dict[str, Given]:
     found = {}
     for name in rows[0]:
         said = [row[name] for row in rows if row[name].value is not None] or [rows[0][name]]
-        others = {json.dumps(one.value): one.value for one in said}
-        others.pop(json.dumps(said[0].value))
+        others = {_alike(one.value): one.value for one in said}
+        del others[_alike(said[0].value)]
         found[name] = replace(said[0], others=tuple(others.values()))
     return found
+
+
+def _alike(value: Any) -> str:
+    """The same for values of JSON that are equal, as 5 and 5.0 are."""
+
+    def plain(number: str) -> float:
+        return int(float(number)) if float(number).is_integer() else float(number)
+
+    return json.dumps(json.loads(json.dumps(value), parse_float=plain))
 
 
 def members(text: str, at: int = 0) -> Iterator[tuple[str, Any, int, int]]:

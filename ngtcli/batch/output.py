@@ -47,8 +47,8 @@ class DoneLine(Struct, frozen=True, omit_defaults=True):
 class StreamOutput:
     """Writes lines in order, each at once when its turn comes; those before it wait in memory.
 
-    They go to `path`, which is emptied, or with `write` where there is none. `close` it.
-    Raises NgtError for what fails at the file, and what `write` raises.
+    They go to `path`, in the place of what is there, or with `write` where there is none. Raises
+    NgtError for what fails at the file, and what `write` raises. `close` it.
     """
 
     def __init__(self, path: Path | None, write: Callable[[str], object]) -> None:
@@ -57,11 +57,13 @@ class StreamOutput:
         self.close: Callable[[], None] = lambda: None
         if path is not None:
             with errors_named(path, ANOTHER_FILE):
-                file = io.FileIO(path, "w")  # no buffer: closing it writes nothing more
+                file = io.FileIO(path, "a")  # no buffer: closing it writes nothing more
             self._write, self.close = partial(self._write_to, file), file.close
 
     def _write_to(self, file: io.FileIO, text: str) -> None:
         with errors_named(self._path, ANOTHER_FILE):
+            if not self._next and os.path.isfile(file.fileno()):
+                file.truncate(0)
             write_all(file, f"{text}\n".encode())
 
     def put(self, done: DoneLine) -> None:
@@ -80,9 +82,10 @@ class FileOutput:
 
     `head` has SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
     and under "TASK.NAME" how lines are answered, settings and wording. Lines have at most `most`
-    bytes. `done` has what is known of each line that is done, by index, without its text.
-    Raises UsageError where the file is not one that this command wrote, or where another process
-    writes it, or it cannot be opened; NgtError where it cannot be written later. `close` it.
+    bytes. With `restart` the first line takes the place of all there is. `done` has what is known
+    of each line that is done, by index, without its text. Raises UsageError where the file is not
+    one that this command wrote, or where another process writes it, or it cannot be opened;
+    NgtError where it cannot be written later. `close` it.
     """
 
     def __init__(self, path: Path, head: Mapping[str, Any], restart: bool, most: int) -> None:
@@ -91,17 +94,17 @@ class FileOutput:
         self._places: dict[int, list[int]] = {}  # in the journal, of all texts of each line
         self._written = 0  # lines in the file
         self._is_old = False  # a line in the file was run again since
+        self._begins_again = restart
         with ExitStack() as stack, errors_named(path, ANOTHER_FILE, UsageError):
             journal = journal_of(path)
             self._journal = Journal(journal, _BATCH, head, 2 * most + _RECORD, restart)
             stack.callback(self._journal.close)
             self._file = LineFile(self._path, 0o666)
             stack.callback(lambda: self._file.close())
-            if restart:
-                self._file.truncate(0)
             for place, done in self._journal:
                 self._note(place, done)
-            self._check()
+            if not restart:
+                self._check()
             self._append()
             self._open = stack.pop_all()
 
@@ -137,6 +140,9 @@ class FileOutput:
     def put(self, done: DoneLine) -> None:
         """Take a line, which is on disk when this returns. Raises NgtError where it cannot be."""
         with errors_named(self._given, ANOTHER_FILE), process.unbroken():
+            if self._begins_again:  # the file first: after a kill the journal still has all of it
+                self._file.truncate(0)
+                self._begins_again = False
             self._note(self._journal.add(done), done)
             self._is_old |= done.index < self._written
             self._append()

@@ -66,8 +66,9 @@ def check_table(path: Path) -> None:
 class RowsOutput(ABC):
     """Rows of files in a journal, begun with `head`, and what is written of them. `close` it.
 
-    Files are known by the names of their documents. With `restart` none counts as done, and what is
-    there may be written over. Raises UsageError where another process writes it.
+    Files are known by the names of their documents. With `restart` none counts as done, and once
+    there is a row it takes the place of all there is. Raises UsageError where another process
+    writes it.
     """
 
     files: tuple[Path, ...] = ()  # that are written and known before any document is
@@ -196,13 +197,18 @@ class TableOutput(RowsOutput):
         self._path, self._columns, self._flat, self._whole = path, columns, flat, whole
         self.files, self.paths = (path, journal_of(path)), {"": path}
         self._shown = self._new = 0  # files in the table, at least, and done since
-        if restart and path.is_file():  # also where this is killed before there is a row
-            self._add(_Record(written=path.name, sha256=_hash_of(path)))
+        self._old = _hash_of(path) if restart else ""  # of what is to be written over
 
     def expect(self, keys: Mapping[str, str]) -> None:
         super().expect(keys)
         self._check([self._path])
         self._shown = sum(map(self.has, keys))
+
+    def put(self, file: str, rows: Sequence[Row]) -> None:
+        if self._old:  # so that it is known, too, where this is killed before it is written over
+            self._add(_Record(written=self._path.name, sha256=self._old))
+            self._old = ""
+        super().put(file, rows)
 
     def _show(self, file: str) -> None:
         """Write the table where that pays."""

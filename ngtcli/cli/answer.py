@@ -14,7 +14,14 @@ from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request,
 from ngtcli.cli.answering import answerer_of, run
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import OF_SUMMARIES, DocsOption, tasks_of, with_settings
+from ngtcli.cli.options import (
+    OF_SUMMARIES,
+    DocsOption,
+    LimitOption,
+    RestartOption,
+    tasks_of,
+    with_settings,
+)
 from ngtcli.cli.reading import standard_input
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
@@ -27,7 +34,6 @@ PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
 ]
 _PER_FILE = typer.Option("--per-file", help="A summary of each file; -o is a table or FOLDER/.")
-_RESTART = typer.Option("--restart", help="Begin again, over what is in the table or FOLDER/.")
 _EACH = typer.Option("--each", help="Ask of each file by itself; -o is a table or FOLDER/.")
 _REDUCE = typer.Option(
     "--reduce", metavar="QUESTION", help="With --each: ask this once more, over all answers."
@@ -42,7 +48,8 @@ def summarize(
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
     per_file: Annotated[bool, _PER_FILE] = False,
-    restart: Annotated[bool, _RESTART] = False,
+    limit: LimitOption = 0,
+    restart: RestartOption = False,
     *,
     given: AnswerFlags,
 ) -> None:
@@ -54,9 +61,10 @@ def summarize(
     request = _request(flags, given, "summarize")
     hint = "Name a file or a folder, or pipe a text in."
     if per_file or given.folder:
-        _answer_each(request, flags, files or [], hint, restart)
+        _answer_each(request, flags, files or [], hint, restart, limit)
     else:
-        refuse_with("one summary", {"--restart": restart}, "Name a folder: -o FOLDER/")
+        idle = {"--restart": restart, "--limit": limit}
+        refuse_with("one summary", idle, "Name a folder: -o FOLDER/")
         _answer(request, flags, files or [], hint)
 
 
@@ -68,7 +76,8 @@ def ask(
     show_passages: PassagesOption = False,
     each: Annotated[bool, _EACH] = False,
     reduce: Annotated[str | None, _REDUCE] = None,
-    restart: Annotated[bool, _RESTART] = False,
+    limit: LimitOption = 0,
+    restart: RestartOption = False,
     *,
     given: AnswerFlags,
 ) -> None:
@@ -88,9 +97,10 @@ def ask(
     request = _request(flags, given, "ask", question, show_passages)
     if each:
         refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
-        _answer_each(request, flags, docs or [], _DOCUMENTS, restart, over or "")
+        _answer_each(request, flags, docs or [], _DOCUMENTS, restart, limit, over or "")
         return
-    refuse_with("one answer", {"--restart": restart, "--reduce": over}, "Give --each.")
+    idle = {"--restart": restart, "--limit": limit, "--reduce": over}
+    refuse_with("one answer", idle, "Give --each.")
     _answer(request, flags, docs or [], _DOCUMENTS)
 
 
@@ -143,6 +153,7 @@ def _answer_each(
     paths: list[str],
     hint: str,
     restart: bool,
+    limit: int,
     reduce: str = "",
 ) -> None:
     """Check what is asked for, and answer of each document by itself."""
@@ -157,7 +168,7 @@ def _answer_each(
     refuse_with("standard output", idle, "Name a table with -o.")
     check_request(replace(request, out=None), flags)
     check_session(request.settings, Notes().warn)
-    run_per_file(request, paths, hint, restart, reduce)
+    run_per_file(request, paths, hint, restart, limit, reduce)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

@@ -23,7 +23,10 @@ from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.options import (
     IN_OWN_PROCESS,
+    LimitOption,
     PresetOption,
+    RestartOption,
+    SizeOption,
     VerboseOption,
     file_option,
     tasks_of,
@@ -61,14 +64,10 @@ if TYPE_CHECKING:  # it loads numpy
 _OUT = file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
 )
-_SIZE = typer.Option(
-    "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
-)
 _RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
-_RESTART = typer.Option("--restart", help="Start again, over what is in the file.")
 _SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
-_LIMIT = typer.Option("--limit", min=0, help="Only the first N lines; 0: all.")
 GOES_ON = "the same command goes on from there"
+PUT_OUT = "what is done is put out"
 _IDS_SHOWN = 5  # ids that a remark names
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _IN_LINE = "Each has its error in its line"
@@ -81,11 +80,11 @@ class BatchFlags:
 
     output: Annotated[Path | None, _OUT] = None
     preset: PresetOption = None
-    batch_size: Annotated[int, _SIZE] = 0
+    batch_size: SizeOption = 0
     retry_failed: Annotated[bool, _RETRY] = False
-    restart: Annotated[bool, _RESTART] = False
+    restart: RestartOption = False
     shard: Annotated[str, _SHARD] = "1/1"
-    limit: Annotated[int, _LIMIT] = 0
+    limit: LimitOption = 0
     verbose: VerboseOption = False
 
     @property
@@ -194,7 +193,7 @@ class _Batch:
             found = read_lines(stream, name, self._most, self._shard)
             lines = Lines(islice(found, self._given.limit or None), self._most)
             output = stack.enter_context(closing(StreamOutput(out, print_line)))
-            self._answer(lines, None, output, "what is done is put out")
+            self._answer(lines, None, output, PUT_OUT)
         self._run.check_failed(self._run.failed, lines.count, f"{_IN_LINE}.")
 
     def _answer(

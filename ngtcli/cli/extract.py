@@ -3,10 +3,11 @@
 A row a file, answered as a batch is; what is done stands in the table's journal.
 """
 
+import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
-from contextlib import ExitStack, closing
-from dataclasses import dataclass, fields, replace
+from contextlib import closing
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -14,28 +15,30 @@ import typer
 
 from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
 from ngtcli.batch.input import InputLine, Lines
-from ngtcli.batch.output import DoneLine, StreamOutput
 from ngtcli.batch.table import TableOutput
-from ngtcli.cli.answer_request import AnswerRequest
-from ngtcli.cli.batch import GOES_ON, Run
+from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
+from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run
 from ngtcli.cli.checks import refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import (
+    LimitOption,
     PresetOption,
+    RestartOption,
+    SizeOption,
     VerboseOption,
     command_line,
     file_option,
     tasks_of,
     with_settings,
 )
-from ngtcli.cli.output import check_output_files, check_written, print_line, write_page
-from ngtcli.cli.per_file import how, read_each, warn_of
+from ngtcli.cli.output import check_output_files, check_written, write_page
+from ngtcli.cli.per_file import Shown, how, read_each, warn_of
 from ngtcli.config import SETTINGS
 from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN
 from ngtcli.errors import NgtError, UsageError, counted
 from ngtcli.prompt.preset import load_preset
-from ngtcli.render.terminal import visible
+from ngtcli.render.terminal import reveal, visible
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Wants
 from ngtcli.session.question import Question, Tasks
@@ -51,18 +54,12 @@ _SOURCES = typer.Option("--sources", metavar="columns", help="Add place and p to
 _DOUBT = typer.Option("--doubt", min=0.0, max=1.0, help="Name fields whose p is below this.")
 _HTML = file_option("--html", help="Also write a page: the table next to its documents, linked.")
 _DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
-_LIMIT = typer.Option("--limit", min=0, help="Only the first N files; 0: all.")
-_RESTART = typer.Option("--restart", help="Begin again, over what is in the table.")
-_SIZE = typer.Option(
-    "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
-)
 # Settings of other answers, of single ones, and of processes that stay.
 _OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
 _WANTS = Wants(sources=False, probabilities=True)
 _FACTS = ("page", "quote", "p")  # of a value, with --sources columns
 _HINT = "Name files or folders, or pipe a text in."
 _VERSION = 1
-_SHARED = ("html", "dry_run", "verbose")  # flags
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,9 +72,9 @@ class ExtractFlags:
     doubt: Annotated[float, _DOUBT] = 0.0
     html: Annotated[Path | None, _HTML] = None
     dry_run: Annotated[bool, _DRY] = False
-    limit: Annotated[int, _LIMIT] = 0
-    restart: Annotated[bool, _RESTART] = False
-    batch_size: Annotated[int, _SIZE] = 0
+    limit: LimitOption = 0
+    restart: RestartOption = False
+    batch_size: SizeOption = 0
     verbose: VerboseOption = False
 
 
@@ -103,9 +100,7 @@ def extract(
     _check(flags, given, extraction)
     check_session(settings, Notes().warn, dry=given.dry_run)
     command = _Extract(extraction, given)
-    with ExitStack() as stack:
-        if given.output is not None and not given.dry_run:
-            stack.enter_context(closing(command.open(given.output)))
+    with closing(command.opened()):
         command.run(files or [])
 
 
@@ -132,7 +127,7 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
 class _Extract(Lines):
     """One run of the command and its questions, those that follow from an answer first.
 
-    Without a `table` rows go to standard output.
+    `out` is the table, or else standard output.
     """
 
     def __init__(self, extraction: Extraction, given: ExtractFlags) -> None:
@@ -145,16 +140,18 @@ class _Extract(Lines):
         self._request = _as_request(extraction.whole(()), given)
         self._documents: dict[str, Document] = {}
         self._left, self._begun = deque[Document](), list[Asking]()
-        self._taken: list[tuple[Asking, Take, Question]] = []
-        self._made: dict[str, list[Row]] = {}  # where there is no table
+        self._taken: dict[int, tuple[Asking, Take, Question]] = {}  # and not answered
+        self._count = 0  # of questions so far
         self._is_single = False  # text
-        self._stream = StreamOutput(None, self._print)
         self._split: Any = None  # a Task by whose tokenizer texts are split
         self._origins, self._steps = Counter[str](), 0
-        self.table: TableOutput | None = None
+        self._out: TableOutput | Shown = Shown(self._text, keeps=bool(given.html))
 
-    def open(self, path: Path) -> TableOutput:
-        """The table. Raises UsageError, also where a field has the name of another column."""
+    def opened(self) -> TableOutput | Shown:
+        """Where rows go. Raises UsageError, also where a field has the name of another column."""
+        path = self._given.output
+        if path is None:
+            return self._out
         facts = _FACTS if self._given.sources else ()
         columns = [c for n in self._names for c in (n, *(f"{n}.{fact}" for fact in facts))]
         columns = ["file", *columns, *["doubt"] * bool(self._given.doubt)]
@@ -162,21 +159,16 @@ class _Extract(Lines):
             raise UsageError(
                 f"the table has a column {twice} of its own", "Call the field otherwise."
             )
-        self.table = TableOutput(
-            path,
-            how(self._request),
-            columns,
-            flat=self._flat,
-            whole=self._whole,
-            restart=self._given.restart,
+        head, restart = how(self._request), self._given.restart
+        self._out = TableOutput(
+            path, head, columns, flat=self._flat, whole=self._whole, restart=restart
         )
-        return self.table
+        return self._out
 
     def run(self, paths: list[str]) -> None:
         """Make the rows that are not there. Raises NgtError, exit code 7 where files failed."""
-        given, table = self._given, self.table
-        written = (table.files, table.wrote) if table else ()
-        documents, bad = read_each(self._request, paths, _HINT, self._notes, *written)
+        given, out = self._given, self._out
+        documents, bad = read_each(self._request, paths, _HINT, self._notes, out.files, out.wrote)
         documents = documents[: given.limit or None]
         if given.dry_run:
             self._dry_run(documents[0])
@@ -184,12 +176,11 @@ class _Extract(Lines):
         check_written([given.html], hint="Name another file.")
         self._is_single = len(documents) + bad == 1
         self._documents = {document.name: document for document in documents}
-        if table is not None:
-            table.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
-        self._left.extend(d for d in documents if not (table and table.has(d.name)))
+        out.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
+        self._left.extend(d for d in documents if not out.has(d.name))
         self._run.set_total(len(documents), len(self._left), "made before and not again")
-        goes_on = GOES_ON if given.output else "what is done is put out"
-        self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, goes_on)
+        end = GOES_ON if given.output else PUT_OUT
+        self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, end)
         if given.html:
             write_page(self._page(documents), given.html)
         if given.verbose and self._steps:
@@ -211,8 +202,9 @@ class _Extract(Lines):
             return None
         question, take = asking.open.pop(0)
         asking.waiting += 1
-        self._taken.append((asking, take, question))
-        return InputLine(len(self._taken) - 1, len(self._taken), asking.document.name)
+        self._count += 1
+        self._taken[self._count] = asking, take, question
+        return InputLine(self._count, self._count, asking.document.name)
 
     def _next(self) -> Asking | None:
         """What has a question to be taken, begun if need be; what has none is done."""
@@ -230,7 +222,7 @@ class _Extract(Lines):
                 continue
             self._begun.append(asking)
             if not asking.open:
-                self._put(document.name, asking.rows())
+                self._out.put(document.name, asking.rows())
                 self._run.finished(failed=False)
 
     def _parts(self, document: Document) -> "Sequence[Part]":
@@ -248,7 +240,7 @@ class _Extract(Lines):
         return parts
 
     def _deliver(self, outcome: "Outcome") -> bool | None:
-        asking, take, question = self._taken[outcome.key.index]
+        asking, take, question = self._taken.pop(outcome.key.index)
         answer, name = outcome.answer, asking.document.name
         if asking.failed:
             return None
@@ -265,35 +257,25 @@ class _Extract(Lines):
         except NgtError as error:
             asking.failed, asking.open = True, []
             return self._fail(name, error)
-        self._put(name, asking.rows())
+        self._out.put(name, asking.rows())
         return False
 
     # --- what comes of them ---
 
-    def _put(self, name: str, rows: list[Row]) -> None:
-        """Take the rows of a document. Raises NgtError where they cannot be written."""
-        if self.table is not None:
-            self.table.put(name, rows)
-            return
-        self._made[name] = rows
-        if self._is_single:  # its values alone
+    def _text(self, rows: Sequence[Row]) -> str:
+        """What standard output gets of the rows of a file; of a single text its values alone."""
+        self._notes.clear()  # both may be on one terminal
+        lines = [dump_json(self._whole(row), None) for row in rows]
+        if self._is_single:
             values = [row["values"] for row in rows]
-            self._say(name, dump_json(values if self._extraction.form.multi else values[0]))
-        else:
-            self._say(name, "\n".join(dump_json(self._whole(row), None) for row in rows))
-
-    def _say(self, name: str, text: str) -> None:
-        self._stream.put(DoneLine([*self._documents].index(name), text))
+            lines = [dump_json(values if self._extraction.form.multi else values[0])]
+        return "".join(f"{reveal(x) if sys.stdout.isatty() else x}\n" for x in lines)
 
     def _fail(self, name: str, error: NgtError) -> bool:
-        if self.table is None:
-            self._say(name, "")
+        self._notes.clear()
+        if isinstance(self._out, Shown):
+            self._out.show(name, "")
         return warn_of(self._notes, name, error)
-
-    def _print(self, text: str) -> None:
-        self._notes.clear()  # both may be on one terminal
-        if text:
-            print_line(text)
 
     def _whole(self, row: Mapping[str, Any]) -> Row:
         """A row as JSON has it, with the fields that are in doubt."""
@@ -312,10 +294,9 @@ class _Extract(Lines):
     def _page(self, documents: Sequence[Document]) -> str:
         from ngtcli.render.answer_page import table_page  # here: few runs need it
 
-        table, rows = self.table, list[Row]()
-        for name in self._documents:
-            made = table.rows(name) if table and table.has(name) else self._made.get(name, [])
-            for row in map(self._whole, made):
+        rows = list[Row]()
+        for name in filter(self._out.has, self._documents):
+            for row in map(self._whole, self._out.rows(name)):
                 places = {field: first_place(at) for field, at in row["sources"].items()}
                 rows.append({**row, "sources": places})
         title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
@@ -336,6 +317,6 @@ class _Extract(Lines):
 
 def _as_request(question: Question, given: ExtractFlags) -> AnswerRequest:
     """A question as what reads documents, and a dry run, take it."""
-    asked: dict[str, Any] = {f.name: getattr(question, f.name) for f in fields(question)}
-    asked |= {f.name: getattr(given, f.name) for f in fields(given) if f.name in _SHARED}
-    return AnswerRequest(**asked, out=None if given.output is None else str(given.output))
+    out = None if given.output is None else str(given.output)
+    own = AnswerFlags(out=out, html=given.html, dry_run=given.dry_run, verbose=given.verbose)
+    return own.request(question)

@@ -67,6 +67,18 @@ ForceOption = Annotated[
     bool,
     typer.Option("--force", help="Write over a file that ngt did not write, or that was edited."),
 ]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=0, help="Only the first N lines or files; 0: all.")
+]
+RestartOption = Annotated[
+    bool, typer.Option("--restart", help="Begin again, over what is in the file or FOLDER/.")
+]
+SizeOption = Annotated[
+    int,
+    typer.Option(
+        "--batch-size", min=0, max=4096, help="Texts decoded together; 0: as memory allows."
+    ),
+]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
 
 

@@ -20,7 +20,7 @@ from ngtcli.batch.output import DoneLine, StreamOutput
 from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of, print_answer
-from ngtcli.cli.batch import GOES_ON, Run, row_of
+from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run, row_of
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read, check_output_file
@@ -40,17 +40,20 @@ if TYPE_CHECKING:  # it loads numpy
 
 
 def run_per_file(
-    request: AnswerRequest, paths: list[str], hint: str, restart: bool = False, reduce: str = ""
+    request: AnswerRequest, paths: list[str], hint: str, restart: bool, limit: int, reduce: str
 ) -> None:
     """Answer of each document by itself, then, over all answers, `reduce` unless that is "".
+
+    Of the documents the first `limit` count, with 0 all.
 
     Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
     130 when interrupted.
     """
     notes = Notes(request.verbose)
     run = Run(request.settings, 0, notes, "file")
-    with closing(_opened(request, restart)) as written:
+    with closing(_opened(request, restart, keeps=bool(reduce))) as written:
         documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
+        documents = documents[: limit or None]
         own = dump_json(how(request), None)
         written.expect({d.name: key_of(own, d.name, d.sha256) for d in documents})
         read = [document.path for document in documents if document.path]
@@ -66,8 +69,7 @@ def run_per_file(
             return replace(request, loaded=Loaded((documents[line.index],)))
 
         deliver = partial(_deliver, written, notes, len(documents))
-        end = "what is done is put out" if isinstance(written, _Shown) else GOES_ON
-        run.answer(Lines(lines), asked, deliver, end)
+        run.answer(Lines(lines), asked, deliver, GOES_ON if request.out else PUT_OUT)
         if reduce:
             done = [document for document in documents if written.has(document.name)]
             answers = [(d, written.rows(d.name)[0]["answer"]) for d in done]
@@ -76,7 +78,7 @@ def run_per_file(
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 
 
-def _deliver(written: "RowsOutput | _Shown", notes: Notes, count: int, outcome: "Outcome") -> bool:
+def _deliver(written: "RowsOutput | Shown", notes: Notes, count: int, outcome: "Outcome") -> bool:
     """Hand an answer on, or say why there is none; whether it failed.
 
     Raises NgtError where it cannot be written: the next one could not be, either.
@@ -92,8 +94,8 @@ def _deliver(written: "RowsOutput | _Shown", notes: Notes, count: int, outcome: 
         is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
         if error is not outcome.answer and not is_there:
             raise
-        if isinstance(written, _Shown):
-            written.put(name, [{"body": _text(request, name, outcome)}])
+        if isinstance(written, Shown):
+            written.show(name, _text(request, name, outcome))
         return warn_of(notes, name, error)
     if isinstance(written, FolderOutput):
         notes.say(f"{name} ({outcome.key.number} of {count}) → {written.paths[name]}")
@@ -113,11 +115,11 @@ def _is_table(request: AnswerRequest) -> bool:
     return bool(request.output and request.output.suffix and not request.folder)
 
 
-def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
+def _opened(request: AnswerRequest, restart: bool, keeps: bool) -> "RowsOutput | Shown":
     """Where the answers go. Raises UsageError where they cannot go there."""
     out, as_json = request.output, request.json or request.json_tokens
     if out is None:
-        return _Shown()
+        return Shown(lambda rows: str(rows[0]["body"]), keeps)
     if not _is_table(request):
         check_name(out)
         return FolderOutput(out, ".json" if as_json else ".txt", restart)
@@ -128,7 +130,7 @@ def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | _Shown":
     return TableOutput(out, how(request), columns, restart=restart)
 
 
-def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Shown") -> Row:
+def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | Shown") -> Row:
     """What is kept of an answer: as a table has it, or with the `body` that is shown.
 
     Raises NgtError where there is none.
@@ -139,7 +141,7 @@ def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | _Sho
     row: Row = {"file": visible(name), "answer": visible(answer.text.strip())}
     if request.settings.schema or request.settings.schema_multi:
         row = {**row, "answer": json.loads(answer.text)}
-    if isinstance(written, _Shown):
+    if isinstance(written, Shown):
         return {**row, "body": _text(request, name, outcome)}
     if isinstance(written, FolderOutput):
         return {**row, "body": f"{body_of(request, answer)}\n"}
@@ -171,16 +173,19 @@ def _reduce(
     over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
 
 
-class _Shown:
-    """Standard output, in the place of what is written: the bodies, in the order of the files."""
+class Shown:
+    """Standard output in the place of a `RowsOutput`: `text` of rows, in the order of the files.
+
+    The rows are forgotten unless it `keeps` them.
+    """
 
     files: tuple[Path, ...] = ()
     paths: Mapping[str, Path] = {}
 
-    def __init__(self) -> None:
-        self._index: dict[str, int] = {}
-        self._answers: dict[str, Row] = {}
-        self._stream, self._is_first = StreamOutput(None, self._write), True
+    def __init__(self, text: Callable[[Sequence[Any]], str], keeps: bool) -> None:
+        self._text, self._keeps, self._is_first = text, keeps, True
+        self._index, self._rows = dict[str, int](), dict[str, Sequence[Row]]()
+        self._stream = StreamOutput(None, self._write)
 
     def wrote(self, path: str) -> bool:
         return False
@@ -189,15 +194,19 @@ class _Shown:
         self._index = {name: i for i, name in enumerate(keys)}
 
     def has(self, file: str) -> bool:
-        return file in self._answers
+        return file in self._rows
 
     def rows(self, file: str) -> Sequence[Row]:
-        return [self._answers[file]]
+        return self._rows[file]
 
     def put(self, file: str, rows: Sequence[Row]) -> None:
-        if "answer" in rows[0]:
-            self._answers[file] = {"answer": rows[0]["answer"]}
-        self._stream.put(DoneLine(self._index[file], rows[0]["body"]))
+        if self._keeps:
+            self._rows[file] = rows
+        self.show(file, self._text(rows))
+
+    def show(self, file: str, text: str) -> None:
+        """Put out the text of a file, "" for none, when its turn comes."""
+        self._stream.put(DoneLine(self._index[file], text))
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text.removeprefix("\n") if self._is_first else text)

@@ -90,7 +90,13 @@ class Source:
     password: str = ""
     field: str = ""
     ocr: str = "off"
+    ocr_language: str = ""
     on_page: Callable[[], None] = lambda: None
+
+
+def install(extra: str) -> str:
+    """What to do where a package of that extra is missing."""
+    return f"Install it: pip install 'ngtcli[{extra}]'"
 
 
 # A parser of one format. Raises Unreadable; whatever else it raises means a broken file.

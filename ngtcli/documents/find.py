@@ -6,6 +6,8 @@ folders are not followed. It is bounded how many files are listed and how many f
 
 import glob
 import os
+import shutil
+import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, field, replace
@@ -29,7 +31,7 @@ WRITES_OVER = "this command reads it, and would write over it"  # why one is ref
 _SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
 MOST_PICTURES = 100  # that are read without being named, in minutes; guess
 _PICTURES = (
-    "They need the extra ocr (pip install 'ngtcli[ocr]'), and if they are more than"
+    "They need the extra {extra} (pip install 'ngtcli[{extra}]'), and if they are more than"
     f" {MOST_PICTURES}, --set ocr=force."
 )
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
@@ -64,13 +66,25 @@ class Skipped:
 
 
 @cache
-def recognizer() -> str:
-    """What tells the version of what recognizes text; "" where that is not installed."""
-    found = find_spec("rapidocr")
+def recognizer(language: str = "") -> str:
+    """What tells the version of what recognizes text, in a `language`; "" without its package."""
+    package = "tesserocr" if language else "rapidocr"
+    found = find_spec(package)
     if found is None or found.origin is None:
         return ""
     place = Path(found.origin).parents[1]  # looked at here: importlib.metadata takes 20 ms to load
-    return next((path.name for path in place.glob("rapidocr-*.dist-info")), found.origin)
+    version = next((path.name for path in place.glob(f"{package}-*.dist-info")), found.origin)
+    return f"{version} {language} {tessdata()}" if language else version
+
+
+@cache
+def tessdata() -> str:
+    """The folder of Tesseract's languages, by its variable or as it says; "" for none."""
+    folder = os.environ.get("TESSDATA_PREFIX", "")
+    if not folder and (program := shutil.which("tesseract")):
+        done = subprocess.run([program, "--list-langs"], capture_output=True, text=True)
+        folder = "".join(done.stdout.split('"')[1:2])
+    return os.path.abspath(folder) if os.path.isdir(folder) else ""
 
 
 def kinds(skipped: Sequence[Skipped]) -> str:
@@ -146,11 +160,13 @@ class Listing:
         kinds = {real: suffix_of(one.path) for real, one in self.found.items() if not one.outright}
         pictures = {real: kind for real, kind in kinds.items() if kind in PICTURE.suffixes}
         is_read = {"off": 0, "auto": MOST_PICTURES, "force": len(pictures)}[self._settings.ocr]
-        if recognizer() and len(pictures) <= is_read:
+        language = self._settings.ocr_language
+        if recognizer(language) and len(pictures) <= is_read:
             return
         for path, reals in self.named.items():
             for real in filter(pictures.get, reals):
-                name, needs = utf8(self.found[real].path), _PICTURES * (is_read > 0)
+                name, extra = utf8(self.found[real].path), "tesseract" if language else "ocr"
+                needs = _PICTURES.format(extra=extra) * (is_read > 0)
                 self.leave_out(
                     path, Skipped(name, "pictures are not read here", pictures[real], needs)
                 )

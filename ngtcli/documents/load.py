@@ -6,7 +6,6 @@ and reported; only hidden files are skipped silently.
 
 import hashlib
 import os
-import time
 from collections import Counter
 from collections.abc import Callable, Collection, Generator, Iterable, Sequence
 from contextlib import closing, nullcontext
@@ -18,7 +17,6 @@ from typing import IO, TypeVar
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
 from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
-from ngtcli.documents.parsers import INSTALL, INSTALL_OCR
 from ngtcli.documents.read import Documents, Outcome
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.system import store
@@ -28,7 +26,6 @@ from ngtcli.system.store import Kind
 Kept = TypeVar("Kept")
 TOKENS = Kind("tokens", int)  # numbers of them, by text and tokenizer
 _STDIN_NAME = "stdin"
-_INTERVAL_S = 0.3  # between two status lines; guess
 
 
 def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) -> list[str]:
@@ -108,8 +105,8 @@ def load(
     settings = settings or Settings()
     listing = find(paths, settings, written, inside)
     with nullcontext(files) if files else closing(Documents(settings)) as reader:
-        results = reader.read(listing.found.values(), stdin)
-        read = _readable(listing, results, status, lambda _, text: text)
+        results = reader.read(listing.found.values(), stdin, status)
+        read = _readable(listing, results, lambda _, text: text)
     documents = tuple(
         Document(name, text.text, text.about, "" if found.real == STDIN else found.path)
         for name, (found, text) in read
@@ -120,7 +117,6 @@ def load(
 def _readable(
     listing: Listing,
     results: Generator[tuple[Found, Outcome], None, None],
-    status: Callable[[str], None],
     kept: Callable[[Found, Extracted], Kept],
 ) -> Iterable[tuple[str, tuple[Found, Kept]]]:
     """The name of each document and what is `kept` of its text; files of folders may be left out.
@@ -128,7 +124,7 @@ def _readable(
     Raises InputError for one that was named outright, and for a path of which nothing is left.
     """
     read: dict[str, tuple[Found, Kept]] = {}
-    done, told = set[str](), time.monotonic()
+    done = set[str]()
     with closing(results):
         for path, reals in listing.named.items():
             for real in (r for r in reals if r not in done):
@@ -139,22 +135,14 @@ def _readable(
                 elif found.outright:
                     raise result.of(utf8(found.path))
                 else:
-                    needs = result.advice if result.advice in (INSTALL, INSTALL_OCR) else ""
+                    needs = result.advice if result.advice.startswith("Install ") else ""
                     skipped = Skipped(utf8(found.path), str(result), needs=needs)
                     listing.leave_out(path, skipped)
-                if time.monotonic() - told > _INTERVAL_S:
-                    told = time.monotonic()
-                    status(f"Reading the documents: {len(read)} of {len(listing.found)} …")
             if not any(real in read for real in reals):
                 raise listing.nothing(path)
-    return zip(_names([found for found, _ in read.values()]), read.values(), strict=True)
-
-
-def _names(found: Sequence[Found]) -> list[str]:
-    """Distinct names for these documents."""
-    files = [(one.path, one.below) for one in found if one.real != STDIN]
-    names = iter(distinct_names(files, [_STDIN_NAME] if len(files) < len(found) else []))
-    return [_STDIN_NAME if one.real == STDIN else next(names) for one in found]
+    files = [(found.path, found.below) for found, _ in read.values() if found.real != STDIN]
+    names = iter(distinct_names(files, [_STDIN_NAME] * (len(files) < len(read))))
+    return ((_STDIN_NAME if real == STDIN else next(names), one) for real, one in read.items())
 
 
 @dataclass(frozen=True, slots=True)
@@ -207,9 +195,9 @@ def survey(
                    about.dropped, about.warnings, about.recognized)  # fmt: skip
 
     with closing(Documents(settings)) as reader:
-        results = reader.read(listing.found.values(), is_bounded=False)
+        results = reader.read(listing.found.values(), None, status, is_bounded=False)
         try:
-            read = _readable(listing, results, status, row)
+            read = _readable(listing, results, row)
         finally:
             TOKENS.put_many(counted)
     rows = tuple(replace(one, name=name) for name, (_, one) in read)

@@ -22,11 +22,10 @@ from pathlib import Path
 import msgspec
 
 import ngtcli
-from ngtcli.documents.content import MOST_PAGES, About, Extracted, Source
+from ngtcli.documents.content import MOST_PAGES, About, Extracted, Source, install
 from ngtcli.documents.formats import PICTURE, Format
 from ngtcli.documents.text import Unreadable
 
-INSTALL, INSTALL_OCR = (f"Install it: pip install 'ngtcli[{name}]'" for name in ("docs", "ocr"))
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
 _END_S = 0.2  # in which a worker that crashed is gone and its code known; guess
 _REPLY = 64_000_000  # most bytes of a reply's description; guess
@@ -67,12 +66,13 @@ class FailedParser(Unreadable):
 class Parsers:
     """At most `MOST_WORKERS` worker processes; `extract` may be called from many threads.
 
-    A file may take `seconds` of CPU time, and a worker `mb` megabytes of memory.
+    A file may take `seconds` of CPU time, and a worker `mb` megabytes of memory. `tessdata` is the
+    folder of Tesseract's languages.
     """
 
-    def __init__(self, seconds: float, mb: int) -> None:
+    def __init__(self, seconds: float, mb: int, tessdata: str = "") -> None:
         self.size = max(1, min(MOST_WORKERS, os.cpu_count() or 1))
-        self._workers = [_Worker(seconds, mb) for _ in range(self.size)]
+        self._workers = [_Worker(seconds, mb, tessdata) for _ in range(self.size)]
         self._idle: queue.LifoQueue[_Worker] = queue.LifoQueue()
         for worker in self._workers:
             self._idle.put(worker)
@@ -81,21 +81,19 @@ class Parsers:
 
     def extract(self, form: Format, source: Source) -> Extracted:
         """The text of `source`. Raises Unreadable; OSError where no worker can be started."""
+        worker, fresh = self._idle.get(), False
         try:
-            return self._extract(form, source)
-        except FailedParser as failed:
-            if not failed.is_tried_again:
-                raise
-        return self._extract(form, source, fresh=True)
-
-    def _extract(self, form: Format, source: Source, fresh: bool = False) -> Extracted:
-        worker = self._idle.get()
-        try:
-            with self._lock:
-                if self._closed:
-                    raise Unreadable("not read: reading was ended", _AGAIN, lasting=False)
-                worker.get_ready(fresh)
-            return worker.ask(form, source)
+            while True:
+                with self._lock:
+                    if self._closed:
+                        raise Unreadable("not read: reading was ended", _AGAIN, lasting=False)
+                    worker.get_ready(fresh)
+                try:
+                    return worker.ask(form, source)
+                except FailedParser as failed:
+                    if fresh or not failed.is_tried_again:
+                        raise
+                fresh = True
         finally:
             self._idle.put(worker)
 
@@ -113,8 +111,9 @@ class _Worker:
     Its connection is closed with the last reference: a thread may be reading.
     """
 
-    def __init__(self, seconds: float, mb: int) -> None:
+    def __init__(self, seconds: float, mb: int, tessdata: str) -> None:
         self._seconds, self._mb = seconds, mb
+        self._env = _ENV | ({"TESSDATA_PREFIX": tessdata} if tessdata else {})
         self.wall_s = int(_WALL * (seconds + _START_S))  # it may stand still
         self._process: subprocess.Popen[bytes] | None = None
 
@@ -142,7 +141,7 @@ class _Worker:
                 stderr=subprocess.DEVNULL,
                 pass_fds=[theirs.fileno()],
                 cwd=os.sep,
-                env=_ENV | {name: os.environ[name] for name in _KEPT if name in os.environ},
+                env=self._env | {name: os.environ[name] for name in _KEPT if name in os.environ},
                 start_new_session=True,  # without the terminal, into which it could type
             )
 
@@ -157,6 +156,7 @@ class _Worker:
             for _ in range(MOST_PAGES + 1):  # an empty message says that a page is begun
                 if described := self._connection.recv_bytes(_REPLY):
                     break
+                source.on_page()
             text = self._connection.recv_bytes(source.most)
         except BlockingIOError:
             self.kill()
@@ -174,7 +174,7 @@ class _Worker:
         reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
         if reply.error == "missing":
             what = f"{form.what}, which needs the package {reason}"
-            raise Unreadable(what, INSTALL_OCR if form is PICTURE else INSTALL, lasting=False)
+            raise Unreadable(what, install("ocr" if form is PICTURE else "docs"), lasting=False)
         if reply.error == "failed":
             self.kill()  # its memory is fragmented: the next file gets another
             raise FailedParser(reason, advice)

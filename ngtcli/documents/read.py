@@ -4,8 +4,8 @@ import errno
 import hashlib
 import time
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator, Mapping
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor, wait
 from dataclasses import replace
 from itertools import islice
 from pathlib import Path
@@ -14,15 +14,16 @@ from typing import IO
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, VERSION, Entry, known, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
-from ngtcli.documents.find import STDIN, Found, recognizer
+from ngtcli.documents.find import STDIN, Found, recognizer, tessdata
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, counted
 from ngtcli.system.files import key_of, read_bounded, read_stream
 from ngtcli.words import reason_of
 
 Outcome = Extracted | Unreadable  # a file's text, or why it has none
+_INTERVAL_S = 0.3  # between two status lines; guess
 _GROUP = 256  # files of which is asked at once what is known; guess
 _AHEAD = 2  # files a worker that are read before their texts are asked for; guess
 _MARKDOWN = (".md", ".markdown")
@@ -86,12 +87,19 @@ class Documents:
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
-        self._how = key_of(VERSION, settings.field, settings.ocr, recognizer())
-        self._parsers = Parsers(settings.parser_seconds, settings.parser_mb)
+        language = settings.ocr_language
+        self._how = key_of(VERSION, settings.field, settings.ocr, recognizer(language))
+        limits = settings.parser_seconds, settings.parser_mb
+        self._parsers = Parsers(*limits, tessdata() if language else "")
+        self._pages = list[None]()  # those whose text is recognized
         self._threads = ThreadPoolExecutor(self._parsers.size)
 
     def read(
-        self, found: Iterable[Found], stdin: IO[bytes] | None = None, is_bounded: bool = True
+        self,
+        found: Collection[Found],
+        stdin: IO[bytes] | None = None,
+        status: Callable[[str], None] = lambda _: None,
+        is_bounded: bool = True,
     ) -> Generator[tuple[Found, Outcome], None, None]:
         """The text of each file in order, or why it has none; some are read ahead.
 
@@ -99,10 +107,23 @@ class Documents:
         where nothing is piped in. Plain text is not stored: to take it from the store takes as long
         as from its file.
         """
-        reader, rest = Reader(self._settings.max_mb), iter(found)
+        reader, rest, done = Reader(self._settings.max_mb), iter(found), 0
+        said = "", time.monotonic()
+
+        def tell() -> None:
+            """Show how far it is, if that is new and some time has passed."""
+            nonlocal said
+            pages = f", {counted(len(self._pages), 'page')} by OCR" * bool(self._pages)
+            line = f"Reading the documents: {done} of {len(found)}{pages} …"
+            if line != said[0] and time.monotonic() - said[1] > _INTERVAL_S:
+                said = line, time.monotonic()
+                status(line)
+
         while group := list(islice(rest, _GROUP)):
             keys = {one.real: self._key(one) for one in group if not _is_plain(one)}
-            for one, outcome in self._each(group, known(keys), stdin):
+            for one, outcome in self._each(group, known(keys), stdin, tell):
+                done += 1
+                tell()
                 try:
                     if isinstance(outcome, Extracted) and is_bounded:
                         reader.count(len(outcome.text))
@@ -121,11 +142,12 @@ class Documents:
         group: list[Found],
         known: Mapping[str, Entry],
         stdin: IO[bytes] | None,
+        during: Callable[[], None],
     ) -> Iterator[tuple[Found, Outcome]]:
         """What comes of each file in order, and is stored; those that are parsed are read ahead.
 
         What is known, plain text and pipes are read when they are asked for: the first two take no
-        time, and if nobody writes to a pipe, a thread would not end.
+        time, and if nobody writes to a pipe, a thread would not end. `during` is called in between.
         """
         parsed = [o for o in group if o.real not in known and not _is_plain(o) and stamp_of(o.real)]
         threads = (self._threads.submit(self._outcome, one) for one in parsed)
@@ -134,6 +156,8 @@ class Documents:
         try:
             for one in group:
                 if one.real in ahead:
+                    while not wait([waiting[0]], _INTERVAL_S).done:
+                        during()
                     entry, outcome = waiting.popleft().result()
                     waiting.extend(islice(threads, 1))
                 else:
@@ -181,6 +205,8 @@ class Documents:
                 password=settings.password,
                 field=settings.field,
                 ocr=settings.ocr,
+                ocr_language=settings.ocr_language,
+                on_page=lambda: self._pages.append(None),
             )
             text = self._parsers.extract(form, source)
             if entry.stamp != NO_FILE and not text.about.secret:

@@ -68,8 +68,9 @@ def _confine(memory: int) -> None:
     # From where Python and libraries are loaded; of a checkout the package alone.
     package = Path(ngtcli.__file__).parent
     checkout = package.parent if (package.parent / "pyproject.toml").exists() else None
-    libraries = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
-    places = [place for place in (*sys.path, *libraries) if place and place != str(checkout)]
+    named = os.environ.get("LD_LIBRARY_PATH", "").split(os.pathsep)
+    named.append(os.environ.get("TESSDATA_PREFIX", ""))
+    places = [place for place in (*sys.path, *named) if place and place != str(checkout)]
     sandbox.confine([sys.prefix, sys.base_prefix, str(package), *places])
     sys.addaudithook(_refuse)
 

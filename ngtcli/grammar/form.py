@@ -73,7 +73,8 @@ def _form(name: str, value: Any) -> AnswerForm:
             fields = tuple(_field(*one) for one in own.get("properties", {}).items())
             whole = bounded(shape({"items": {"type": "array", "items": own}})) if multi else own
             form = AnswerForm("json", whole, fields, multi)
-    if fault := fault_of(grammar_of(form, ["a"])):
+    has_pattern = name == "regex" or '"pattern"' in str(value)
+    if fault := fault_of(grammar_of(form, ["a"]), by_words=has_pattern):
         raise UsageError(f"{name}: {fault}", "Make it simpler.")
     return form
 

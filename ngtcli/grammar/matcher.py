@@ -6,8 +6,8 @@ allowed exactly where the text may end, whatever the tokenizer says of them.
 """
 
 from collections.abc import Collection
-from functools import lru_cache
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import numpy as np
 import numpy.typing as npt
@@ -137,18 +137,26 @@ def library() -> Any:
     return llguidance
 
 
-@lru_cache(maxsize=4)
+_kept: WeakKeyDictionary[Tokenizer, dict[Any, Any]] = WeakKeyDictionary()
+
+
 def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
-    """llguidance's form of a tokenizer, of at least `size` ids; 60 to 550 ms to make (measured)."""
-    backend = tokenizer.backend
+    """llguidance's form of a tokenizer, of at least `size` ids, which is kept as long as that.
+
+    It takes 60 to 550 ms to make (measured).
+    """
+    kept, key, backend = _kept.setdefault(tokenizer, {}), (size, ends), tokenizer.backend
+    if key in kept:
+        return kept[key]
     fast = getattr(backend, "backend_tokenizer", None)
     if fast is None:
         raise ModelError("no schema with this model: its tokenizer has no fast form", _WITHOUT)
     room = max(size, len(backend))
     try:
-        return library().LLTokenizer(fast.to_str(), n_vocab=room, eos_token=sorted(ends) or None)
+        own = library().LLTokenizer(fast.to_str(), n_vocab=room, eos_token=sorted(ends) or None)
     except ValueError as error:
         raise ModelError(f"no schema with this tokenizer: {_one_line(error)}", _WITHOUT) from None
+    return kept.setdefault(key, own)
 
 
 def _one_line(text: object) -> str:

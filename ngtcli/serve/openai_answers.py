@@ -271,7 +271,7 @@ class ResponseReply(Reply):
             "previous_response_id": None,
             "store": False,
             "temperature": s.temperature,
-            "text": {"format": {"type": "text"}},
+            "text": {"format": {"type": "text"}, **self.asks.text},
             "tool_choice": "none",
             "tools": [],
             "top_p": s.top_p,

@@ -7,7 +7,7 @@ the answer, and passed over where it would not.
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
 
 import msgspec
@@ -106,6 +106,7 @@ class Asks:
     is_stream: bool = True
     with_usage: bool = False
     keeps_all: bool = False
+    text: Mapping[str, Any] = field(default_factory=dict)  # the form of the answer, as it was said
 
 
 def chat(service: Service, body: bytes) -> Asks:
@@ -120,7 +121,7 @@ def response(service: Service, body: bytes) -> Asks:
     said = [_Said("user", form.input)] if isinstance(form.input, str) else form.input
     if form.instructions:
         said = [_Said("system", form.instructions), *said]
-    return _asks(service, form, values, said)
+    return replace(_asks(service, form, values, said), text=data_of(body).get("text") or {})
 
 
 def form_of(kind: type[AnyForm], data: Mapping[str, Any]) -> AnyForm:

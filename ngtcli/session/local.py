@@ -46,8 +46,6 @@ from ngtcli.trie.report import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
-_compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
-
 
 @dataclass(frozen=True, slots=True)
 class Begun:
@@ -71,6 +69,7 @@ class LocalSession(Session):
         self._assistant: AssistantModel | None = None
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
+        self._compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
         compiled.announce(super().status)
         check_drafting(settings)  # before anything is loaded
         use_threads(settings.threads)
@@ -276,7 +275,7 @@ class LocalSession(Session):
         if (form := form_of(self.settings)) is None:
             return None
         text, model = grammar_of(form, [d.text for d in prompt.documents], self.warn), self.model
-        return _compiled(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
+        return self._compiled(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
 
     def documents_trie(
         self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None

@@ -133,8 +133,8 @@ class Journal(Generic[Record]):
 
     The head is written with the first record, and what stands behind the last whole one is cut off.
     Raises UsageError for a journal that another version or program wrote, that was begun with
-    another `head`, or that cannot be opened; with `restart` it is emptied unless another program
-    wrote it. A line has at most `most` bytes.
+    another `head`, or that cannot be opened; with `restart` the first record takes the place of all
+    there is, unless another program wrote it. A line has at most `most` bytes.
     """
 
     def __init__(
@@ -150,7 +150,7 @@ class Journal(Generic[Record]):
             self._file = LineFile(path)
             try:
                 self.begun = self._place_of_records(restart)  # as a place: 0 for an empty file
-                if not self.begun:
+                if not self.begun and not restart:
                     self._file.truncate(0)
             except BaseException:
                 self._file.close()
@@ -183,6 +183,8 @@ class Journal(Generic[Record]):
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         """Each record with its place, without lines that were damaged. Raises UsageError."""
+        if not self.begun:
+            return
         with errors_named(self.path, self._form.hint, UsageError):
             for place, line in self._file.lines(self._most, self.begun):
                 if not line.endswith(b"\n"):  # torn: the last one
@@ -197,6 +199,8 @@ class Journal(Generic[Record]):
 
     def add(self, record: Record) -> int:
         """Write a record to disk; its place. Raises OSError, and then nothing is written."""
+        if not self.begun:
+            self._file.truncate(0)
         head = self._head + b"\n" if not self.begun else b""
         place = self._file.append(head + msgspec.json.encode(record)) + len(head)
         self.begun = self.begun or place
@@ -204,7 +208,7 @@ class Journal(Generic[Record]):
 
     def close(self) -> None:
         """End the lock; an empty file is taken away."""
-        if not self.begun:
+        if not os.fstat(self._file.fileno()).st_size:
             self.path.unlink(missing_ok=True)
         self._file.close()
 

@@ -134,17 +134,6 @@ class Corpus:
             if token != SEPARATOR
         ]
 
-    def continuations(self, found: range, skip: int, length: int) -> Ints:
-        """The `length` tokens after the first `skip` of each place, int32 (len(found), length).
-
-        Beyond a document's end entries are -1. Rows are in ascending order.
-        """
-        places = self.order[found.start : found.stop].astype(np.int64) + skip
-        columns = places[:, None] + np.arange(length)
-        rows = self.stream[np.minimum(columns, len(self.stream) - 1)]
-        ended = np.logical_or.accumulate(rows == SEPARATOR, axis=1)
-        return np.where(ended, np.int32(SEPARATOR), rows)
-
     def most_frequent(self, size: int, most: int) -> list[tuple[list[int], int]]:
         """The `most` most frequent sequences of `size` tokens, as (sequence, count), in order."""
         heap: list[tuple[int, int, list[int], range]] = [(0, 0, [], range(len(self)))]

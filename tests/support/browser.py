@@ -72,6 +72,22 @@ class Page(HTMLParser):
         return [attributes[name] for _, attributes in self.found if name in attributes]
 
 
+# The lightness of colours, one over the other, and the contrast of two, by WCAG 2.2.
+COLOURS = """var colours = () => {
+  const canvas = new OffscreenCanvas(1, 1).getContext("2d", { willReadFrequently: true });
+  const light = (...colours) => {
+    for (const colour of colours) { canvas.fillStyle = colour; canvas.fillRect(0, 0, 1, 1); }
+    const [r, g, b] = [...canvas.getImageData(0, 0, 1, 1).data].map(v => v / 255)
+      .map(v => v <= .04045 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4);
+    return .2126 * r + .7152 * g + .0722 * b;
+  };
+  const contrast = (a, b) => (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+  const paper = getComputedStyle(document.body).backgroundColor;
+  return { light, contrast, paper };
+};
+"""
+
+
 class Browser:
     """One page. `events` has what the page reported: each request, dialog, error.
 

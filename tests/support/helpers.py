@@ -232,6 +232,12 @@ def fill(folder: Path, **files: str | bytes) -> Path:
     return folder
 
 
+def template(name: str) -> str:
+    """A chat template of `tests/files/templates`."""
+    place = ROOT_FOLDER / "tests" / "files" / "templates" / f"{name}.jinja"
+    return place.read_text("utf-8").removesuffix("\n")
+
+
 def changed(folder: Path, **values: Any) -> str:
     """A copy of the built-in model with other values in its config.json."""
     shutil.copytree(BUILTIN_PATH, folder)

@@ -8,36 +8,13 @@ import torch
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AddedToken, GPT2Config, GPT2LMHeadModel, PreTrainedTokenizerFast
 
-from tests.support.helpers import ngt
+from tests.support.helpers import ngt, template
 
-# A user's turn, and what the templates of real models write behind it.
-_TURN = "{%- for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}"
-QWEN = (
-    f"{_TURN}{{% if add_generation_prompt %}}<|im_start|>assistant\n"
-    "{% if enable_thinking is defined and enable_thinking is false %}<think>\n\n</think>\n\n"
-    "{% endif %}{% endif %}"
-)
-DEEPSEEK = (
-    "{% for m in messages %}<|im_start|>{{ m.content.split('</think>')[-1] }}{% endfor %}"
-    "{% if add_generation_prompt %}<|im_end|><think>\n{% endif %}"
-)
-V3 = DEEPSEEK.replace("<think>\n{%", "{{ '<think>' if thinking else '</think>' }}{%")
-OLD_R1 = DEEPSEEK.replace("<think>\n{%", "{%")
-HARMONY = (
-    "<|start|>system<|message|>Reasoning: {{ reasoning_effort | default('medium') }}<|end|>"
-    "{% for m in messages %}<|start|>{{ m.role }}<|message|>{{ m.content }}<|end|>{% endfor %}"
-    "{# <|channel|>analysis, final #}"
-    "{% if add_generation_prompt %}<|start|>assistant{% endif %}"
-)
-GRANITE = (
-    "{% for m in messages %}{{ m.role }}: {{ m.content }}\n{% endfor %}"
-    "{% if thinking %}Write your thoughts after 'Here is my thought process:' and your response"
-    " after 'Here is my response:'.\n{% endif %}assistant: "
-)
+# What the templates of real models write behind a user's turn.
 TEMPLATES = {
-    "qwen": QWEN, "deepseek": DEEPSEEK, "v3.1": V3, "old r1": OLD_R1, "harmony": HARMONY,
-    "granite": GRANITE,
-}  # fmt: skip
+    name: template(name) for name in ("qwen", "deepseek", "v3.1", "old r1", "harmony", "granite")
+}
+QWEN = TEMPLATES["qwen"]
 MARKS = ("<think>", "</think>", "<|start|>", "<|end|>", "<|message|>", "<|channel|>", "<|return|>")
 CONTEXT = 512
 

@@ -33,6 +33,13 @@ ONE_THREAD = {
     "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
 }  # fmt: skip
 _PLACE = "TESTS_FORK_SERVER"  # the variable that names the server's socket
+# A program that is ngt for shells, once the server runs.
+COMMAND = f"""#!{sys.executable}
+import sys
+sys.path.insert(0, {str(ROOT_FOLDER)!r})
+from tests.support.warm import Warm
+sys.exit(Warm(*sys.argv[1:], stdin=0, stdout=1, stderr=2).wait())
+"""
 
 
 class Warm:

@@ -1,5 +1,7 @@
-"""Text that is recognized in the picture of a page by RapidOCR, whose models lie in its package."""
+"""Text that is recognized in the picture of a page, by RapidOCR or by the library of Tesseract."""
 
+from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import replace
 from functools import cache
 from itertools import pairwise
@@ -7,15 +9,15 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-import cv2
 import numpy as np
 import numpy.typing as npt
 import pypdfium2 as pdfium
-import rapidocr
-from rapidocr.main import RapidOCR
 
 from ngtcli.documents.formats.pdf_page import Line
+from ngtcli.documents.text import Unreadable
 
+# By a picture [height, width, 3] and its pixels a point: the lines, and their mean confidence.
+Read = Callable[[npt.NDArray[np.uint8], float], tuple[list[Line], float]]
 LONGEST = 2000  # pixels of a page's longer side: A4 at 171 dpi; with 2600, no more was right
 _DETECTED = 960  # pixels of the side on which lines are looked for; with 2000, no more was right
 _LIKELY = 0.3  # least score of a box with a line; at 0.5 one line alone on a page was missed
@@ -28,30 +30,38 @@ _COLUMN = 8.0  # least width of most lines of a column, in line heights: in tabl
 _FEWEST = 3  # lines of a column; guess
 
 
-def recognized(page: pdfium.PdfPage) -> list[Line]:
-    """The lines in the picture of a page, in reading order, in points; turned pages as upright."""
-    scale = LONGEST / max(page.get_size())
-    picture = page.render(scale=scale).to_numpy()[:, :, :3]
-    lines, sure = _read(picture, scale)
+def recognized(page: pdfium.PdfPage, language: str = "") -> list[Line]:
+    """The lines in the picture of a page, in reading order, in points; turned pages as upright.
+
+    By RapidOCR, or by Tesseract in a language as "deu", or "deu+eng". Raises ImportError without
+    its package, and Unreadable where Tesseract does not have the language.
+    """
+    read, scale = _tesseract(language) if language else _rapidocr(), LONGEST / max(page.get_size())
+    picture = np.ascontiguousarray(page.render(scale=scale).to_numpy()[:, :, :3])
+    lines, sure = read(picture, scale)
     if not lines:
         return []
-    if median(line.height / (line.right - line.left) for line in lines) > _TALL:
+    if not language and median(line.height / (line.right - line.left) for line in lines) > _TALL:
         quarters = 1 if sure > _SURE else 3  # the library has turned the lines of such a page by 1
-        lines, sure = _read(np.ascontiguousarray(np.rot90(picture, quarters)), scale)
+        lines, sure = read(np.ascontiguousarray(np.rot90(picture, quarters)), scale)
     elif sure < _SURE:
-        upside_down = _read(np.ascontiguousarray(picture[::-1, ::-1]), scale)
+        upside_down = read(np.ascontiguousarray(picture[::-1, ::-1]), scale)
         lines, _ = max((lines, sure), upside_down, key=lambda read: read[1])
     usual = median(line.height for line in lines)
     for i, line in enumerate(lines):
         if abs(line.height - usual) < _SAME * usual:
             top = _middle(line) - usual / 2
             lines[i] = replace(line, top=top, bottom=top + usual)
-    return _ordered(lines, usual)
+    return lines if language else _ordered(lines, usual)  # Tesseract has an order of its own
 
 
 @cache
-def _engine() -> RapidOCR:
+def _rapidocr() -> Read:
     """RapidOCR, with one thread: each parser has a processor."""
+    import cv2
+    import rapidocr
+    from rapidocr.main import RapidOCR
+
     cv2.setNumThreads(1)
     models = Path(rapidocr.__file__).parent / "models"  # named: none is looked for on the network
     det, rec = (str(next(models.glob(f"*_{kind}_*.onnx"))) for kind in ("det", "rec"))
@@ -60,20 +70,50 @@ def _engine() -> RapidOCR:
     own |= {"Det.box_thresh": _LIKELY}
     own |= {"Rec.model_path": rec, "Rec.rec_batch_num": 1}  # more take more memory, no less time
     own |= {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
-    return RapidOCR(params=own)
+    engine: Any = RapidOCR(params=own)
+
+    def read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
+        found = engine(picture)
+        if found.txts is None:
+            return [], 0.0
+        boxes = (np.hstack([box.min(axis=0), box.max(axis=0)]) / scale for box in found.boxes)
+        lines = (Line(text, *box.tolist()) for text, box in zip(found.txts, boxes, strict=True))
+        return [line for line in lines if line.right > line.left], float(np.mean(found.scores))
+
+    return read
 
 
-def _read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
-    """The lines of a page, and their mean confidence.
+@cache
+def _tesseract(language: str) -> Read:
+    """Tesseract in that language. Raises Unreadable."""
+    import tesserocr
+    from PIL import Image
 
-    `picture` [height, width, 3] has `scale` pixels a point, of blue, green and red.
-    """
-    read: Any = _engine()(picture)
-    if read.txts is None:
-        return [], 0.0
-    boxes = (np.hstack([box.min(axis=0), box.max(axis=0)]) / scale for box in read.boxes)
-    lines = (Line(text, *box.tolist()) for text, box in zip(read.txts, boxes, strict=True))
-    return [line for line in lines if line.right > line.left], float(np.mean(read.scores))
+    engine = tesserocr.PyTessBaseAPI(init=False)
+    engine.SetVariable("debug_file", "")  # it would write to /dev/null
+    missing = language.split("+")
+    with suppress(RuntimeError):
+        engine.Init(lang=language, psm=tesserocr.PSM.AUTO_OSD)  # how a page is turned, is found too
+        missing = [one for one in missing if one not in engine.GetLoadedLanguages()]
+    if missing:
+        what = f"no text is recognized: Tesseract cannot load the language {missing[0]!r}"
+        advice = "Install Tesseract with it; tesseract --list-langs names those that it has."
+        raise Unreadable(what, advice, lasting=False)
+    level = tesserocr.RIL.TEXTLINE
+
+    def read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
+        engine.SetImage(Image.fromarray(picture))
+        if (layout := engine.AnalyseLayout()) and (quarters := layout.Orientation()[0]):
+            engine.SetImage(Image.fromarray(np.rot90(picture, quarters)))
+        engine.Recognize()
+        lines = [
+            Line(line.GetUTF8Text(level).strip(), *(x / scale for x in line.BoundingBox(level)))
+            for line in tesserocr.iterate_level(engine.GetIterator(), level)
+            if not line.Empty(level)
+        ]
+        return [line for line in lines if line.text], engine.MeanTextConf() / 100
+
+    return read
 
 
 def _middle(line: Line) -> float:

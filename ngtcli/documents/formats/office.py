@@ -172,21 +172,15 @@ def _as_html(root: Any, part: Any) -> Any:
             text = f"[^{_NOTES[node.tag]}{node.get(f'{_W}id')}]"
         elif node.tag == _CHART:
             text = _chart(node, part)
-        elif node.tag == _SYMBOL:  # of a font, by its code in hexadecimal
-            text = _character(node.get(f"{_W}char", "20"))
+        elif node.tag == _SYMBOL:
+            text = ""
+            with suppress(ValueError, OverflowError):  # its code in the font, in hexadecimal
+                text = chr(int(node.get(f"{_W}char", "20"), 16))
         else:
             text = _SIGNS.get(node.tag)
         node.tag = _TAGS.get(node.tag, "span" if in_text else "div")
         node.text = text
     return root
-
-
-def _character(code: str) -> str:
-    """That of a code in hexadecimal; "" for what is none."""
-    try:
-        return chr(int(code, 16))
-    except (ValueError, OverflowError):
-        return ""
 
 
 def _equation(node: Any) -> str:

@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pypdfium2 as pdfium
 
-from ngtcli.documents.content import MOST_PAGES, Extracted, Source, Writer, pages_named
+from ngtcli.documents.content import MOST_PAGES, Extracted, Source, Writer, install, pages_named
 from ngtcli.documents.formats.pdf_layout import Joiner, without_running_lines
 from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
@@ -57,18 +57,20 @@ def _recognized(
         with closing(document[number - 1]) as page:
             if next(page.get_objects(max_depth=1), None) is None:  # it is blank
                 continue
-            try:
-                from ngtcli.documents.formats.ocr import recognized  # here: it takes a second
-            except ImportError:
-                if source.ocr == "force":
-                    raise Unreadable("no text is recognized here", _OCR, lasting=False) from None
-                return {}, _OCR
             source.on_page()
             try:
-                if lines := recognized(page):
+                from ngtcli.documents.formats.ocr import recognized  # here: it takes a second
+
+                if lines := recognized(page, source.ocr_language):
                     found[number] = lines
-            except Exception:  # as for memory
-                if len(numbers) == len(document):
+            except ImportError as error:
+                if source.ocr == "auto" and not source.ocr_language:
+                    return {}, _OCR
+                what = f"no text is recognized here without the package {error.name}"
+                extra = "tesseract" if source.ocr_language else "ocr"
+                raise Unreadable(what, install(extra), lasting=False) from None
+            except Exception as error:  # as for memory
+                if len(numbers) == len(document) or isinstance(error, Unreadable):
                     raise
     return found, _OCR if source.ocr == "off" else _NONE
 

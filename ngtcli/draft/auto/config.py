@@ -40,6 +40,8 @@ class AutoConfig:
     # Observations that the fitted escape probabilities weigh. Swept: -0.17% / +0.15%;
     # +0.10% / -0.04%.
     trust: float = 100.0
+    # Observations that earlier answers of a process weigh at most; guess: 240 answers make fewer.
+    most_observed: float = 20_000.0
     scores_escape: float = 0.7  # of scores before any was observed, as no recording holds scores
     unused_escape: float = 0.999  # of background and scores at order 0, never queried; derived
 

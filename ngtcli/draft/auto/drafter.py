@@ -24,6 +24,7 @@ from ngtcli.draft.auto.config import CONFIG, Options
 from ngtcli.draft.auto.core.blend import HEADS
 from ngtcli.draft.auto.core.growth import Growth, arrange, grow
 from ngtcli.draft.auto.core.sizes import count_accepted
+from ngtcli.draft.auto.core.tables import learn_ranks
 from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
 from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.auto.sources import PoolCounts, Sources
@@ -79,6 +80,7 @@ class Auto(Drafter):
     def reset(self, context: Context) -> None:
         """Start on a new prompt; the answer before it goes to the pool."""
         self.finish()
+        self.tallies.bound()
         self.joint.begin(context)
         if self.policy is not None:
             # Of late steps: passes' seconds and tokens emitted, at first those of a plain one.
@@ -108,7 +110,7 @@ class Auto(Drafter):
         """The likeliest continuations, at most `budget` nodes and no more than pay."""
         self._ids = ids
         (tree,) = self.joint.propose_within([self], [budget])
-        reads_scores = self._growth is not None and self.sources.ranks.vocabulary
+        reads_scores = self._growth is not None and len(self.sources.ranks.tokens)
         self.top_k = CONFIG.ranks_read if reads_scores else 0
         return tree
 
@@ -118,7 +120,8 @@ class Auto(Drafter):
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the model's best tokens after the root and after every node."""
-        self.sources.ranks.learn((self.sources.last, *feedback.tree.tokens), feedback.top)
+        scored = np.array((self.sources.last, *feedback.tree.tokens), np.int32)
+        learn_ranks(scored, feedback.top, self.sources.ranks)
 
     def retract(self, count: int, ids: Sequence[int]) -> None:
         """Forget tokens; they stay in the counts, as the end of a text."""
@@ -144,7 +147,7 @@ class Auto(Drafter):
         Where few nodes paid last they are few; a chain is searched to its end: that costs little.
         """
         self._growth = None
-        if budget < 1 or self.pause.goes_on(self.sources.repeats):
+        if budget < 1 or (self.pause.left and self.pause.goes_on(self.sources.repeats)):
             return 0
         if self.policy is None or self._children == 1:
             return budget
@@ -190,10 +193,10 @@ class Auto(Drafter):
             nodes, parents, probabilities, *_ = self._growth
             count_accepted(nodes, parents, probabilities, new, self.policy.tally)
         self._growth = None
-        self.tallies.recent[:] = 0.0
+        self.tallies.recent.fill(0.0)
         self.sources.learn(new, self.tallies)
-        for use, own in zip(self.sources.guesses.uses, self.tallies.recent[HEADS:], strict=True):
-            use.learn(*own.tolist())
+        for at, use in enumerate(self.sources.guesses.uses, HEADS):
+            use.learn(*self.tallies.recent[at].tolist())
 
 
 class AutoDrafters(Drafters[Auto]):
@@ -291,19 +294,19 @@ class AutoDrafters(Drafters[Auto]):
         Where searching costs something, a sequence of which no nodes pay pauses.
         """
         clock, policy = time.perf_counter(), self.policy
-        bounds = [d.begin(budget) for d, budget in zip(drafters, budgets, strict=True)]
-        if policy is not None:
-            filled = policy.curve.filled
-            bounds = [min(b, filled(n)) if n else 0 for b, n in zip(budgets, bounds, strict=True)]
-        found = {i: drafters[i].search(bound) for i, bound in enumerate(bounds) if bound}
-        rows = len(drafters) + sum(drafter.sure for drafter in drafters)
-        shares, paying = self._share([*found.values()], rows)
-        cheap = policy is not None and policy.drafts_cheaply(len(drafters))
-        trees = [_EMPTY] * len(drafters)
-        for i, nodes, pays in zip(found, shares, paying, strict=True):
-            trees[i] = drafters[i].take(nodes, bounds[i])
+        trees, rows = [_EMPTY] * len(drafters), len(drafters)
+        searched, found = list[tuple[int, int]](), list[Floats]()  # place and bound; probabilities
+        for i, drafter in enumerate(drafters):
+            rows += drafter.sure
+            if bound := drafter.begin(budgets[i]):
+                filled = bound if policy is None else policy.curve.filled(bound)
+                searched.append((i, bound := min(budgets[i], filled)))
+                found.append(drafter.search(bound))
+        for (i, bound), nodes, pays in zip(searched, *self._share(found, rows), strict=True):
+            trees[i] = drafters[i].take(nodes, bound)
             if policy is not None:
-                policy.stand_downs += drafters[i].pause.learn(cheap or pays > 0)
+                pays_off = pays > 0 or policy.drafts_cheaply(len(drafters))
+                policy.stand_downs += drafters[i].pause.learn(pays_off)
         self._drafting_s = time.perf_counter() - clock if found else 0.0
         return trees
 

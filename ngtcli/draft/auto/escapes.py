@@ -85,6 +85,13 @@ class EscapeTallies:
         self.reached[:HEADS] = np.maximum(reached * weight, 1e-3)
         update_escapes(self.arrays)
 
+    def bound(self) -> None:
+        """Let what was observed weigh so much at most that a process which runs on still learns."""
+        most = max(CONFIG.most_observed, self._trust)
+        weight = np.minimum(1.0, most / np.maximum(self.reached, 1e-9))
+        self.predicted *= weight
+        self.reached *= weight
+
     def trust_heads(self) -> None:
         """Believe all that heads guess."""
         self.predicted[HEADS:] = self.reached[HEADS:] = self._trust

@@ -5,10 +5,8 @@ What a head gains decides how often it is asked.
 
 import time
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-import numpy.typing as npt
 
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.core.tables import (
@@ -17,7 +15,6 @@ from ngtcli.draft.auto.core.tables import (
     FIRST_BELOW,
     GuessArrays,
     RankArrays,
-    learn_ranks,
 )
 from ngtcli.draft.auto.policy import Pause, averaged
 from ngtcli.draft.guesses import WIDTH, Guessed, Heads
@@ -27,37 +24,13 @@ from ngtcli.trie.counts import NONE
 _MOST = CONFIG.guess_states
 
 
-class Ranks:
-    """The table for a vocabulary of so many tokens.
-
-    >>> ranks = Ranks(9)
-    >>> ranks.learn([3], np.array([[7, 5]]))
-    >>> ranks.of(3)
-    {7: 1.0, 5: 0.5}
-    """
-
-    def __init__(self, vocabulary: int) -> None:
-        self.arrays = RankArrays(
-            np.zeros((vocabulary, CONFIG.ranks_kept), np.int32),
-            np.zeros((vocabulary, CONFIG.ranks_kept), np.float32),
-            np.zeros((vocabulary, 2), np.float32),
-        )
-
-    @property
-    def vocabulary(self) -> int:
-        """How many tokens it has rows for."""
-        return len(self.arrays.weights)
-
-    def learn(self, tokens: Any, tops: npt.NDArray[np.int64]) -> None:
-        """Learn a row of ids, best first, for each of `tokens`."""
-        learn_ranks(np.asarray(tokens, np.int32), tops, self.arrays)
-
-    def of(self, token: int) -> dict[int, float]:
-        """What may follow `token`, with weights."""
-        row = zip(
-            self.arrays.tokens[token].tolist(), self.arrays.weights[token].tolist(), strict=True
-        )
-        return {successor: weight for successor, weight in row if weight > 0}
+def no_ranks(vocabulary: int) -> RankArrays:
+    """The table for a vocabulary of so many tokens, with nothing learned."""
+    return RankArrays(
+        np.zeros((vocabulary, CONFIG.ranks_kept), np.int32),
+        np.zeros((vocabulary, CONFIG.ranks_kept), np.float32),
+        np.zeros((vocabulary, 2), np.float32),
+    )
 
 
 class HeadUse:
@@ -77,11 +50,6 @@ class HeadUse:
     def report(self) -> HeadReport:
         """What was learned of the head."""
         return HeadReport(self._asks, self._gain, self._first_s)
-
-    @property
-    def gain(self) -> float | None:
-        """Tokens that the head adds in a step in which it is asked; None if not known yet."""
-        return self._gain if self._asks >= CONFIG.guess_trials else None
 
     def wants(self, token_s: float) -> bool:
         """Begin a step; whether to ask. `token_s`: seconds that a token takes, 0.0 if not known."""

@@ -18,7 +18,7 @@ from ngtcli.draft.auto.core.blend import (
 from ngtcli.draft.auto.core.copies import Copies
 from ngtcli.draft.auto.core.learning import learn_output
 from ngtcli.draft.auto.escapes import EscapeTallies
-from ngtcli.draft.auto.guesses import Guesses, Ranks
+from ngtcli.draft.auto.guesses import Guesses, no_ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
@@ -83,7 +83,7 @@ class Sources:
         self.background = background or NOTHING
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self._predicted = _UNPREDICTED
-        self.ranks = Ranks(0)
+        self.ranks = no_ranks(0)
         self.borders = np.zeros(0, np.int64)
         self.guesses, self._alone = Guesses(heads), alone
         self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
@@ -102,7 +102,7 @@ class Sources:
         texts = self._predicted, self.own, self._prompt, self.pool
         tries = tuple([tuple(trie.arrays) for trie in texts])
         background = self.background.nodes, self.background.by_token
-        known = tries, background, tuple(self.ranks.arrays)
+        known = tries, background, tuple(self.ranks)
         return *known, tuple(self.copies.arrays), tuple(self.guesses.arrays)
 
     def start(self, context: Context) -> None:
@@ -118,8 +118,8 @@ class Sources:
             predicted = np.array([*context.ids[-ORDERS:], *context.predicted], np.int32)
             self._predicted = CountTrie(ORDERS)
             self._predicted.extend(predicted)
-        if self.ranks.vocabulary != context.vocabulary:
-            self.ranks = Ranks(context.vocabulary)
+        if len(self.ranks.tokens) != context.vocabulary:
+            self.ranks = no_ranks(context.vocabulary)
         self.match(context.ids)
         end = np.full(min(1, len(predicted)), NONE, np.int32)
         before = np.concatenate([predicted, end, ids])
@@ -159,12 +159,9 @@ class Sources:
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
         self._leave_out()
-        self.drop_guesses()
+        if self.guesses.heads:  # guesses hold for one step
+            self.nodes[HEADS:] = NONE
 
     def take_guesses(self) -> None:
         """Let what the heads guessed after the last token take part."""
         self.nodes[HEADS:, 1] = self.guesses.states
-
-    def drop_guesses(self) -> None:
-        """Guesses hold for one step."""
-        self.nodes[HEADS:] = NONE

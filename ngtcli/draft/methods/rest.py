@@ -26,15 +26,14 @@ What differs:
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-
-import numpy as np
+from heapq import heappop, heappush
 
 from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.options import MethodOptions, check_range, option
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import InputError
 from ngtcli.system.files import DamagedFileError
-from ngtcli.trie.corpus import SEPARATOR, Corpus, Ints
+from ngtcli.trie.corpus import Corpus
 from ngtcli.trie.store import DATASTORE_DEPTH as DEPTH
 from ngtcli.trie.store import load_datastore
 
@@ -83,10 +82,10 @@ class Rest(Drafter):
         found, span = longest_match(self._datastore, ids, options.max_token_span)
         if not found:
             return DraftTree()
-        rows = self._datastore.continuations(found[: options.k], span, options.long)
-        paths = most_frequent(rows, options.choices)
+        found, choices = found[: options.k], options.choices
+        paths = most_frequent(self._datastore, found, span, options.long, choices)
         if options.cut:
-            paths = cut_to_choices(paths, options.choices)
+            paths = cut_to_choices(paths, choices)
         place: dict[Path, int] = {(): -1}  # each path follows its prefix
         kept = list(paths)[:budget]
         for path in kept:
@@ -115,27 +114,23 @@ def longest_match(datastore: Corpus, ids: Sequence[int], longest: int) -> tuple[
     return found, low
 
 
-def most_frequent(rows: Ints, choices: int) -> dict[Path, int]:
-    """The `choices` most frequent prefixes of `rows` with their counts, the most frequent first.
+def most_frequent(
+    datastore: Corpus, found: range, span: int, long: int, choices: int
+) -> dict[Path, int]:
+    """The `choices` most frequent continuations of matches of `span` tokens, with their counts.
 
-    `rows` are int32 (matches, tokens), sorted; -1 ends a row. Ties: the shorter first, then in the
-    order of the rows, so that a prefix precedes its extensions.
-
-    >>> most_frequent(np.array([[1, 2], [1, 3], [1, 3]], np.int32), 2)
-    {(1,): 3, (1, 3): 2}
+    They have `long` tokens at most. The most frequent is first; ties: the shorter, then the one
+    with the smaller ids, so that a prefix precedes its extensions.
     """
-    changed = np.ones(rows.shape, dtype=bool)
-    changed[1:] = np.logical_or.accumulate(rows[1:] != rows[:-1], axis=1)
-    runs = np.flatnonzero(changed.T)  # equal prefixes are adjacent; shorter prefixes first
-    counts = np.diff(runs, append=rows.size)
-    column, row = np.divmod(runs, len(rows))
-    counts[rows[row, column] == SEPARATOR] = 0
-    best = np.argsort(-counts, kind="stable")[:choices]
-    return {
-        tuple(rows[r, : c + 1].tolist()): count
-        for r, c, count in zip(*(a[best].tolist() for a in (row, column, counts)), strict=True)
-        if count
-    }
+    paths: dict[Path, int] = {}
+    waiting: list[tuple[int, int, Path, range]] = [(0, 0, (), found)]  # (-count, tokens, …)
+    while waiting and len(paths) <= choices:
+        count, size, path, places = heappop(waiting)
+        paths[path] = -count
+        for token, _, longer in datastore.below(places, span + size) if size < long else ():
+            heappush(waiting, (-len(longer), size + 1, (*path, token), longer))
+    del paths[()]
+    return paths
 
 
 def cut_to_choices(paths: dict[Path, int], choices: int) -> dict[Path, int]:

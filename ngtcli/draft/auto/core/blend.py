@@ -126,16 +126,15 @@ def named(arrays: Any) -> Any:
 
 
 ROW, ORDER, BUCKET, NODE, SOURCE = range(5)  # columns of `keys`
-SHARE, MASS, TOTAL = range(3)  # columns of `masses`
+SHARE, TOTAL = range(2)  # columns of `masses`
 
 
 class Query(NamedTuple):
     """Room for what predicts the next token, in the order in which it passes probability on.
 
     `keys`, int32 (matches, 5): the row, order and bucket of its escape probability, its node (a
-    token that is copied, the state of a head), and the source that it stands for. `masses`, float64
-    (matches, 3): the probability that it gives away, that which was left to it, and what followed
-    its match in all.
+    token that is copied, the state of a head), and where a token is copied its source. `masses`,
+    float64 (matches, 2): the probability that it gives away, and what followed its match in all.
     """
 
     keys: npt.NDArray[np.int32]
@@ -257,29 +256,28 @@ def match_end(arrays: Any, match_nodes: Any, ids: Any) -> None:
 def query_for(match_nodes: Any) -> Any:
     """Room for all that may be asked of matches."""
     room = match_nodes.size + WAYS
-    return Query(np.empty((room, 5), np.int32), np.empty((room, 3)))
+    return Query(np.empty((room, 5), np.int32), np.empty((room, 2)))
 
 
 @unowned
 def ask(sources: Any, match_nodes: Any, escape: Any, least: float, query: Any) -> Any:
     """List in `query` all that predicts the next token: (how many, the mass that is left).
 
-    First what is copied, then heads, then matches from the longest on; once less than `least` is
-    left at an order, the rest is not asked.
+    First what is copied, then heads, then matches from the longest on. What gives away less than
+    `least` is left out; once less is left at an order, the rest is not asked.
     """
     n, mass = 0, 1.0
     for way in range(WAYS):
         token, source, row, order, bucket = copied(sources, match_nodes, way)
         if token != NONE:
-            mass = _put(query, n, escape, mass, row, order, bucket, token, source, 1.0)
-            n += 1
+            query.keys[n, SOURCE] = source
+            n, mass = _put(query, n, escape, mass, least, row, order, bucket, token, 1.0)
     beside = longest_match(sources, match_nodes) if match_nodes.shape[0] > HEADS else 0
     for row in range(HEADS, match_nodes.shape[0]):
         state, head = match_nodes[row, 1], row - HEADS
         if state != NONE and sources.guesses.weights[head, state, 0] > 0.0:
             bucket = guess_bucket(sources.guesses, head, state)
-            mass = _put(query, n, escape, mass, row, beside, bucket, state, row, 1.0)
-            n += 1
+            n, mass = _put(query, n, escape, mass, least, row, beside, bucket, state, 1.0)
     for order in range(match_nodes.shape[1] - 1, -1, -1):
         if mass < least:
             break
@@ -287,22 +285,23 @@ def ask(sources: Any, match_nodes: Any, escape: Any, least: float, query: Any) -
             node = match_nodes[source, order]
             total, bucket = match_of(sources, node, source, order)
             if total > 0.0:
-                mass = _put(query, n, escape, mass, source, order, bucket, node, source, total)
-                n += 1
+                n, mass = _put(query, n, escape, mass, least, source, order, bucket, node, total)
     return n, mass
 
 
 @njit(inline="always")
 def _put(
-    query: Any, n: int, escape: Any, mass: float, row: int, order: int, bucket: int, node: int,
-    source: int, total: float,
+    query: Any, n: int, escape: Any, mass: float, least: float, row: int, order: int, bucket: int,
+    node: int, total: float,
 ) -> Any:  # fmt: skip
-    """List what is left a mass; what it passes on."""
-    keys, masses, e = query.keys, query.masses, escape[row, order, bucket]
-    keys[n, ROW], keys[n, ORDER], keys[n, BUCKET] = row, order, bucket
-    keys[n, NODE], keys[n, SOURCE] = node, source
-    masses[n, SHARE], masses[n, MASS], masses[n, TOTAL] = mass * (1.0 - e), mass, total
-    return mass * e
+    """List what gives away enough of a mass: (how many are listed, what it passes on)."""
+    keys, e = query.keys, escape[row, order, bucket]
+    share = mass * (1.0 - e)
+    if share >= least:
+        keys[n, ROW], keys[n, ORDER], keys[n, BUCKET], keys[n, NODE] = row, order, bucket, node
+        query.masses[n, SHARE], query.masses[n, TOTAL] = share, total
+        n += 1
+    return n, mass * e
 
 
 @unowned
@@ -316,13 +315,11 @@ def blend(sources: Any, query: Any, n: int, least: float, candidates: Any, numbe
     found, guessing = 0, False
     for i in range(n):
         share, total = query.masses[i, SHARE], query.masses[i, TOTAL]
-        row, node, source = query.keys[i, ROW], query.keys[i, NODE], query.keys[i, SOURCE]
+        row, node = query.keys[i, ROW], query.keys[i, NODE]
         if row >= HEADS:
             guessing = True
-        elif share < least:
-            continue
         elif row >= COPIED:
-            found = _add(node, share, source, candidates, found, number)
+            found = _add(node, share, query.keys[i, SOURCE], candidates, found, number)
         elif row < BACKGROUND:
             found = _add_counts(sources.tries[row], node, query.keys[i, ORDER], share / total,
                                 least, row, candidates, found, number)  # fmt: skip
@@ -336,12 +333,9 @@ def blend(sources: Any, query: Any, n: int, least: float, candidates: Any, numbe
     for i in range(n if guessing else 0):
         row, state, share = query.keys[i, ROW], query.keys[i, NODE], query.masses[i, SHARE]
         if row >= HEADS:
-            guesses = sources.guesses
-            tokens, weights = (
-                guesses.tokens[row - HEADS, state],
-                guesses.weights[row - HEADS, state],
-            )
-            found = _add_row(tokens, weights, share, least, row, candidates, found, number)
+            guesses, head = sources.guesses, row - HEADS
+            found = _add_row(guesses.tokens[head, state], guesses.weights[head, state], share,
+                             least, row, candidates, found, number)  # fmt: skip
     return found
 
 
