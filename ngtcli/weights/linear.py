@@ -25,7 +25,6 @@ from ngtcli.weights.row_product import TOGETHER, row_product
 VERSION = 4  # of what is quantised how; raised where a kept file would differ
 _AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
 _MIDDLE = 8  # the integer that the product of 4 bits takes for zero
-_UNSIGNED = Int8Kernel(False, LARGEST)  # how `row_product` takes inputs
 _alike = dict[tuple[tuple[int, int], Int8Kernel], bool]()  # see `_takes_row`
 _OUTPUTS = 16  # it takes multiples of so many
 
@@ -109,16 +108,15 @@ class Int8Blocks(Storage):
             return False
         if (key := (self.size, self.kernel)) not in _alike:
             row, _alike[key] = torch.linspace(-1, 1, self.size[1])[None], False
-            true = self.kernel.product(self.kernel.quantized(row)[0], self.packed, *self._given)
+            whole, most = self.kernel.quantized(row.div_(3))
+            true = self.kernel.product(whole, self.packed, *self._given).mul_(most)
             with suppress(AttributeError, RuntimeError):
-                found = row_product(_UNSIGNED.quantized(row)[0], self.held, self._given[0])
-                _alike[key] = torch.equal(found, true)
+                _alike[key] = torch.equal(row_product(row, self.held, self._given[0]), true)
         return _alike[key]
 
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
         if len(rows) == 1 and self._takes_row:
-            whole, most = _UNSIGNED.quantized(rows)
-            out = row_product(whole, self.held, self._given[0]).mul_(most)
+            out = row_product(rows.float().contiguous(), self.held, self._given[0])
         else:
             whole, most = self.kernel.quantized(rows)
             out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
