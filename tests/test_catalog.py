@@ -49,11 +49,8 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    path = tmp_path / "docs"
-    path.mkdir()
-    for name in ("people.csv", "people.tsv", "locked.pdf"):
-        (path / name).write_bytes(made.FILES[name]())
-    (path / "notes.md").write_text("# Notes\n\nThe tide came in.\n")
+    files = {name: made.FILES[name]() for name in ("people.csv", "people.tsv", "locked.pdf")}
+    path = fill(tmp_path / "docs", notes_md="# Notes\n\nThe tide came in.\n", **files)
     for one in path.iterdir():
         os.utime(one, (1_000_000_000, 1_000_000_000))
     return path
@@ -122,8 +119,10 @@ def test_texts_behind_a_password_are_not_kept(folder: Path, done: list[str]) -> 
     path.write_bytes(made.pdf(1, password="tide"))
     for _ in range(2):
         (opened,) = load([str(path)], settings=Settings(password="tide")).documents
-        assert "fishermen" in opened.text
+        assert "fishermen of the village" in opened.text and opened.about.secret
     assert done == ["locked.pdf", "pdf"] * 2 and not FILES.each() and not TEXTS.each()
+    with pytest.raises(InputError, match="the password does not open it"):
+        load([str(path)], settings=Settings(password="ebb"))
     with pytest.raises(InputError, match="encrypted"):
         load([str(path)])
 
@@ -187,25 +186,18 @@ def test_texts_that_nobody_asked_for_yet_are_bounded(
         assert len(made_ahead) <= 2 + 2 * files._parsers.size
 
 
-def failing(monkeypatch: pytest.MonkeyPatch, error: Exception) -> list[str]:
-    """Parsers fail at `people.csv`; the list has an item for each time."""
-    times: list[str] = []
-    extract = Parsers.extract
+def test_a_failed_parser_is_tried_again_after_a_day_by_a_process_that_lives_longer(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    tried, extract = list[str](), Parsers.extract
 
     def fail(self, form, source):
         if form.name != "csv":
             return extract(self, form, source)
-        times.append(form.name)
-        raise error
+        tried.append(form.name)
+        raise FailedParser("CSV at which its parser crashed", "It is damaged.")
 
     monkeypatch.setattr(Parsers, "extract", fail)
-    return times
-
-
-def test_a_failed_parser_is_tried_again_after_a_day_by_a_process_that_lives_longer(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    tried = failing(monkeypatch, FailedParser("CSV at which its parser crashed", "It is damaged."))
     files, now = Documents(Settings()), time.time()
 
     def why() -> str:

@@ -14,7 +14,7 @@ from ngtcli.documents.passages import Cutting, passages
 from ngtcli.model_files.checkpoint import tokenizer_key
 from ngtcli.model_files.pretrained import load_tokenizer
 from tests import document_files as made
-from tests.support.helpers import changed, ngt
+from tests.support.helpers import changed, fill, ngt
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
@@ -28,15 +28,10 @@ pytestmark = [
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """What people have in folders."""
     monkeypatch.setattr(catalog, "_RACE_NS", 0)
-    path = tmp_path / "docs"
-    path.mkdir()
-    for name in ("columns.pdf", "orchard.docx", "bus.html", "book.epub", "people.csv", "scan.pdf",
-                 "locked.pdf", "letter.eml"):  # fmt: skip
-        (path / name).write_bytes(made.FILES[name]())
-    (path / "notes.txt").write_text("Plain notes.")
-    (path / "empty.txt").write_text("")
-    (path / "binary.txt").write_bytes(bytes(range(256)) * 20)
-    (path / "picture.gif").write_bytes(b"GIF89a")
+    names = "columns.pdf orchard.docx bus.html book.epub people.csv scan.pdf locked.pdf letter.eml"
+    files = {name: made.FILES[name]() for name in names.split()}
+    path = fill(tmp_path / "docs", notes_txt="Plain notes.", empty_txt="", picture_gif="GIF89a",
+                binary_txt=bytes(range(256)) * 20, **files)  # fmt: skip
     (path / "loop").symlink_to(".")
     os.mkfifo(path / "pipe")
     return path

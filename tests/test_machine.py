@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from ngtcli.errors import ModelError
 from ngtcli.system import machine
@@ -100,6 +101,15 @@ def test_free_memory_is_that_of_the_control_group_and_those_around_it(
     assert machine.free_memory("cpu") == free
     (tmp_path / "meminfo").unlink()
     assert machine.free_memory("cpu") is None
+
+
+def test_memory_that_torch_keeps_for_tensors_of_a_gpu_is_free(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    figures = {"memory_reserved": 700, "memory_allocated": 200, "mem_get_info": (1000, 9000)}
+    for name, figure in figures.items():
+        monkeypatch.setattr(torch.cuda, name, lambda on, figure=figure: figure)
+    assert machine.free_memory("cuda:0") == 1500
 
 
 def test_a_device_that_is_not_here_is_refused() -> None:

@@ -5,9 +5,9 @@ import os
 import shutil
 import subprocess
 import sys
-import threading
 from collections.abc import Callable
 from pathlib import Path
+from queue import Queue
 
 import pytest
 
@@ -220,23 +220,18 @@ def test_the_folder_of_languages_is_named_by_a_variable_or_by_tesseract(
 def test_pages_are_counted_while_they_are_recognized(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    seen, said = threading.Event(), list[str]()
+    told: Queue[str] = Queue()
 
     def extract(self: Parsers, form: object, source: Source) -> Extracted:
         source.on_page()
         source.on_page()
-        assert seen.wait(60)
+        while told.get(timeout=60) != "Reading the documents: 0 of 1, 2 pages by OCR …":
+            pass
         return Extracted("Invoice 1001")
-
-    def status(line: str) -> None:
-        said.append(line)
-        if "pages" in line:
-            seen.set()
 
     monkeypatch.setattr(Parsers, "extract", extract)
     (tmp_path / "page.pdf").write_bytes(b"%PDF-")
-    load([str(tmp_path / "page.pdf")], status=status)
-    assert "Reading the documents: 0 of 1, 2 pages by OCR …" in said
+    assert load([str(tmp_path)], status=told.put).documents[0].text == "Invoice 1001"
 
 
 HUGE = b"BM" + bytes(12) + b"\x28\0\0\0" + b"\x30\x75\0\0" * 2 + b"\1\0\x18\0" + bytes(24)  # 900 MP

@@ -3,18 +3,14 @@
 import cProfile
 import io
 from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from reportlab.pdfgen.canvas import Canvas
 
-from ngtcli.config import Settings
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats.pdf_layout import without_running_lines
 from ngtcli.documents.formats.pdf_page import Line
-from ngtcli.documents.load import load
 from ngtcli.documents.worker import parse
-from ngtcli.errors import InputError
 from tests import document_files as made
 
 SIDE = 800  # points of the pages that are drawn here
@@ -194,14 +190,3 @@ def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are(
     assert kept[4:] == [page[1:] for page in pages[2:]]
     only = [[], [], ["Varn", "Text of Lund.", "1"], []]
     assert running_lines(*only) == (only, 0)
-
-
-@pytest.mark.usefixtures("kept_workers")
-def test_a_password_opens_and_a_wrong_one_does_not(tmp_path: Path) -> None:
-    path = tmp_path / "locked.pdf"
-    path.write_bytes(made.FILES["locked.pdf"]())
-    opened = load([str(path)], settings=Settings(password="tide"))
-    assert "fishermen of the village" in opened.documents[0].text
-    assert opened.documents[0].about.secret
-    with pytest.raises(InputError, match="the password does not open it"):
-        load([str(path)], settings=Settings(password="ebb"))

@@ -15,6 +15,7 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import InputError
 from ngtcli.system.json_form import to_json
+from tests.support.helpers import fill
 
 MANY = Loaded(
     (),
@@ -54,12 +55,8 @@ def test_with_verbose_each_has_its_line_and_json_names_each_once(
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "home"))
-    notes = tmp_path / "notes"
-    notes.mkdir()
-    (notes / "a.txt").write_text("The harbour opened in 1932. It is deep.")
-    (notes / "b.txt").write_text("")
-    (notes / "c.gif").write_text("%GIF")
-    return str(notes)
+    text = "The harbour opened in 1932. It is deep."
+    return str(fill(tmp_path / "notes", a_txt=text, b_txt="", c_gif="%GIF"))
 
 
 @pytest.mark.parametrize("command", [

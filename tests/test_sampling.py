@@ -6,7 +6,6 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -24,11 +23,9 @@ from ngtcli.config import Settings
 from ngtcli.decode import sampling as keyed_draw
 from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.sampling import BLOCK, Sampler, draw, keys_of
-from ngtcli.decode.scores import as_guesses, best_tokens, highest, likeliest, same_scores
+from ngtcli.decode.scores import best_tokens, highest
 from ngtcli.draft.tree import DraftTree
-from ngtcli.measure import precision
 from tests.support.tiny_models import distribution, make_target, prompts
-from tests.support.without_float64 import NoFloat64
 
 pytestmark = pytest.mark.numeric
 
@@ -185,25 +182,6 @@ def test_penalties_are_the_same_whatever_was_committed(
             found = sampler._spoken.penalize(scores[None], [*parts])
         assert torch.allclose(found, wanted, atol=1e-6)
     assert sampler.choose(scores, said[at:]) == int(wanted[0].argmax())
-
-
-def test_scores_of_a_device_without_float64_are_as_on_a_cpu(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    rows = torch.randn(3, 400)
-    there = NoFloat64(rows)
-    for other in (rows, rows + 1.0):
-        assert same_scores(list(there), list(NoFloat64(other)), True) == torch.equal(rows, other)
-    mine, true = (as_guesses(*likeliest(one)) for one in (there, rows))
-    assert np.array_equal(mine.tokens, true.tokens)
-    assert np.array_equal(mine.probabilities, true.probabilities)
-    losses = []
-    for kind in (torch.Tensor.clone, NoFloat64):
-        parts = [(kind(rows.log_softmax(-1)), kind(torch.tensor([5, 6, 7])))]
-        monkeypatch.setattr(precision, "distributions", lambda *_, parts=parts: iter(parts))
-        passage = precision.Passage((4, 5, 6, 7), 1)
-        losses.append(precision.score(make_target(), [passage], "float32").loss)
-    assert losses[0] == losses[1] > 0
 
 
 @pytest.mark.parametrize("warped", [Settings(), Settings(temperature=0.9, top_p=0.9)])

@@ -103,25 +103,6 @@ def test_most_frequent() -> None:
     assert corpus.most_frequent(2, 2) == [([1, 2], 2), ([2, 1], 2)]
 
 
-@settings(max_examples=100, deadline=None)
-@given(
-    st.lists(st.lists(st.integers(0, 1), max_size=50), max_size=3),
-    st.lists(st.integers(0, 1), min_size=1, max_size=16), st.integers(1, 10),
-)  # fmt: skip
-def test_found_are_all_places_in_order_with_what_follows(documents, sequence, length) -> None:
-    built = build(documents, 32)
-    size = len(sequence)
-    behind = sorted(
-        document[at + size :][:length]
-        for document in documents
-        for at in range(len(document) - size)
-        if document[at : at + size] == sequence
-    )
-    found, stream = built.find(sequence), built.stream.tolist()
-    rows = [stream[place + size :] for place in built.order[found.start : found.stop].tolist()]
-    assert [row[: row.index(-1)][:length] for row in rows] == behind
-
-
 def test_a_shuffled_order_drafts_tokens_of_the_stream() -> None:
     built = build(TEXT, 32)
     hostile, stream, wrong = Corpus(built.stream, built.order[::-1].copy(), 32), built.stream, 0

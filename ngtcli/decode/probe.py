@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from ngtcli.decode.kernels import use_few_kernels
 from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES, Way
@@ -96,6 +97,7 @@ def target_model(
         return find_way(model)
 
     use_whole_vectors(hf)
+    use_few_kernels(hf)
     model = TargetModel(hf, tokenizer, name)
     slides = _PROVEN.get(model.config.model_type)
     windows = window_numbers(model.config) and not slides

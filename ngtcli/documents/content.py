@@ -13,6 +13,7 @@ BETWEEN_CELLS = " | "  # of a table's row
 Cell = str | Iterable[str]  # of a table: its lines, or the only one
 _HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)  # of Markdown
 MOST_PAGES = 1000  # of a file whose text is recognized; guess
+INSTALL = "Install it: pip install 'ngtcli[{}]'"  # where a package of that extra is missing
 _MOST = 10_000_000  # largest page number or count taken from a parser; guess
 
 
@@ -92,11 +93,6 @@ class Source:
     ocr: str = "off"
     ocr_language: str = ""
     on_page: Callable[[], None] = lambda: None
-
-
-def install(extra: str) -> str:
-    """What to do where a package of that extra is missing."""
-    return f"Install it: pip install 'ngtcli[{extra}]'"
 
 
 # A parser of one format. Raises Unreadable; whatever else it raises means a broken file.

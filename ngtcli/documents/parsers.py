@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 import ngtcli
-from ngtcli.documents.content import MOST_PAGES, About, Extracted, Source, install
+from ngtcli.documents.content import INSTALL, MOST_PAGES, About, Extracted, Source
 from ngtcli.documents.formats import PICTURE, Format
 from ngtcli.documents.text import Unreadable
 
@@ -174,7 +174,8 @@ class _Worker:
         reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
         if reply.error == "missing":
             what = f"{form.what}, which needs the package {reason}"
-            raise Unreadable(what, install("ocr" if form is PICTURE else "docs"), lasting=False)
+            extra = "ocr" if form is PICTURE else "docs"
+            raise Unreadable(what, INSTALL.format(extra), lasting=False)
         if reply.error == "failed":
             self.kill()  # its memory is fragmented: the next file gets another
             raise FailedParser(reason, advice)

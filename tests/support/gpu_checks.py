@@ -8,18 +8,22 @@ from collections.abc import Sequence
 from copy import deepcopy
 from functools import partial
 from typing import Any
+from unittest.mock import patch
 
+import pytest
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention
+from ngtcli.decode import attention, captured
 from ngtcli.decode.exactness import ExactRows
+from ngtcli.decode.load import Tell, Wanted, load_model, prepared
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
-from ngtcli.decode.scores import same_scores
+from ngtcli.decode.scores import as_guesses, likeliest, same_scores
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.steps import Limits
+from ngtcli.measure import precision
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import VOCABULARY, FakeBackend
 from tests.support.tiny_models import (
@@ -123,6 +127,34 @@ def a_step_has_one_copy_each_way(device: str) -> None:
             assert len(numbers) > 5 and max(numbers) <= limit, (sampling, kind, max(numbers))
 
 
+def what_waits_for_the_device_begins_no_capture(device: str) -> None:
+    """A capture that must fail would leave torch's allocator as it is within one."""
+    scores = torch.rand(3, 4, device=device)
+    at, one = torch.ones(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
+    looks = (lambda: bool(scores.sum() > 0), lambda: scores[scores[:, 0] > 0], scores.nonzero)
+    for look in (*looks, scores.cpu):
+        with captured._NoCopies():  # type: ignore[no-untyped-call]
+            scores[0].exp().index_copy_(0, at, one)
+            with pytest.raises(RuntimeError, match="waits for what the GPU computes"):
+                look()
+
+
+def scores_are_compared_as_on_the_cpu(device: str) -> None:
+    rows, ids = torch.randn(3, 400), torch.tensor([5, 6, 7])
+    for other in (rows, rows + 1.0):
+        found = same_scores(list(rows.to(device)), list(other.to(device)), True)
+        assert found == torch.equal(rows, other)
+    mine, true = (as_guesses(*likeliest(one)) for one in (rows.to(device), rows))
+    assert mine.tokens.tolist() == true.tokens.tolist()
+    assert mine.probabilities.tolist() == true.probabilities.tolist()
+    losses, passage = list[float](), precision.Passage((4, 5, 6, 7), 1)
+    for on_ in ("cpu", device):
+        parts = [(rows.log_softmax(-1).to(on_), ids.to(on_))]
+        with patch.object(precision, "distributions", lambda *_, parts=parts: iter(parts)):
+            losses.append(precision.score(make_target(), [passage], "float32").loss)
+    assert losses[0] == losses[1] > 0
+
+
 def exact_passes_have_the_tokens_of_plain_ones(device: str) -> None:
     """In bfloat16, drafted or not."""
     hf = make_hf("llama").to(torch.bfloat16).to(device)
@@ -184,6 +216,48 @@ def long_prompts_are_read_apart(device: str) -> None:
             model.keep([0])
         found.append(torch.cat(scores))
     assert models[0].passes.captured and same_scores(list(found[0]), found[1], exact=False)
+
+
+def layers_take_few_kernels(device: str) -> None:
+    """In passes over a tree whose scores are those of the CPU, which has the model's own layers."""
+    families = {"llama": 22, "mistral-sliding": 22, "qwen2": 22, "qwen3": 24, "gemma3-sliding": 45}
+    for family, most in families.items():
+        for dtype in (torch.float32, torch.bfloat16):
+            launches = []
+            for layers in (2, 4):
+                hf = make_hf(family, num_hidden_layers=layers).to(dtype)
+                with torch.no_grad():  # of norms and biases
+                    for weight in (one for one in hf.parameters() if one.ndim == 1):
+                        weight.add_(torch.rand_like(weight))
+                here, scores = deepcopy(hf).to(device), list[torch.Tensor]()
+                for one in (hf, here):
+                    model = prepared(one, Tokenizer(FakeBackend()), family)
+                    model.start(60)
+                    model.prefill([*range(2, 32)])
+                    pretended.counts.clear()
+                    scores.append(model.forward(5, a_tree(7)).cpu())
+                launches.append(pretended.total("launch"))
+                assert same_scores(list(scores[1]), scores[0], exact=dtype == torch.float32)
+            assert launches[1] - launches[0] <= 2 * most, (family, launches)
+
+
+def layers_on_two_devices_give_the_cpus_tokens(device: str) -> None:
+    """The second half of them on "mps", as accelerate would put them on a second GPU."""
+
+    def placed(hf: Any, *_: object) -> dict[str, str]:
+        count, first = len(hf.model.layers), f"{device}:0"
+        parts = [f"model.{name}" for name, _ in hf.model.named_children() if name != "layers"]
+        layers = {f"model.layers.{i}": first if 2 * i < count else "mps" for i in range(count)}
+        return dict.fromkeys([*parts, "lm_head"], first) | layers
+
+    wanted, said = Wanted("builtin", device, "float32", device_map="auto"), list[str]()
+    with patch("transformers.modeling_utils._get_device_map", placed):
+        model = load_model(wanted, Tell(said.append))
+    assert {one.device.type for one in model.hf.parameters()} == {device, "mps"}
+    cpu, text = load_model(Wanted("builtin", "cpu", "float32", packed=False)), [5, 6, 7, 8, 9] * 6
+    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), text, max_tokens=24)
+    assert drafted.output == plain(cpu, text, max_tokens=24)
+    assert drafted.statistics.accepted_tokens > 9 and said[0].endswith("on mps")
 
 
 def check(name: str, device: str) -> None:

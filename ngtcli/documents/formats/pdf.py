@@ -6,7 +6,7 @@ from contextlib import closing
 
 import pypdfium2 as pdfium
 
-from ngtcli.documents.content import MOST_PAGES, Extracted, Source, Writer, install, pages_named
+from ngtcli.documents.content import INSTALL, MOST_PAGES, Extracted, Source, Writer, pages_named
 from ngtcli.documents.formats.pdf_layout import Joiner, without_running_lines
 from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
 from ngtcli.documents.text import Unreadable
@@ -68,7 +68,7 @@ def _recognized(
                     return {}, _OCR
                 what = f"no text is recognized here without the package {error.name}"
                 extra = "tesseract" if source.ocr_language else "ocr"
-                raise Unreadable(what, install(extra), lasting=False) from None
+                raise Unreadable(what, INSTALL.format(extra), lasting=False) from None
             except Exception as error:  # as for memory
                 if len(numbers) == len(document) or isinstance(error, Unreadable):
                     raise

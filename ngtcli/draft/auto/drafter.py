@@ -160,14 +160,11 @@ class Auto(Drafter):
             token_s = self._pace_s / self._pace_tokens if self.policy is not None else 0.0
             guesses.begin(self._ids, token_s)
             self.sources.take_guesses()
-        return self._grow(budget).probabilities
-
-    def _grow(self, budget: int) -> Growth:
         escapes, children = self.tallies.escape, self._children
         least = self._last * CONFIG.floor_share if children > 1 else 0.0
         arrays, nodes = self.sources.arrays, self.sources.nodes
         self._growth = Growth(*grow(arrays, nodes, escapes, budget, least, children))
-        return self._growth
+        return self._growth.probabilities
 
     def take(self, nodes: int, budget: int) -> DraftTree:
         """The tree of the first `nodes` of those that the last search, for `budget`, found."""

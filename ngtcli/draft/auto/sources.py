@@ -68,7 +68,7 @@ class Sources:
     those that join since. `copies` has the text and the places in it. `nodes`, int32 (HEADS +
     heads, ORDERS), are the matches of the text's last tokens, as `advance` has them, and the place
     that is copied; `last` is the last of these tokens. `guesses` are those of `heads` in this step;
-    `alone`: nothing else is matched.
+    `alone`: nothing else is matched. `arrays` are all of these for compiled code, by SOURCES.
     """
 
     def __init__(
@@ -96,9 +96,7 @@ class Sources:
         matches = ((self.own, self.nodes[OWN, _RUN]), (self._prompt, self.nodes[PROMPT, _RUN]))
         return any(n != NONE and trie.arrays.counts[n, FOLLOWED] > 0 for trie, n in matches)
 
-    @property
-    def arrays(self) -> PlainArrays:
-        """For compiled code, by SOURCES; others after anything was learned."""
+    def _gathered(self) -> PlainArrays:
         texts = self._predicted, self.own, self._prompt, self.pool
         tries = tuple([tuple(trie.arrays) for trie in texts])
         background = self.background.nodes, self.background.by_token
@@ -120,11 +118,11 @@ class Sources:
             self._predicted.extend(predicted)
         if len(self.ranks.tokens) != context.vocabulary:
             self.ranks = no_ranks(context.vocabulary)
-        self.match(context.ids)
         end = np.full(min(1, len(predicted)), NONE, np.int32)
         before = np.concatenate([predicted, end, ids])
         self.copies.start(before, self.nodes[COPIED], len(predicted))
-        self._leave_out()
+        self.arrays = self._gathered()
+        self.match(context.ids)
 
     def prefer_first(self) -> None:
         """Of what followed equally often in the prompt, take what stands first for likelier."""
@@ -154,8 +152,9 @@ class Sources:
         own = self.own
         own.reserve(len(tokens))
         self.copies.reserve(len(tokens))
-        arrays, nodes = self.arrays, self.nodes
-        own.used = learn_output(arrays, nodes, tokens, tallies.arrays, own.open_nodes, own.used)
+        arrays = self.arrays = self._gathered()  # making room may have replaced some
+        counted = own.open_nodes, own.used
+        own.used = learn_output(arrays, self.nodes, tokens, tallies.arrays, *counted)
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
         self._leave_out()

@@ -1,0 +1,122 @@
+"""Parts of a `transformers` model that a GPU computes by fewer kernels.
+
+A pass over a draft tree has few rows: many of its kernels take little longer than their start. In
+half precision these round less often than those they replace.
+"""
+
+import inspect
+from functools import partial
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn.functional import rms_norm
+from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
+from transformers.models.llama.modeling_llama import rotate_half
+
+from ngtcli.decode.attention import NAME
+from ngtcli.decode.scores import same_scores
+from ngtcli.weights.trials import places_of
+
+# Families whose attentions do no more than Llama's, but that some norm queries and keys.
+_FAMILIES = ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe")
+
+
+class OneNorm(nn.RMSNorm):
+    """An RMS norm by torch's own kernel, in the dtype of its weight; `transformers` takes eight."""
+
+    def forward(self, given: Tensor) -> Tensor:
+        """The rows (…, size), normed, in their dtype."""
+        return super().forward(given.to(self.weight.dtype)).to(given.dtype)
+
+
+class JoinedAttention(nn.Module):
+    """An attention with one product for queries, keys and values, whose positions come at once."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.config, self.layer_idx, self.is_causal = own.config, own.layer_idx, own.is_causal
+        self.num_key_value_groups, self.scaling = own.num_key_value_groups, own.scaling
+        parts = own.q_proj, own.k_proj, own.v_proj
+        outputs = [one.out_features for one in parts]
+        self.size, self.heads = own.head_dim, [count // own.head_dim for count in outputs]
+        self.qkv_proj = nn.Linear(own.q_proj.in_features, sum(outputs), device="meta")
+        for name in ("weight", "bias"):
+            every = [getattr(one, name) for one in parts]
+            whole = None if every[0] is None else nn.Parameter(torch.cat(every), False)
+            setattr(self.qkv_proj, name, whole)
+        self.o_proj, self.norm = own.o_proj, getattr(own, "q_norm", None)
+        if self.norm is not None:
+            norms = zip((own.q_norm, own.k_norm), self.heads, strict=False)
+            self.scale = torch.cat([norm.weight.expand(count, -1) for norm, count in norms])
+
+    def forward(
+        self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None = None, past_key_values: Any = None, **more: Any,
+    ) -> tuple[Tensor, Any]:  # fmt: skip
+        """As `transformers`' attentions."""
+        *both, of_values = self.heads
+        every = self.qkv_proj(hidden_states).unflatten(-1, (-1, self.size))
+        turned, value = every[:, :, :-of_values], every[:, :, -of_values:].transpose(1, 2)
+        if self.norm is not None:  # values are normed with them: a part would be copied before
+            normed = rms_norm(every, (self.size,), None, self.norm.variance_epsilon)
+            turned = normed[:, :, :-of_values] * self.scale
+        cos, sin = (one[:, :, None] for one in position_embeddings)
+        query, key = (turned * cos + rotate_half(turned) * sin).transpose(1, 2).split(both, 1)
+        if past_key_values is not None:
+            key, value = past_key_values.update(key, value, self.layer_idx)
+        attend, given = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation], (query, key)
+        out, weights = attend(self, *given, value, attention_mask, scaling=self.scaling, **more)
+        return self.o_proj(out.flatten(2)), weights
+
+
+@torch.no_grad()
+def use_few_kernels(hf: Any) -> None:
+    """Replace norms and attentions of a model on one GPU, where that gives the same numbers."""
+    if hf.device.type != "cpu" and not places_of(hf):
+        _replace_in(hf)
+
+
+def _replace_in(parent: nn.Module) -> None:
+    """Layer by layer, so that the memory of one is free before the next."""
+    for name, child in [*parent.named_children()]:
+        made = _joined(child) or _one_norm(child)
+        if made is None:
+            _replace_in(child)
+        else:
+            setattr(parent, name, made)
+
+
+def _joined(own: Any) -> JoinedAttention | None:
+    """The same attention, None for one of another family, or whose layers are of other kinds."""
+    parts: list[Any] = [getattr(own, f"{name}_proj", None) for name in "qkv"]
+    known = type(own).__name__ in [f"{family}Attention" for family in _FAMILIES]
+    if not known or {*map(type, parts)} != {nn.Linear}:
+        return None
+    weight, is_float32 = parts[0].weight, parts[0].weight.dtype == torch.float32
+    draw = partial(torch.randn, 1, 4, dtype=weight.dtype, device=weight.device)
+    given = draw(weight.shape[1]), (draw(own.head_dim), draw(own.head_dim)), None
+    if own.config._attn_implementation not in ("sdpa", NAME):
+        return None
+    made = JoinedAttention(own)
+    return made if same_scores([made(*given)[0]], [own(*given)[0]], is_float32) else None
+
+
+def _one_norm(norm: Any) -> OneNorm | None:
+    """The same norm, None for what is no RMS norm of one weight.
+
+    Some families multiply by one more than the weight, in float32.
+    """
+    eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
+    weights, takes = dict(norm.named_parameters()), inspect.signature(norm.forward).parameters
+    if not eps or isinstance(norm, nn.RMSNorm) or weights.keys() != {"weight"} or len(takes) != 1:
+        return None
+    # Rows with a mean, which other norms subtract.
+    given = torch.rand(2, len(norm.weight), device=norm.weight.device) + 0.5
+    for scale in (norm.weight, 1.0 + norm.weight.float()):
+        found = rms_norm(given, scale.shape, scale.float(), eps)
+        if same_scores([found], [norm(given)], exact=True):
+            made = OneNorm(scale.shape, eps, device="meta")
+            made.weight = nn.Parameter(scale, requires_grad=False)
+            return made
+    return None
