@@ -1,5 +1,6 @@
 """Layers of 8-bit weights and activations, against the integers' products in float64."""
 
+import os
 from typing import Any
 
 import pytest
@@ -61,16 +62,26 @@ def test_a_layer_gives_the_product_of_its_integers(
     assert ((found - true).abs() <= 1e-5 * true.abs() + 1e-5 * one * inputs).double().mean() > 0.5
 
 
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("size", [(200, 130), (64, 64), (192, 4096), (1024, 320)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
-def test_rows_have_the_same_bits_whatever_stands_beside_them(dtype: torch.dtype) -> None:
-    layer, _ = made(200, 130, bias=True)
-    rows = torch.randn(64, 130).to(dtype)
-    rows[3] = rows[4]
+def test_rows_have_the_same_bits_whatever_stands_beside_them(
+    dtype: torch.dtype, size: tuple[int, int], threads: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A row alone has a product of its own where the CPU has AVX-512 VNNI."""
+    monkeypatch.setattr(torch, "get_num_threads", lambda: threads)
+    outputs, inputs = size
+    layer, _ = made(outputs, inputs, bias=True)
+    rows = (torch.randn(64, inputs) * 10.0 ** torch.linspace(-9, 9, 64)[:, None]).to(dtype)
+    rows[3], rows[5, ::2], rows[6] = rows[4], 0, 0
     alone = torch.cat([layer(row[None]) for row in rows])
-    for size in (2, 3, 5, 16, 33, 64):
-        found = torch.cat([layer(part) for part in rows.split(size)])
+    for count in (2, 3, 5, 16, 33, 64):
+        found = torch.cat([layer(part) for part in rows.split(count)])
         assert torch.equal(found, alone)
     assert torch.equal(alone[3], alone[4]) and alone.dtype == dtype
+    storage: Any = layer.storage
+    if "avx512_vnni" in forms.flags() and not os.environ.get("ONEDNN_MAX_CPU_ISA"):
+        assert storage._takes_row == (outputs % 64 == inputs % 64 == 0)
 
 
 def test_a_row_that_is_no_number_stays_by_itself() -> None:
