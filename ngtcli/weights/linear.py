@@ -104,7 +104,8 @@ class Int8Blocks(Storage):
     def _takes_row(self) -> bool:
         """Whether `row_product` is for it here: it has oneDNN's bits, tried once for a size."""
         able = torch.cpu.get_capabilities().get("avx512_vnni") and self.kernel.most == LARGEST
-        if not able or any(size % TOGETHER for size in self.size):
+        least = self.size[0] * (self.size[1] + 4)  # bytes, with the sums
+        if not able or any(size % TOGETHER for size in self.size) or self.held.nbytes < least:
             return False
         if (key := (self.size, self.kernel)) not in _alike:
             row, _alike[key] = torch.linspace(-1, 1, self.size[1])[None], False
