@@ -178,7 +178,7 @@ def test_cancelling_ends_an_answer_within_a_step(resident: Resident, others: int
             tickets[0].cancel()
 
     heard = Heard(at)
-    tickets.append(resident.submit(asked(**LONG), heard))
+    tickets.append(resident.submit(asked(**{**LONG, "max_tokens": 64}), heard))
     assert isinstance(heard.last, Ended) and heard.last.finish_reason == "interrupted"
     assert 4 <= len(heard.last.steps) <= 5
     for question, other, _ in rest:

@@ -90,7 +90,7 @@ def stopping_at(document: bytes, act: Callable[[int], None]) -> Iterator[list[in
         with (
             patch.object(parsers, "_CODE", code),
             patch.object(parsers.subprocess, "Popen", Noted),
-            patch("ngtcli.documents.read.Parsers", lambda _, mb: Parsers(SECONDS, mb)),
+            patch("ngtcli.documents.read.Parsers", lambda _, *more: Parsers(SECONDS, *more)),
             patch("os.cpu_count", lambda: 2),  # parsers
         ):
             yield stopped

@@ -233,8 +233,8 @@ def fill(folder: Path, **files: str | bytes) -> Path:
 
 
 def template(name: str) -> str:
-    """A chat template of `tests/files/templates`."""
-    place = ROOT_FOLDER / "tests" / "files" / "templates" / f"{name}.jinja"
+    """A chat template of `tests/support/templates`."""
+    place = ROOT_FOLDER / "tests" / "support" / "templates" / f"{name}.jinja"
     return place.read_text("utf-8").removesuffix("\n")
 
 
