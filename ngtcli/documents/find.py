@@ -10,6 +10,7 @@ import shutil
 import subprocess
 from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import cache
 from importlib.util import find_spec
@@ -69,8 +70,7 @@ class Skipped:
 def recognizer(language: str = "") -> str:
     """What tells the version of what recognizes text, in a `language`; "" without its package."""
     package = "tesserocr" if language else "rapidocr"
-    found = find_spec(package)
-    if found is None or found.origin is None:
+    if not (found := find_spec(package)) or not found.origin:
         return ""
     place = Path(found.origin).parents[1]  # looked at here: importlib.metadata takes 20 ms to load
     version = next((path.name for path in place.glob(f"{package}-*.dist-info")), found.origin)
@@ -82,8 +82,9 @@ def tessdata() -> str:
     """The folder of Tesseract's languages, by its variable or as it says; "" for none."""
     folder = os.environ.get("TESSDATA_PREFIX", "")
     if not folder and (program := shutil.which("tesseract")):
-        done = subprocess.run([program, "--list-langs"], capture_output=True, text=True)
-        folder = "".join(done.stdout.split('"')[1:2])
+        with suppress(OSError, subprocess.TimeoutExpired):
+            done = subprocess.run([program, "--list-langs"], capture_output=True, timeout=5)  # s
+            folder = "".join(os.fsdecode(done.stdout).split('"')[1:2])
     return os.path.abspath(folder) if os.path.isdir(folder) else ""
 
 

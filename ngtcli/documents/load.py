@@ -123,8 +123,7 @@ def _readable(
 
     Raises InputError for one that was named outright, and for a path of which nothing is left.
     """
-    read: dict[str, tuple[Found, Kept]] = {}
-    done = set[str]()
+    read, done = dict[str, tuple[Found, Kept]](), set[str]()
     with closing(results):
         for path, reals in listing.named.items():
             for real in (r for r in reals if r not in done):

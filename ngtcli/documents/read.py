@@ -89,8 +89,8 @@ class Documents:
         self._settings = settings
         language = settings.ocr_language
         self._how = key_of(VERSION, settings.field, settings.ocr, recognizer(language))
-        limits = settings.parser_seconds, settings.parser_mb
-        self._parsers = Parsers(*limits, tessdata() if language else "")
+        languages = tessdata() if language else ""
+        self._parsers = Parsers(settings.parser_seconds, settings.parser_mb, languages)
         self._pages = list[None]()  # those whose text is recognized
         self._threads = ThreadPoolExecutor(self._parsers.size)
 
