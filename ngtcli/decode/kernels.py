@@ -5,7 +5,6 @@ half precision these round less often than those they replace.
 """
 
 import inspect
-from functools import partial
 from typing import Any
 
 import torch
@@ -65,8 +64,8 @@ class JoinedAttention(nn.Module):
         query, key = (turned * cos + rotate_half(turned) * sin).transpose(1, 2).split(both, 1)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
-        attend, given = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation], (query, key)
-        out, weights = attend(self, *given, value, attention_mask, scaling=self.scaling, **more)
+        attend, mask = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation], attention_mask
+        out, weights = attend(self, query, key, value, mask, scaling=self.scaling, **more)
         return self.o_proj(out.flatten(2)), weights
 
 
@@ -93,13 +92,14 @@ def _joined(own: Any) -> JoinedAttention | None:
     known = type(own).__name__ in [f"{family}Attention" for family in _FAMILIES]
     if not known or {*map(type, parts)} != {nn.Linear}:
         return None
-    weight, is_float32 = parts[0].weight, parts[0].weight.dtype == torch.float32
-    draw = partial(torch.randn, 1, 4, dtype=weight.dtype, device=weight.device)
-    given = draw(weight.shape[1]), (draw(own.head_dim), draw(own.head_dim)), None
+    weight, source = parts[0].weight, torch.Generator().manual_seed(0)
+    sizes = weight.shape[1], own.head_dim, own.head_dim
+    hidden, *turns = (torch.randn(1, 4, size, generator=source).to(weight) for size in sizes)
     if own.config._attn_implementation not in ("sdpa", NAME):
         return None
     made = JoinedAttention(own)
-    return made if same_scores([made(*given)[0]], [own(*given)[0]], is_float32) else None
+    found, true = (one(hidden, turns, None)[0] for one in (made, own))
+    return made if same_scores([found], [true], weight.dtype == torch.float32) else None
 
 
 def _one_norm(norm: Any) -> OneNorm | None:
@@ -112,7 +112,7 @@ def _one_norm(norm: Any) -> OneNorm | None:
     if not eps or isinstance(norm, nn.RMSNorm) or weights.keys() != {"weight"} or len(takes) != 1:
         return None
     # Rows with a mean, which other norms subtract.
-    given = torch.rand(2, len(norm.weight), device=norm.weight.device) + 0.5
+    given = torch.linspace(0.5, 1.5, 2 * len(norm.weight), device=norm.weight.device).view(2, -1)
     for scale in (norm.weight, 1.0 + norm.weight.float()):
         found = rms_norm(given, scale.shape, scale.float(), eps)
         if same_scores([found], [norm(given)], exact=True):
