@@ -143,11 +143,9 @@ class Asking:
         """The rows, once all is answered."""
         every = [given for i in sorted(self._found) for given in self._found[i]]
         every = every if self._extraction.form.multi else [merged(every)]
-        found = list[Row]()
-        for given in every:  # parts may tell one thing twice
-            row = row_of(self.document.name, self._read, given)
-            found += [row] if row["values"] not in [one["values"] for one in found] else []
-        return found
+        rows = [row_of(self.document.name, self._read, given) for given in every]
+        values = [row["values"] for row in rows]  # parts may tell one thing twice
+        return [row for i, row in enumerate(rows) if values[i] not in values[:i]]
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
         if answer.selection is not None:
@@ -271,10 +269,9 @@ def merged(rows: Sequence[Mapping[str, Given]]) -> dict[str, Given]:
     found = {}
     for name in rows[0]:
         said = [row[name] for row in rows if row[name].value is not None] or [rows[0][name]]
-        values = list[Any]()  # 5 and 5.0 are one
-        for one in said:
-            values += [one.value] if one.value not in values else []
-        found[name] = replace(said[0], others=tuple(values[1:]))
+        values = [one.value for one in said]  # 5 and 5.0 are one
+        others = [value for i, value in enumerate(values) if value not in values[: max(i, 1)]]
+        found[name] = replace(said[0], others=tuple(others))
     return found
 
 

@@ -111,17 +111,17 @@ class Asks:
 
 def chat(service: Service, body: bytes) -> Asks:
     """What a POST to /v1/chat/completions asks. Raises RequestError, and InputError of a folder."""
-    form, values = _parsed(_Chat, body)
+    form, values = _parsed(_Chat, data_of(body))
     return _asks(service, form, values, form.messages)
 
 
 def response(service: Service, body: bytes) -> Asks:
     """The same of /v1/responses: nothing is stored, so that `input` has all turns."""
-    form, values = _parsed(_Response, body)
+    form, values = _parsed(_Response, data := data_of(body))
     said = [_Said("user", form.input)] if isinstance(form.input, str) else form.input
     if form.instructions:
         said = [_Said("system", form.instructions), *said]
-    return replace(_asks(service, form, values, said), text=data_of(body).get("text") or {})
+    return replace(_asks(service, form, values, said), text=data.get("text") or {})
 
 
 def form_of(kind: type[AnyForm], data: Mapping[str, Any]) -> AnyForm:
@@ -148,10 +148,10 @@ def data_of(body: bytes) -> dict[str, Any]:
         raise RequestError(what, code="invalid_json") from None
 
 
-def _parsed(kind: type[AnyForm], body: bytes) -> tuple[AnyForm, dict[str, Any]]:
+def _parsed(kind: type[AnyForm], data: Mapping[str, Any]) -> tuple[AnyForm, dict[str, Any]]:
     """A request, and the settings that it has beside. Raises RequestError."""
     found, rest, newer = dict[str, Any](), dict[str, Any](), dict[str, Any]()
-    for name, value in data_of(body).items():
+    for name, value in data.items():
         if value is None or name in _IGNORED:
             continue
         if name in _FORMATS:

@@ -153,8 +153,8 @@ class Sources:
         own.reserve(len(tokens))
         self.copies.reserve(len(tokens))
         arrays = self.arrays = self._gathered()  # making room may have replaced some
-        counted = own.open_nodes, own.used
-        own.used = learn_output(arrays, self.nodes, tokens, tallies.arrays, *counted)
+        nodes, seen = self.nodes, tallies.arrays
+        own.used = learn_output(arrays, nodes, tokens, seen, own.open_nodes, own.used)
         own.tokens += len(tokens)
         self.last = int(tokens[-1])
         self._leave_out()
