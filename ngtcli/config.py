@@ -25,6 +25,7 @@ from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
 
 PROJECT_FILE = "ngt.yaml"
+OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 _PREFIX = "NGT_"
 # What a value must be, by its type in Python.
 KINDS = {
@@ -306,7 +307,7 @@ class Settings:
     )
     max_tokens: int = _answer(
         256,
-        "At most this many tokens in the answer; if it has a form 2048, unless they are given.",
+        f"At most so many tokens in the answer; if it has a form {OF_FORM}, unless they are given.",
         within=(1, 10**6),
     )
     think: str = _answer(
@@ -545,16 +546,15 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
-OF_FORM = 2048  # tokens of an answer in a form at most; guess, ten texts of 300 characters
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
-    " top_k min_p repetition_penalty presence_penalty frequency_penalty chat_template template_arg"
-    " template_documents ask_fields max_repeats device_map threads packed capture passage_tokens"
-    " passage_overlap whole_tokens embedder reranker max_mb max_files max_depth strict field ocr"
-    " ocr_language parser_seconds parser_mb cache_mb keep_documents log_text tensor_parallel"
-    " pipeline_parallel data_parallel ray top_p",
+    " top_k top_p min_p repetition_penalty presence_penalty frequency_penalty chat_template"
+    " template_arg template_documents ask_fields max_repeats device_map threads packed capture"
+    " passage_tokens passage_overlap whole_tokens embedder reranker max_mb max_files max_depth"
+    " strict field ocr ocr_language parser_seconds parser_mb cache_mb keep_documents log_text"
+    " tensor_parallel pipeline_parallel data_parallel ray",
 }
 
 
