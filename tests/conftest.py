@@ -175,6 +175,7 @@ FIRST = [
 ]
 
 
+@pytest.hookimpl(trylast=True)  # Hypothesis marks properties first
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
     searches = defaultdict[Any, list[pytest.Item]](list)
