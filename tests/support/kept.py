@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -23,7 +24,9 @@ from ngtcli.decode.load import Plan, Tell
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.whole_vectors import use_whole_vectors
 from ngtcli.draft.costs import CostCurve
+from ngtcli.grammar.matcher import _words as _words_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.chat import _try
 from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts
@@ -61,6 +64,26 @@ def tried_once(self: Trial[Any], make: Callable[[], Any], real: Any = Trial.find
         self.save(_trials[self.key])
     found = _trials[self.key] = real(self, make)
     return found
+
+
+_words: WeakKeyDictionary[Any, dict[object, Any]] = WeakKeyDictionary()
+
+
+def words_once(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any = _words_of) -> Any:
+    """llguidance's form of a tokenizer, which takes 60 ms for each `Tokenizer` over a lent one."""
+    kept, key = _words.setdefault(tokenizer.backend, {}), (size, ends)
+    return kept[key] if key in kept else kept.setdefault(key, real(tokenizer, size, ends))
+
+
+_tried: set[object] = set()
+
+
+def template_tried(backend: Any, *template: object, real: Any = _try) -> None:
+    """`_try`, which forks this large process for each tokenizer that was read, of what it took."""
+    key = type(backend), str(getattr(backend, "special_tokens_map", "")), *template
+    if key not in _tried:
+        real(backend, *template)
+        _tried.add(key)
 
 
 # --- the built-in model ---
