@@ -254,3 +254,9 @@ def choose(
             taken[item.task] += 1
             chosen.append(item)
     return chosen
+
+
+def passages(document: Document) -> list[str]:
+    """Paragraphs of at least 20 words; the whole text where there are none."""
+    parts = [p.strip() for p in document.text.split("\n\n") if len(p.split()) >= 20]
+    return parts or [document.text.strip()]

@@ -17,7 +17,7 @@ from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.measure.prompts import Item, read_jsonl
+from ngtcli.measure.prompts import Item, passages, read_jsonl
 
 Line = dict[str, Any]
 
@@ -47,12 +47,6 @@ def answers_of(value: Any) -> list[str]:
     if isinstance(value, list):
         return list(dict.fromkeys(a for v in value for a in answers_of(v)))
     return answers_of([value[k] for k in ("value", "answer", "text", "aliases") if k in value])
-
-
-def passages(document: Document) -> list[str]:
-    """Paragraphs of at least 20 words; the whole text where there are none."""
-    parts = [p.strip() for p in document.text.split("\n\n") if len(p.split()) >= 20]
-    return parts or [document.text.strip()]
 
 
 def with_noise(items: Sequence[Item], count: int, seed: int = 0) -> list[list[Document]]:

@@ -8,9 +8,9 @@ import pytest
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
-from ngtcli.measure.prompts import Item, read_jsonl
+from ngtcli.measure.prompts import Item, passages, read_jsonl
 from tests.tools import datasets
-from tests.tools.datasets import passages, with_noise
+from tests.tools.datasets import with_noise
 
 
 def passage(text: str, number: int = 1) -> Document:
