@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.measure.prompts import EXAMPLES
+from tests.support.helpers import ROOT_FOLDER
 from tests.support.warm import run
 
 # Nothing that depends on a clock decides what is drafted, and nothing runs beside.
@@ -29,7 +30,8 @@ SETTINGS: dict[str, Any] = {
 NAMES = ("harbour.txt", "nightbus.txt", "orchard.md", "seeds.txt")
 _TIMES = re.compile(
     r'"(?:[a-z_]*(?:_s|_ms|_us|tokens_per_s|seconds|speedup|bytes|time|version|uptime)|created|id'
-    r'|began|ended|when|stamp|checksum|fingerprint|key|hash)": *(?:-?[\d.e+-]+|"[^"]*"|null)'
+    r'|began|ended|when|stamp|checksum|fingerprint|key|hash|draft|tree|forward|verify|cache)":'
+    r' *(?:-?[\d.e+-]+|"[^"]*"|null)'
 )
 _WORDS = re.compile(
     r"\b\d[\d.,]*(?= ?(?:s|ms|µs|MB|GB|kB|KB|B|bytes|tokens/s|min|h|%)\b)"
@@ -105,7 +107,8 @@ def run_case(case: str, folder: Path, home: Path) -> dict[str, Any]:
 
 def plain(text: str, folder: Path) -> str:
     """The text without what differs between two runs of one commit."""
-    text = text.replace(str(folder.parent), "TMP").replace(str(Path.home()), "HOME")
+    for path, name in ((folder.parent, "TMP"), (ROOT_FOLDER, "ROOT"), (Path.home(), "HOME")):
+        text = text.replace(str(path), name)
     text = _TIMES.sub(lambda found: found[0].split(":")[0] + ": _", text)
     return _WORDS.sub("_", text)
 
