@@ -12,7 +12,7 @@ from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.reports import Cut, PartReport, Selection
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import TrieReport
 
 
 @dataclass(frozen=True, slots=True)

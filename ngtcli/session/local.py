@@ -42,7 +42,7 @@ from ngtcli.session.session import (
     Session,
 )
 from ngtcli.system import compiled, store
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
