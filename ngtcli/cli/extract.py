@@ -16,10 +16,8 @@ import typer
 from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.table import TableOutput
-from ngtcli.cli import options
+from ngtcli.cli import batch, checks, options
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
-from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run
-from ngtcli.cli.checks import refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, warn_of
@@ -101,21 +99,21 @@ def extract(
 def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen."""
     settings = extraction.tasks.of[TASK][0]
-    refuse_ignored(flags, settings)
+    checks.refuse_ignored(flags, settings)
     check_output_files({"-o": given.output, "--html": given.html})
     if given.sources not in (None, "columns"):
         raise UsageError(f"--sources is {given.sources}", "It may be columns.")
     if given.output is None:
         of_table = {"--sources": given.sources, "--restart": given.restart}
-        refuse_with("standard output", of_table, "Name a table with -o.")
+        checks.refuse_with("standard output", of_table, "Name a table with -o.")
     if given.dry_run:
         outputs = {"-o": given.output, "--html": given.html}
-        refuse_with("--dry-run", outputs, "There are no rows.")
+        checks.refuse_with("--dry-run", outputs, "There are no rows.")
     if extraction.by_field:
         split = settings.overflow == "split"
         others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
         hint = "Name another model (-m), or give --set ask_fields=no."
-        refuse_with("ask_fields, where each field is asked for by itself", others, hint)
+        checks.refuse_with("ask_fields, where each field is asked for by itself", others, hint)
 
 
 class _Extract(Lines):
@@ -129,7 +127,7 @@ class _Extract(Lines):
         self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
         self._names = [one.name for one in extraction.form.fields]
         self._settings = extraction.tasks.of[TASK][0]
-        self._run = Run(self._settings, given.batch_size, self._notes, "file")
+        self._run = batch.Run(self._settings, given.batch_size, self._notes, "file")
         self._run.wants = _WANTS
         self._request = _as_request(extraction.whole(()), given)
         self._documents: dict[str, Document] = {}
@@ -173,7 +171,7 @@ class _Extract(Lines):
         out.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
         self._left.extend(d for d in documents if not out.has(d.name))
         self._run.set_total(len(documents), len(self._left), "made before and not again")
-        end = GOES_ON if given.output else PUT_OUT
+        end = batch.GOES_ON if given.output else batch.PUT_OUT
         self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, end)
         if given.html:
             write_page(self._page(documents), given.html)
