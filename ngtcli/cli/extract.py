@@ -7,7 +7,7 @@ import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -135,7 +135,7 @@ class _Extract(Lines):
         self._taken: dict[int, tuple[Asking, Take, Question]] = {}  # and not answered
         self._count = 0  # of questions so far
         self._is_single = False  # text
-        self._split: Any = None  # a Task by whose tokenizer texts are split
+        self._session: Any = None  # by which texts are split
         self._origins, self._steps = Counter[str](), 0
         self._out: TableOutput | Shown = Shown(self._text, keeps=bool(given.html))
 
@@ -221,11 +221,11 @@ class _Extract(Lines):
         """With --overflow split the parts of a document that does not fit."""
         if self._settings.overflow != "split":
             return ()
-        from ngtcli.cli.dry_run import task_of  # here: few runs split
+        from ngtcli.cli.dry_run import UnloadedSession  # here: few runs split
         from ngtcli.prompt.splitting import fits, split
 
-        self._split = self._split or task_of(self._request, self._notes)
-        task = replace(self._split, documents=[document])
+        self._session = self._session or UnloadedSession(self._settings, self._notes)
+        task = self._session.task(self._request.preset, [document], self._request.question)
         parts = split(task) if fits(task) is None else ()
         if parts:
             self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
