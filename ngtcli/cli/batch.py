@@ -27,7 +27,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import USUAL, Ended, telling
+from ngtcli.session.events import USUAL, Ended, Outcome, telling
 from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
@@ -37,7 +37,7 @@ from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
 
 if TYPE_CHECKING:  # it loads numpy
-    from ngtcli.session.engine import Engine, Outcome
+    from ngtcli.session.engine import Engine
 
 _OUT = options.file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -179,7 +179,7 @@ class _Batch:
     def _answer(
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
     ) -> None:
-        def deliver(outcome: "Outcome") -> bool:
+        def deliver(outcome: Outcome) -> bool:
             row, line = row_of(outcome), outcome.key
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
@@ -193,7 +193,7 @@ class _Batch:
             self._run.answer(lines, read, deliver, interrupted)
 
 
-def row_of(outcome: "Outcome", tokens: bool = False) -> dict[str, Any]:
+def row_of(outcome: Outcome, tokens: bool = False) -> dict[str, Any]:
     """What a line puts out: its id with the object of --json, or --json-tokens, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
@@ -268,7 +268,7 @@ class Run:
         self,
         lines: Lines,
         read: Callable[[InputLine], Question],
-        deliver: Callable[["Outcome"], bool | None],
+        deliver: Callable[[Outcome], bool | None],
         interrupted: str,
     ) -> None:
         """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
@@ -287,7 +287,8 @@ class Run:
             tell = telling(self._show, self.warn)
             if self.engine is None:
                 self.engine = open_engine(self._settings, tell, size=self._size, many=True)
-            from ngtcli.session.engine import caught, run  # not before vLLM runs: it loads numba
+            from ngtcli.session.drivers import run  # not before vLLM runs: they load numba
+            from ngtcli.session.engine import caught
 
             process.unwind_on_interrupt()
             self._began = self._shown = time.monotonic()
@@ -336,7 +337,7 @@ class Run:
         self._done += 1
         self.failed += failed
 
-    def _add(self, outcome: "Outcome", failed: bool | None) -> None:
+    def _add(self, outcome: Outcome, failed: bool | None) -> None:
         question, answer = outcome.question, outcome.answer
         if failed is not None:
             self.finished(failed)

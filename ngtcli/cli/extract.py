@@ -28,14 +28,13 @@ from ngtcli.errors import NgtError, UsageError, counted
 from ngtcli.prompt.preset import load_preset
 from ngtcli.render.terminal import reveal, visible
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import Ended, Wants
+from ngtcli.session.events import Ended, Outcome, Wants
 from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:  # they load numpy
     from ngtcli.prompt.splitting import Part
-    from ngtcli.session.engine import Outcome
 
 _OUT = options.file_option(
     "--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed."
@@ -231,7 +230,7 @@ class _Extract(Lines):
             self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
         return parts
 
-    def _deliver(self, outcome: "Outcome") -> bool | None:
+    def _deliver(self, outcome: Outcome) -> bool | None:
         asking, take, question = self._taken.pop(outcome.key.index)
         answer, name = outcome.answer, asking.document.name
         if asking.failed:

@@ -100,13 +100,6 @@ class LocalSession(session.Session):
         self.tell(Reading(read, total))
         compiled.announce(super().status)
 
-    def sharing(self, settings: Settings, owner: str = "") -> Self:
-        """As `Session.sharing`."""
-        other = super().sharing(settings, owner)
-        if owner:
-            other._drafters = {}
-        return other
-
     def with_settings(self, settings: Settings, owner: str = "") -> Self:
         """As `Session.with_settings`: it shares the loaded models and the costs of passes.
 
@@ -169,13 +162,12 @@ class LocalSession(session.Session):
         return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:
-        """The session's drafter for `method`; it keeps what it learned from answer to answer."""
-        parsed = self.parse_method(method)
-        if parsed.spec not in self._drafters:
+        """The drafter for `method`; the user's keeps what it learned from answer to answer."""
+        parsed, kept = self.parse_method(method), {} if self.owner else self._drafters
+        if parsed.spec not in kept:
             self.status("Preparing to draft …")
-            parsed = self._with_memory(parsed, lambda: self.memory.pool)
-            self._drafters[parsed.spec] = parsed.build()
-        return self._drafters[parsed.spec]
+            kept[parsed.spec] = self._with_memory(parsed, lambda: self.memory.pool).build()
+        return kept[parsed.spec]
 
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
