@@ -21,15 +21,15 @@ from typing import Any
 from ngtcli.measure.prompts import EXAMPLES
 from tests.support.warm import run
 
-# Nothing that depends on a clock decides what is drafted, and nothing runs beside.
+# Nothing that depends on a clock decides what is drafted or kept, and nothing runs beside.
 SETTINGS: dict[str, Any] = {
     "NGT_CALIBRATE": "false", "NGT_BACKGROUND": "none", "NGT_THREADS": "1", "COLUMNS": "100",
-    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb",
+    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb", "NGT_KEEP_DOCUMENTS": "off",
 }  # fmt: skip
 NAMES = ("harbour.txt", "nightbus.txt", "orchard.md", "seeds.txt")
 _TIMES = re.compile(
-    r'"(?:[a-z_]*(?:_s|_ms|_us|tokens_per_s|seconds|speedup|bytes|time|version|uptime)|created|id'
-    r'|began|ended|when|stamp|checksum|fingerprint|key|hash)": *(?:-?[\d.e+-]+|"[^"]*"|null)'
+    r'"(?:[a-z_]*(?:_s|_ms|_us|seconds|speedup|bytes|time|version)|created|id|began|ended|when|stamp'
+    r'|checksum|fingerprint|key|hash|draft|tree|forward|verify|cache)": *(?:[\d.e+-]+|"[^"]*"|null)'
 )
 _WORDS = re.compile(
     r"\b\d[\d.,]*(?= ?(?:s|ms|µs|MB|GB|kB|KB|B|bytes|tokens/s|min|h|%)\b)"
@@ -78,7 +78,7 @@ def stories() -> Iterator[list[str]]:
         "summarize page.html", "summarize page.html --json",
         "summarize harbour.txt --think on", "summarize harbour.txt --set max_mb=0",
         "summarize harbour.txt --frobnicate", "summarize harbour.txt --predict seeds.txt",
-        "runs list --json", "runs stats --json", "runs show 1", "runs show 999",
+        "runs list --json", "runs stats --json", "runs show none", "runs show 999",
     ]  # fmt: skip
     methods = "none trie prompt-lookup llma akunu trtllm rest suffix lookahead recycling auto nope"
     yield [f"summarize orchard.md --method {method} --json" for method in methods.split()]
