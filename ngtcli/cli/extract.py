@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -26,15 +26,13 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN
 from ngtcli.errors import NgtError, UsageError, counted
 from ngtcli.prompt.preset import load_preset
+from ngtcli.prompt.splitting import Part, fits, split
 from ngtcli.render.terminal import reveal, visible
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import Ended, Outcome, Wants
 from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
-
-if TYPE_CHECKING:  # they load numpy
-    from ngtcli.prompt.splitting import Part
 
 _OUT = options.file_option(
     "--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed."
@@ -216,12 +214,11 @@ class _Extract(Lines):
                 self._out.put(document.name, asking.rows())
                 self._run.finished(failed=False)
 
-    def _parts(self, document: Document) -> "Sequence[Part]":
+    def _parts(self, document: Document) -> Sequence[Part]:
         """With --overflow split the parts of a document that does not fit."""
         if self._settings.overflow != "split":
             return ()
         from ngtcli.cli.dry_run import UnloadedSession  # here: few runs split
-        from ngtcli.prompt.splitting import fits, split
 
         self._session = self._session or UnloadedSession(self._settings, self._notes)
         task = self._session.task(self._request.preset, [document], self._request.question)
