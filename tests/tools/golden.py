@@ -22,10 +22,10 @@ from ngtcli.measure.prompts import EXAMPLES
 from tests.support.helpers import ROOT_FOLDER
 from tests.support.warm import run
 
-# Nothing that depends on a clock decides what is drafted, and nothing runs beside.
+# Nothing that depends on a clock decides what is drafted or kept, and nothing runs beside.
 SETTINGS: dict[str, Any] = {
     "NGT_CALIBRATE": "false", "NGT_BACKGROUND": "none", "NGT_THREADS": "1", "COLUMNS": "100",
-    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb",
+    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb", "NGT_KEEP_DOCUMENTS": "off",
 }  # fmt: skip
 NAMES = ("harbour.txt", "nightbus.txt", "orchard.md", "seeds.txt")
 _TIMES = re.compile(
