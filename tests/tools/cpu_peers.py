@@ -48,8 +48,7 @@ MISSING = (
 OURS = {
     "ngt float32": Settings(dtype="float32"),
     "ngt bfloat16": Settings(dtype="bfloat16"),
-    "ngt int8": Settings(quantize="int8"),
-    "ngt int8-float32": Settings(quantize="int8", dtype="float32"),
+    "ngt int8": Settings(quantize="int8"),  # float32 between layers
     "ngt int8-bfloat16": Settings(quantize="int8", dtype="bfloat16"),
 }
 _PEER, _BASE = "llama.cpp Q8_0", "ngt float32"  # that tokens/s, and passes, are divided by
