@@ -279,7 +279,6 @@ def main() -> int:
     verdicts, clock = list[Verdict](), time.monotonic()
     with tempfile.TemporaryDirectory() as folder:
         place = Place(Path(folder), Path(folder) / "home", Path(folder), {})
-        run(Command(["--version"], [ANSWERED], seconds=300), place)  # the server of forks starts
         for name, make in cases(given.seed):
             if given.only in name:
                 (place.work / name).write_bytes(make())

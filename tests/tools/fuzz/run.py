@@ -42,8 +42,8 @@ def run(command: Command, place: Place) -> Result:
             stack.callback(os.close, terminal)
             os.write(terminal, command.stdin)
             streams = [stack.enter_context(open(other, "r+b", buffering=0))] * 3
-        clock = time.monotonic()
         process: Any = (_start if command.real else _fork)(command, place, streams)
+        clock = time.monotonic()  # the first fork has waited for the server of forks
         shown, late = _wait(process, command, place.home, terminal, clock)
         _kill_all(process.pid)
         return Result(
