@@ -48,7 +48,7 @@ from ngtcli.trie.background_search import BackgroundArrays, find_row
 from ngtcli.trie.files import list_backgrounds
 from tests.support import hostile_background
 from tests.support.counted import count_of
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
 from tests.support.tokenizers_of_kinds import KINDS, backend
@@ -127,11 +127,11 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
     script = Path(hostile_background.__file__)
     ran = subprocess.run(
-        [sys.executable, str(script), "1", "80"],
+        [sys.executable, str(script), "1", str(count := examples(80))],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         stdout=subprocess.PIPE, text=True, check=True, timeout=60,
     )  # fmt: skip
-    assert int(ran.stdout) > 3000
+    assert int(ran.stdout) > 37 * count
 
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:

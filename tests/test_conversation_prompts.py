@@ -44,6 +44,7 @@ def fitted(whole: Task, **more: Any) -> Prompt:
     return prompt_for(whole, for_task("chat", Settings(**more), preset()), lambda _: None)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("documents", [TIDE, []])
 @pytest.mark.parametrize("system", ["", "Be brief."])
@@ -75,6 +76,7 @@ def test_a_conversation_is_what_transformers_makes_of_it(
     ]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "mistral"])
 def test_the_next_prompt_begins_with_this_one(name: str) -> None:
     tokenizer = Tokenizer(tokenizer_of("qwen").backend)

@@ -124,6 +124,7 @@ def plain_answers() -> tuple[list[list[int]], list[tuple[int, Settings, list[int
     return texts, answers
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("method", DRAFTING)
 def test_every_method_may_draft_exactly(method: str) -> None:
     """One drafter for all answers: what it was told of tentative tokens must not matter."""
@@ -165,6 +166,7 @@ class Grouping:
         return [scores + 0.125 * (len(layout.ids) % 3) for scores in self._score(layout)]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("family", ["qwen2", "gemma2-sliding"])
 def test_passes_give_equal_bits_unless_grouping_shows(
     family: str, monkeypatch: pytest.MonkeyPatch
@@ -179,6 +181,7 @@ def test_passes_give_equal_bits_unless_grouping_shows(
         assert not gives_equal_bits(model, rows, 128)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("family", "dtype"),
     [("qwen2", torch.bfloat16), ("qwen2", torch.float16), ("gemma2-sliding", torch.bfloat16)],
@@ -215,6 +218,7 @@ def fault(_: Any, given: Any, out: torch.Tensor) -> torch.Tensor:
     return out + lone[:, None] / 4096
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("rows", [2, 32])
 def test_a_rare_fault_of_experts_with_a_single_row_is_found(rows: int) -> None:
     for seed in range(2):

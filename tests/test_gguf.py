@@ -92,6 +92,7 @@ def scores(hf: Any) -> torch.Tensor:
     return out
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_the_scores_are_those_of_the_values_in_the_file(
@@ -116,6 +117,7 @@ def test_every_kind_is_read_as_what_it_holds(kind: str, tmp_path: Path) -> None:
     assert config["dtype"] == str(own).removeprefix("torch.")
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("family", ["llama", "qwen2", "qwen3", "gemma2", "gemma3_text"])
 def test_the_configuration_is_that_which_transformers_reads(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
@@ -177,6 +179,7 @@ def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
         find(str(tmp_path / "b.gguf"))
 
 
+@pytest.mark.search
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
@@ -298,7 +301,8 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     write(path, hf.config, stored(hf.config, weights, "F16"), load_tokenizer("builtin").backend)
     dry = ngt("summarize", "-m", str(path), "--dry-run", HARBOUR)
     assert dry.returncode == 0, dry.stderr
-    done = ngt("summarize", "-m", str(path), "--dtype", "float32", "--max-tokens", "8", HARBOUR)
+    own = ("-m", str(path), "--dtype", "float32", "--set", "calibrate=no", "--method", "trie")
+    done = ngt("summarize", *own, "--max-tokens", "8", HARBOUR)
     assert done.returncode == 0, done.stderr
     assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]

@@ -245,6 +245,7 @@ def check(
 # --- decoding ---
 
 
+@pytest.mark.search
 @any_sampling
 @pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
 def test_tokens_are_those_of_the_naive_loop(family: str, sampling: Settings) -> None:
@@ -280,6 +281,7 @@ def test_answers_by_a_pattern_are_those_of_the_naive_loop(pattern: str, sampling
     check(cached_tiny("qwen3"), by_regex(pattern), sampling, ["recycling"], 24)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("method", [m for m in method_names() if m not in ("none", "draft-model")])
 def test_every_method_gives_the_tokens_of_the_naive_loop(method: str) -> None:
     model, grammar = cached_tiny("llama"), by_regex('\\{"ferry": "[a-z ]{9,12}", "of": [0-9]{4}\\}')
@@ -308,6 +310,7 @@ def several(model: TargetModel) -> tuple[list[list[int]], Any, list[list[int]]]:
     return texts, limits.__getitem__, truth
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("family", "short"),
     [("gemma3-sliding", {}), ("llama", {"rows": 12}), ("gemma3-sliding", {"texts": 3})],
@@ -343,6 +346,7 @@ def test_a_text_is_shared_and_goes_on_alone_with_the_state_of_its_grammar(first:
     assert again.finish().output == truth[6]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", ["bloom", "mamba2", "lfm2"])
 def test_models_that_take_chains_alone_obey_too(name: str) -> None:
     model = target_model(families.build(families.family(name)), byte_tokenizer(), name)
@@ -400,6 +404,7 @@ def test_exact_answers_of_the_builtin_model_are_those_of_plain_decoding() -> Non
     assert others[0].statistics.steps < truth.statistics.steps / 2
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("most", [0, 3, 99])
 @pytest.mark.parametrize("opens", [False, True])
 def test_a_thought_is_free_and_the_grammar_begins_behind_it(most: int, opens: bool) -> None:
@@ -426,6 +431,7 @@ def test_a_text_without_end_ids_ends_where_nothing_may_follow() -> None:
     assert run.finish_reason == "stop"
 
 
+@pytest.mark.search
 @any_sampling
 def test_probabilities_are_those_of_the_masked_scores_whatever_drafted(sampling: Settings) -> None:
     model, found = cached_tiny("llama"), []
@@ -504,6 +510,7 @@ def test_of_a_draft_is_left_what_a_grammar_takes(
     assert left >= {path for path in drafts if taken(grammar, path) == len(path)}
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_tokenizer_writes_json(kind: str) -> None:
     """Of tokens that may follow, whichever: the text is valid; or a line says why it cannot be."""

@@ -190,6 +190,7 @@ def text(rows: int, width: int) -> tuple[Tensor, Tensor]:
 # --- EAGLE-3 ---
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("form", ["own", "speculators"])
 @pytest.mark.parametrize(
     "changes",
@@ -360,6 +361,7 @@ def mtp_truth(model: Any, states: Tensor, ids: Sequence[int], path: Sequence[int
     return model.shared_head(out[-1]).softmax(-1).double().numpy()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("family", "layers"), [("deepseek", 3), ("glm", 1)])
 def test_mtp_layers_guess_what_they_give_over_whole_texts(
     tmp_path: Path, family: str, layers: int

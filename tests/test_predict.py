@@ -114,6 +114,7 @@ def ended(resident: Resident, question: Question) -> Ended:
     return last
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "seed": 3, "exact": "on"}])
 def test_the_tokens_are_the_same_and_the_counts_add_up(
     resident: Resident, changes: dict[str, Any]
@@ -144,6 +145,7 @@ def test_a_prediction_is_of_the_answer_however_long_texts_are_read(
     assert answer.text == text and answer.statistics.accepted_prediction_tokens
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("method", ["trie", "llma"])
 def test_other_methods_draft_from_it_as_from_a_document(resident: Resident, method: str) -> None:
     text = "Nobody saved the town. " + ended(resident, asked(method="none")).text
