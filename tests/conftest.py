@@ -168,9 +168,8 @@ def browser() -> Iterator[Browser]:
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run exactness schema killed process bench hub parsers auto cli"
-        " splitting backgrounds exact quantized_weights grammar pretended"
-        " resident heads compiled memory_needs batch_decoding gguf families lossless help"
+        "second_run exactness schema process bench hub parsers cli ocr front thinking chat"
+        " served extract exact grammar pretended repetition stored machine resident help"
     ).split()
 ]
 

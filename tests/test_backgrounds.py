@@ -49,6 +49,7 @@ from ngtcli.trie.files import list_backgrounds
 from tests.support import hostile_background
 from tests.support.counted import count_of
 from tests.support.helpers import HARBOUR, examples, ngt
+from tests.support.kept import made_once
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
 from tests.support.tokenizers_of_kinds import KINDS, backend
@@ -328,8 +329,6 @@ def test_what_ships_is_made_once_and_stored_complete(
 
 
 def test_what_ships_takes_less_than_60_mb_of_memory() -> None:
-    from tests.support.kept import made_once
-
     arrays = made_once("english", load_tokenizer("builtin")).arrays.values()
     assert 1_000_000 < sum(array.nbytes for array in arrays) < 60_000_000
 
@@ -466,7 +465,7 @@ def test_a_background_of_nothing_drafts_what_none_does() -> None:
 
 @pytest.fixture(scope="module")
 def english() -> BackgroundCounts:
-    return making.make_shipped("english", load_tokenizer("builtin"))
+    return made_once("english", load_tokenizer("builtin"))
 
 
 def test_english_gains_by_it(english: BackgroundCounts) -> None:
