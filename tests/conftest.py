@@ -104,6 +104,8 @@ def own_home(
 
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
+        monkeypatch.setattr("ngtcli.grammar.matcher._words", kept.words_once)
+        monkeypatch.setattr("ngtcli.prompt.chat._try", kept.template_tried)
         if not request.node.get_closest_marker("loads"):
             monkeypatch.setattr("ngtcli.decode.load.read", kept.lent)
         with kept.lent_once():
@@ -174,6 +176,7 @@ FIRST = [
 ]
 
 
+@pytest.hookimpl(trylast=True)  # Hypothesis marks properties first
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
     searches = defaultdict[Any, list[pytest.Item]](list)
