@@ -48,7 +48,6 @@ def states(groups: int, rows: int, length: int, dtype: torch.dtype = torch.float
     ]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("dtype", list(CLOSE))
 @pytest.mark.parametrize("rows", [2, 8, 9, 33, 64])
 @pytest.mark.parametrize("groups", [2, 4, 7])
@@ -63,7 +62,6 @@ def test_it_is_attention_over_repeated_keys(groups: int, rows: int, dtype: torch
     assert (seen - true).abs().max() < CLOSE[dtype]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("rows", [4, 8, 32, 64])
 @pytest.mark.parametrize("groups", [4, 7])
 def test_the_bits_of_a_row_depend_on_neither_its_place_nor_its_neighbours(
@@ -94,7 +92,6 @@ def test_what_is_special_is_left_to_the_original(special: dict[str, Any]) -> Non
         attend(layer, query, key, value, mask, scaling=0.3, softcap=30.0)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drafts_are_verified_with_the_tokens_of_generate(family: str) -> None:
     hf = make_hf(family)

@@ -46,13 +46,13 @@ from ngtcli.trie.background import (
 )  # fmt: skip
 from ngtcli.trie.background_search import BackgroundArrays, find_row
 from ngtcli.trie.files import BACKGROUNDS, list_files
-from tests.support import hostile_background
 from tests.support.counted import count_of
 from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.kept import made_once
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
 from tests.support.tokenizers_of_kinds import KINDS, backend
+from tests.tools import hostile_background
 
 # --- counts of texts ---
 

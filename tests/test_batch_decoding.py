@@ -56,7 +56,6 @@ def rising(i: int) -> Limits:
     return Limits(max_tokens=4 * i + 1)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", SHAPES)
 @settings(max_examples=2, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 @given(st.integers(0, 1000), st.integers(2, 5), st.sampled_from([GREEDY, SAMPLED]))
@@ -94,7 +93,6 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
         assert statistics.decode_s > 0 and sum(statistics.split_s.values()) > 0
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(
     ("method", "most"),
     [("trie", 12), ("prompt-lookup", 12), ("recycling", 12), ("lookahead", 32)],
@@ -168,7 +166,6 @@ class Memory:
         monkeypatch.setattr(TargetModel, "score", score)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(("rows", "texts"), [(3, 1000), (1000, 2), (1, 1000)])
 def test_where_memory_ends_drafts_shrink_then_fewer_run_and_none_is_lost(
     monkeypatch: pytest.MonkeyPatch, rows: int, texts: int

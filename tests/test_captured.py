@@ -95,7 +95,6 @@ def passes(model: TargetModel, count: int = 24) -> list[torch.Tensor]:
     return out
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("family", ["llama", "qwen2", "mistral-sliding", "gemma2-sliding"])
 def test_captured_passes_give_the_bits_of_eager_ones(

@@ -20,6 +20,7 @@ from ngtcli.draft.tree import ROOT, DraftTree, chain
 from tests.support.families import VOCABULARY, build, chained, family, prompts, target
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
+pytestmark = pytest.mark.search
 NAMES = ["lfm2", "llama4_text", "bloom", "mamba2", "qwen3_next", "falcon_h1", "rwkv"]
 
 
@@ -35,7 +36,6 @@ def fresh(model: TargetModel, ids: list[int]) -> torch.Tensor:
         return rows.read(ids, 1)[0]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("seed", range(3))
 def test_scores_behind_chains_taken_back_are_those_of_a_new_state(
     model: TargetModel, seed: int
@@ -82,7 +82,6 @@ def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     assert passes[7:] == [1] and not model.took_longer
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("prompt", [prompts()[0], prompts()[-1]], ids=["one", "many"])
 @pytest.mark.parametrize("name", ["lfm2", "qwen3_next", "bloom", "llama4_text"])
 def test_memory_that_ends_within_a_chain_changes_no_token(name: str, prompt: list[int]) -> None:
@@ -102,7 +101,6 @@ def test_memory_that_ends_within_a_chain_changes_no_token(name: str, prompt: lis
     assert run.output == expected and left == [0] and run.statistics.accepted_tokens
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(
     ("name", "method"), [("mamba2", "auto"), ("bloom", "auto"), ("lfm2", "lookahead")]
 )

@@ -195,7 +195,6 @@ class Fewer:
         return [scores + 0.125 * (layout.rows < self._least) for scores in self._score(layout)]
 
 
-@pytest.mark.search
 @pytest.mark.usefixtures("tails")
 @pytest.mark.parametrize(
     ("least", "wanted"), [(1, PassRows(36, 1)), (4, PassRows(36, 4)), (8, PassRows.fixed(32))]
@@ -231,7 +230,6 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
     assert ExactRows(single, print).choose("auto", 31, 100) is None
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("dtype", FLOATS)
 @pytest.mark.parametrize("attention", ["sdpa", "eager"])
 def test_rows_of_a_prompt_have_the_same_bits_in_a_cache_of_any_size(

@@ -84,7 +84,6 @@ def test_masks_of_a_chunk_are_those_of_the_definition(start: int, rows: int, win
     ]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", ["llama", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"])
 def test_padding_changes_no_score_and_no_row_of_the_cache(family: str) -> None:
     prompt = prompts(1, seed=3)[0][:40]

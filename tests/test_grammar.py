@@ -61,6 +61,7 @@ from tests.support.together import joint, outputs, own, together
 from tests.support.tokenizers_of_kinds import KINDS
 from tests.test_batch_decoding import Memory
 
+pytestmark = pytest.mark.search
 SAMPLED = Settings(temperature=1.2, top_p=0.95, seed=5)
 SAMPLINGS = [
     GREEDY, SAMPLED, Settings(temperature=0.9, top_k=40, seed=2, repetition_penalty=1.3),
@@ -245,7 +246,6 @@ def check(
 # --- decoding ---
 
 
-@pytest.mark.search
 @any_sampling
 @pytest.mark.parametrize("family", ["llama", "gemma2-sliding"])
 def test_tokens_are_those_of_the_naive_loop(family: str, sampling: Settings) -> None:
@@ -281,7 +281,6 @@ def test_answers_by_a_pattern_are_those_of_the_naive_loop(pattern: str, sampling
     check(cached_tiny("qwen3"), by_regex(pattern), sampling, ["recycling"], 24)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("method", [m for m in method_names() if m not in ("none", "draft-model")])
 def test_every_method_gives_the_tokens_of_the_naive_loop(method: str) -> None:
     model, grammar = cached_tiny("llama"), by_regex('\\{"ferry": "[a-z ]{9,12}", "of": [0-9]{4}\\}')
@@ -310,7 +309,6 @@ def several(model: TargetModel) -> tuple[list[list[int]], Any, list[list[int]]]:
     return texts, limits.__getitem__, truth
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(
     ("family", "short"),
     [("gemma3-sliding", {}), ("llama", {"rows": 12}), ("gemma3-sliding", {"texts": 3})],
@@ -346,7 +344,6 @@ def test_a_text_is_shared_and_goes_on_alone_with_the_state_of_its_grammar(first:
     assert again.finish().output == truth[6]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("name", ["bloom", "mamba2", "lfm2"])
 def test_models_that_take_chains_alone_obey_too(name: str) -> None:
     model = target_model(families.build(families.family(name)), byte_tokenizer(), name)
@@ -405,7 +402,6 @@ def test_exact_answers_in_bfloat16_are_those_of_plain_decoding() -> None:
     assert others[0].statistics.steps < truth.statistics.steps / 2
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("most", [0, 3, 99])
 @pytest.mark.parametrize("opens", [False, True])
 def test_a_thought_is_free_and_the_grammar_begins_behind_it(most: int, opens: bool) -> None:
@@ -432,7 +428,6 @@ def test_a_text_without_end_ids_ends_where_nothing_may_follow() -> None:
     assert run.finish_reason == "stop"
 
 
-@pytest.mark.search
 @any_sampling
 def test_probabilities_are_those_of_the_masked_scores_whatever_drafted(sampling: Settings) -> None:
     model, found = cached_tiny("llama"), []
@@ -511,7 +506,6 @@ def test_of_a_draft_is_left_what_a_grammar_takes(
     assert left >= {path for path in drafts if taken(grammar, path) == len(path)}
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("kind", KINDS)
 def test_every_kind_of_tokenizer_writes_json(kind: str) -> None:
     """Of tokens that may follow, whichever: the text is valid; or a line says why it cannot be."""

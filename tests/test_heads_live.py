@@ -29,6 +29,7 @@ from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, sav
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
+pytestmark = pytest.mark.search
 SAMPLED = Settings(temperature=0.8, seed=5)
 CPU = torch.device("cpu")
 DEPTH = 3
@@ -76,7 +77,6 @@ def loaded(folder: Path, kind: str, model: TargetModel, text: Sequence[int]) -> 
     return HeadRows([load_head(str(folder), model.hf, CPU, torch.float32)])
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", ["llama", "gemma3-sliding"])
 @pytest.mark.parametrize("kind", ["medusa", "hydra", "prefix"])
 def test_drafts_of_heads_give_the_tokens_of_plain_decoding(
@@ -180,7 +180,6 @@ def check_rows(model: TargetModel, heads: Watched, text: list[int]) -> None:
     )
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", ["llama", "mistral-sliding", "gemma3-sliding"])
 def test_drafts_of_eagle3_and_dflash_change_no_text(tmp_path: Path, family: str) -> None:
     model = make_target(family)
@@ -191,7 +190,6 @@ def test_drafts_of_eagle3_and_dflash_change_no_text(tmp_path: Path, family: str)
     check(model, heads, ["eagle3", "dflash", "auto"])
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(("family", "layers"), [("deepseek", 2), ("glm", 1)])
 def test_drafts_of_mtp_layers_change_no_text(tmp_path: Path, family: str, layers: int) -> None:
     folder = mtp_folder(tmp_path / "model", family, layers)
@@ -221,7 +219,6 @@ def drafted(model: TargetModel, heads: Watched, method: str, prompt: list[int]) 
     return [run.output, *trees]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("method", ["eagle3", "dflash", "hydra", "medusa"])
 def test_drafts_behind_kept_rows_are_those_behind_rows_just_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: str

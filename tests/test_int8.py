@@ -62,7 +62,6 @@ def test_a_layer_gives_the_product_of_its_integers(
     assert ((found - true).abs() <= 1e-5 * true.abs() + 1e-5 * one * inputs).double().mean() > 0.5
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("threads", [1, 2])
 @pytest.mark.parametrize("size", [(200, 130), (64, 64), (192, 4096), (1024, 320)])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])

@@ -34,7 +34,6 @@ from tests.support.tiny_models import (
 pytestmark = pytest.mark.numeric
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", FAMILIES)
 def test_drafted_plain_and_generate_agree(family: str) -> None:
     hf = make_hf(family)
@@ -124,7 +123,6 @@ def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -
     assert model.context == 64
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(
     "sampling",
     [
@@ -162,7 +160,6 @@ def plain_answers() -> list[tuple[TargetModel, list[int], Settings, list[int]]]:
     ]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("method", method_names())
 def test_every_method_gives_the_tokens_of_plain_decoding(method: str) -> None:
     """One drafter for all prompts, greedy and sampled: what it learned before must not matter."""

@@ -84,7 +84,6 @@ def test_what_a_cpu_has_no_kernel_for_is_left_as_it_is(monkeypatch: pytest.Monke
     assert hf.get_output_embeddings().weight is hf.get_input_embeddings().weight
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", ["llama", "qwen2", "gemma2-sliding"])  # Qwen2 has biases
 def test_all_linear_layers_are_packed_and_drafts_verified_as_generate_decodes_without(
     family: str,
@@ -100,7 +99,6 @@ def test_all_linear_layers_are_packed_and_drafts_verified_as_generate_decodes_wi
         assert decode(model, Scripted(drafter), list(prompt), max_tokens=24).output == expected
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", ["llama", "gemma3-sliding"])  # Gemma's scales what it reads
 @pytest.mark.parametrize("dtype", DTYPES)
 def test_a_tied_embedding_gives_the_rows_that_it_gave(dtype: torch.dtype, family: str) -> None:

@@ -34,6 +34,7 @@ from tests.support.tiny_models import (
 )
 from tests.support.together import outputs, together
 
+pytestmark = pytest.mark.search
 SAMPLED = Settings(temperature=0.8, seed=5)
 MASKS = (90, 91, 92)
 CYCLE = torch.randperm(60, generator=torch.Generator().manual_seed(1)) + 10
@@ -109,7 +110,6 @@ class Naive:
         return emitted
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("masks", [MASKS, (91, 91, 91, 91, 91)])
 def test_a_step_is_that_of_the_authors(masks: tuple[int, ...]) -> None:
     """The guesses that a pass leaves, what the next one accepts of them, and all that is emitted.
@@ -185,7 +185,6 @@ def path(tree: DraftTree, node: int, guessed: Guessed) -> list[int]:
     return [row.tolist().index(t) for row, t in zip(guessed.tokens, tokens, strict=False)]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("options", [Options(), Options(nodes=6), Options(nodes=6, masked=1)])
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_a_tuned_model_accepts_what_its_masks_guess(options: Options, sampling: Settings) -> None:
@@ -198,7 +197,6 @@ def test_a_tuned_model_accepts_what_its_masks_guess(options: Options, sampling: 
         assert truth == generate(tuned(), prompt, 22)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("rows", [PassRows.fixed(9), PassRows.fixed(33), PassRows(33, 4)])
 def test_masks_share_the_rows_of_exact_passes(rows: PassRows) -> None:
     """Where there is room for few groups, guesses are those of a node further up."""

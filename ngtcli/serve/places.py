@@ -6,9 +6,9 @@ import socket
 import struct
 import sys
 import time
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -54,11 +54,12 @@ def _absolute(named: Any) -> Any:
     return os.path.realpath(path) if is_file else named
 
 
-@cache
-def _code() -> list[tuple[str, int, int]]:
+def _code() -> Iterator[tuple[str, int, int]]:
     """Sizes and times of the package's files: after an upgrade another process is started."""
-    paths = sorted(map(str, PACKAGE.rglob("*.py")))
-    return [(path, (about := os.stat(path)).st_size, about.st_mtime_ns) for path in paths]
+    for folder, _, names in os.walk(PACKAGE):
+        for path in (os.path.join(folder, name) for name in names if name.endswith(".py")):
+            about = os.stat(path)
+            yield path, about.st_size, about.st_mtime_ns
 
 
 @dataclass(frozen=True)
@@ -75,7 +76,7 @@ class Place:
         read = {n: v for n, v in os.environ.items() if n.startswith(tuple(_VARIABLES))}
         read.pop("HF_HUB_OFFLINE", "")  # commands set it, where all models are on this machine
         where = sys.prefix, sys.version, str(home("cache"))
-        own = __version__, *_code(), *where, sorted(values.items()), sorted(read.items())
+        own = __version__, *sorted(_code()), *where, sorted(values.items()), sorted(read.items())
         return cls(key_of(*own)[:_DIGITS])
 
     @property
