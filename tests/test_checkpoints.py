@@ -37,7 +37,6 @@ def alike(found: Any, true: Any) -> None:
         assert torch.equal(found(ids).logits, true(ids).logits)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(
     ("kind", "shards"),
     [("llama", 1), ("qwen2", 3), ("gemma2", 1), ("gpt_neox", 3), ("mixtral", 1), ("phi", 3)],

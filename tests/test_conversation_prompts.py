@@ -76,7 +76,6 @@ def test_a_conversation_is_what_transformers_makes_of_it(
     ]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "mistral"])
 def test_the_next_prompt_begins_with_this_one(name: str) -> None:
     tokenizer = Tokenizer(tokenizer_of("qwen").backend)

@@ -130,7 +130,8 @@ def test_every_method_may_draft_exactly(method: str) -> None:
     texts, answers = plain_answers()
     supply(method, texts)
     pool = Pool(10_000, False)
-    own = {"pool": pool, "masks": (9, 9), "heads": KnownHeads(texts, ())}
+    heads = KnownHeads(texts, ["eagle3", "medusa"])  # for `auto`
+    own = {"pool": pool, "masks": (9, 9), "heads": heads}
     drafter = make_drafter(method, DraftSettings(learn_output=True, **own))
     accepted = 0
     for seed, sampling, truth in answers:

@@ -190,7 +190,6 @@ def text(rows: int, width: int) -> tuple[Tensor, Tensor]:
 # --- EAGLE-3 ---
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("form", ["own", "speculators"])
 @pytest.mark.parametrize(
     "changes",

@@ -103,7 +103,6 @@ def routed(rows: int, seed: int, several: int = 2) -> Iterator[Tensor]:
     yield torch.rand(rows, several, generator=source).softmax(1)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", EXPERTS)
 def test_experts_give_what_the_weights_of_their_integers_give(family: str) -> None:
     hf: Any = experts(family)
@@ -118,7 +117,6 @@ def test_experts_give_what_the_weights_of_their_integers_give(family: str) -> No
     assert not any(parameter.ndim == 3 for parameter in hf.parameters())
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("family", EXPERTS)
 def test_a_row_of_experts_has_the_same_bits_whatever_stands_beside_it(family: str) -> None:
     hf: Any = experts(family)

@@ -64,7 +64,6 @@ class NaiveLookahead:
             self.past = [self.past[1][1:], *self.past[2:], new]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize(("n", "w", "g"), [(3, 2, 1), (4, 3, 2), (5, 7, 7)])
 def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: int) -> None:
     model = make_target("llama", seed=2)
@@ -147,7 +146,6 @@ def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> Non
     assert again.tokens[0] == rows[-1][0]
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("sampling", [GREEDY, SAMPLED])
 def test_a_draft_model_equal_to_the_target_is_always_right(sampling: Settings) -> None:
     model, twin = make_target("llama", seed=1), make_target("llama", seed=1)

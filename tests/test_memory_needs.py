@@ -51,7 +51,6 @@ def has(monkeypatch: pytest.MonkeyPatch, free: int | None) -> None:
     monkeypatch.setattr(memory_needs, "free_memory", lambda _: free)
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
 def test_weights_and_cache_take_what_a_loaded_model_takes(

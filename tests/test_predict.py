@@ -145,7 +145,6 @@ def test_a_prediction_is_of_the_answer_however_long_texts_are_read(
     assert answer.text == text and answer.statistics.accepted_prediction_tokens
 
 
-@pytest.mark.search
 @pytest.mark.parametrize("method", ["trie", "llma"])
 def test_other_methods_draft_from_it_as_from_a_document(resident: Resident, method: str) -> None:
     text = "Nobody saved the town. " + ended(resident, asked(method="none")).text
