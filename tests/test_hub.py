@@ -151,6 +151,7 @@ def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_
     assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("more", [0, 5000])
 def test_a_file_that_is_not_the_hub_s_is_not_kept(
     hub: Hub, files: dict[str, bytes], tmp_path: Path, more: int
@@ -319,6 +320,7 @@ def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> 
     assert hub.run(tmp_path, "models", "rm", "builtin", "--yes").returncode == 2
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("lost", ["snapshots", "snapshots/*", "blobs/*"])
 def test_what_a_killed_run_left_of_a_model_is_listed_and_removed(
     hub: Hub, tmp_path: Path, folder: Path, lost: str
