@@ -76,7 +76,7 @@ BOOK = {  # of 150 kB of text
 @pytest.mark.parametrize(
     ("pool", "form", "make", "most", "told", "flag"),
     [
-        (QUICK, EPUB, BY_NAME["often.epub"], 10**9, "an EPUB that takes more than 0.5 s", "seconds"),
+        (QUICK, EPUB, BY_NAME["often.epub"], 10**9, "EPUB that takes more than 0.5 s", "seconds"),
         (SMALL, DOCX, BY_NAME["tiny.docx"], 10**9, "document that takes more than 300 MB", "mb"),
         (SMALL, EPUB, lambda: made.zipped(BOOK), 100_000, "an EPUB with too much text", "max_mb"),
     ],
