@@ -19,7 +19,7 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, fetch, find, pull
 from ngtcli.model_files.hub import ask, be_quiet, split_id
 from ngtcli.system.progress import ByteBar
-from tests.support.helpers import HARBOUR, NGT, ngt
+from tests.support.helpers import HARBOUR, NGT
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
 
 CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
@@ -273,24 +273,6 @@ def test_what_the_hub_cannot_give_is_told(own_hub: Hub, monkeypatch: pytest.Monk
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(hf_api.api, "endpoint", "http://127.0.0.1:9")
     check("some/other", "cannot be reached (ConnectError, http://127", "Give a folder")
-
-
-COMMANDS = (
-    "summarize nowhere.txt", "ask -d nowhere.txt Who?", "check nowhere.txt", "bench nowhere.txt",
-    "batch in.jsonl", "tune nowhere.txt --sweep n=8,9", "trie build nowhere.txt",
-    "trie show nowhere.txt", "docs list nowhere.txt", "docs show nowhere.txt",
-    "summarize nowhere.txt --dry-run", "bench quality nowhere.txt --dtype bfloat16",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_tells_a_wrong_model_before_it_reads_documents(
-    command: str, tmp_path: Path
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"paths": ["nowhere.txt"]}\n')
-    for name in ("nobody/nothing", "./nowhere"):
-        done = ngt(*command.split(), "-m", name, cwd=tmp_path)
-        assert done.returncode == 4 and name.encode() in done.stderr, done.stderr
 
 
 def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
