@@ -202,7 +202,7 @@ def _try_fewer(test: Any) -> None:
     test._hypothesis_internal_use_settings = settings(own, max_examples=most)
 
 
-GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess
+GROWTH = 250_000_000  # bytes after which what tests leave is collected; guess
 _after = {"collection": 0, "whole collection": 0}  # bytes in memory after the last one of each
 
 

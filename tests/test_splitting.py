@@ -202,6 +202,7 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
         assert f"{part}: book.md, Chapter" in told and f"{part}: Reading the prompt" in told
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("fails", ["the answer", "its delivery"])
 def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
