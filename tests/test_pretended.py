@@ -24,6 +24,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pretended.library()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     "name",
     [
@@ -45,6 +46,7 @@ def test_check(name: str) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("device", "options"),
     [
