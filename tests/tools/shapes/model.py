@@ -24,7 +24,7 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import prepared
 from ngtcli.decode.memory_needs import SPARE, cache_numbers
 from ngtcli.decode.model import TargetModel
-from ngtcli.errors import ModelError, UsageError, nearest
+from ngtcli.errors import ModelError
 from ngtcli.model_files.quantized import name_of
 from ngtcli.system.machine import free_memory, pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -52,17 +52,11 @@ def shape_names() -> list[str]:
 
 
 def find_shape(name: str) -> Shape:
-    """The shape of that name, or the one in a file, or in the config.json of a folder.
-
-    Raises UsageError for an unknown name.
-    """
+    """The shape of that name, or the one in a file, or in the config.json of a folder."""
     path = SHAPES / f"{name}.json" if name in shape_names() else Path(name)
     path = path / "config.json" if path.is_dir() else path
-    if not path.is_file():
-        hint = f"{nearest(name.lower(), shape_names())} A config.json will do, too."
-        raise UsageError(f"no shape {name!r}", hint)
-    stem = path.parent.name if path.name == "config.json" else path.stem
-    return Shape(stem, json.loads(path.read_text("utf-8")))
+    own = path.parent.name if path.name == "config.json" else path.stem
+    return Shape(own, json.loads(path.read_text(encoding="utf-8")))
 
 
 class _NoText:
