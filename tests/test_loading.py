@@ -281,7 +281,7 @@ def test_minimax_reads_a_prompt_in_one_pass() -> None:
     assert torch.allclose(scores, whole, atol=1e-3)
 
 
-@pytest.mark.parametrize("kind", ["mamba", "bamba", "jamba", "gpt_oss", "gpt_neo", "bloom"])
+@pytest.mark.parametrize("kind", "mamba bamba jamba recurrent_gemma gpt_oss gpt_neo bloom".split())
 def test_a_probe_in_bfloat16_finds_what_one_in_float32_finds(kind: str) -> None:
     """Some give float32 scores after passes in bfloat16, where rounding is larger all the same."""
     family = next(f for f in MANY if f.name == kind)

@@ -10,7 +10,6 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.draft.costs import CostCurve, StoredCurve
 from ngtcli.draft.tree import chain
 from ngtcli.system.trials import Trial
-from ngtcli.weights.linear import is_packed
 from ngtcli.weights.trials import what_matters
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess
@@ -21,8 +20,7 @@ LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a g
 
 def remembered_costs(model: TargetModel) -> Trial[dict[int, StoredCurve]]:
     """Where a model's curves are kept, by their lengths of context."""
-    run = model.passes.kind, is_packed(model.hf), model.name
-    depends_on = what_matters(model.hf) + run
+    depends_on = *what_matters(model.hf), model.passes.kind, model.name
     return Trial("costs", model.device, depends_on, dict[int, StoredCurve], timed=True)
 
 

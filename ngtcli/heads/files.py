@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from ngtcli.errors import ModelError
 from ngtcli.heads.places import HINT, find_head
 from ngtcli.model_files import hub
-from ngtcli.model_files.checkpoint import read_object
+from ngtcli.model_files.checkpoint import read_object, some
 
 Notify = Callable[[str], None]
 DAMAGED = "Download the head again, or name another one."
@@ -145,9 +145,9 @@ class HeadFiles:
         """Give a network, which may be on the device "meta", its values."""
         stored, own = self.stored, network.state_dict()
         if lacking := sorted(own.keys() - stored.keys()):
-            raise self.refused(f"its file has no {_some(lacking)}", DAMAGED)
+            raise self.refused(f"its file has no {some(lacking)}", DAMAGED)
         if unused := sorted(stored[name] for name in stored.keys() - own.keys()):
-            raise self.refused(f"a head of this kind has no {_some(unused)}", DAMAGED)
+            raise self.refused(f"a head of this kind has no {some(unused)}", DAMAGED)
         for name, wanted in own.items():
             if (found := self.tensors[stored[name]].shape) != wanted.shape:
                 shapes = f"{_by(found)}, and {_by(wanted.shape)} is needed"
@@ -221,9 +221,3 @@ def _opened(path: Path) -> dict[str, Tensor]:
 
 def _by(shape: Sequence[int]) -> str:
     return "×".join(map(str, shape)) or "()"
-
-
-def _some(names: list[str]) -> str:
-    """The first of some tensors' names, and how many more there are."""
-    more = f" and {len(names) - 1} more" if len(names) > 1 else ""
-    return names[0][:100] + more

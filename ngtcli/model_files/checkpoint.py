@@ -9,7 +9,7 @@ import difflib
 import hashlib
 import json
 import os
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from pathlib import Path
@@ -211,9 +211,14 @@ def _lacking(
     if folder is None or "weights" not in needs:
         return "", ""
     shards = sorted({*hub.weight_files(folder, names)} - {*names})
-    more = f" and {len(shards) - 1} more" if len(shards) > 1 else ""
-    what = f"{shards[0]}{more}, which its index of weights names" if shards else ""
+    what = f"{some(shards)}, which its index of weights names" if shards else ""
     return what, "Download them as well." * bool(shards)
+
+
+def some(names: Sequence[str], shown: int = 1) -> str:
+    """The first of some names, and how many more there are."""
+    more = f" and {len(names) - shown} more" if len(names) > shown else ""
+    return ", ".join(name[:100] for name in names[:shown]) + more
 
 
 def _check_hub(name: str, needs: Collection[str]) -> None:

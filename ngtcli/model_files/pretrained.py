@@ -14,7 +14,7 @@ from types import SimpleNamespace
 from typing import Any
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN, HINT, LARGEST_JSON, fetch, read_object
+from ngtcli.model_files.checkpoint import BUILTIN, HINT, LARGEST_JSON, fetch, read_object, some
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.files import read_bounded
 from ngtcli.system.process import without_collection
@@ -177,17 +177,11 @@ def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
         raise ModelError(what, "The two are not of one model; download it again.")
     if missing := sorted(told["missing_keys"]):
         raise ModelError(
-            f"{name}: the weights lack {_some(missing)}",
+            f"{name}: the weights lack {some(missing, 2)}",
             "They do not fill the model that config.json describes; download it again.",
         )
     if unused := sorted(told["unexpected_keys"]):
-        warn(f"{name}: the model has no use for {_some(unused)} of its weights")
-
-
-def _some(keys: list[str]) -> str:
-    """The first of some tensors' names, and how many more there are."""
-    more = f" and {len(keys) - 2} more" if len(keys) > 2 else ""
-    return ", ".join(keys[:2]) + more
+        warn(f"{name}: the model has no use for {some(unused, 2)} of its weights")
 
 
 @dataclass(frozen=True, slots=True)

@@ -200,11 +200,8 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight (out, in) of floats, unpacked into a new tensor; of integers without values.
-
-        Some models look at its device, or its dtype.
-        """
-        if self.storage.bits:
+        """The weight (out, in) of floats, in a new tensor; of integers without values."""
+        if self.storage.bits:  # some models ask for its device, or its dtype
             return torch.empty(self.storage.size, device="meta")
         return self.packed.detach().to_dense()
 
@@ -246,11 +243,6 @@ class MappedEmbedding(nn.Module):
 def storages(hf: nn.Module) -> Iterator[Storage]:
     """Those of a model's layers."""
     return (module.storage for module in hf.modules() if isinstance(module, PackedLinear))
-
-
-def is_packed(hf: nn.Module) -> bool:
-    """Whether some layers of a model are floats in blocks."""
-    return any(not storage.bits for storage in storages(hf))
 
 
 def bits_of(hf: nn.Module) -> int:

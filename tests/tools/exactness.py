@@ -131,7 +131,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     args = parser.parse_args(arguments)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    sums = {weights: [Counter[str](), Counter[str]()] for weights in args.weights}
+    sums = {weights: (Counter[str](), Counter[str]()) for weights in args.weights}
     what = "tokens | runs that differ | acceptance"
     print(f"| model | weights | exact: {what} | together: {what} | s |\n{'|---' * 9}|")
     with tempfile.TemporaryDirectory() as folder:
