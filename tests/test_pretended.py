@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.warm import run
-from tests.test_device_map import needs_accelerate
 from tests.tools import pretended
 
 pytestmark = pytest.mark.skipif(bool(pretended.why_not()), reason=pretended.why_not())
@@ -39,7 +38,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "layers_take_few_kernels cuda", "layers_take_few_kernels mps",
         "models_with_a_state_give_the_cpus_tokens cuda",
         "models_with_a_state_give_the_cpus_tokens mps",
-        pytest.param("layers_on_two_devices_give_the_cpus_tokens cuda", marks=needs_accelerate),
+        "layers_on_two_devices_give_the_cpus_tokens cuda",
     ],
 )  # fmt: skip
 def test_check(name: str) -> None:
