@@ -8,6 +8,7 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections import defaultdict
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
@@ -22,9 +23,12 @@ from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
 from tests.support import warm
 from tests.support.browser import Browser
-from tests.support.helpers import EXAMPLES, in_memory, parsed_once, tokenizer_lent
+from tests.support.helpers import EXAMPLES, in_memory, parsed_once, share, tokenizer_lent
 
 os.environ["HF_HUB_OFFLINE"] = "1"
+# Where none is written, each worker rewrites all asserts, and each new process compiles ngt anew.
+os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+sys.dont_write_bytecode = False
 # On a busy machine an example may take long: no test fails by the clock.
 settings.register_profile("ngt", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("ngt")
@@ -100,6 +104,8 @@ def own_home(
 
         monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
         monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
+        monkeypatch.setattr("ngtcli.grammar.matcher._words", kept.words_once)
+        monkeypatch.setattr("ngtcli.prompt.chat._try", kept.template_tried)
         if not request.node.get_closest_marker("loads"):
             monkeypatch.setattr("ngtcli.decode.load.read", kept.lent)
         with kept.lent_once():
@@ -171,19 +177,24 @@ FIRST = [
 ]
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+@pytest.hookimpl(trylast=True)  # Hypothesis marks properties first
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
-    properties = {
-        getattr(item, "obj", None) for item in items if item.get_closest_marker("hypothesis")
-    }
-    for test in properties:
+    searches = defaultdict[Any, list[pytest.Item]](list)
+    for item in items:
+        if item.get_closest_marker("search"):
+            searches[item.path, item.originalname].append(item)  # type: ignore[attr-defined]
+    left = {one for cases in searches.values() for one in {*cases} - {*share(cases)}}
+    config.hook.pytest_deselected(items=[*left])
+    items[:] = [item for item in items if item not in left]
+    for test in {item.obj for item in items if item.get_closest_marker("hypothesis")}:  # type: ignore[attr-defined]
         _try_fewer(test)
 
 
 def _try_fewer(test: Any) -> None:
-    """Lower the number of a property's examples to the share that is tried, but not below ten."""
+    """Lower the number of a property's examples to the share that is tried, but not below five."""
     own = test._hypothesis_internal_use_settings
-    most = max(round(own.max_examples * EXAMPLES), min(own.max_examples, 10))
+    most = max(round(own.max_examples * EXAMPLES), min(own.max_examples, 5))
     test._hypothesis_internal_use_settings = settings(own, max_examples=most)
 
 

@@ -189,7 +189,7 @@ def test_a_failed_write_leaves_nothing_and_is_told(monkeypatch: pytest.MonkeyPat
     def full(*_: object) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")
 
-    monkeypatch.setattr(ArrayWriter, "_write", full)
+    monkeypatch.setattr("ngtcli.system.arrays.write_all", full)
     told: list[str] = []
     document_trie([Document("a", "The tide.")], Tokenizer(FakeBackend()), 100, 3, 1, told.append)
     assert told == ["the trie is not cached: no space left on device"]

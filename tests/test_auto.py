@@ -103,7 +103,7 @@ def prepared(
 ) -> Auto:  # fmt: skip
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
-    background = build_counts([(general, 1.0)], least=()) if general else None
+    background = build_counts([general], least=()) if general else None
     drafter = Auto(DraftSettings(pool=pool, background=background))
     drafter.tallies = EscapeTallies(escapes, trust=1e6)
     drafter.reset(Context(prompt, predicted=predicted))

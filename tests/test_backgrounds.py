@@ -45,7 +45,7 @@ from ngtcli.trie.background import (
     build_counts,
 )  # fmt: skip
 from ngtcli.trie.background_search import BackgroundArrays, find_row
-from ngtcli.trie.files import list_backgrounds
+from ngtcli.trie.files import BACKGROUNDS, list_files
 from tests.support import hostile_background
 from tests.support.counted import count_of
 from tests.support.helpers import HARBOUR, ngt
@@ -57,25 +57,25 @@ from tests.support.tokenizers_of_kinds import KINDS, backend
 
 VOCABULARY = 6
 IDS = st.lists(st.integers(0, VOCABULARY - 1), max_size=12)
-TEXTS = st.lists(st.tuples(IDS, st.sampled_from([0.5, 1.0, 2.25])), max_size=5)
+TEXTS = st.lists(IDS, max_size=5)
 
 
-def counted(texts: Sequence[tuple[list[int], float]], depth: int) -> Counter[tuple[int, ...]]:
-    """What every sequence of at most `depth` tokens weighs."""
+def counted(texts: Sequence[list[int]], depth: int) -> Counter[tuple[int, ...]]:
+    """How often every sequence of at most `depth` tokens occurs."""
     found: Counter[tuple[int, ...]] = Counter()
-    for ids, weight in texts:
+    for ids in texts:
         for size in range(1, depth + 1):
             for at in range(len(ids) - size + 1):
-                found[tuple(ids[at : at + size])] += weight  # type: ignore[assignment]
+                found[tuple(ids[at : at + size])] += 1
     return found
 
 
-@given(TEXTS, st.integers(1, 4), st.lists(st.sampled_from([0.0, 1.0, 2.0]), max_size=3))
+@given(TEXTS, st.integers(1, 4), st.lists(st.sampled_from([0, 1, 2]), max_size=3))
 def test_counts_are_those_of_the_texts_but_for_what_is_seldom(
-    texts: list[tuple[list[int], float]], depth: int, least: list[float]
+    texts: list[list[int]], depth: int, least: list[int]
 ) -> None:
     counts, wanted = build_counts(texts, depth, least), counted(texts, depth)
-    bounds = [*least, *([least[-1]] if least else [0.0]) * depth][:depth]
+    bounds = [*least, *([least[-1]] if least else [0]) * depth][:depth]
     kept = {
         sequence: weight
         for sequence, weight in wanted.items()
@@ -88,7 +88,7 @@ def test_counts_are_those_of_the_texts_but_for_what_is_seldom(
 
 
 @given(TEXTS)
-def test_siblings_are_in_the_order_of_their_counts(texts: list[tuple[list[int], float]]) -> None:
+def test_siblings_are_in_the_order_of_their_counts(texts: list[list[int]]) -> None:
     counts, weights = build_counts(texts, 3, ()), counted(texts, 3)
     paths: list[tuple[int, ...]] = [()]
     for node in range(len(counts) + 1):
@@ -115,7 +115,7 @@ def row_of(arrays: Any, sequence: Any) -> int:
 def test_compiled_code_finds_every_sequence_that_was_counted(seed: int, tokens: int) -> None:
     rng = np.random.default_rng(seed)
     text = rng.integers(0, tokens, 1000).tolist()
-    counts, weights = build_counts([(text, 1.0)], 3, ()), counted([(text, 1.0)], 3)
+    counts, weights = build_counts([text], 3, ()), counted([text], 3)
     others = [tuple(other) for other in rng.integers(0, tokens + 3, (200, 3)).tolist()]
     for sequence in [*weights, *others]:
         row = row_of((counts.nodes, counts.by_token), np.array(sequence, np.int32))
@@ -135,7 +135,7 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
 
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
-    counts = build_counts([(text, 1.0)], least=())
+    counts = build_counts([text], least=())
     return Auto(DraftSettings(background=counts, pool=pool))
 
 
@@ -149,7 +149,7 @@ def test_prompt_and_pool_are_asked_before_the_background() -> None:
 
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
-    counts = build_counts([([1, 2, 3, 4], 1.0)], least=())
+    counts = build_counts([[1, 2, 3, 4]], least=())
     batch = AutoDrafters(DraftSettings(background=counts))
     drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
     for tree, token in zip(batch.propose_within(drafters, [4, 4]), (2, 3), strict=True):
@@ -237,7 +237,7 @@ def test_counts_are_those_of_the_texts_that_the_phrases_were_counted_in(kind: st
     said = [[" The", " boats", " lie", ",", " the", " boats", " lie"], [" the", " slate", ","]]
     phrases = phrases_of({p: 5 * count for p, count in n_grams(said).items()})
     ids = dict(zip(phrases.words, word_ids(phrases.words, tokenizer), strict=True))
-    wanted = build_counts([([t for w in text for t in ids[w]], 1.0) for text in said], least=())
+    wanted = build_counts([[t for w in text for t in ids[w]] for text in said], least=())
     counts = phrase_counts(phrases, tokenizer)
     for text in said:
         stream = [t for word in text for t in ids[word]]
@@ -257,15 +257,15 @@ def check_equal(one: BackgroundCounts, other: BackgroundCounts) -> None:
 @settings(deadline=None)
 @given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=9), min_size=2, max_size=5))
 def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> None:
-    parts = [build_counts([(text, 1.0)], least=()) for text in said]
-    whole = build_counts([(text, 1.0) for text in said], least=())
+    parts = [build_counts([text], least=()) for text in said]
+    whole = build_counts(said, least=())
     check_equal(joined(parts), whole)
 
 
 @settings(deadline=None)
 @given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3))
 def test_what_was_omitted_still_counts_in_what_followed(text: list[int], least: int) -> None:
-    counts = build_counts([(text, 1.0)], least=(least, 2))
+    counts = build_counts([text], least=(least, 2))
     check_equal(joined([counts]), counts)
     assert joined([counts]).nodes[0, FOLLOWED] == counts.nodes[0, FOLLOWED]
 
@@ -273,18 +273,18 @@ def test_what_was_omitted_still_counts_in_what_followed(text: list[int], least: 
 @settings(deadline=None)
 @given(st.data())
 def test_counts_of_any_content_are_joined_or_a_damaged_file(data: st.DataObject) -> None:
-    counts = build_counts([([1, 2, 3, 1, 2], 1.0), ([2, 2], 1.0)], least=())
+    counts = build_counts([[1, 2, 3, 1, 2], [2, 2]], least=())
     number = st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 30)
     for _ in range(data.draw(st.integers(1, 4))):
         array = data.draw(st.sampled_from([counts.nodes, counts.by_token]))
         array.reshape(-1)[data.draw(st.integers(0, array.size - 1))] = data.draw(number)
     counts.nodes[0, TOKEN] = 8  # as it is after loading, whatever the file holds
     with suppress(DamagedFileError):
-        joined([counts, build_counts([([1, 2], 1.0)], least=())])
+        joined([counts, build_counts([[1, 2]], least=())])
 
 
 def test_a_token_beyond_the_vocabulary_takes_no_memory() -> None:
-    counts = build_counts([([1, 2], 1.0)], least=())
+    counts = build_counts([[1, 2]], least=())
     counts.nodes[0, TOKEN], counts.nodes[3, TOKEN] = 8, 2**31 - 1
     with pytest.raises(DamagedFileError, match="vocabulary"):
         joined([counts, counts])
@@ -314,11 +314,11 @@ def test_what_ships_is_made_once_and_stored_complete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small(monkeypatch, tmp_path)
-    assert loaded("english", persist=False)[0] is not None and not list_backgrounds()
+    assert loaded("english", persist=False)[0] is not None and not list_files(BACKGROUNDS)
     made, said, words = loaded("english")
     assert made is not None and words == "Background: english."
     assert len(said) == 1 and said[0].startswith("Counting")
-    [file] = list_backgrounds()
+    [file] = list_files(BACKGROUNDS)
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]
     again, said, _ = loaded("english")
@@ -415,7 +415,7 @@ def test_answers_draft_from_a_background_and_say_so() -> None:
 
 def test_the_known_names_are_told_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
     files = [SimpleNamespace(name=name) for name in ("english", "mine", "mine", "english,mine")]
-    monkeypatch.setattr("ngtcli.background.files.list_backgrounds", lambda: files)
+    monkeypatch.setattr("ngtcli.background.files.list_files", lambda _: files)
     with pytest.raises(UsageError) as caught:
         check_names(("zzz",))
     assert caught.value.hint.startswith("Known: english, mine. ")

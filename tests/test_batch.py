@@ -23,8 +23,8 @@ from ngtcli.batch.lines import BatchLine, below, read_line
 from ngtcli.batch.output import DoneLine, FileOutput, StreamOutput
 from ngtcli.batch.table import FolderOutput
 from ngtcli.errors import InputError, NgtError, UsageError
-from ngtcli.system.files import write_atomically
-from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
+from ngtcli.system.files import write_all, write_atomically
+from ngtcli.system.journal import Form, Journal, LineFile, errors_named
 from tests.support.helpers import wait_until
 
 HEAD = {"input": "aa", "shard": "1/1", "engine": "ngt", "ask.max_tokens": 8}

@@ -16,8 +16,8 @@ from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session import local_engine
-from ngtcli.session.engine import Asked, Outcome
-from ngtcli.session.events import Ended, Event, Stepped, nobody, telling
+from ngtcli.session.engine import Asked
+from ngtcli.session.events import Ended, Event, Outcome, Stepped, nobody, telling
 from ngtcli.session.local import LocalSession
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question

@@ -161,7 +161,7 @@ def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts
         return bounded(work, seconds=5, megabytes=256)
 
     monkeypatch.setattr("ngtcli.prompt.chat.bounded", counted)
-    tokenizer = with_template(CHATML)
+    tokenizer = with_template(CHATML + "{# one that no other test tries #}")
     for n, said in ((1, [user("One?")]), (2, [user("Two?")]), (2, [user("Two?")])):
         turns = [*said[0], ("assistant", f"{n}."), *user("Why?")]
         assert f"\n{n}.<|im_end|>" in render(tokenizer.backend, turns).text

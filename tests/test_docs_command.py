@@ -26,7 +26,8 @@ pytestmark = [
 
 @pytest.fixture
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What people have in folders."""
+    """What people have in folders; where its scan is recognized, see `test_ocr`."""
+    monkeypatch.setenv("NGT_OCR", "off")
     monkeypatch.setattr(catalog, "_RACE_NS", 0)
     names = "columns.pdf orchard.docx bus.html book.epub people.csv scan.pdf locked.pdf letter.eml"
     files = {name: made.FILES[name]() for name in names.split()}
@@ -102,7 +103,7 @@ def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:
     }
     for command in (["docs", "list"], ["docs", "show"], ["summarize"]):
         for name, words in told.items():
-            done = ngt(*command, str(folder / name), NGT_OCR="off")
+            done = ngt(*command, str(folder / name))
             assert done.returncode == 3 and done.stdout == b""
             assert f"{name}: {words}" in done.stderr.decode()
     assert ngt("docs", "list", "-").returncode == 2

@@ -124,15 +124,16 @@ def test_unusable_content_is_named(tmp_path: Path, content: bytes, message: str)
         ({}, "x" * 5000, "name too long"),
         ({}, "/dev/null", "/dev/null: not a regular file"),
         ({"a_gif": "x", "b_gif": "y", "c_mp3": "z"}, "", r"folder \(only .gif 2, .mp3 1\)"),
+        ({"a_txt": ""}, "", "nothing in it can be read: .*a.txt: empty"),
     ],
-    ids=["missing", "empty", "pattern", "long", "device", "other kinds"],
+    ids=["missing", "empty", "pattern", "long", "device", "other kinds", "unreadable"],
 )
 def test_paths_of_which_nothing_is_read_are_named(
     tmp_path: Path, files: dict[str, str], path: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
         load([str(fill(tmp_path, **files) / path)])
-    assert caught.value.hint
+    assert caught.value.hint.startswith("ngt docs show") == message.startswith("nothing in it")
     with pytest.raises(InputError, match="an empty path"):
         load([""])
 

@@ -11,7 +11,8 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import NgtError, StoppedError
 from ngtcli.prompt.preset import load_preset
 from ngtcli.session import engine as engine_module
-from ngtcli.session.engine import Asked, answer, run
+from ngtcli.session.drivers import answer, run
+from ngtcli.session.engine import Asked
 from ngtcli.session.events import Ended, Event, Message, Part, Prompted, Stepped
 from ngtcli.session.parts import PARTS
 from ngtcli.session.question import Question

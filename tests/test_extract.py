@@ -5,6 +5,7 @@ import json
 import math
 import re
 import time
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -14,15 +15,13 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from ngtcli.batch.extract import Extraction, Given, members, merged, probability
-from ngtcli.cli.notes import Notes
 from ngtcli.config import Layer
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.draft.steps import Token
 from ngtcli.grounding.values import place_of, stated
-from ngtcli.prompt.build import Task
 from ngtcli.session.events import nobody
-from ngtcli.session.question import Question, Tasks
+from ngtcli.session.question import Tasks
 from tests.support.fakes import FakeAnswers, FakeSession, answer_with
 from tests.support.helpers import ROOT_FOLDER, Done, fill, ngt, wait_until
 from tests.support.warm import Warm
@@ -259,10 +258,8 @@ def test_several_rows_of_a_file_and_what_is_no_whole_row(texts: Path, fake: Fake
 def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
     tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def task_of(question: Question, notes: Notes) -> Task:
-        return FakeSession(question.settings, nobody).task(question.preset, [], question.question)
-
-    monkeypatch.setattr("ngtcli.cli.dry_run.task_of", task_of)
+    unloaded = partial(FakeSession, tell=nobody)
+    monkeypatch.setattr("ngtcli.cli.dry_run.UnloadedSession", lambda own, _: unloaded(own))
     paragraphs = [f"Part {i} tells of slate and tides. " * 12 for i in range(30)]
     paragraphs[3], paragraphs[20] = '{"name": null, "n": 1}', '{"name": "Bo", "n": 2}'
     texts = fill(tmp_path / "texts", **{"long.txt": "\n\n".join(paragraphs)})

@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 from ngtcli.weights.convert import Conversion, convertible
 from ngtcli.weights.linear import PackedLinear
 from ngtcli.weights.places import Site
+from tests.support.families import build, family
 from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
 
 pytestmark = pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
@@ -172,3 +173,11 @@ def test_what_chooses_experts_stays() -> None:
     routers = [name for name in names.values() if name.endswith("router.layer")]
     assert routers
     assert not {names[id(place.layer)] for place in quantizable(hf)} & set(routers)
+
+
+@pytest.mark.parametrize("name", ["mamba2", "falcon_mamba", "jamba"])
+def test_models_that_look_at_weights_of_layers_are_computed(name: str) -> None:
+    hf, ids = build(family(name)), torch.arange(9)[None]
+    true = hf(ids).logits
+    assert quantize(hf)
+    assert (hf(ids).logits - true).square().mean().sqrt() < 0.15 * true.std()

@@ -18,7 +18,7 @@ from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.registry import method_names, parse_method
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
-from ngtcli.trie.store import build_datastore, save_datastore
+from ngtcli.trie.store import save_datastore
 from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
@@ -238,7 +238,7 @@ def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choice
 def test_rest_drafts_the_most_frequent_continuations(
     documents, ids, budget, span, k, long, choices, cut
 ) -> None:
-    save_datastore(build_datastore(documents), "hay", "print", [])
+    save_datastore(documents, "hay", "print", [])
     drafter = method(
         f"rest:datastore=hay:max_token_span={span}:k={k}:long={long}:choices={choices}:cut={cut}"
     )
@@ -257,7 +257,7 @@ def test_rest_without_its_datastore_says_what_to_build() -> None:
 
 
 def test_rest_names_a_damaged_datastore() -> None:
-    path = save_datastore(build_datastore([[1, 2]]), "default", "", [])
+    path, _ = save_datastore([[1, 2]], "default", "", [])
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(InputError, match="is bad"):
         method("rest").reset(Context([1]))

@@ -26,6 +26,7 @@ from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
 from ngtcli.grounding.sources import sources_of
 from tests import document_files as made
+from tests.support.helpers import share
 
 pdfium = pytest.importorskip("pypdfium2")
 Image = pytest.importorskip("PIL.Image")
@@ -75,15 +76,16 @@ KINDS: dict[str, Callable[["Image.Image"], bytes]] = {
     "transparent": letters_alone,
     "16 bits": lambda page: saved(page.convert("L").convert("I;16").point(lambda v: v * 257)),
     "cmyk": lambda page: saved(page.convert("CMYK"), "JPEG", quality=90),
-    "noted": noted,
     "on its side": lambda page: saved(page.rotate(90, expand=True)),
     "on the other": lambda page: saved(page.rotate(270, expand=True), "WEBP", lossless=True),
     "upside down": lambda page: saved(page.rotate(180), "BMP"),
+    "noted": noted,
     "with a preview": lambda page: saved(page, "MPO", save_all=True, append_images=[page]),
 }
 
 
 @with_ocr
+@pytest.mark.search
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_picture_of_any_kind_is_read(kind: str) -> None:
     found = read(KINDS[kind](picture()))
@@ -186,7 +188,7 @@ def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_
 ) -> None:
     """A language that is missing is not remembered as a fault of the files."""
     (pages := tmp_path / "pages").mkdir()
-    for kind in KINDS:
+    for kind in (kinds := share([*KINDS])):
         (pages / f"{kind}.bmp").write_bytes(KINDS[kind](picture()))
     languages = shutil.copytree(find.tessdata(), tmp_path / "languages")
     settings = Settings(ocr_language="eng+tide")
@@ -197,7 +199,7 @@ def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_
         assert "tesseract --list-langs" in caught.value.hint
     shutil.copy(languages / "eng.traineddata", languages / "tide.traineddata")
     loaded = load([str(pages)], settings=settings)
-    assert [one.text for one in loaded.documents] == [SENTENCE] * len(KINDS) and not loaded.skipped
+    assert [one.text for one in loaded.documents] == [SENTENCE] * len(kinds) and not loaded.skipped
 
 
 def test_the_folder_of_languages_is_named_by_a_variable_or_by_tesseract(

@@ -8,6 +8,7 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
@@ -32,7 +33,7 @@ pytest.importorskip("docx")
 pytest.importorskip("reportlab")
 
 SMALL = 20, 300  # seconds, megabytes
-QUICK = 2, 300  # for what is not done in any time
+QUICK = 0.5, 300  # for what is not done in any time
 
 
 BY_NAME = dict(cases())
@@ -75,7 +76,7 @@ BOOK = {  # of 150 kB of text
 @pytest.mark.parametrize(
     ("pool", "form", "make", "most", "told", "flag"),
     [
-        (QUICK, EPUB, BY_NAME["often.epub"], 10**9, "an EPUB that takes more than 2 s", "seconds"),
+        (QUICK, EPUB, BY_NAME["often.epub"], 10**9, "EPUB that takes more than 0.5 s", "seconds"),
         (SMALL, DOCX, BY_NAME["tiny.docx"], 10**9, "document that takes more than 300 MB", "mb"),
         (SMALL, EPUB, lambda: made.zipped(BOOK), 100_000, "an EPUB with too much text", "max_mb"),
     ],
@@ -93,48 +94,58 @@ def test_a_file_that_takes_too_much_is_given_up_and_the_next_is_read(
     assert (workers_of(pool) == before) == (flag == "max_mb")  # others are replaced
 
 
-@pytest.mark.parametrize(
-    "code",
-    [
-        "import time; time.sleep(600)",
-        "import os, sys, time; os.write(int(sys.argv[1]), bytes(3)); time.sleep(600)",
-        "while True: pass",  # its timer is turned off
-    ],
-    ids=["reads nothing", "stops in the middle of a message", "computes"],
-)
+# Workers that stand still, and how much is sent to them.
+STILL = [
+    ("import time; time.sleep(600)", 10_000_000),  # reads nothing
+    ("import os, sys, time; os.write(int(sys.argv[1]), bytes(3)); time.sleep(600)", 9),
+    ("while True: pass", 9),  # its timer is turned off
+]
+
+
 def test_a_worker_that_stands_still_is_ended_and_no_file_is_blamed(
-    code: str, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parsers, "_START_S", 0.0)
     monkeypatch.setattr(parsers, "_WALL", 1)
-    with closing(Parsers(1, 300)) as pool, monkeypatch.context() as patch:
-        patch.setattr(parsers, "_CODE", code)
+    pools = [Parsers(1, 300) for _ in STILL]
+    with monkeypatch.context() as patch:
+        for pool, (code, _) in zip(pools, STILL, strict=True):
+            patch.setattr(parsers, "_CODE", code)
+            for worker_ in pool._workers:
+                worker_.get_ready(False)
+
+    def read(pool: Parsers, spaces: int) -> BaseException:
         with pytest.raises(Unreadable, match="its parser stood still for 1 s") as caught:
-            pool.extract(JSON, source(b"[2" + b" " * 10_000_000))
-        assert not caught.value.lasting and not isinstance(caught.value, FailedParser)
-        patch.undo()
+            pool.extract(JSON, source(b"[2" + b" " * spaces))
         for worker_ in pool._workers:
             worker_.wall_s = 100
         assert pool.extract(JSON, source(b"[3]")).text == "[3]"
+        pool.close()
+        return caught.value
+
+    with ThreadPoolExecutor() as threads:
+        for error in threads.map(read, pools, [spaces for _, spaces in STILL]):
+            assert isinstance(error, Unreadable) and not isinstance(error, FailedParser)
+            assert not error.lasting
 
 
 def test_a_worker_that_something_stops_for_a_while_is_waited_for(pool: Parsers) -> None:
     pool.extract(JSON, source(b"[1]"))
     (pid,) = workers_of(pool)
     os.kill(pid, signal.SIGSTOP)
-    threading.Timer(0.5, os.kill, (pid, signal.SIGCONT)).start()
+    threading.Timer(0.1, os.kill, (pid, signal.SIGCONT)).start()
     assert pool.extract(JSON, source(b"[2]")).text == "[2]"
     assert workers_of(pool) == [pid]
     assert os.getsid(pid) == pid  # it has no terminal to type into
 
 
-# A worker of which the first import of a format's module takes 1.5 s of CPU time.
+# A worker of which the first import of a format's module takes 0.6 s of CPU time.
 SLOW_IMPORT = """
 import sys, time; limits = float(sys.argv[2]), int(sys.argv[3]); sys.path[:] = sys.argv[4:]
 from ngtcli.documents import formats, worker
 real, seen = formats.import_module, []
 def slow(name):
-    end = time.process_time() + 1.5 * (name not in seen)
+    end = time.process_time() + 0.6 * (name not in seen)
     while time.process_time() < end:
         pass
     seen.append(name)
@@ -148,7 +159,7 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", SLOW_IMPORT)
-    with closing(Parsers(1, 300)) as pool:
+    with closing(Parsers(0.4, 300)) as pool:
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 

@@ -13,7 +13,6 @@ from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
 from ngtcli.draft.pool import QUOTE, Pool, load_pool, own_words, pool_path, save_pool
-from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError
 
 ids = st.lists(st.integers(0, 4), max_size=40)
@@ -135,7 +134,7 @@ def test_answers_that_could_not_be_stored_are_stored_the_next_time(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArrayWriter, "_write", full)
+        patch.setattr("ngtcli.system.arrays.write_all", full)
         with pytest.raises(OSError, match="No space"):
             save_pool(path, pool, "tiny", 97)
     pool.add([4, 5], [])

@@ -6,7 +6,7 @@ import os
 from contextlib import closing
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
+from typing import IO, Any
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ from safetensors.torch import load_file
 
 from ngtcli.model_files.quantized import QUANTIZED, kept, kept_file
 from ngtcli.system.arrays import PADDING, ROOM, ArrayWriter
-from ngtcli.system.files import home
+from ngtcli.system.files import home, write_all
 from ngtcli.weights import load_quantized as module
 from ngtcli.weights.linear import MappedEmbedding
 from ngtcli.weights.load_quantized import load_quantized
@@ -158,16 +158,16 @@ def test_what_cannot_be_kept_is_computed_all_the_same(loads: Loads) -> None:
 def test_a_full_disk_costs_a_line_and_leaves_nothing(
     loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real, done = ArrayWriter._write, [0]
+    real, done = write_all, [0]
 
-    def fills(self: ArrayWriter, data: Any) -> None:
+    def fills(file: IO[bytes], data: memoryview) -> None:
         done[0] += 1
         if done[0] > 30:
             raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
-        real(self, data)
+        real(file, data)
 
     with monkeypatch.context() as patch:
-        patch.setattr(ArrayWriter, "_write", fills)
+        patch.setattr("ngtcli.system.arrays.write_all", fills)
         first = loads()
     assert loads.said == ["quantised weights are not kept: no space left on device"]
     assert not list(loads.file.parent.iterdir())

@@ -280,6 +280,7 @@ def forced(output: Sequence[int], most: int) -> int | None:
     return RANDOM.closing[closed] if closed or (part == THOUGHT and thought >= most) else None
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("most", [0, 1, 5, 12])
 def test_thoughts_are_closed_at_the_token_at_which_generate_would_close_them(most: int) -> None:
     model = make_target("llama")
@@ -311,6 +312,7 @@ def context(prompt: Sequence[int]) -> Context:
     return Context(list(prompt), outside=((*prompt, *RANDOM.closing),), vocabulary=97)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("sampling", [GREEDY, Settings(temperature=0.9, seed=3)])
 def test_texts_that_share_passes_think_as_they_do_alone(sampling: Settings) -> None:
     model, texts = make_target("qwen3"), prompts(6, seed=5)
@@ -357,6 +359,13 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     channels = f"<|channel|>analysis<|message|>{endless}"
     write_model(made / "on channels", "harmony", channels, *asked(made))
     return made
+
+
+@pytest.fixture(autouse=True)
+def unmeasured(own_home: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """For each of these models costs would be measured, and a background be made."""
+    monkeypatch.setenv("NGT_CALIBRATE", "no")
+    monkeypatch.setenv("NGT_BACKGROUND", "none")
 
 
 def asked(folder: Path, kind: str = "") -> tuple[str, ...]:

@@ -130,7 +130,7 @@ def saved_trie() -> Path:
 
 
 def saved_datastore() -> Path:
-    return store.save_datastore(store.build_datastore(TEXT), "books", "print", [])
+    return store.save_datastore(TEXT, "books", "print", [])[0]
 
 
 def load_trie(key: str = KEY, lp: int = 3) -> Corpus | None:

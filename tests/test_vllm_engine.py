@@ -34,8 +34,7 @@ from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import load_preset
-from ngtcli.session.engine import Outcome
-from ngtcli.session.events import Ended
+from ngtcli.session.events import Ended, Outcome
 from ngtcli.session.question import OtherModelError
 from tests.support.given import GivenToVllm, NumberedPrompt, answers
 

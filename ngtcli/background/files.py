@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from ngtcli.errors import UsageError, nearest
 from ngtcli.system.files import key_of
-from ngtcli.trie.files import BACKGROUNDS, TOKENIZER, list_backgrounds
+from ngtcli.trie.files import BACKGROUNDS, TOKENIZER, list_files
 
 if TYPE_CHECKING:  # light commands want no numpy
     from ngtcli.trie.background import BackgroundCounts
@@ -31,7 +31,7 @@ def check_names(names: Sequence[str]) -> None:
     """Raise UsageError for a name of which no tokenizer has a background."""
     if SHIPPED.keys() >= set(names):
         return
-    built = (file.name or "" for file in list_backgrounds())
+    built = (file.name or "" for file in list_files(BACKGROUNDS))
     single = [name for name in built if "," not in name]
     known = list(dict.fromkeys([*SHIPPED, *single]))  # one name may have several tokenizers
     for name in names:

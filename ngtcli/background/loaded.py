@@ -141,7 +141,7 @@ def build_background(
     One of the same name is replaced. Raises OSError, EFBIG where they are too many.
     """
     texts = [tokenizer.encode(d.text.strip()) for d in documents]
-    counts = build_counts([(ids, 1.0) for ids in texts])
+    counts = build_counts(texts)
     tokens = sum(map(len, texts))
     origin = {**about(documents), "tokens": str(tokens), "model": model}
     return files.save(name, tokenizer.fingerprint, counts, origin), counts, tokens

@@ -19,8 +19,8 @@ from msgspec.structs import replace
 from ngtcli.documents.find import expanded
 from ngtcli.errors import UsageError
 from ngtcli.system import process
-from ngtcli.system.files import identity, write_atomically
-from ngtcli.system.journal import Form, Journal, LineFile, errors_named, write_all
+from ngtcli.system.files import identity, write_all, write_atomically
+from ngtcli.system.journal import Form, Journal, LineFile, errors_named
 
 ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 _WORDS = {

@@ -11,21 +11,11 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli import __version__
+from ngtcli import __version__, config
 from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, layers_of, reports, resolve, with_settings
 from ngtcli.cli.show import Shown, facts, table
-from ngtcli.config import (
-    SETTINGS,
-    Layer,
-    Resolved,
-    Settings,
-    environment_and_file_layers,
-    merge,
-    settings_schemas,
-    shown_settings,
-)
 from ngtcli.errors import UsageError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.hub import cache_folder
@@ -45,7 +35,7 @@ config_app = typer.Typer(no_args_is_help=True)
 
 
 def _config_schema() -> Schema:
-    text, schemas = schema_of(str), settings_schemas().items()
+    text, schemas = schema_of(str), config.settings_schemas().items()
     return shape({n: shape({"value": one, "origin": text, "help": text}) for n, one in schemas})
 
 
@@ -57,18 +47,20 @@ _SETTINGS = table("setting,value,origin,help", _setting_cells)
 
 
 @config_app.command("show")
-@with_settings(tuple(SETTINGS), lambda found: _SETTINGS(found.items()), schema=_config_schema)
+@with_settings(
+    tuple(config.SETTINGS), lambda found: _SETTINGS(found.items()), schema=_config_schema
+)
 def config_show(flags: dict[str, Any], preset: PresetOption = None) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin, and what it says."""
     resolved = _resolved(flags, preset)
-    values, origins = shown_settings(resolved.settings), resolved.origins
+    values, origins = config.shown_settings(resolved.settings), resolved.origins
     return {
         name: {"value": values[name], "origin": origins[name], "help": about.help}
-        for name, about in SETTINGS.items()
+        for name, about in config.SETTINGS.items()
     }
 
 
-def _resolved(flags: dict[str, Any], preset: str | None) -> Resolved:
+def _resolved(flags: dict[str, Any], preset: str | None) -> config.Resolved:
     """The settings; those of a task's broken preset, where none was asked for, are left out."""
     if preset is None:
         try:
@@ -113,7 +105,7 @@ def presets_list() -> list[PresetRow | BrokenPreset]:
 
 
 def _preset_schema() -> Schema:
-    values = settings_schemas()
+    values = config.settings_schemas()
     own = {"settings": shape(values, list(values)), "provenance": {"type": "object"}}
     return shape({**schema_of(Preset)["properties"], **own})
 
@@ -155,7 +147,9 @@ def env(
     ] = False,
 ) -> dict[str, Any]:
     """Show versions, device and folders, and what a model needs here."""
-    settings: Settings = merge([Layer("flag", flags), *environment_and_file_layers()]).settings
+    settings: config.Settings = config.merge(
+        [config.Layer("flag", flags), *config.environment_and_file_layers()]
+    ).settings
     full = verbose or bool(flags)
     device, name = _device_of_torch(settings.device) if full else (settings.device, processor())
     if device == "auto":  # which one that is only torch can tell, if it is not built for CPUs alone

@@ -10,12 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli import options
+from ngtcli.cli import answering, checks, options, reading
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
-from ngtcli.cli.answering import answerer_of, run
-from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.reading import standard_input
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.text import utf8
@@ -57,7 +54,7 @@ def summarize(
         _answer_each(request, flags, files or [], hint, restart, limit)
     else:
         idle = {"--restart": restart, "--limit": limit}
-        refuse_with("one summary", idle, "Name a folder: -o FOLDER/")
+        checks.refuse_with("one summary", idle, "Name a folder: -o FOLDER/")
         _answer(request, flags, files or [], hint)
 
 
@@ -89,11 +86,11 @@ def ask(
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     request = _request(flags, given, "ask", question, show_passages)
     if each:
-        refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
+        checks.refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
         _answer_each(request, flags, docs or [], _DOCUMENTS, restart, limit, over or "")
         return
     idle = {"--restart": restart, "--limit": limit, "--reduce": over}
-    refuse_with("one answer", idle, "Give --each.")
+    checks.refuse_with("one answer", idle, "Give --each.")
     _answer(request, flags, docs or [], _DOCUMENTS)
 
 
@@ -117,7 +114,7 @@ def generate(
     request = _request(flags, given, "generate", show_passages=show_passages)
     if docs is None:
         idle: Mapping[str, object] = {"--cite": given.cite, "--show-passages": show_passages}
-        refuse_with("no documents", idle, "Give --docs FILE or FOLDER, or leave it out.")
+        checks.refuse_with("no documents", idle, "Give --docs FILE or FOLDER, or leave it out.")
     prompt = _prompt(words or [], docs or [], request.settings.max_mb)
     _answer(replace(request, question=prompt), flags, docs, "")
 
@@ -134,10 +131,10 @@ def _answer(request: AnswerRequest, flags: Flags, paths: list[str] | None, hint:
     """Check what is asked for, read the documents (None: there are to be none), and answer."""
     check_request(request, flags)
     notes = Notes(request.verbose)
-    answerer = answerer_of(request, notes)
+    answerer = answering.answerer_of(request, notes)
     if paths is not None:
         request = replace(request, loaded=documents_of(paths, request, hint))
-    run(request, answerer, notes)
+    answering.run(request, answerer, notes)
 
 
 def _answer_each(
@@ -156,9 +153,9 @@ def _answer_each(
     idle: dict[str, object] = {SETTINGS[n].flag: n in flags for n in ("serve", "keep_warm")}
     idle |= {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
     idle |= {"--force": request.force}
-    refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
+    checks.refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
     idle = {"--restart": restart and request.out is None}
-    refuse_with("standard output", idle, "Name a table with -o.")
+    checks.refuse_with("standard output", idle, "Name a table with -o.")
     check_request(replace(request, out=None), flags)
     check_session(request.settings, Notes().warn)
     run_per_file(request, paths, hint, restart, limit, reduce)
@@ -172,7 +169,7 @@ def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:
         text = text_of(given, max_mb, "prompt")
     elif STDIN in docs:
         raise UsageError("prompt and document are both standard input", "Name one of them.")
-    elif (stdin := standard_input(words)) is None:
+    elif (stdin := reading.standard_input(words)) is None:
         raise UsageError("no prompt is given", hint)
     else:
         text = read_text(stdin, max_mb, "prompt")

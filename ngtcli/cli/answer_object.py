@@ -13,7 +13,7 @@ from ngtcli.prompt.reports import Cut, PartReport, Selection
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
 from ngtcli.system.json_form import Schema, json_key, shape
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import TrieReport
 
 if TYPE_CHECKING:
     from ngtcli.prompt.build import Prompt

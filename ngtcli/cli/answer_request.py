@@ -9,19 +9,9 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import refuse_ignored, refuse_with
+from ngtcli.cli import checks, options, reading
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import (
-    ForceOption,
-    JsonOption,
-    PresetOption,
-    ThinkingOption,
-    VerboseOption,
-    file_option,
-    named_file,
-)
 from ngtcli.cli.output import check_not_read, check_output_files
-from ngtcli.cli.reading import read_documents, read_prediction, standard_input
 from ngtcli.config import SETTINGS
 from ngtcli.documents.content import placed
 from ngtcli.documents.find import STDIN
@@ -36,7 +26,9 @@ _OUTPUT = typer.Option(
 _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
 _CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
-_HTML = file_option("--html", help="Also write a page: the answer next to its documents, linked.")
+_HTML = options.file_option(
+    "--html", help="Also write a page: the answer next to its documents, linked."
+)
 _PREDICT = typer.Option(
     "--predict", metavar="<path>",
     help="Draft also from this text, an old version of the answer or what is to be rewritten.",
@@ -67,17 +59,17 @@ _IDLE = (
 class AnswerFlags:
     """The flags of these commands, but for documents, question and settings."""
 
-    preset_name: PresetOption = None
+    preset_name: options.PresetOption = None
     out: Annotated[str | None, _OUTPUT] = None  # a Path would lose a slash at its end
-    json: JsonOption = False
+    json: options.JsonOption = False
     json_tokens: Annotated[bool, _TOKENS] = False
     dry_run: Annotated[bool, _DRY] = False
     cite: Annotated[bool, _CITE] = False
-    show_thinking: ThinkingOption = False
+    show_thinking: options.ThinkingOption = False
     predict: Annotated[str | None, _PREDICT] = None
     html: Annotated[Path | None, _HTML] = None
-    force: ForceOption = False
-    verbose: VerboseOption = False
+    force: options.ForceOption = False
+    verbose: options.VerboseOption = False
 
     def request(self, question: Question, show_passages: bool = False) -> "AnswerRequest":
         """A question and how its answer is to be shown, by these flags.
@@ -86,13 +78,13 @@ class AnswerFlags:
         """
         asked = {f.name: getattr(question, f.name) for f in fields(question)}
         own = {f.name: getattr(self, f.name) for f in fields(self)}
-        asked["prediction"] = "" if self.predict is None else read_prediction(self.predict)
+        asked["prediction"] = "" if self.predict is None else reading.read_prediction(self.predict)
         return AnswerRequest(**own, **asked, show_passages=show_passages)
 
     @property
     def output(self) -> Path | None:
         """The file that -o names."""
-        return None if self.out is None else named_file(self.out)
+        return None if self.out is None else options.named_file(self.out)
 
     @property
     def folder(self) -> Path | None:
@@ -124,12 +116,12 @@ def documents_of(
 
     Raises InputError; UsageError where the answer would be written over a document.
     """
-    stdin = standard_input(paths)
+    stdin = reading.standard_input(paths)
     if not paths and stdin is None:
         raise InputError("no documents given", hint)
     try:
         notes, outputs = Notes(request.verbose), (request.output, request.html, *written)
-        return read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
+        return reading.read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:
             raise
@@ -143,7 +135,7 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
     """
     r, s = request, request.settings
     check_output_files({"-o": r.output, "--html": r.html})
-    refuse_ignored(flags, s)
+    checks.refuse_ignored(flags, s)
     check_prediction(r.prediction, s)
     check_not_read((r.output, r.html), [r.predict] if r.predict else [])
     given: dict[str, object] = {
@@ -156,11 +148,11 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
     }  # fmt: skip
     for form, other, hint in _IDLE:
         if given[form]:
-            refuse_with(form, {other: given[other]}, hint)
+            checks.refuse_with(form, {other: given[other]}, hint)
     if s.overflow != "retrieve":
         unread: dict[str, object] = {f.flag: n in flags for n, f in SETTINGS.items() if f.overflow}
         unread |= {"--show-passages": r.show_passages}
-        refuse_with(f"--overflow {s.overflow}", unread, "Nothing is left out.")
+        checks.refuse_with(f"--overflow {s.overflow}", unread, "Nothing is left out.")
     elif s.embedder or s.reranker:
         from ngtcli.retrieve.encoders import check_encoders  # here: it loads numpy
 

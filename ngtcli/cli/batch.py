@@ -16,30 +16,18 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli import errors
 from ngtcli.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.batch.output import ANOTHER_FILE, DoneLine, FileOutput, StreamOutput, written_with
 from ngtcli.batch.questions import Questions
-from ngtcli.cli import options
-from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
+from ngtcli.cli import checks, options, reading
 from ngtcli.cli.notes import REPEATS, Notes, once
 from ngtcli.cli.output import check_output_file, print_line
-from ngtcli.cli.reading import standard_input
 from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
-from ngtcli.errors import (
-    INTERRUPTED,
-    FailedLinesError,
-    InputError,
-    NgtError,
-    UsageError,
-    counted,
-    reason_of,
-    short,
-    unexpected,
-)
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import USUAL, Ended, telling
+from ngtcli.session.events import USUAL, Ended, Outcome, telling
 from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.session.runs import log_answer
 from ngtcli.system import process
@@ -49,7 +37,7 @@ from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
 
 if TYPE_CHECKING:  # it loads numpy
-    from ngtcli.session.engine import Engine, Outcome
+    from ngtcli.session.engine import Engine
 
 _OUT = options.file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -83,7 +71,9 @@ class BatchFlags:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.shard)
         part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
         if not 1 <= part <= parts:
-            raise UsageError(f"--shard {self.shard}", "Give it as in --shard 1/4, up to 4/4.")
+            raise errors.UsageError(
+                f"--shard {self.shard}", "Give it as in --shard 1/4, up to 4/4."
+            )
         return part, parts
 
 
@@ -106,12 +96,12 @@ def batch(
     """
     tasks = options.tasks_of(flags or {}, given.preset, TASKS, worded=True)
     settings = tasks.of["ask"][0]
-    refuse_colour("ngt batch", flags or {})
-    refuse_ignored(flags or {}, settings)
+    checks.refuse_colour("ngt batch", flags or {})
+    checks.refuse_ignored(flags or {}, settings)
     check_output_file(given.output)
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
-        refuse_with("standard output", others, "Name a file with -o.")
+        checks.refuse_with("standard output", others, "Name a file with -o.")
     _check_apart(source, given.output)
     check_session(settings, Notes().warn)
     path = Path(source)
@@ -162,18 +152,18 @@ class _Batch:
         if changed:
             ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
             self._notes.warn(
-                f"the documents of {counted(len(changed), 'line')} have changed or gone since the"
-                f" answers were made: {ids}{f' and {more} more' if more > 0 else ''};"
+                f"the documents of {errors.counted(len(changed), 'line')} have changed or gone"
+                f" since the answers were made: {ids}{f' and {more} more' if more > 0 else ''};"
                 " --restart answers all lines again"
             )
 
     def run_stream(self, source: str) -> None:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
-        refuse_with("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
+        checks.refuse_with("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
             what = "it is there, and what comes from a stream cannot be resumed"
-            raise UsageError(f"{out}: {what}", ANOTHER_FILE)
+            raise errors.UsageError(f"{out}: {what}", ANOTHER_FILE)
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
             self._notes.status(f"Waiting for lines of {name} …")
@@ -189,7 +179,7 @@ class _Batch:
     def _answer(
         self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
     ) -> None:
-        def deliver(outcome: "Outcome") -> bool:
+        def deliver(outcome: Outcome) -> bool:
             row, line = row_of(outcome), outcome.key
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
@@ -203,7 +193,7 @@ class _Batch:
             self._run.answer(lines, read, deliver, interrupted)
 
 
-def row_of(outcome: "Outcome", tokens: bool = False) -> dict[str, Any]:
+def row_of(outcome: Outcome, tokens: bool = False) -> dict[str, Any]:
     """What a line puts out: its id with the object of --json, or --json-tokens, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
@@ -212,8 +202,8 @@ def row_of(outcome: "Outcome", tokens: bool = False) -> dict[str, Any]:
         if isinstance(error, Ended) and question is not None:
             return dict(to_json(LineObject(outcome.key.id, answer_object(question, error, tokens))))
     except Exception as caught:
-        error = unexpected(caught)
-    assert isinstance(error, NgtError)
+        error = errors.unexpected(caught)
+    assert isinstance(error, errors.NgtError)
     about = ErrorObject(str(error), error.hint, error.exit_code)
     return dict(to_json(FailedLineObject(outcome.key.id, about)))
 
@@ -231,7 +221,7 @@ def _check_apart(source: str, output: Path | None) -> None:
     if identity(0 if source == STDIN else source) in written_with(output):
         where = output or "standard output"
         hint = "Name another file with -o."
-        raise UsageError(f"{where}: it is the input, or its journal is", hint)
+        raise errors.UsageError(f"{where}: it is the input, or its journal is", hint)
 
 
 def _open_lines(source: str) -> IO[bytes]:
@@ -240,11 +230,11 @@ def _open_lines(source: str) -> IO[bytes]:
         try:
             return open(source, "rb")
         except OSError as error:
-            what = f"{source}: {reason_of(error)}"
-            raise InputError(what, "Name a file of JSON lines.") from None
-    stream = standard_input([STDIN])
+            what = f"{source}: {errors.reason_of(error)}"
+            raise errors.InputError(what, "Name a file of JSON lines.") from None
+    stream = reading.standard_input([STDIN])
     if stream is None:
-        raise InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
+        raise errors.InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
     return stream
 
 
@@ -272,13 +262,13 @@ class Run:
         """How many texts there are; those that are not left were done by earlier runs."""
         self._total, self._before = total, total - left
         if self._before:
-            self._notes.warn(f"{words}: {self._before} of {counted(total, self._what)}")
+            self._notes.warn(f"{words}: {self._before} of {errors.counted(total, self._what)}")
 
     def answer(
         self,
         lines: Lines,
         read: Callable[[InputLine], Question],
-        deliver: Callable[["Outcome"], bool | None],
+        deliver: Callable[[Outcome], bool | None],
         interrupted: str,
     ) -> None:
         """Answer all lines; `deliver` puts out what came of one, and returns whether it failed.
@@ -297,12 +287,13 @@ class Run:
             tell = telling(self._show, self.warn)
             if self.engine is None:
                 self.engine = open_engine(self._settings, tell, size=self._size, many=True)
-            from ngtcli.session.engine import caught, run  # not before vLLM runs: it loads numba
+            from ngtcli.session.drivers import run  # not before vLLM runs: they load numba
+            from ngtcli.session.engine import caught
 
             process.unwind_on_interrupt()
             self._began = self._shown = time.monotonic()
 
-            def draw(wait: bool) -> tuple[InputLine, Question | NgtError] | None:
+            def draw(wait: bool) -> tuple[InputLine, Question | errors.NgtError] | None:
                 if (wait and not lines.wait()) or (line := lines.take()) is None:
                     return None
                 try:
@@ -316,13 +307,13 @@ class Run:
                     self._add(outcome, deliver(outcome))
         except OtherModelError as error:
             hint = "Give -m, --device and --dtype, which stand above what presets say."
-            raise UsageError(
+            raise errors.UsageError(
                 f"the presets of the tasks name different models: {error}", hint
             ) from None
         except KeyboardInterrupt:
             self._conclude()
             self._notes.warn(f"interrupted; {interrupted}")
-            raise typer.Exit(INTERRUPTED) from None
+            raise typer.Exit(errors.INTERRUPTED) from None
         finally:
             self._notes.clear()
         self._conclude()
@@ -330,7 +321,9 @@ class Run:
     def check_failed(self, failed: int, total: int, hint: str) -> None:
         """Raise FailedLinesError, exit code 7, where some failed."""
         if failed:
-            raise FailedLinesError(f"{failed} of {counted(total, self._what)} failed", hint)
+            raise errors.FailedLinesError(
+                f"{failed} of {errors.counted(total, self._what)} failed", hint
+            )
 
     def _remark(self, message: str) -> None:
         self._remarks += 1
@@ -344,7 +337,7 @@ class Run:
         self._done += 1
         self.failed += failed
 
-    def _add(self, outcome: "Outcome", failed: bool | None) -> None:
+    def _add(self, outcome: Outcome, failed: bool | None) -> None:
         question, answer = outcome.question, outcome.answer
         if failed is not None:
             self.finished(failed)
@@ -370,13 +363,13 @@ class Run:
     def _facts(self) -> list[str]:
         """What is done so far, and the time left."""
         done, seconds = self._before + self._done, time.monotonic() - self._began
-        of_all = f"{done} of {counted(self._total, self._what)}"
-        facts = [of_all if self._total else counted(done, self._what)]
+        of_all = f"{done} of {errors.counted(self._total, self._what)}"
+        facts = [of_all if self._total else errors.counted(done, self._what)]
         if self.failed:
             facts.append(f"{self.failed} failed")
         if self._documents:
-            facts.append(counted(self._documents, "document"))
-            facts.append(f"{short(round(self._tokens / max(seconds, 1e-6)))} tokens/s")
+            facts.append(errors.counted(self._documents, "document"))
+            facts.append(f"{errors.short(round(self._tokens / max(seconds, 1e-6)))} tokens/s")
         if self._done and self._total > done:
             facts.append(f"{time_left((self._total - done) * seconds / self._done)} left")
         return facts

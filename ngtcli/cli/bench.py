@@ -27,13 +27,13 @@ from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted
+from ngtcli.measure.grid import BenchOptions, cells_of, check_some_left
 from ngtcli.measure.prompts import Item, choose, example_texts, items_from
 from ngtcli.measure.results import LiveResult, QualityResult, RecordResult, ReplayResult
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
 
 if TYPE_CHECKING:
-    from ngtcli.measure.grid import BenchOptions
     from ngtcli.measure.live import Live  # torch comes with it
 
 _LIVE = "none,prompt-lookup,trie,auto"
@@ -117,8 +117,6 @@ _LIVE_ALONE = ("draft_model", "heads", "calibrate", "exact")  # of drafting
 @measures(OF_OWN_ENGINE)
 def bench(run: Run, given: LiveFlags) -> Generator[LiveResult]:
     """Measure methods side by side: speed, acceptance, quality, and where the time goes."""
-    from ngtcli.measure.grid import cells_of, check_some_left
-
     options, settings = _options(run, given, _LIVE), run.settings
     if given.against not in (None, "hf"):
         raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
@@ -206,10 +204,8 @@ def _tell(run: Run, remarks: Sequence[str], interrupted: bool = False, prompts: 
         raise typer.Exit(INTERRUPTED)
 
 
-def _options(run: Run, given: LiveFlags | ReplayFlags, default: str) -> "BenchOptions":
+def _options(run: Run, given: LiveFlags | ReplayFlags, default: str) -> BenchOptions:
     """What is to be measured; what stands on the command line is read. Raises UsageError."""
-    from ngtcli.measure.grid import BenchOptions
-
     method = run.flags.get("method")
     if given.methods and method:
         raise UsageError("--methods and --method are both given", "Give one of them.")

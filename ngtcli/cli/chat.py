@@ -9,14 +9,9 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli import options
+from ngtcli.cli import answer_request, answering, options, output, streams, typed
 from ngtcli.cli.answer_object import document_objects
-from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
-from ngtcli.cli.answering import Showing, keep_warm, remark_demonstration, telling
 from ngtcli.cli.notes import Notes, once, report_error
-from ngtcli.cli.output import check_output_file, write_page
-from ngtcli.cli.streams import piped_stdin, terminal_width
-from ngtcli.cli.typed import piped, typed
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import INTERRUPTED, UsageError, counted, nearest, unexpected
 from ngtcli.prompt.turns import Turn
@@ -44,26 +39,26 @@ def chat(
     ngt chat -m ~/models/Qwen2.5-7B-Instruct
     ngt chat -d notes.md --system "Answer in one sentence."
     """
-    given = AnswerFlags(show_thinking=show_thinking, verbose=verbose)
+    given = answer_request.AnswerFlags(show_thinking=show_thinking, verbose=verbose)
     request = given.request(options.tasks_of(flags, preset_name, ("chat",)).question("chat"))
     settings = request.settings
     if STDIN in (docs or []):
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, "Name a file or a folder.")
-    check_request(request, flags)
+    answer_request.check_request(request, flags)
     conversation = Conversation(request)
     conversation.answerer.check(settings)
     if docs:
         conversation.read(docs)
-    stdin = piped_stdin()
+    stdin = streams.piped_stdin()
     conversation.pipe = stdin is not None
     if stdin is not None:
-        said: Iterable[str | None] = piped(stdin, settings.max_mb, conversation.notes.warn)
+        said: Iterable[str | None] = typed.piped(stdin, settings.max_mb, conversation.notes.warn)
     else:
         conversation.greet()
-        said = typed([f"/{name}" for name in conversation.commands], settings.log)
+        said = typed.typed([f"/{name}" for name in conversation.commands], settings.log)
     talk(conversation, said)
-    keep_warm(conversation.answerer, settings, conversation.notes)
+    answering.keep_warm(conversation.answerer, settings, conversation.notes)
 
 
 def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
@@ -96,10 +91,10 @@ Exchange = tuple[str, Ended]  # a question and what came of it
 class Conversation:
     """What was said so far, and what the next question is asked with."""
 
-    def __init__(self, request: AnswerRequest, pipe: bool = False) -> None:
+    def __init__(self, request: answer_request.AnswerRequest, pipe: bool = False) -> None:
         self.pipe, self.notes = pipe, Notes(request.verbose)
         self._request, self._exchanges = request, list[Exchange]()
-        self._tell = telling(self.notes, once(self.notes.warn))
+        self._tell = answering.telling(self.notes, once(self.notes.warn))
         self.answerer = Answerer(self._tell, stays=True)
         self._paths: list[str] = []
         self._saved: set[Path] = set()
@@ -117,13 +112,13 @@ class Conversation:
     def read(self, paths: list[str]) -> int:
         """Read these documents besides those of before; how many came. Raises InputError."""
         known = {d.path for d in self._request.documents}
-        loaded = documents_of([*self._paths, *paths], self._request, "")
+        loaded = answer_request.documents_of([*self._paths, *paths], self._request, "")
         self._request, self._paths = replace(self._request, loaded=loaded), [*self._paths, *paths]
         return len({d.path for d in loaded.documents} - known)
 
     def greet(self) -> None:
         """What a terminal is told at the start."""
-        remark_demonstration(self._request.settings.model, self.notes)
+        answering.remark_demonstration(self._request.settings.model, self.notes)
         self.notes.remark(f"/help lists the commands. {_LEAVE}")
 
     def take(self, text: str) -> bool:
@@ -155,7 +150,7 @@ class Conversation:
         if self.pipe and self._any:
             sys.stdout.write("\n")
         self._any = True
-        came = Showing(request, self.notes, self._tell).run(self.answerer)
+        came = answering.Showing(request, self.notes, self._tell).run(self.answerer)
         if came is not None:
             self._exchanges.append((question, came))
         if not self.pipe:
@@ -184,7 +179,7 @@ class Conversation:
         if last is None or not last.spans:
             self.notes.say("Nothing of the last answer stands in the documents word for word.")
             return
-        width, styled = terminal_width(sys.stderr), wants_color(sys.stderr, "auto")
+        width, styled = streams.terminal_width(sys.stderr), wants_color(sys.stderr, "auto")
         for line in terminal_list(last, width, styled).splitlines():
             self.notes.styled(line)
 
@@ -204,12 +199,12 @@ class Conversation:
         if not name:
             raise UsageError("/save names no file", "Say /save FILE.")
         path = options.named_file(name).expanduser()
-        check_output_file(path)
+        output.check_output_file(path)
         hint = "Name a file that is not there yet."
         if path.exists() and path.resolve() not in self._saved:
             raise UsageError(f"{path}: there is one", hint)
         form = _as_json if path.suffix.lower() == ".json" else _as_markdown
-        write_page(f"{form(self._request, self._exchanges)}\n", path, hint)
+        output.write_page(f"{form(self._request, self._exchanges)}\n", path, hint)
         self._saved.add(path.resolve())
         self.notes.say(f"saved {counted(len(self._exchanges), 'question')} in {path}")
 
@@ -222,7 +217,7 @@ class Conversation:
             self.notes.say(f"/{name:<8} {command[0]}")
 
 
-def _as_json(about: AnswerRequest, exchanges: Sequence[Exchange]) -> str:
+def _as_json(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange]) -> str:
     keys = ("thought", "finish_reason", "sources", "statistics")
     found = [
         {"question": question, "answer": answer.text} | {k: getattr(answer, k) for k in keys}
@@ -232,7 +227,7 @@ def _as_json(about: AnswerRequest, exchanges: Sequence[Exchange]) -> str:
     return dump_json({**asked, "documents": document_objects(about), "exchanges": found})
 
 
-def _as_markdown(about: AnswerRequest, exchanges: Sequence[Exchange]) -> str:
+def _as_markdown(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange]) -> str:
     parts = [f"# A conversation with {about.settings.model}"]
     if about.documents:
         parts.append("Documents: " + ", ".join(d.name for d in about.documents))

@@ -37,9 +37,9 @@ def _models(_: str) -> list[str]:
 
 def _backgrounds(_: str) -> list[str]:
     from ngtcli.background.files import SHIPPED
-    from ngtcli.trie.files import list_backgrounds
+    from ngtcli.trie.files import BACKGROUNDS, list_files
 
-    return list(dict.fromkeys([*SHIPPED, *(file.name or "" for file in list_backgrounds())]))
+    return list(dict.fromkeys([*SHIPPED, *(file.name or "" for file in list_files(BACKGROUNDS))]))
 
 
 presets = quietly(lambda _: preset_files())

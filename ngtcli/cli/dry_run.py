@@ -2,40 +2,54 @@
 
 from ngtcli.cli.answer_object import dry_run_object
 from ngtcli.cli.answer_request import AnswerRequest, tell_passages
+from ngtcli.cli.answering import telling
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import print_line
+from ngtcli.config import Settings
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.grammar.form import form_of
-from ngtcli.model_files.card import script_words
 from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
-from ngtcli.prompt.build import Prompt, Task, look_alikes
-from ngtcli.prompt.chat import Chat
-from ngtcli.prompt.selecting import prompt_for
+from ngtcli.prompt.build import Prompt, look_alikes
 from ngtcli.prompt.splitting import fits, split
-from ngtcli.prompt.thinking import thinking_of
 from ngtcli.render.terminal import visible
-from ngtcli.session.question import Question
+from ngtcli.session.session import ModelFacts, Session
 from ngtcli.system.json_form import dump_json
+
+
+class UnloadedSession(Session):
+    """Makes the prompts that an engine would have, without the model's weights."""
+
+    def __init__(self, settings: Settings, notes: Notes) -> None:
+        super().__init__(settings, telling(notes))
+        self.status(f"Loading the tokenizer of {settings.model} …")
+        tokenizer, config = load_tokenizer(settings.model), load_config(settings.model)
+        context = context_limit(config, tokenizer).tokens
+        self._facts = ModelFacts(
+            tokenizer=tokenizer, context=context, vocabulary=config.vocab_size, dtype=settings.dtype
+        )
+        notes.clear()
+
+    @property
+    def facts(self) -> ModelFacts:
+        return self._facts
 
 
 def dry_run(request: AnswerRequest, notes: Notes) -> None:
     """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
-    s, task = request.settings, task_of(request, notes)
-    tokenizer, context, form = task.tokenizer, task.context, form_of(s)
-    schema = form.schema if form else None
+    session, form = UnloadedSession(request.settings, notes), form_of(request.settings)
+    context, schema = session.facts.context, form.schema if form else None
     try:
-        prompt = _prompt(task, request, notes)
+        prompt = _prompt(session, request)
     except ContextOverflowError:
         notes.clear()
         if request.json:
             print_line(dump_json(dry_run_object(request, None, context, schema)))
         raise
     notes.clear()
-    if words := script_words(s.model, prompt.documents, request.question):
-        notes.warn(words)
     tell_passages(request, prompt.selection, notes)
     if request.verbose:
-        for words in look_alikes(request.documents, request.question, tokenizer, s.system):
+        tokenizer, system = session.facts.tokenizer, request.settings.system
+        for words in look_alikes(request.documents, request.question, tokenizer, system):
             notes.remark(words)
     if request.json:
         print_line(dump_json(dry_run_object(request, prompt, context, schema)))
@@ -47,34 +61,14 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
 
-def task_of(question: Question, notes: Notes) -> Task:
-    """The parts of a prompt as an engine would have them; no weights are loaded."""
-    s = question.settings
-    notes.status(f"Loading the tokenizer of {s.model} …")
-    tokenizer, config = load_tokenizer(s.model), load_config(s.model)
-    thinking = thinking_of(s, tokenizer)
-    notes.clear()
-    return Task(
-        question.wording,
-        question.documents,
-        question.question,
-        tokenizer,
-        context_limit(config, tokenizer).tokens,
-        s.max_tokens + (thinking.room if thinking else 0),
-        config.vocab_size,
-        notes.status,
-        chat=Chat.of(s),
-        queries=question.queries,
-    )
-
-
-def _prompt(task: Task, request: AnswerRequest, notes: Notes) -> Prompt:
+def _prompt(session: Session, q: AnswerRequest) -> Prompt:
     """The prompt, of a long text that of its first part. Raises ContextOverflowError."""
-    if request.settings.overflow != "split":
-        return prompt_for(task, request.settings, notes.warn)
+    if q.settings.overflow != "split":
+        return session.prompt(q.wording, q.documents, q.question, q.turns, q.queries)
+    task = session.task(q.wording, q.documents, q.question)
     if (whole := fits(task)) is not None:
         return whole
     parts = split(task)
     of = counted(len(parts), "part")
-    notes.warn(f"not everything fits: split into {of}; this is the first one's")
+    session.warn(f"not everything fits: split into {of}; this is the first one's")
     return parts[0].build()

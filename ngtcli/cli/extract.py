@@ -7,19 +7,17 @@ import sys
 from collections import Counter, deque
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
 from ngtcli.batch.input import InputLine, Lines
 from ngtcli.batch.table import TableOutput
-from ngtcli.cli import options
+from ngtcli.cli import batch, checks, options
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
-from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run
-from ngtcli.cli.checks import refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, warn_of
@@ -28,16 +26,13 @@ from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN
 from ngtcli.errors import NgtError, UsageError, counted
 from ngtcli.prompt.preset import load_preset
+from ngtcli.prompt.splitting import Part, fits, split
 from ngtcli.render.terminal import reveal, visible
 from ngtcli.session.checks import check_session
-from ngtcli.session.events import Ended, Wants
+from ngtcli.session.events import Ended, Outcome, Wants
 from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
-
-if TYPE_CHECKING:  # they load numpy
-    from ngtcli.prompt.splitting import Part
-    from ngtcli.session.engine import Outcome
 
 _OUT = options.file_option(
     "--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed."
@@ -101,21 +96,21 @@ def extract(
 def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen."""
     settings = extraction.tasks.of[TASK][0]
-    refuse_ignored(flags, settings)
+    checks.refuse_ignored(flags, settings)
     check_output_files({"-o": given.output, "--html": given.html})
     if given.sources not in (None, "columns"):
         raise UsageError(f"--sources is {given.sources}", "It may be columns.")
     if given.output is None:
         of_table = {"--sources": given.sources, "--restart": given.restart}
-        refuse_with("standard output", of_table, "Name a table with -o.")
+        checks.refuse_with("standard output", of_table, "Name a table with -o.")
     if given.dry_run:
         outputs = {"-o": given.output, "--html": given.html}
-        refuse_with("--dry-run", outputs, "There are no rows.")
+        checks.refuse_with("--dry-run", outputs, "There are no rows.")
     if extraction.by_field:
         split = settings.overflow == "split"
         others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
         hint = "Name another model (-m), or give --set ask_fields=no."
-        refuse_with("ask_fields, where each field is asked for by itself", others, hint)
+        checks.refuse_with("ask_fields, where each field is asked for by itself", others, hint)
 
 
 class _Extract(Lines):
@@ -129,7 +124,7 @@ class _Extract(Lines):
         self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
         self._names = [one.name for one in extraction.form.fields]
         self._settings = extraction.tasks.of[TASK][0]
-        self._run = Run(self._settings, given.batch_size, self._notes, "file")
+        self._run = batch.Run(self._settings, given.batch_size, self._notes, "file")
         self._run.wants = _WANTS
         self._request = _as_request(extraction.whole(()), given)
         self._documents: dict[str, Document] = {}
@@ -137,7 +132,7 @@ class _Extract(Lines):
         self._taken: dict[int, tuple[Asking, Take, Question]] = {}  # and not answered
         self._count = 0  # of questions so far
         self._is_single = False  # text
-        self._split: Any = None  # a Task by whose tokenizer texts are split
+        self._session: Any = None  # by which texts are split
         self._origins, self._steps = Counter[str](), 0
         self._out: TableOutput | Shown = Shown(self._text, keeps=bool(given.html))
 
@@ -173,7 +168,7 @@ class _Extract(Lines):
         out.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
         self._left.extend(d for d in documents if not out.has(d.name))
         self._run.set_total(len(documents), len(self._left), "made before and not again")
-        end = GOES_ON if given.output else PUT_OUT
+        end = batch.GOES_ON if given.output else batch.PUT_OUT
         self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, end)
         if given.html:
             write_page(self._page(documents), given.html)
@@ -219,21 +214,20 @@ class _Extract(Lines):
                 self._out.put(document.name, asking.rows())
                 self._run.finished(failed=False)
 
-    def _parts(self, document: Document) -> "Sequence[Part]":
+    def _parts(self, document: Document) -> Sequence[Part]:
         """With --overflow split the parts of a document that does not fit."""
         if self._settings.overflow != "split":
             return ()
-        from ngtcli.cli.dry_run import task_of  # here: few runs split
-        from ngtcli.prompt.splitting import fits, split
+        from ngtcli.cli.dry_run import UnloadedSession  # here: few runs split
 
-        self._split = self._split or task_of(self._request, self._notes)
-        task = replace(self._split, documents=[document])
+        self._session = self._session or UnloadedSession(self._settings, self._notes)
+        task = self._session.task(self._request.preset, [document], self._request.question)
         parts = split(task) if fits(task) is None else ()
         if parts:
             self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
         return parts
 
-    def _deliver(self, outcome: "Outcome") -> bool | None:
+    def _deliver(self, outcome: Outcome) -> bool | None:
         asking, take, question = self._taken.pop(outcome.key.index)
         answer, name = outcome.answer, asking.document.name
         if asking.failed:

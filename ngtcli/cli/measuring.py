@@ -14,20 +14,10 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from ngtcli.cli import options, streams
 from ngtcli.cli.checks import refuse_idle, refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import (
-    ForceOption,
-    JsonOption,
-    PresetOption,
-    VerboseOption,
-    command_line,
-    file_option,
-    resolve,
-    with_settings,
-)
 from ngtcli.cli.output import check_output_files, check_written, write_page, write_result
-from ngtcli.cli.streams import terminal_width
 from ngtcli.config import Resolved, Settings
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.measure.results import Invocation, versions
@@ -37,7 +27,7 @@ from ngtcli.render.terminal import wants_color
 prompt_option = partial(typer.Option, rich_help_panel="Prompts")
 measured_option = partial(typer.Option, rich_help_panel="Measuring")
 result_option = partial(typer.Option, rich_help_panel="Results")
-_file = partial(file_option, rich_help_panel="Results")
+_file = partial(options.file_option, rich_help_panel="Results")
 _DOCS = prompt_option("--docs", "-d", help="Texts to ask questions of.")
 LINES = prompt_option(help="Prompts as JSON lines.")
 TEXTS = "Texts to summarize; default: the examples."
@@ -47,11 +37,11 @@ TEXTS = "Texts to summarize; default: the examples."
 class OutputFlags:
     """Where a result goes, unread; of all commands that measure."""
 
-    preset: PresetOption = None
-    json: JsonOption = False
+    preset: options.PresetOption = None
+    json: options.JsonOption = False
     output: Annotated[Path | None, _file("--output", "-o", help="Write to this file.")] = None
-    force: ForceOption = False
-    verbose: VerboseOption = False
+    force: options.ForceOption = False
+    verbose: options.VerboseOption = False
 
     @property
     def outputs(self) -> tuple[Path | None, Path | None]:
@@ -118,7 +108,7 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
         hints = get_type_hints(work)
 
         def command(given: Any, flags: dict[str, Any] | None = None) -> None:
-            resolved, preset = resolve(flags or {}, given.preset)
+            resolved, preset = options.resolve(flags or {}, given.preset)
             refuse_idle(flags or {}, resolved.settings)
             run = Run(resolved, preset, flags or {}, Notes(given.verbose))
             form, made = given.check(), work(run, given)
@@ -133,7 +123,7 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
         command.__doc__, command.__name__ = work.__doc__, work.__name__
         command.__annotations__["given"] = hints["given"]
         command.printed = get_args(hints["return"])[0]  # type: ignore[attr-defined]
-        return with_settings(names)(command)
+        return options.with_settings(names)(command)
 
     return decorate
 
@@ -144,14 +134,14 @@ def _put_out(result: Any, run: Run, given: OutputFlags, form: str) -> None:
     run.notes.clear()
     if hasattr(result, "invocation"):
         date = datetime.now().astimezone().isoformat(timespec="seconds")
-        invocation = Invocation(command=command_line(), date=date, versions=versions())
+        invocation = Invocation(command=options.command_line(), date=date, versions=versions())
         result = replace(result, invocation=invocation)
     forms, (output, html) = forms_of(result, given.verbose), given.outputs
     if form:
         text = str(getattr(forms, form)())
     elif output is None and sys.stdout.isatty():
         colour = wants_color(sys.stdout, run.settings.color)
-        text = forms.terminal(terminal_width(sys.stdout), colour)
+        text = forms.terminal(streams.terminal_width(sys.stdout), colour)
     else:
         text = forms.plain()
     write_result(text, output, force=given.force)

@@ -13,19 +13,10 @@ from typing import Annotated, Any, get_args
 
 import typer
 
+from ngtcli import config
 from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
-from ngtcli.config import (
-    FORMS,
-    SETTINGS,
-    Layer,
-    Resolved,
-    Setting,
-    Use,
-    environment_and_file_layers,
-    unknown_variables,
-)
 from ngtcli.errors import UsageError, nearest, shortened
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.session.question import Tasks
@@ -36,12 +27,12 @@ from ngtcli.system.cache import in_bounds
 _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "log", "log_text")
 # What commands read that compare whole answers of models that ngt runs.
 OF_OWN_ENGINE = tuple(
-    name for name, s in SETTINGS.items() if s.panel != "Engine" and name not in _OF_ANSWERS
+    name for name, s in config.SETTINGS.items() if s.panel != "Engine" and name not in _OF_ANSWERS
 )
 # Of summaries, which have no form.
-OF_SUMMARIES = tuple(name for name in SETTINGS if name not in FORMS)
+OF_SUMMARIES = tuple(name for name in config.SETTINGS if name not in config.FORMS)
 # Of commands that load the model themselves.
-IN_OWN_PROCESS = tuple(name for name in SETTINGS if name not in ("serve", "keep_warm"))
+IN_OWN_PROCESS = tuple(name for name in config.SETTINGS if name not in ("serve", "keep_warm"))
 PresetOption = Annotated[
     str | None,
     typer.Option(
@@ -83,7 +74,7 @@ def named_file(text: str) -> Path:
 file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
-def _parameter(setting: Setting) -> inspect.Parameter:
+def _parameter(setting: config.Setting) -> inspect.Parameter:
     """The flag of a setting."""
     flag = setting.flag
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
@@ -127,7 +118,7 @@ def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
         if not equals or name not in names:
             what = f"--set {shortened(item)}: {'no such setting here' if equals else 'no value'}"
             raise UsageError(what, nearest(name, names) if equals else "Give --set NAME=VALUE.")
-        value = SETTINGS[name].from_text(text, "--set")
+        value = config.SETTINGS[name].from_text(text, "--set")
         values[name] = (*values.get(name, ()), *value) if isinstance(value, tuple) else value
     return values
 
@@ -143,7 +134,7 @@ Command = Callable[..., Any]
 
 
 def with_settings(
-    names: Sequence[str] = tuple(SETTINGS), view: View | None = None, *, schema: Any = None
+    names: Sequence[str] = tuple(config.SETTINGS), view: View | None = None, *, schema: Any = None
 ) -> Callable[[Command], Command]:
     """Give a command a flag for each of these settings; it gets those that were given as `flags`.
 
@@ -202,7 +193,11 @@ def _own_parameters(signature: inspect.Signature) -> tuple[Any, list[inspect.Par
 
 def _of_settings(names: Sequence[str]) -> list[inspect.Parameter]:
     """The flags of settings, and --set for those that have none of their own."""
-    found = [_parameter(SETTINGS[name]) for name in names if Use.SET not in SETTINGS[name].uses]
+    found = [
+        _parameter(config.SETTINGS[name])
+        for name in names
+        if config.Use.SET not in config.SETTINGS[name].uses
+    ]
     return [*found, *([_set_option(names)] if len(found) < len(names) else [])]
 
 
@@ -227,7 +222,7 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     for name, value in arguments.items():
         if name == "set" or value is None or value == []:
             continue
-        setting = SETTINGS[name]
+        setting = config.SETTINGS[name]
         if name in more:
             raise UsageError(f"{setting.flag} with --set {name}", "Give one of them.")
         if setting.choices and setting.is_switch:
@@ -246,7 +241,7 @@ def names_in(flag: str, text: str | None) -> list[str]:
 
 def numbers_of(flag: str, text: str | None) -> list[int]:
     """The numbers of draft nodes in a list with commas, each once. Raises UsageError."""
-    most, names = int(SETTINGS["num_draft"].within[1]), names_in(flag, text)
+    most, names = int(config.SETTINGS["num_draft"].within[1]), names_in(flag, text)
     numbers = [int(name) if name.isdecimal() and len(name) < 9 else 0 for name in names]
     if not all(1 <= number <= most for number in numbers):
         what = f"{flag} {text}: not numbers from 1 to {most}"
@@ -254,7 +249,7 @@ def numbers_of(flag: str, text: str | None) -> list[int]:
     return list(dict.fromkeys(numbers))
 
 
-def resolve(flags: dict[str, Any], preset: str | None) -> tuple[Resolved, Preset]:
+def resolve(flags: dict[str, Any], preset: str | None) -> tuple[config.Resolved, Preset]:
     """Settings from all layers, with origins, and the preset, else summarize. Raises UsageError."""
     chosen = load_preset("summarize" if preset is None else preset)
     return settings_of([*layers_of(flags), chosen.settings]), chosen
@@ -267,11 +262,11 @@ def tasks_of(
     return Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
 
 
-def layers_of(flags: Mapping[str, Any]) -> list[Layer]:
+def layers_of(flags: Mapping[str, Any]) -> list[config.Layer]:
     """All layers but a preset; variables that are not read are named on stderr."""
-    for name, hint in unknown_variables(os.environ):
+    for name, hint in config.unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
-    return [Layer("flag", flags), *environment_and_file_layers()]
+    return [config.Layer("flag", flags), *config.environment_and_file_layers()]
 
 
 def command_line() -> str:

@@ -12,7 +12,7 @@ from dataclasses import replace
 from functools import partial
 from io import StringIO
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from ngtcli.batch.extract import place_at
 from ngtcli.batch.input import InputLine, Lines
@@ -31,12 +31,9 @@ from ngtcli.documents.read import Documents
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.prompt.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
-from ngtcli.session.events import Ended
+from ngtcli.session.events import Ended, Outcome
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
-
-if TYPE_CHECKING:  # it loads numpy
-    from ngtcli.session.engine import Outcome
 
 
 def run_per_file(
@@ -78,7 +75,7 @@ def run_per_file(
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 
 
-def _deliver(written: "RowsOutput | Shown", notes: Notes, count: int, outcome: "Outcome") -> bool:
+def _deliver(written: "RowsOutput | Shown", notes: Notes, count: int, outcome: Outcome) -> bool:
     """Hand an answer on, or say why there is none; whether it failed.
 
     Raises NgtError where it cannot be written: the next one could not be, either.
@@ -130,7 +127,7 @@ def _opened(request: AnswerRequest, restart: bool, keeps: bool) -> "RowsOutput |
     return TableOutput(out, how(request), columns, restart=restart)
 
 
-def _row(request: AnswerRequest, outcome: "Outcome", written: "RowsOutput | Shown") -> Row:
+def _row(request: AnswerRequest, outcome: Outcome, written: "RowsOutput | Shown") -> Row:
     """What is kept of an answer: as a table has it, or with the `body` that is shown.
 
     Raises NgtError where there is none.
@@ -158,7 +155,7 @@ def _reduce(
     free = replace(request.settings, **{name: SETTINGS[name].default for name in FORMS})
     asked = replace(request, question=question, loaded=Loaded(texts), settings=free, cite=True)
 
-    def deliver(outcome: "Outcome") -> bool:
+    def deliver(outcome: Outcome) -> bool:
         if isinstance(outcome.answer, NgtError):
             raise outcome.answer
         text = _text(asked, f"{question} ({counted(len(texts), 'file')})", outcome)
@@ -217,7 +214,7 @@ class Shown:
         pass
 
 
-def _text(request: AnswerRequest, words: str, outcome: "Outcome") -> str:
+def _text(request: AnswerRequest, words: str, outcome: Outcome) -> str:
     """A JSON line; or an answer below a line of `words`, bold on a terminal; "" for an error."""
     if request.json or request.json_tokens:
         return f"{dump_json(row_of(outcome, request.json_tokens), None)}\n"

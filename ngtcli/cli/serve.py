@@ -10,18 +10,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import refuse_with
+from ngtcli.cli import checks, options, reading, show
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import (
-    OF_OWN_ENGINE,
-    VerboseOption,
-    layers_of,
-    reports,
-    with_settings,
-)
-from ngtcli.cli.reading import tell
-from ngtcli.cli.show import table
 from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import NgtError, UsageError, counted
@@ -61,7 +52,7 @@ class HttpFlags:
     http: Annotated[str | None, _HTTP] = None
     host: Annotated[str | None, _HOST] = None
     api_key_file: Annotated[Path | None, _KEYS] = None
-    verbose: VerboseOption = False
+    verbose: options.VerboseOption = False
 
     @contextmanager
     def others(self, server: "Server", tasks: Tasks, notes: Notes) -> Iterator["Others | None"]:
@@ -71,7 +62,7 @@ class HttpFlags:
         """
         if self.http is None:
             flags = {"-d": self.docs, "--host": self.host, "--api-key-file": self.api_key_file}
-            refuse_with("ngt serve without --http", flags, "Give --http 8421.")
+            checks.refuse_with("ngt serve without --http", flags, "Give --http 8421.")
             yield None
             return
         from ngtcli.serve import app, http_guard  # here: status and stop do without
@@ -84,7 +75,7 @@ class HttpFlags:
             raise UsageError("-d -: standard input is no folder", "Name files or folders.")
         with closing(ServedFolder(self.docs or (), server.settings)) as folder:
             if self.docs:
-                tell(folder.documents(notes.status), notes)
+                reading.tell(folder.documents(notes.status), notes)
                 notes.clear()
             served = folder if self.docs else None
             service = Service(_name(server.settings.model), tasks, served)
@@ -111,7 +102,7 @@ def _name(model: str) -> str:
 
 
 @serve_app.callback()
-@with_settings((*OF_OWN_ENGINE, "keep_documents", "keep_warm"))
+@options.with_settings((*options.OF_OWN_ENGINE, "keep_documents", "keep_warm"))
 def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> None:
     """Keep a model loaded: ngt ask and ngt summarize need not load it again.
 
@@ -121,9 +112,9 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     if context.invoked_subcommand:
         any_flag = {"a flag": bool(flags) or given != HttpFlags()}
         hint = "Give it behind that word."
-        refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
+        checks.refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
         return
-    layers = layers_of(flags)
+    layers = options.layers_of(flags)
     settings = settings_of(layers).settings
     tasks = Tasks.resolved(layers, None, TASKS, like=settings)
     # Which dtype is exact depends on it.
@@ -163,7 +154,7 @@ def _cells(row: Served) -> list[object]:
 
 
 @serve_app.command("status")
-@reports(table("model,state,process,for,answered", _cells))
+@options.reports(show.table("model,state,process,for,answered", _cells))
 def status() -> Generator[list[Served], bool]:
     """List the models that are kept loaded."""
     rows = [served for _, served in _described("")]

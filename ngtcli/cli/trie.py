@@ -136,9 +136,8 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
             path, counts, tokens = build_background(documents, name, tokenizer, s.model)
             about["nodes"] = counts.counted
         else:
-            made = store.build_datastore([tokenizer.encode(d.text.strip()) for d in documents])
-            path = store.save_datastore(made, name, tokenizer.fingerprint, documents)
-            tokens = len(made)
+            ids = [tokenizer.encode(d.text.strip()) for d in documents]
+            path, tokens = store.save_datastore(ids, name, tokenizer.fingerprint, documents)
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
         raise NgtError(what, "See ngt cache path tries.") from None

@@ -8,7 +8,7 @@ from contextlib import closing, suppress
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -28,8 +28,9 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.errors import INTERRUPTED, UsageError
-from ngtcli.measure.grid import Grid, grid, is_axis, parse_sweep
+from ngtcli.measure.grid import BenchOptions, Grid, grid, is_axis, parse_sweep
 from ngtcli.measure.prompts import preset_items
+from ngtcli.measure.records import Source
 from ngtcli.measure.results import SweepData, SweepReport
 from ngtcli.measure.tune import (
     State,
@@ -42,9 +43,6 @@ from ngtcli.measure.tune import (
 )
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
-
-if TYPE_CHECKING:
-    from ngtcli.measure.records import Source
 
 _ALWAYS = ("color", "max_mb", "cache_mb")  # settings that count on a recording, too
 _data = partial(typer.Option, rich_help_panel="Data")
@@ -187,7 +185,7 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
 
 def _live(
     run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]
-) -> tuple["Source[Any]", SweepData, Sequence[Skipped]]:
+) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
     """What is measured on, what is said of it, and the files that were left out of folders."""
     outputs, base, told = given.outputs, cells.base, once(Notes().warn)
     for cell in {(c.settings.method, c.settings.background): c for c in cells.cells}.values():
@@ -209,9 +207,8 @@ def _live(
 
 def _recording(
     run: Run, given: TuneFlags, folder: Path
-) -> tuple["Source[Any]", SweepData, Sequence[Skipped]]:
+) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
     """The same of a recording."""
-    from ngtcli.measure.grid import BenchOptions
     from ngtcli.measure.replay import DEFAULT_COSTS, Replay, chosen_traces, read_costs
     from ngtcli.measure.traces import recorded_files
 

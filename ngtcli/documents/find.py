@@ -21,7 +21,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.formats import FORMATS, OLD, PICTURE, SUFFIXES, TEXT_SUFFIXES, suffix_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError
-from ngtcli.system.files import identity
+from ngtcli.system.files import identity, stamp_of
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.words import reason_of, shortened
 
@@ -68,13 +68,12 @@ class Skipped:
 
 @cache
 def recognizer(language: str = "") -> str:
-    """What tells the version of what recognizes text, in a `language`; "" without its package."""
+    """What tells the package that recognizes text from others, in a `language`; "" without it."""
     package = "tesserocr" if language else "rapidocr"
     if not (found := find_spec(package)) or not found.origin:
         return ""
-    place = Path(found.origin).parents[1]  # looked at here: importlib.metadata takes 20 ms to load
-    version = next((path.name for path in place.glob(f"{package}-*.dist-info")), found.origin)
-    return f"{version} {language} {tessdata()}" if language else version
+    installed = f"{stamp_of(found.origin)}"  # importlib.metadata takes 20 ms to load
+    return f"{installed} {language} {tessdata()}" if language else installed
 
 
 @cache
@@ -181,22 +180,20 @@ class Listing:
 
     def nothing(self, path: str) -> InputError:
         """The error for a folder or pattern without documents, with the reasons."""
-        skipped = self.skipped[path]
-        bad = [s for s in skipped if not s.kind]
-        needs = next((s.needs for s in skipped if s.needs), "")
-        if not bad:
-            is_folder = os.path.isdir(expanded(path))
-            if not is_folder and not skipped:
-                return InputError(f"{utf8(path)}: no file matches", "Check the pattern.")
-            others = f" (only {kinds(skipped)})" if skipped else ""
-            old = converting(skipped)
-            hint = needs or (f"Convert them: {old}" if old else READ_HERE)
+        skipped, is_folder = self.skipped[path], os.path.isdir(expanded(path))
+        reasons = [f"{s.name}: {s.reason}" for s in skipped if not s.kind]
+        if reasons:
+            more = [f"and {len(reasons) - _SHOWN} more"] * (len(reasons) > _SHOWN)
+            what = f"nothing in it can be read: {'; '.join([*reasons[:_SHOWN], *more])}"
+            hint = "ngt docs show FILE says what can be done about each."
+        elif is_folder or skipped:
             what = "no documents in this folder" if is_folder else "no documents match"
-            return InputError(f"{utf8(path)}: {what}{others}", hint)
-        reasons = "; ".join(f"{s.name}: {s.reason}" for s in bad[:_SHOWN])
-        more = f"; and {len(bad) - _SHOWN} more" if len(bad) > _SHOWN else ""
-        what = f"{utf8(path)}: nothing in it can be read: {reasons}{more}"
-        return InputError(what, needs or READ_HERE)
+            what += f" (only {kinds(skipped)})" if skipped else ""
+            hint = f"Convert them: {old}" if (old := converting(skipped)) else READ_HERE
+        else:
+            what, hint = "no file matches", "Check the pattern."
+        needs = next((s.needs for s in skipped if s.needs), hint)
+        return InputError(f"{utf8(path)}: {what}", needs)
 
     def _find(self, path: str) -> Iterator[Found | Skipped]:
         """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""

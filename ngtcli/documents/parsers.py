@@ -22,8 +22,8 @@ from pathlib import Path
 import msgspec
 
 import ngtcli
-from ngtcli.documents.content import INSTALL, MOST_PAGES, About, Extracted, Source
-from ngtcli.documents.formats import PICTURE, Format
+from ngtcli.documents.content import MOST_PAGES, About, Extracted, Source
+from ngtcli.documents.formats import Format
 from ngtcli.documents.text import Unreadable
 
 MOST_WORKERS = 4  # each may take `parser_mb`; guess
@@ -46,7 +46,7 @@ _AGAIN = "Run it again."
 
 @dataclass(frozen=True, slots=True)
 class Reply:
-    """What a worker says of a text; or why there is none: "unreadable", "failed" or "missing"."""
+    """What a worker says of a text; or why there is none: "unreadable" or "failed"."""
 
     about: About | None = None
     error: str = ""
@@ -172,10 +172,6 @@ class _Worker:
     def _read(self, reply: Reply, text: bytes, form: Format) -> Extracted:
         """The text in a reply. Raises Unreadable for an error in it; ValueError for nonsense."""
         reason, advice = reply.reason[:_SHOWN], reply.advice[:_SHOWN]
-        if reply.error == "missing":
-            what = f"{form.what}, which needs the package {reason}"
-            extra = "ocr" if form is PICTURE else "docs"
-            raise Unreadable(what, INSTALL.format(extra), lasting=False)
         if reply.error == "failed":
             self.kill()  # its memory is fragmented: the next file gets another
             raise FailedParser(reason, advice)

@@ -4,15 +4,14 @@ import errno
 import hashlib
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Generator, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
-from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import FILES, NO_FILE, TEXTS, VERSION, Entry, known, stamp_of
+from ngtcli.documents.catalog import FILES, TEXTS, VERSION, Entry, known, settled, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found, recognizer, tessdata
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
@@ -120,8 +119,7 @@ class Documents:
                 status(line)
 
         while group := list(islice(rest, _GROUP)):
-            keys = {one.real: self._key(one) for one in group if not _is_plain(one)}
-            for one, outcome in self._each(group, known(keys), stdin, tell):
+            for one, outcome in self._each(group, stdin, tell):
                 done += 1
                 tell()
                 try:
@@ -132,15 +130,17 @@ class Documents:
                 yield one, outcome
 
     def _key(self, one: Found) -> str:
-        """The key in FILES of a file, read as one of its suffix, which may be a link's."""
-        s = self._settings
-        limits = s.max_mb, s.parser_seconds, s.parser_mb
-        return key_of(one.real, suffix_of(one.path), self._how, *limits, bool(s.password))
+        """The key in FILES of a file in its state, read as of its suffix, which may be a link's.
+
+        "" for what is no file, or was written just now.
+        """
+        s, state = self._settings, settled(one.real)
+        limits = s.max_mb, s.parser_seconds, s.parser_mb, bool(s.password)
+        return key_of(one.real, state, suffix_of(one.path), self._how, *limits) if state else ""
 
     def _each(
         self,
         group: list[Found],
-        known: Mapping[str, Entry],
         stdin: IO[bytes] | None,
         during: Callable[[], None],
     ) -> Iterator[tuple[Found, Outcome]]:
@@ -149,54 +149,58 @@ class Documents:
         What is known, plain text and pipes are read when they are asked for: the first two take no
         time, and if nobody writes to a pipe, a thread would not end. `during` is called in between.
         """
-        parsed = [o for o in group if o.real not in known and not _is_plain(o) and stamp_of(o.real)]
-        threads = (self._threads.submit(self._outcome, one) for one in parsed)
+        keys = {one.real: self._key(one) for one in group if not _is_plain(one)}
+        entries, new = known(keys), dict[str, Entry]()
+        ahead = {real for real in keys if real not in entries and stamp_of(real)}
+        threads = (self._threads.submit(self._outcome, one) for one in group if one.real in ahead)
         waiting = deque(islice(threads, _AHEAD * self._parsers.size))
-        ahead, new = {one.real for one in parsed}, dict[str, Entry]()
         try:
             for one in group:
                 if one.real in ahead:
                     while not wait([waiting[0]], _INTERVAL_S).done:
                         during()
-                    entry, outcome = waiting.popleft().result()
+                    source, outcome = waiting.popleft().result()
                     waiting.extend(islice(threads, 1))
                 else:
-                    entry, outcome = self._outcome(one, known.get(one.real), stdin)
-                if entry.source and entry is not known.get(one.real):
-                    entry = entry.of(outcome)
-                    if entry.stamp != NO_FILE:
-                        new[self._key(one)] = entry
+                    source, outcome = self._outcome(one, entries.get(one.real), stdin)
+                key = source and keys.get(one.real)
+                if key and (entry := Entry.of(source, outcome)):
+                    new[key] = entry
                 yield one, outcome
         finally:
             FILES.put_many(new)
 
     def _outcome(
         self, one: Found, known: Entry | None = None, stdin: IO[bytes] | None = None
-    ) -> tuple[Entry, Outcome]:
-        """What comes of a file, and its entry without that. Raises InputError for no stdin."""
+    ) -> tuple[str, Outcome]:
+        """What comes of a file, and the key of its text in TEXTS if that is parsed, "" if not.
+
+        Raises InputError for no stdin.
+        """
         if known and (of_known := known.error or TEXTS.get(known.source)):
-            return known, of_known
-        entry = Entry(stamp_of(one.real) or NO_FILE, time.time_ns())
-        source = stdin if one.real == STDIN else one.path
-        if source is None:
+            return "", of_known
+        opened, suffix, source = stdin if one.real == STDIN else one.path, suffix_of(one.path), ""
+        is_kept = stamp_of(one.real) is not None
+        if opened is None:
             raise InputError("standard input: nothing is piped in", _PIPE)
-        suffix = suffix_of(one.path)
         try:
-            data = Reader(self._settings.max_mb).read(source, one.outright)
+            data = Reader(self._settings.max_mb).read(opened, one.outright)
             form = format_of(suffix, data[:HEAD]) if data else None
             if form is None:
                 text = decode_text(data)
-                return entry, markdown(text) if suffix in _MARKDOWN else Extracted(text)
-            content = hashlib.sha256(data).hexdigest()
-            entry = replace(entry, source=key_of(self._how, content, suffix))
-            return entry, self._parsed(form, data, suffix, entry)
+                return "", markdown(text) if suffix in _MARKDOWN else Extracted(text)
+            source = key_of(self._how, hashlib.sha256(data).hexdigest(), suffix)
+            return source, self._parsed(form, data, suffix, source if is_kept else "")
         except Unreadable as error:
-            return entry, error
+            return source, error
 
-    def _parsed(self, form: Format, data: bytes, suffix: str, entry: Entry) -> Extracted:
-        """The text of a file of a format other than plain text. Raises Unreadable."""
+    def _parsed(self, form: Format, data: bytes, suffix: str, key: str) -> Extracted:
+        """The text of a file of a format other than plain text, stored under a key unless it is "".
+
+        Raises Unreadable.
+        """
         _check_begin(form, data[:HEAD])
-        if (text := TEXTS.get(entry.source)) is None:
+        if (text := TEXTS.get(key)) is None:
             settings = self._settings
             source = Source(
                 data=data,
@@ -209,8 +213,8 @@ class Documents:
                 on_page=lambda: self._pages.append(None),
             )
             text = self._parsers.extract(form, source)
-            if entry.stamp != NO_FILE and not text.about.secret:
-                TEXTS.put(entry.source, text)
+            if key and not text.about.secret:
+                TEXTS.put(key, text)
         return text
 
     def close(self) -> None:

@@ -19,7 +19,7 @@ from typing import Any, NoReturn
 
 import ngtcli
 from ngtcli.documents import formats
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import INSTALL, Extracted, Source
 from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 
@@ -102,7 +102,9 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
             advice = "Raise the limit with --set parser_mb."
             return {"error": "failed", "reason": what, "advice": advice}, b""
         if isinstance(error, ImportError):  # or a library of it cannot be read in here
-            return {"error": "missing", "reason": error.name or ""}, b""
+            what = f"{form.what}, which needs the package {error.name}"
+            extra = "ocr" if form is formats.PICTURE else "docs"
+            return _refusal(what, INSTALL.format(extra), lasting=False), b""
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:160]
         return _refusal(f"broken {form.name} ({reason})"), b""
 

@@ -142,9 +142,8 @@ class Drafter:
         self.settings, self.options = settings, options
 
     @classmethod
-    def make(cls, settings: DraftSettings, options: Any) -> Self:
-        """A drafter with all that it needs compiled."""
-        return cls(settings, options)
+    def prepare(cls) -> None:
+        """Have all compiled that drafters of this class need."""
 
     def reset(self, context: Context) -> None:
         """Start on a new prompt."""

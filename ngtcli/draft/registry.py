@@ -91,17 +91,22 @@ class MethodSpec:
         if self.entry.heads and settings.heads is not None:
             settings = replace(settings, heads=settings.heads.of_kind(self.name))
         with _named(self.name):
-            kind: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
-            return kind.make(settings, self.options)
+            return self._prepared()(settings, self.options)
+
+    def _prepared(self) -> type[Drafter]:
+        """The class of drafters, with all that they need compiled."""
+        kind: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
+        kind.prepare()
+        return kind
 
     def build_many(self) -> Drafters[Any]:
         """New drafters for the texts of one pass. Raises UsageError as `build` does."""
         if not self.entry.many:
             return Drafters(self.build, self.settings.num_draft)
-        many: Drafters[Any] = getattr(_module(self.entry.module), self.entry.many).make(
-            self.settings, self.options
-        )
-        return many
+        self._prepared()
+        many: Any = getattr(_module(self.entry.module), self.entry.many)
+        made: Drafters[Any] = many(self.settings, self.options)
+        return made
 
     def check(self) -> None:
         """Raise UsageError where something is missing, as `build` does; compile nothing."""

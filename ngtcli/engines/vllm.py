@@ -108,8 +108,8 @@ class NgramTrieProposer:
         if own.background:
             ids = load_tokenizer(tokenizer)
             background = Backgrounds(own.background, ids, self._vocabulary, model=tokenizer).load()
-        settings = DraftSettings(pool=pool, background=background)
-        return AutoDrafters.make(settings, texts=texts)
+        Auto.prepare()
+        return AutoDrafters(DraftSettings(pool=pool, background=background), texts=texts)
 
     def load_model(self, *_: object, **__: object) -> None:
         """There is no model to load."""

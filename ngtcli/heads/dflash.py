@@ -126,15 +126,6 @@ def _sights(values: Mapping[str, Any], layer: PreTrainedConfig) -> Iterator[Sigh
         )
 
 
-def marks(files: HeadFiles) -> bool:
-    """Whether the tensors are those of DFlash: one that fuses states, and one that norms them."""
-    return {
-        "fc.weight",
-        "hidden_norm.weight",
-        "layers.0.mlp.up_proj.weight",
-    } <= files.tensors.keys()
-
-
 def network(files: HeadFiles, target: Target) -> DFlash:
     """The network of these files. Raises ModelError for those of another target."""
     made = DFlash(target, files.fields)

@@ -135,18 +135,6 @@ def layers_read(fields: Mapping[str, Any], depth: int) -> tuple[int, ...]:
     return layers
 
 
-def marks(files: HeadFiles) -> bool:
-    """Whether the tensors are those of EAGLE: one layer that norms nothing before attention."""
-    names = {"fc.weight", "layers.0.self_attn.q_proj.weight"}
-    return names <= files.tensors.keys() and "layers.0.input_layernorm.weight" not in files.tensors
-
-
-def marks3(files: HeadFiles) -> bool:
-    """Whether the tensors are those of EAGLE-3 in either form."""
-    names = {"midlayer.hidden_norm.weight", "layers.0.hidden_norm.weight"}
-    return "fc.weight" in files.tensors and bool(names & files.tensors.keys())
-
-
 def network(files: HeadFiles, target: Target) -> Eagle:
     """That of EAGLE's files. Raises ModelError for those of another target."""
     config = layer_config(files.fields, most=1)

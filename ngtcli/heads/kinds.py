@@ -21,22 +21,31 @@ from ngtcli.heads.places import HINT, OWN
 class Kind:
     """A kind of head.
 
-    `marks` says whether files are of it. `network` makes what computes of their config.json and
-    names, with no values yet; it raises ModelError for a head of another target. Tensors whose
-    names have `left_out` are not used. `rename` has patterns of published names and what takes
-    their place in the network's; in those that match `numbered`, (before)(number), the numbers
-    there are become 0, 1, … Unless it `is_filled`, the network comes with its values. `at_once`:
-    its guesses do not depend on the tokens that lead to a node.
+    Files are of it if each of `marks` begins a name of a tensor or of what config.json sets, and
+    `lacks` none. `network` makes what computes of their config.json and names, with no values yet;
+    it raises ModelError for a head of another target. Tensors whose names have `left_out` are not
+    used. `rename` has patterns of published names and what takes their place in the network's; in
+    those that match `numbered`, (before)(number), the numbers there are become 0, 1, … Unless it
+    `is_filled`, the network comes with its values. `at_once`: its guesses do not depend on the
+    tokens that lead to a node.
     """
 
     name: str
-    marks: Callable[[HeadFiles], bool]
+    marks: tuple[str, ...]
     network: Callable[[HeadFiles, Target], Any]
+    lacks: str = "$^"
     left_out: str = "$^"
     rename: tuple[tuple[str, str], ...] = ()
     numbered: str = "$^"
     is_filled: bool = True
     at_once: bool = False
+
+    def is_of(self, files: HeadFiles) -> bool:
+        """Whether files are of this kind."""
+        config = files.config.get("text_config") or files.config
+        names = [*files.tensors, *(name for name, value in config.items() if value)]
+        found = [any(re.match(mark, name) for name in names) for mark in (*self.marks, self.lacks)]
+        return all(found[:-1]) and not found[-1]
 
     def names(self, stored: Iterable[str]) -> dict[str, str]:
         """The names of the tensors that are used, by those that they have in the network."""
@@ -57,30 +66,33 @@ def _renamed(name: str, rule: tuple[str, str]) -> str:
 
 
 _OF_TARGET = r"^d2t$|^t2d$|^verifier_"  # what files say of the target's tokens, or hold of it
-_MTP = Kind("mtp", mtp.marks, mtp.network, is_filled=False)
+_MTP = Kind("mtp", (r"num_(nextn_predict|mtp)_layers$",), mtp.network, is_filled=False)
 _HYDRA = (
     (r"^hydra_head\.", ""),
     (r"^(hydra_lm_head\.\d+)\.(?:\d+\.)?(weight|bias)$", r"\1.\2"),
     (r"^prefix_embedd?ing_layer\.", "prefix_embedding_layer."),  # published with one d
 )
-# The first that marks the files makes the head.
+# The first that the files are of makes the head.
 KINDS = (
     Kind(
-        "medusa", perceptrons.marks_medusa, perceptrons.medusa, at_once=True,
+        "medusa", (r"(medusa_heads?\.)?\d+\.\d+\.linear\.",), perceptrons.medusa, at_once=True,
         left_out=r"^(?!medusa_heads?\.|\d+\.\d+\.)", rename=((r"^medusa_heads?\.", ""),),
     ),
     Kind(
-        "hydra", perceptrons.marks_hydra, perceptrons.hydra, rename=_HYDRA,
+        "hydra", (r"hydra_(mlp|head)\.|hydra_head_arch$",), perceptrons.hydra, rename=_HYDRA,
         left_out=r"(input_embed_fn\.weight|embed_tokens\.weight|inv_freq)$",
         numbered=r"(hydra_mlp\.\d+\.)(\d{1,4})(?=\.)",
     ),
     Kind(
-        "eagle3", eagle.marks3, eagle.network3,
+        "eagle3", (r"fc\.", r"(midlayer|layers\.0)\.hidden_norm\."), eagle.network3,
         left_out=_OF_TARGET, rename=((r"^layers\.0\.", "midlayer."),),
     ),
-    Kind("eagle", eagle.marks, eagle.network, left_out=r"inv_freq$"),
     Kind(
-        "dflash", dflash.marks, dflash.network, at_once=True,
+        "eagle", (r"fc\.", r"layers\.0\.self_attn\.q_proj\."), eagle.network,
+        lacks=r"layers\.0\.input_layernorm\.", left_out=r"inv_freq$",
+    ),
+    Kind(
+        "dflash", (r"fc\.", r"hidden_norm\.", r"layers\.0\.mlp\."), dflash.network, at_once=True,
         left_out=rf"{_OF_TARGET}|^embed_tokens\.weight$",
     ),
     _MTP,
@@ -109,7 +121,7 @@ def load_head(
         return _built(_MTP, own, target, warn)
     files = open_head(name, progress)
     for kind in KINDS:
-        if kind.marks(files):
+        if kind.is_of(files):
             return _built(kind, files, target, warn)
     known = ", ".join(kind.name for kind in KINDS)
     what = f"no known kind of head has a tensor {min(files.tensors)[:100]}"

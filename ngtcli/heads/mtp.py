@@ -55,12 +55,6 @@ class Mtp:
         return found
 
 
-def marks(files: HeadFiles) -> bool:
-    """Whether config.json is that of a model with MTP layers."""
-    config = files.config.get("text_config") or files.config
-    return any(config.get(name) for name in ("num_nextn_predict_layers", "num_mtp_layers"))
-
-
 def network(files: HeadFiles, target: Target) -> Mtp:
     """The layer in these files. Raises ModelError where it is not one of the target's."""
     if not getattr(target.config, "num_mtp_layers", None):

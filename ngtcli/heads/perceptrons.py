@@ -27,7 +27,6 @@ from transformers import AutoModel
 from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.rows import HeadPass, Sight
 
-_NAME = re.compile(r"(?:medusa_heads?\.)?\d{1,4}\.\d{1,4}\.(?:linear\.)?(?:weight|bias)")
 _ARCHITECTURES = ("mlp", "prefix-mlp")
 
 
@@ -147,16 +146,6 @@ def prefix_layer(config: Any) -> nn.Module:
     return layer
 
 
-def marks_medusa(files: HeadFiles) -> bool:
-    """Whether a residual block of Medusa's is there, by itself or beside a whole model's tensors.
-
-    In a file with others the names begin with `medusa_head`.
-    """
-    own = [name for name in files.tensors if _NAME.fullmatch(name)]
-    alone = len(own) == len(files.tensors) or all(name.startswith("medusa_") for name in own)
-    return alone and any(".linear." in name for name in own)
-
-
 def medusa(files: HeadFiles, target: Target) -> Medusa:
     """The network of these files. Raises ModelError for those of another target."""
     last = [name for name in files.stored if re.fullmatch(r"\d+\.\d+\.weight", name)]
@@ -167,12 +156,6 @@ def medusa(files: HeadFiles, target: Target) -> Medusa:
         files.check(target, width, tokens)
     depth, blocks = files.sizes(r"(\d+)\.(\d+)\.linear\.")
     return Medusa(target, depth, blocks, bool(last))
-
-
-def marks_hydra(files: HeadFiles) -> bool:
-    """Whether a tensor or config.json has a name of Hydra's."""
-    named = any(name.startswith(("hydra_mlp.", "hydra_head.")) for name in files.tensors)
-    return named or "hydra_head_arch" in files.config
 
 
 def hydra(files: HeadFiles, target: Target) -> Hydra:

@@ -33,7 +33,7 @@ from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import AnswerOptions
 from ngtcli.system.machine import return_memory
 from ngtcli.system.trials import processor
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import TrieReport
 from ngtcli.weights.linear import bits_of
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")

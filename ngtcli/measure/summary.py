@@ -401,7 +401,7 @@ class SplitRow:
 
 
 AnyRow = Row | QualityRow | CellRow
-_ROWS: dict[str, type[Any]] = {
+ROWS: dict[str, type[Any]] = {  # by the kind; a tool may add one
     LIVE: Row,
     REPLAY: Row,
     QUALITY: QualityRow,
@@ -411,9 +411,9 @@ _ROWS: dict[str, type[Any]] = {
 }
 
 
-def columns(kind: str, rows: type[Any] | None = None) -> list[Figure]:
+def columns(kind: str) -> list[Figure]:
     """The columns of a kind in the order of JSON."""
-    found = (replace(f.metadata["column"], name=f.name) for f in fields(rows or _ROWS[kind]))
+    found = (replace(f.metadata["column"], name=f.name) for f in fields(ROWS[kind]))
     return [one for one in found if one.everywhere or not one.kinds or kind in one.kinds]
 
 
@@ -423,15 +423,14 @@ def shown_columns(kind: str) -> list[Figure]:
     return sorted(found, key=lambda one: one.shown[kind][0])
 
 
-def row_of(kind: str, group: Any, rows: type[Any] | None = None) -> Any:
+def row_of(kind: str, group: Any) -> Any:
     """The row of a group (for quality: of what was scored): every column computed."""
-    return (rows or _ROWS[kind])(**{one.name: one.of(group) for one in columns(kind, rows)})
+    return ROWS[kind](**{one.name: one.of(group) for one in columns(kind)})
 
 
-def json_rows(kind: str, rows: type[Any] | None = None) -> Any:
+def json_rows(kind: str) -> Any:
     """The field of a result that holds the rows of a kind: their JSON and its schema."""
-    own = rows or _ROWS[kind]
-    printed = [one for one in columns(kind, own) if not one.hidden]
+    printed = [one for one in columns(kind) if not one.hidden]
 
     def form(found: Sequence[Any]) -> list[dict[str, Any]]:
         return [
@@ -444,7 +443,7 @@ def json_rows(kind: str, rows: type[Any] | None = None) -> Any:
         ]
 
     def schema() -> Schema:
-        hints = get_type_hints(own)
+        hints = get_type_hints(ROWS[kind])
         keys = {one.name: schema_of(hints[one.name]) for one in printed}
         return {"type": "array", "items": shape(keys, [o.name for o in printed if o.needs])}
 
@@ -452,11 +451,7 @@ def json_rows(kind: str, rows: type[Any] | None = None) -> Any:
 
 
 def summarized(
-    kind: str,
-    race: Race,
-    tasks: Sequence[str],
-    judge: Judge | None = None,
-    rows: type[Any] | None = None,
+    kind: str, race: Race, tasks: Sequence[str], judge: Judge | None = None
 ) -> list[Any]:
     """A row for each cell over all prompts, then, of several tasks, one for each.
 
@@ -467,7 +462,7 @@ def summarized(
 
     def row(cell: Cell, task: str) -> Any:
         prompts = [i for i in measured if task in (OVERALL, tasks[i])]
-        return row_of(kind, Group(kind, cell, task, prompts, records, judge), rows)
+        return row_of(kind, Group(kind, cell, task, prompts, records, judge))
 
     found = list(dict.fromkeys(tasks[i] for i in measured))
     if kind == REPLAY:

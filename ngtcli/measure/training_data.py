@@ -44,7 +44,7 @@ def record(
     `presets` by task. Returns how many prompts do not fit the model. Raises NgtError as answers do.
     """
 
-    from ngtcli.session.engine import run  # here: they load torch
+    from ngtcli.session.drivers import run  # here: they load torch
     from ngtcli.session.local_engine import LocalEngine
 
     model, failed = session.model, 0

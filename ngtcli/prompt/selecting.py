@@ -17,13 +17,12 @@ from ngtcli.prompt.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompt.reports import Chosen, Selection
 from ngtcli.prompt.splitting import BETWEEN, fits, joined
 from ngtcli.prompt.turns import earlier_questions, first_kept
-from ngtcli.retrieve.ranking import Ranked, Search, rank
+from ngtcli.retrieve.ranking import Ranked, Ranking, Search, rank
 from ngtcli.retrieve.selection import Excerpt, Scores
 from ngtcli.words import counted
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
-    from ngtcli.retrieve.ranking import Ranking
 
 T = TypeVar("T")
 _PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
@@ -156,7 +155,7 @@ def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
     return own, left, left_out
 
 
-def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> "Ranking":
+def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> Ranking:
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.passages or room) + _PASSED_OVER
     earlier = earlier_questions(task.turns)
@@ -180,7 +179,7 @@ def _in_turn(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
 
 
 def _built(
-    task: Task, ranking: "Ranking", room: int, most: int
+    task: Task, ranking: Ranking, room: int, most: int
 ) -> tuple[Prompt, tuple[Excerpt, ...], tuple[Chosen, ...]] | None:
     """The prompt of at most `most` passages, and where they stand; None where none fits.
 

@@ -8,17 +8,8 @@ from collections.abc import Iterator, Sequence
 from rich.cells import cell_len
 
 from ngtcli.grounding.sources import Source, Sources
+from ngtcli.render import terminal
 from ngtcli.render.sinks import Run
-from ngtcli.render.terminal import (
-    DIM,
-    cell,
-    cut,
-    has_links,
-    linked,
-    paint,
-    reveal,
-    visible,
-)
 
 _LONGEST_QUOTE = 120  # characters of a quotation in a list; guess
 _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
@@ -61,34 +52,36 @@ def terminal_list(sources: Sources, width: int, styled: bool) -> str:
     for source in sources.places():
         shown = _fitted(source, width - 1)
         if styled:
-            shown = paint(shown, DIM)
-            shown = linked(shown, source.uri) if has_links() and source.uri else shown
+            shown = terminal.paint(shown, terminal.DIM)
+            shown = (
+                terminal.linked(shown, source.uri) if terminal.has_links() and source.uri else shown
+            )
         lines.append(f"{shown}\n")
     return "".join(lines)
 
 
 def _fitted(source: Source, columns: int) -> str:
     """The line of a place, with as much of the quotation as there is room for."""
-    place = reveal(marked_place(source)).replace("\t", " ")
+    place = terminal.reveal(marked_place(source)).replace("\t", " ")
     room = columns - cell_len(place) - len(": “”")
-    quote = reveal(visible(short(source.quote)))
+    quote = terminal.reveal(terminal.visible(short(source.quote)))
     if cell_len(quote) > room:
-        head = cut(quote, room - len(" …"))
+        head = terminal.cut(quote, room - len(" …"))
         whole = quote[len(head) : len(head) + 1].isspace() or " " not in head
         quote = f"{head if whole else head.rpartition(' ')[0]} …"
     if room >= _LEAST_QUOTE:
         return f"{place}: “{quote}”"
-    return place if cell_len(place) <= columns else cut(place, columns - 1) + "…"
+    return place if cell_len(place) <= columns else terminal.cut(place, columns - 1) + "…"
 
 
 def listed(source: Source) -> str:
     """The line of a list: the mark, the place and the quotation, cut where long."""
-    return f"{marked_place(source)}: “{visible(short(source.quote))}”"
+    return f"{marked_place(source)}: “{terminal.visible(short(source.quote))}”"
 
 
 def marked_place(source: Source) -> str:
     """The mark and the place, on one line."""
-    return f"[{source.number}] {cell(source.place)}"
+    return f"[{source.number}] {terminal.cell(source.place)}"
 
 
 def short(quote: str, longest: int = _LONGEST_QUOTE) -> str:

@@ -11,26 +11,8 @@ from functools import partial
 from typing import Any
 
 from ngtcli.errors import counted
+from ngtcli.measure import results, summary
 from ngtcli.measure.grid import as_written, label_of
-from ngtcli.measure.results import (
-    LiveResult,
-    Measured,
-    QualityResult,
-    RecordResult,
-    ReplayResult,
-    SweepReport,
-)
-from ngtcli.measure.summary import (
-    MISSING,
-    OVERALL,
-    TUNE,
-    AnyRow,
-    CellRow,
-    Figure,
-    Row,
-    SplitRow,
-    shown_columns,
-)
 from ngtcli.render.page import policy, rendered
 from ngtcli.render.tables import (
     Column,
@@ -47,7 +29,7 @@ from ngtcli.render.tables import (
 from ngtcli.render.terminal import one_line
 from ngtcli.system.json_form import to_json
 
-NamedRow = Row | SplitRow
+NamedRow = summary.Row | summary.SplitRow
 Shown = tuple[Column, Sequence[str]]  # a column with its cells
 _PART_RANKS = {"tree": 1, "verify": 2, "prefill": 3, "cache": 4}  # the others are always shown
 # Accepted drafts a step: from which number on.
@@ -86,14 +68,16 @@ _CUT_SHORT = "Interrupted: the figures are of what was measured until then."
 _FACTS = ("model", "device", "data", "data_sha256", "prompts")  # of a sweep
 _STANDING = {"chosen": "*", "ahead": "*", "tied": "=", "": ""}
 UNMEASURED = "·"
-SPEED, LENGTH, BUILD, BYTES = FIGURES = tuple(shown_columns(TUNE))
+SPEED, LENGTH, BUILD, BYTES = FIGURES = tuple(summary.shown_columns(summary.TUNE))
 
 
-def forms_of(result: Measured | RecordResult | SweepReport, every: bool = False) -> Forms:
+def forms_of(
+    result: results.Measured | results.RecordResult | results.SweepReport, every: bool = False
+) -> Forms:
     """The forms of a result; `every` adds the grids about the trie on a terminal."""
-    if isinstance(result, SweepReport):
+    if isinstance(result, results.SweepReport):
         return _sweep_forms(result, every)
-    if isinstance(result, RecordResult):
+    if isinstance(result, results.RecordResult):
         done = counted(result.questions, "prompt"), counted(result.new_tokens, "token")
         line = one_line(f"{', '.join(done)}: {result.path}")
         return Forms(result, lambda: line, lambda width, colour: line)
@@ -122,14 +106,14 @@ def _page(**values: Any) -> str:
 # --- ngt bench ---
 
 
-def tables(result: Measured) -> list[Table]:
+def tables(result: results.Measured) -> list[Table]:
     """All tables of a result that have rows, the main one first."""
-    figures = shown_columns(result.kind)
-    if isinstance(result, QualityResult):
+    figures = summary.shown_columns(result.kind)
+    if isinstance(result, results.QualityResult):
         return [_main(result, figures)]
     by_task = (_by_task(result.rows, one) for one in figures if one.name in _BY_TASK)
     found = [_main(result, figures), *by_task, _histograms(_overall(result.rows))]
-    if isinstance(result, LiveResult):
+    if isinstance(result, results.LiveResult):
         found.append(_split(result.split))
     methods, reasons = [r.method for r in result.refused], [r.reason for r in result.refused]
     shown = (Column("method", left=True), methods), (Column("reason", left=True), reasons)
@@ -137,19 +121,19 @@ def tables(result: Measured) -> list[Table]:
     return [table for table in found if table.rows]
 
 
-def facts(result: Measured) -> list[str]:
+def facts(result: results.Measured) -> list[str]:
     """The run in short phrases: model, machine, sizes, versions, date."""
     parts = [result.model]
-    if not isinstance(result, ReplayResult):
+    if not isinstance(result, results.ReplayResult):
         on = result.machine
         parts.append(f"{on.dtype} on {on.device} ({on.device_name})")
         parts.append(f"{on.threads} of {on.cores} cores")
-    if isinstance(result, LiveResult):
+    if isinstance(result, results.LiveResult):
         parts.append(counted(result.rounds, "round"))
         parts.append(f"at most {counted(result.max_tokens, 'token')}")
-    elif isinstance(result, ReplayResult):
+    elif isinstance(result, results.ReplayResult):
         parts += [f"from {result.source}", f"{result.seconds:.1f} s"]
-    if not isinstance(result, QualityResult) and result.fresh:
+    if not isinstance(result, results.QualityResult) and result.fresh:
         parts.append("forgetting at each prompt")
     parts += ["interrupted"] if result.interrupted else []
     if (ran := result.invocation).date:
@@ -168,7 +152,7 @@ def _names(rows: Sequence[NamedRow]) -> list[Shown]:
     """What names the rows: the method, and a draft budget that varies."""
     found: list[Shown] = [(Column("method", left=True), [r.method for r in rows])]
     if len(_budgets(rows)) > 1:
-        drafts = [MISSING if r.num_draft is None else str(r.num_draft) for r in rows]
+        drafts = [summary.MISSING if r.num_draft is None else str(r.num_draft) for r in rows]
         found.append((Column("drafts"), drafts))
     return found
 
@@ -178,19 +162,21 @@ def _budgets(rows: Sequence[NamedRow]) -> list[int]:
     return sorted({r.num_draft for r in rows if r.num_draft})
 
 
-def _overall(rows: Sequence[Row]) -> list[Row]:
-    return [r for r in rows if r.task == OVERALL]
+def _overall(rows: Sequence[summary.Row]) -> list[summary.Row]:
+    return [r for r in rows if r.task == summary.OVERALL]
 
 
-def _figures(kind: str, figures: Sequence[Figure], rows: Sequence[AnyRow]) -> Iterator[Shown]:
+def _figures(
+    kind: str, figures: Sequence[summary.Figure], rows: Sequence[summary.AnyRow]
+) -> Iterator[Shown]:
     """The columns of a kind's figures, without any in which no row has a value."""
     for figure in figures:
         texts = _barred(figure, rows)
-        if set(texts) != {MISSING}:
+        if set(texts) != {summary.MISSING}:
             yield Column(figure.heading, figure.shown[kind][1]), texts
 
 
-def _barred(figure: Figure, rows: Sequence[AnyRow]) -> list[str]:
+def _barred(figure: summary.Figure, rows: Sequence[summary.AnyRow]) -> list[str]:
     """The cells of a figure, with a bar for those that are compared by one, up to the largest."""
     texts = [figure.text(row) for row in rows]
     if not figure.bar:
@@ -200,10 +186,10 @@ def _barred(figure: Figure, rows: Sequence[AnyRow]) -> list[str]:
     return [Shaded(text, bar=value / most) for text, value in zip(texts, values, strict=True)]
 
 
-def _main(result: Measured, figures: Sequence[Figure]) -> Table:
+def _main(result: results.Measured, figures: Sequence[summary.Figure]) -> Table:
     """The rows over all tasks, or each dtype or kind of weights."""
     note = _NOTES[result.kind]
-    if isinstance(result, QualityResult):
+    if isinstance(result, results.QualityResult):
         what = counted(result.texts, "text")
         if result.scored == "answers":
             what = f"the reference answers to {counted(result.texts, 'prompt')}"
@@ -219,20 +205,20 @@ def _main(result: Measured, figures: Sequence[Figure]) -> Table:
     return _table(title, [*_names(rows), *_figures(result.kind, figures, rows)], note)
 
 
-def _by_task(rows: Sequence[Row], figure: Figure) -> Table:
+def _by_task(rows: Sequence[summary.Row], figure: summary.Figure) -> Table:
     """A figure of each method by task, overall last; without rows where there is one task."""
-    tasks = list(dict.fromkeys(r.task for r in rows if r.task != OVERALL))
+    tasks = list(dict.fromkeys(r.task for r in rows if r.task != summary.OVERALL))
     named = _overall(rows) if len(tasks) > 1 else []
     texts = zip(rows, _barred(figure, rows), strict=True)
     found = {(r.method, r.num_draft, r.task): text for r, text in texts}
     shown = _names(named)
-    for rank, task in (*enumerate(tasks, 1), (0, OVERALL)):
-        cells = [found.get((r.method, r.num_draft, task), MISSING) for r in named]
+    for rank, task in (*enumerate(tasks, 1), (0, summary.OVERALL)):
+        cells = [found.get((r.method, r.num_draft, task), summary.MISSING) for r in named]
         shown.append((Column(task, rank), cells))
     return _table(_BY_TASK[figure.name], shown)
 
 
-def _histograms(rows: Sequence[Row]) -> Table:
+def _histograms(rows: Sequence[summary.Row]) -> Table:
     """Share of steps by accepted drafts (paper, Figure 4)."""
     drafting = [r for r in rows if any(r.acceptance_histogram)]
     starts, shares = list(_BUCKETS.values()), []
@@ -248,7 +234,7 @@ def _histograms(rows: Sequence[Row]) -> Table:
     return _table("Steps by accepted drafts", shown)
 
 
-def _split(rows: Sequence[SplitRow]) -> Table:
+def _split(rows: Sequence[summary.SplitRow]) -> Table:
     """Where the time goes (paper, Figure 5)."""
     shown = _names(rows)
     for part in rows[0].share if rows else ():
@@ -263,7 +249,7 @@ def _split(rows: Sequence[SplitRow]) -> Table:
 # --- ngt tune ---
 
 
-def _marked(row: CellRow, rows: Sequence[CellRow], figure: Figure) -> str:
+def _marked(row: summary.CellRow, rows: Sequence[summary.CellRow], figure: summary.Figure) -> str:
     """The figure with the cell's mark, heated by its place among `rows`; one half if all tie."""
     values = [v for r in rows if (v := figure.value(r)) is not None]
     own, heat = figure.value(row), 0.5
@@ -273,12 +259,12 @@ def _marked(row: CellRow, rows: Sequence[CellRow], figure: Figure) -> str:
     return Shaded(figure.text(row) + _STANDING[row.standing], heat)
 
 
-def _grids(report: SweepReport, figures: Sequence[Figure]) -> list[Table]:
+def _grids(report: results.SweepReport, figures: Sequence[summary.Figure]) -> list[Table]:
     """A grid for each figure where two names are swept, else none."""
     return [_grid(report, figure) for figure in figures] if len(report.sweep) == 2 else []
 
 
-def _grid(report: SweepReport, figure: Figure) -> Table:
+def _grid(report: results.SweepReport, figure: summary.Figure) -> Table:
     (down, rows), (across, columns) = report.sweep.items()
     known = {row.cell: row for row in report.cells}
     impossible = {label_of(cell.values) for cell in report.skipped_cells}
@@ -287,7 +273,7 @@ def _grid(report: SweepReport, figure: Figure) -> Table:
         line = [as_written(value)]
         for other in columns:
             place = label_of({down: value, across: other})
-            missing = MISSING if place in impossible else UNMEASURED
+            missing = summary.MISSING if place in impossible else UNMEASURED
             row = known.get(place)
             line.append(_marked(row, report.cells, figure) if row else missing)
         lines.append(line)
@@ -297,7 +283,7 @@ def _grid(report: SweepReport, figure: Figure) -> Table:
     return Table(figure.heading, headings, lines)
 
 
-def _cell_list(report: SweepReport) -> Table:
+def _cell_list(report: results.SweepReport) -> Table:
     """The cells for reading: name, tokens/s with the spread over rounds, length, trie."""
     headings = (("tokens/s", 0), ("±", 4), ("length", 1), ("build ms", 2), ("kB", 3))
     rows = []
@@ -307,7 +293,7 @@ def _cell_list(report: SweepReport) -> Table:
     return Table("", [Column("", left=True), *(Column(*one) for one in headings)], rows)
 
 
-def _spread(row: CellRow) -> str:
+def _spread(row: summary.CellRow) -> str:
     """Half the range over rounds, in percent of the median; "" for one round."""
     least, most = row.tokens_per_s_least_and_most
     if row.rounds < 2 or not row.tokens_per_s:
@@ -315,7 +301,7 @@ def _spread(row: CellRow) -> str:
     return f"±{50 * (most - least) / row.tokens_per_s:.1f}%"
 
 
-def _value_table(report: SweepReport) -> Table:
+def _value_table(report: results.SweepReport) -> Table:
     """The cells with all their values, for other programs: as in JSON, not rounded further."""
     figures = "rounds tokens_per_s least most mean_acceptance_length trie_build_s trie_bytes"
     titles = [*figures.split(), "standing"]
@@ -327,14 +313,14 @@ def _value_table(report: SweepReport) -> Table:
     return Table("", [Column(title) for title in (*report.sweep, *titles)], rows)
 
 
-def _legend(report: SweepReport) -> str:
+def _legend(report: results.SweepReport) -> str:
     """What the marks mean; noise is mentioned if every cell has more than one round."""
     known = min((row.rounds for row in report.cells), default=0) > 1
     tied = "within the noise of the best" if known else "not to be told from the best"
     return f"* {'chosen' if report.complete else 'ahead so far'}   = {tied}"
 
 
-def _conclusion(report: SweepReport) -> list[str]:
+def _conclusion(report: results.SweepReport) -> list[str]:
     """The result in sentences: the cell chosen, ties, skipped cells, what is left to measure."""
     out = []
     for row in report.cells:
@@ -359,7 +345,7 @@ def _conclusion(report: SweepReport) -> list[str]:
     return out
 
 
-def _sweep_forms(report: SweepReport, every: bool) -> Forms:
+def _sweep_forms(report: results.SweepReport, every: bool) -> Forms:
     values, marks, sentences = _value_table(report), _legend(report), _conclusion(report)
 
     def terminal(width: int, colour: bool) -> str:

@@ -90,7 +90,7 @@ class Answerer:
         if self._threads:
             yield from made.ask(question, wants=wants)
         else:
-            from ngtcli.session.engine import answer  # here: it loads numpy
+            from ngtcli.session.drivers import answer  # here: it loads numpy
 
             yield from answer(made, question, wants)
 

@@ -19,14 +19,7 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ngtcli.errors import (
-    BusyError,
-    ContextOverflowError,
-    InputError,
-    NgtError,
-    StoppedError,
-    UsageError,
-)
+from ngtcli import errors
 from ngtcli.serve import wire
 from ngtcli.serve.exchange import Exchange, answered, events_of
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
@@ -116,13 +109,13 @@ class TwoSockets:
             for words in warned:
                 yield wire.encode(Message("warn", words))
             if asked.id in self._early:
-                raise StoppedError("interrupted")
+                raise errors.StoppedError("interrupted")
             taken = partial(self._tickets.__setitem__, asked.id)
             own = events_of(self._process.submit, asked.question, "", asked.wants, taken)
             async with aclosing(own) as events:
                 async for event in events:
                     yield b"\n" if event is None else wire.encode(event)
-        except NgtError as error:
+        except errors.NgtError as error:
             yield wire.encode(wire.Failed.of(error))
         finally:
             self._tickets.pop(asked.id, None)
@@ -154,7 +147,7 @@ class OpenAi:
         }  # fmt: skip
         own = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMS]
         own += [Route(path, endpoint) for path, endpoint in gets.items()]
-        failures: Any = {404: _no_such, 405: _no_such, NgtError: self._failed}
+        failures: Any = {404: _no_such, 405: _no_such, errors.NgtError: self._failed}
         return Starlette(routes=[*own, *routes], exception_handlers=failures)
 
     async def _health(self, request: Request) -> Response:
@@ -213,7 +206,7 @@ class OpenAi:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
                     hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
-                    raise ContextOverflowError("the messages do not fit the context", hint)
+                    raise errors.ContextOverflowError("the messages do not fit the context", hint)
                 yield event
 
     async def _failed(self, request: Request, error: Exception) -> Response:
@@ -223,18 +216,20 @@ class OpenAi:
         """The response to what went wrong."""
         if is_private(error):
             self._warn(f"a request failed: {type(error).__name__}: {error}")
-            code = "documents_unreadable" if isinstance(error, InputError) else "internal_error"
+            code = (
+                "documents_unreadable" if isinstance(error, errors.InputError) else "internal_error"
+            )
             return error_reply(500, code, private_words(error))
-        if not isinstance(error, NgtError):
+        if not isinstance(error, errors.NgtError):
             return error_reply(504, "timeout", "the answer took too long")
         words = words_of(error, with_settings=True)
-        if isinstance(error, BusyError):
+        if isinstance(error, errors.BusyError):
             return _busy(words)
         if isinstance(error, RequestError):
             return error_reply(error.status, error.code, words, error.param)
-        if isinstance(error, ContextOverflowError):
+        if isinstance(error, errors.ContextOverflowError):
             return error_reply(400, "context_length_exceeded", words, "messages")
-        of_settings = "settings" if isinstance(error, UsageError) else None
+        of_settings = "settings" if isinstance(error, errors.UsageError) else None
         return error_reply(400, "invalid_value", words, getattr(error, "name", of_settings))
 
 

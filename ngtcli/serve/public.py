@@ -12,7 +12,7 @@ from ngtcli.draft.steps import Step
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.session.events import Ended, Event, Message, Part, Stepped
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import TrieReport
 
 PER_LINE = tuple(name for name in settings_where(Use.LINE) if name != "field")
 _PATH = re.compile(r"(?<![\w./])[/~]\w")  # of this machine, in what is said of an answer

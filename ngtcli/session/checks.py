@@ -9,10 +9,11 @@ from ngtcli.config import Settings
 from ngtcli.errors import UsageError
 from ngtcli.heads.places import OWN, find_head
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
-from ngtcli.model_files.pretrained import load_config, mask_tokens
+from ngtcli.model_files.pretrained import load_config, load_tokenizer, mask_tokens
 from ngtcli.model_files.scheme import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
 from ngtcli.prompt.thinking import switched
+from ngtcli.system.machine import pick_device
 
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.draft.registry import MethodSpec
@@ -32,8 +33,6 @@ def check_session(settings: Settings, warn: Callable[[str], object], *, dry: boo
     if dry or settings.engine == "vllm":
         return
     if settings.device not in ("auto", "cpu"):
-        from ngtcli.system.machine import pick_device  # here: it loads torch
-
         pick_device(settings.device)
     folder = fetch(settings.model, ["config"])
     require_for_weights(settings.model, folder, settings.device, settings.device_map)
@@ -85,8 +84,6 @@ def _tried(model: str, chat: Chat) -> tuple[str, ...]:
     """Which arguments of the chat template change nothing. Raises what a prompt would."""
     if chat == Chat():
         return ()
-    from ngtcli.model_files.pretrained import load_tokenizer  # here: it loads transformers
-
     tokenizer = load_tokenizer(model)
     words = tuple(try_chat(tokenizer, chat))
     switched(tokenizer, chat)

@@ -1,16 +1,15 @@
-"""What answers: questions in, events out, on one thread; and two of the three drivers that ask it.
+"""What answers: questions in, events out, on one thread.
 
 A driver has a question prepared, adds it where the engine takes it, and steps while the engine is
-busy. `answer` asks one question, `run` many; the third is the `Resident` of serve/. The parts of a
-long text are asked as any other text is: those of a level are answered together where the engine
-can.
+busy. The parts of a long text are asked as any other text is: those of a level are answered
+together where the engine can.
 """
 
 import threading
 import time
 from abc import ABC, abstractmethod
 from collections import deque
-from collections.abc import Callable, Generator, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -21,10 +20,9 @@ from ngtcli.draft.steps import Statistics, Step
 from ngtcli.errors import NgtError, StoppedError, counted, unexpected
 from ngtcli.prompt.build import Prompt, check_known, look_alikes
 from ngtcli.prompt.reports import PartReport
-from ngtcli.session import events
-from ngtcli.session.events import USUAL, Ended, Event, Message, Wants
+from ngtcli.session.events import USUAL, Ended, Event, Message, Part, Prompted, Stepped, Wants
 from ngtcli.session.parts import InParts
-from ngtcli.session.question import OtherModelError, Question
+from ngtcli.session.question import Question
 from ngtcli.session.report import facts, remarks, with_sources
 from ngtcli.session.session import AS_SET, AnswerOptions, Session
 from ngtcli.system import process
@@ -100,7 +98,7 @@ class Engine(ABC):
 
     def __init__(self, session: Session, *, many: bool = False) -> None:
         self.session, self.many = session, many
-        self._aloud, session.tell = session.tell, self.tell
+        self.aloud, session.tell = session.tell, self.tell
         self._here = threading.local()  # .asked: what this thread works for
         self._starting = threading.Lock()  # what counts documents keeps what it counted last
         self._texts: list[Asked] = []  # that are being answered
@@ -216,7 +214,7 @@ class Engine(ABC):
         """Tell who asked for what this thread does. Raises StoppedError where it is cancelled."""
         asked: Asked | None = getattr(self._here, "asked", None)
         if asked is None:
-            self._aloud(event)
+            self.aloud(event)
             return
         asked.say(event)
         if asked.cancelled:
@@ -251,7 +249,7 @@ class Engine(ABC):
             tokenizer = asked.session.facts.tokenizer
             for words in look_alikes(q.documents, q.question, tokenizer, q.settings.system):
                 asked.say(Message("remark", words))
-        asked.say(events.Prompted(len(prompt.ids), prompt.selection, prompt.left_out))
+        asked.say(Prompted(len(prompt.ids), prompt.selection, prompt.left_out))
         self._pending.append(asked)
 
     def _begin_next(self) -> None:
@@ -278,7 +276,7 @@ class Engine(ABC):
             new, text.told = text.steps[text.told :], len(text.steps)
             if text.part is None:
                 for step in new:
-                    text.say(events.Stepped(step, text.statistics.thought_tokens or 0))
+                    text.say(Stepped(step, text.statistics.thought_tokens or 0))
         if time.monotonic() - self._shown > _INTERVAL_S:
             self._shown = time.monotonic()
             self._tell_of_parts()
@@ -371,7 +369,7 @@ class Engine(ABC):
             with self._for(asked):
                 found = asked.parts.after(*done)
                 if isinstance(found, Prompt):
-                    asked.say(events.Part(""))
+                    asked.say(Part(""))
                     self._set_prompt(asked, found, asked.parts.options)
                     self._add(asked)
                     return
@@ -389,7 +387,7 @@ class Engine(ABC):
         text.prompt = one.part.build()
         report: PartReport | None = text.parts.earlier(one, text.prompt)
         if report is None:
-            text.say(events.Part(one.words))
+            text.say(Part(one.words))
             text.session.status(f"{one.part.name} …")
             self._start(text)
         return report
@@ -413,7 +411,7 @@ class Engine(ABC):
                 numbers = sorted(text.part.number for text in texts)
                 first, last = numbers[0], numbers[-1]
                 words = f"Part {first}" if first == last else f"Parts {first} to {last}"
-                asked.say(events.Part(f"{words} of {texts[0].part.count}"))
+                asked.say(Part(f"{words} of {texts[0].part.count}"))
                 count = sum(len(step.tokens) for text in texts for step in text.steps)
                 asked.say(Message("status", f"{counted(count, 'token')} …"))
 
@@ -429,104 +427,3 @@ def caught(error: BaseException) -> NgtError:
     if failure is not error:
         failure.__cause__ = error
     return failure
-
-
-def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generator[Event]:
-    """The events of a question, but for what the engine says aloud at once. Raises NgtError.
-
-    A KeyboardInterrupt, raised here or thrown in, ends the answer: `Ended` has as much as there is.
-    Before it has begun that raises StoppedError. What is kept of parts stays until the caller asks
-    for more than `Ended`; then what was read is kept.
-    """
-    coming = deque[Event | NgtError]()
-
-    def tell(event: Event | NgtError) -> None:
-        if isinstance(event, Message | events.Reading | events.Part):
-            engine._aloud(event)
-        else:
-            coming.append(event)
-
-    asked = Asked(question, tell, wants=wants)
-    try:
-        try:
-            engine.prepare(asked)
-            engine.add(asked)
-        except KeyboardInterrupt:
-            raise asked.stopped from None
-        while coming or engine.busy:
-            try:
-                while coming:
-                    event = coming.popleft()
-                    if isinstance(event, NgtError):
-                        raise event
-                    yield event
-                engine.step()
-            except KeyboardInterrupt:
-                engine.interrupt()
-    finally:
-        asked.is_over = True
-        engine.interrupt()
-
-
-@dataclass(frozen=True, slots=True)
-class Outcome:
-    """What came of one of many questions, an answer or an error; `key` is the caller's.
-
-    Without a question it could not be read; `prompt` is None where it could not be made.
-    """
-
-    key: Any
-    question: Question | None
-    prompt: Prompt | None
-    answer: Ended | NgtError
-
-
-Drawn = tuple[Any, Question | NgtError]  # the caller's key; in place of a question its error
-
-
-def run(
-    engine: Engine, draw: Callable[[bool], Drawn | None], wants: Wants = USUAL
-) -> Generator[Outcome]:
-    """The answers to many questions as they finish, in any order.
-
-    `draw` gives the next one when there is room for it, and None where none is there now; where
-    nothing is being answered it is told to wait, and None is the end. What is kept of parts stays
-    until the next outcome is asked for. Raises NgtError for what ends the run.
-    """
-    done, next_one = deque[Outcome](), list[Asked]()
-
-    def taken(key: Any, question: Question | NgtError) -> None:
-        def tell(event: Event | NgtError) -> None:
-            if isinstance(event, Ended | NgtError):
-                done.append(Outcome(key, asked.question, asked.prompt, event))
-            elif isinstance(event, Message):
-                engine._aloud(event)
-
-        if isinstance(question, NgtError):
-            done.append(Outcome(key, None, None, question))
-            return
-        asked = Asked(question, tell, wants=wants)
-        try:
-            engine.prepare(asked)
-            next_one.append(asked)
-        except OtherModelError:
-            raise
-        except Exception as error:
-            asked.say(caught(error))
-
-    try:
-        while True:
-            while done:
-                yield done.popleft()
-            if not next_one and engine.has_room and (drawn := draw(not engine.busy)) is not None:
-                taken(*drawn)
-            elif next_one and engine.takes(next_one[0]):
-                engine.add(next_one.pop())
-            elif engine.busy:
-                engine.step()
-            else:
-                break
-    finally:
-        for asked in engine.asked:
-            asked.is_over = True
-        engine.interrupt()

@@ -7,12 +7,15 @@ answer ends with an NgtError instead, which is raised where the events are itera
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Any
 
 from ngtcli.draft.origins import PolicyReport
 from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
+from ngtcli.errors import NgtError
 from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.reports import Cut, PartReport, Selection
-from ngtcli.trie.report import TrieReport
+from ngtcli.session.question import Question
+from ngtcli.trie.files import TrieReport
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +134,19 @@ class Ended:
 
 Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
 Tell = Callable[[Event], object]  # is told what is said, and what comes of a question
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one of many questions, an answer or an error; `key` is the caller's.
+
+    Without a question it could not be read; `prompt` is None where it could not be made.
+    """
+
+    key: Any
+    question: Question | None
+    prompt: Any
+    answer: Ended | NgtError
 
 
 def telling(

@@ -30,19 +30,12 @@ from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.model_files.pretrained import mask_tokens
 from ngtcli.prompt.build import Prompt
+from ngtcli.session import session
 from ngtcli.session.checks import check_drafting
 from ngtcli.session.events import Reading, Tell, nobody
 from ngtcli.session.memory import AutoMemory
-from ngtcli.session.session import (
-    AS_SET,
-    NO_TRIE,
-    AnswerOptions,
-    DocumentsTrie,
-    ModelFacts,
-    Session,
-)
 from ngtcli.system import compiled, store
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import TrieReport
 from ngtcli.trie.store import document_trie
 from ngtcli.weights.trials import SPREAD, places_of
 
@@ -56,7 +49,7 @@ class Begun:
     limits: Limits
 
 
-class LocalSession(Session):
+class LocalSession(session.Session):
     """Loads the model once; prepares any number of answers.
 
     `memory` is what `auto` keeps from answer to answer; without `persist` it is this session's own
@@ -90,10 +83,12 @@ class LocalSession(Session):
             self.warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
     @property
-    def facts(self) -> ModelFacts:
-        names = [field.name for field in fields(ModelFacts) if field.name != "passes_reason"]
+    def facts(self) -> session.ModelFacts:
+        names = [
+            field.name for field in fields(session.ModelFacts) if field.name != "passes_reason"
+        ]
         known = {name: getattr(self.model, name) for name in names}
-        return ModelFacts(**known, passes_reason=self.model.passes.reason)
+        return session.ModelFacts(**known, passes_reason=self.model.passes.reason)
 
     def status(self, text: str) -> None:
         """Say what is being done."""
@@ -104,13 +99,6 @@ class LocalSession(Session):
         """Say how much of a prompt is read, in tokens."""
         self.tell(Reading(read, total))
         compiled.announce(super().status)
-
-    def sharing(self, settings: Settings, owner: str = "") -> Self:
-        """As `Session.sharing`."""
-        other = super().sharing(settings, owner)
-        if owner:
-            other._drafters = {}
-        return other
 
     def with_settings(self, settings: Settings, owner: str = "") -> Self:
         """As `Session.with_settings`: it shares the loaded models and the costs of passes.
@@ -174,13 +162,12 @@ class LocalSession(Session):
         return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:
-        """The session's drafter for `method`; it keeps what it learned from answer to answer."""
-        parsed = self.parse_method(method)
-        if parsed.spec not in self._drafters:
+        """The drafter for `method`; the user's keeps what it learned from answer to answer."""
+        parsed, kept = self.parse_method(method), {} if self.owner else self._drafters
+        if parsed.spec not in kept:
             self.status("Preparing to draft …")
-            parsed = self._with_memory(parsed, lambda: self.memory.pool)
-            self._drafters[parsed.spec] = parsed.build()
-        return self._drafters[parsed.spec]
+            kept[parsed.spec] = self._with_memory(parsed, lambda: self.memory.pool).build()
+        return kept[parsed.spec]
 
     def new_drafter(self, method: str) -> Drafter:
         """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
@@ -220,7 +207,7 @@ class LocalSession(Session):
     def generate(
         self,
         prompt: Prompt,
-        options: AnswerOptions = AS_SET,
+        options: session.AnswerOptions = session.AS_SET,
         begun: Begun | None = None,
         text: Continuation | None = None,
     ) -> Run:
@@ -254,7 +241,7 @@ class LocalSession(Session):
         text = Continuation(self.model, begun.context, self.settings, begun.limits)
         return Member(None, text, begun.context, self.keeping(many))
 
-    def start(self, prompt: Prompt, options: AnswerOptions = AS_SET) -> Begun:
+    def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> Begun:
         """What is known of an answer to `prompt` before the model is used."""
         method = self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
@@ -279,11 +266,11 @@ class LocalSession(Session):
 
     def documents_trie(
         self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None
-    ) -> DocumentsTrie:
+    ) -> session.DocumentsTrie:
         """As `Session.documents_trie`; the method is the settings' where none is given."""
         method = method or self.parse_method()
         if not method.entry.documents or self.model.plain_reason:
-            return NO_TRIE
+            return session.NO_TRIE
         self.status("Preparing the n-gram trie …")
         model, n, lp = self.model, method.settings.n, method.settings.lp
         keep = keep and not self.owner

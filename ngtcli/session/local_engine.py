@@ -250,7 +250,7 @@ class LocalEngine(Engine):
         return over
 
     def _tell_apart(self, error: NgtError) -> None:
-        self._aloud(
+        self.aloud(
             Message("warn", f"answering texts together failed ({error}): each goes on by itself")
         )
 

@@ -22,7 +22,7 @@ from ngtcli.session.events import Message, Tell
 from ngtcli.session.question import OtherModelError
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.corpus import Corpus
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import TrieReport
 
 # The trie of documents, None for methods that draft from none, and how it was had.
 DocumentsTrie = tuple[Corpus | None, TrieReport]

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import BinaryIO
 
 from ngtcli.config import OF_FORM, SETTINGS, Layer, Resolved, Settings, merge, settings_where
+from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError
 from ngtcli.model_files.card import load_card
@@ -55,8 +56,6 @@ def text_of(given: str, max_mb: int, of: str = "--system") -> str:
 
 def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
     """The text of a file or a stream. Raises InputError."""
-    from ngtcli.documents.read import Reader  # here: few runs need it
-
     try:
         return decode_text(Reader(max_mb).read(source))
     except Unreadable as error:

@@ -26,6 +26,7 @@ from ngtcli.system.files import (
     key_of,
     private_folder,
     stamp_of,
+    write_all,
 )
 
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
@@ -161,7 +162,7 @@ class ArrayWriter:
             self._add(name + PADDING, "U8", [rest], bytes(rest))
 
     def _add(self, name: str, kind: str, shape: Sequence[int], data: Any) -> None:
-        self._write(data)
+        write_all(self._file, memoryview(data))
         self._digest.update(data)
         begin, self._end = self._end - self._room, self._end + len(data)
         _, sizes = self._shapes[name] = kind, list(shape)
@@ -175,7 +176,7 @@ class ArrayWriter:
         if len(header) > (most := self._room - 8):
             raise OSError(f"{len(self._header)} arrays are too many")
         self._file.seek(0)
-        self._write(most.to_bytes(8, "little") + header.ljust(most))
+        write_all(self._file, most.to_bytes(8, "little") + header.ljust(most))
         self._new.finish(path)
         CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
         in_bounds.wrote(self._end)
@@ -188,11 +189,6 @@ class ArrayWriter:
     def close(self) -> None:
         """Close the file; nothing is left of it unless it is finished."""
         self._new.close()
-
-    def _write(self, data: Any) -> None:
-        rest = memoryview(data)
-        while len(rest):  # the system may write a part of it
-            rest = rest[self._file.write(rest) or 0 :]
 
 
 def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:

@@ -190,6 +190,12 @@ def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
         return read_stream(file, most, path, first)
 
 
+def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
+    """Write bytes to a file without a buffer, which may take a part of them at once."""
+    while data:
+        data = data[file.write(data) :]
+
+
 def identity(path: Path | str | int) -> tuple[int, int] | None:
     """What all paths and descriptors of one file have in common; None where there is none."""
     try:

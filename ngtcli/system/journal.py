@@ -19,7 +19,7 @@ from typing import Any, Generic, TypeVar
 import msgspec
 
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.system.files import identity
+from ngtcli.system.files import DamagedFileError, identity, parse_json, write_all
 from ngtcli.system.yaml_file import shown
 from ngtcli.words import reason_of
 
@@ -91,12 +91,6 @@ class LineFile(io.FileIO):
                     raise OSError(errno.EMSGSIZE, "a line is too long")
                 yield start, raw
                 start += len(raw)
-
-
-def write_all(file: io.FileIO, data: bytes) -> None:
-    """Write bytes to a file without a buffer, which may take a part of them at once."""
-    while data:
-        data = data[file.write(data) :]
 
 
 @contextmanager
@@ -215,7 +209,6 @@ def _either(first: str | None, hint: str) -> str:
 
 def _read(line: bytes, kind: type[Record]) -> Record | None:
     """What a line says; None where that is nothing of the kind."""
-    try:
-        return msgspec.json.decode(line, type=kind)
-    except (msgspec.MsgspecError, UnicodeError, RecursionError):
-        return None
+    with suppress(DamagedFileError):
+        return parse_json(line, kind)
+    return None

@@ -12,7 +12,6 @@ The arrays are mapped as they stand in a file. Whoever reads them checks every i
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -35,7 +34,7 @@ UNIT = 64  # a count of 1 is stored as so much; guess: weights such as log2(5) k
 # Least counts of sequences of 1, 2, … tokens. Swept over 0.94 million tokens of English, mean
 # acceptance length on odd ids at 32 nodes, with the pool: 2.655 with all (87 MB), 2.653 with these
 # (21 MB), 2.643 with (1, 1, 2) (10 MB), 2.620 with (1, 2) (7 MB).
-LEAST = (1.0, 1.0, 1.0, 2.0)
+LEAST = (1, 1, 1, 2)
 LARGEST = 2**31 - 1  # a stored number; derived: int32
 
 
@@ -101,33 +100,22 @@ class Level:
 
 
 def build_counts(
-    texts: Iterable[tuple[Sequence[int] | Ints, float]],
-    depth: int = DEPTH,
-    least: Sequence[float] = LEAST,
+    texts: Sequence[Sequence[int] | Ints], depth: int = DEPTH, least: Sequence[int] = LEAST
 ) -> BackgroundCounts:
-    """The counts of `texts`, pairs of token ids and the weight that one occurrence has.
+    """The counts of `texts`, each a sequence of token ids.
 
-    A sequence of k tokens is omitted with all that extend it if it weighs less than `least[k - 1]`;
-    beyond the end of `least` its last value holds, and without any nothing is omitted.
+    A sequence of k tokens is omitted with all that extend it if it occurs less than `least[k - 1]`
+    times; beyond the end of `least` its last value holds, and without any nothing is omitted.
 
-    >>> counts = build_counts([([1, 2, 3, 1, 2], 1.0), ([1, 2], 0.5)], depth=2, least=(0, 2))
-    >>> (counts.nodes[5:-1, COUNT] / UNIT).tolist()  # of (1, 2); (2, 3) and (3, 1) weigh too little
-    [2.5]
+    >>> counts = build_counts([[1, 2, 3, 1, 2], [1, 2]], depth=2, least=(0, 2))
+    >>> (counts.nodes[5:-1, COUNT] / UNIT).tolist()  # of (1, 2); (2, 3) and (3, 1) occur once
+    [3.0]
     """
-    ids: list[Any] = []
-    weights = []
-    for text, weight in texts:
-        ids.append(np.asarray(text, np.int32))
-        weights.append(weight)
-    stream, left = join(ids)
-    weight_of = np.repeat(np.asarray(weights, np.float64), [len(text) + 1 for text in ids])
-    bounds = [*least, *[least[-1] if least else 0.0] * depth][:depth]
-    return lay_out(_levels(stream, left, weight_of, bounds))
+    bounds = [*least, *[least[-1] if least else 0] * depth][:depth]
+    return lay_out(_levels(*join(texts), bounds))
 
 
-def _levels(
-    stream: Ints, left: Ints, weight_of: npt.NDArray[np.float64], bounds: Sequence[float]
-) -> Iterator[Level]:
+def _levels(stream: Ints, left: Ints, bounds: Sequence[int]) -> Iterator[Level]:
     """The nodes of each depth; `stream` and `left` are those of `join`."""
     places = np.flatnonzero(left)
     parent, before = np.zeros(len(places), np.int64), 1  # of each place, and how many there are
@@ -137,11 +125,11 @@ def _levels(
         places, parent = places[inside], parent[inside]
         key = parent * wide + stream[places + depth - 1]
         known, group = np.unique(key, return_inverse=True)
-        counts = np.bincount(group, weight_of[places], minlength=len(known))
-        followed = np.bincount(known // wide, counts, minlength=before)
+        counts = np.bincount(group, minlength=len(known))
+        followed = np.bincount(parent, minlength=before)
         kept = counts >= bound
         at = known[kept]
-        yield Level(at // wide, at % wide, _stored(counts[kept]), _stored(followed))
+        yield Level(at // wide, at % wide, counts[kept] * UNIT, followed * UNIT)
         number = np.cumsum(kept) - 1  # of the kept ones
         places, parent = places[kept[group]], number[group][kept[group]]
         before = len(at)
@@ -175,9 +163,3 @@ def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
     last[0, FIRST] = end
     pairs.append(np.zeros((1, 2), np.int32))
     return BackgroundCounts(np.concatenate([*nodes, last]), np.concatenate(pairs))
-
-
-def _stored(counts: npt.NDArray[Any]) -> Wide:
-    """Counts in units of 1 / UNIT."""
-    stored: Wide = np.rint(counts * UNIT).astype(np.int64)
-    return stored

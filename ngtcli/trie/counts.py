@@ -135,10 +135,6 @@ class CountTrie:
 
     def __init__(self, depth: int) -> None:
         self.depth = depth
-        self.clear()
-
-    def clear(self) -> None:
-        """Forget everything."""
         self.used = 1
         self.tokens = 0
         self.open_nodes = np.full(self.depth + 1, NONE, np.int32)

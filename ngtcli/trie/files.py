@@ -1,6 +1,6 @@
 """The files in the cache folder of tries: declared here, and described from their headers.
 
-Loads no numpy, since light commands list them.
+Loads no numpy, since light commands list them, and answers report how their trie was had.
 """
 
 from dataclasses import dataclass, field
@@ -13,20 +13,10 @@ from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.system.json_form import HIDDEN, json_key
 
 FOLDER = "tries"
-TRIES = ArrayFile(
-    FOLDER,
-    ".trie.safetensors",
-    format="4",
-    most=2**34,  # derived: two arrays of 2^31 int32, the most that int32 can index
-    arrays={"stream": Array("int32"), "order": Array("int32")},
-)
-DATASTORES = ArrayFile(
-    FOLDER,
-    cache.DATASTORE,
-    format="3",
-    most=2**34,  # derived: two arrays of 2^31 int32, the most that int32 can index
-    arrays={"stream": Array("int32"), "order": Array("int32")},
-)
+_OF_CORPUS = {"stream": Array("int32"), "order": Array("int32")}
+_MOST = 2**34  # derived: two arrays of 2^31 int32, the most that int32 can index
+TRIES = ArrayFile(FOLDER, ".trie.safetensors", format="4", most=_MOST, arrays=_OF_CORPUS)
+DATASTORES = ArrayFile(FOLDER, cache.DATASTORE, format="3", most=_MOST, arrays=_OF_CORPUS)
 # Columns stand one row behind the other.
 BACKGROUNDS = ArrayFile(
     FOLDER,
@@ -47,6 +37,16 @@ POOLS = ArrayFile(
     },
 )
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted
+
+
+@dataclass(frozen=True, slots=True)
+class TrieReport:
+    """How the trie was obtained: "cached", "built", "rebuilt" (its file was damaged) or "none"."""
+
+    status: str = field(metadata=json_key(choices=("cached", "built", "rebuilt", "none")))
+    seconds: float = field(default=0.0, metadata=json_key(digits=6))
+    nodes: int = 0
+    path: Path | None = field(default=None, metadata=HIDDEN)
 
 
 _OMIT = json_key(omit=True)
@@ -113,8 +113,3 @@ def list_files(*kinds: ArrayFile) -> list[KeptFile]:
     every = kinds or [file for file, _ in _KINDS.values()]
     found = [file for kind in every for path in kind.paths() if (file := describe(path))]
     return sorted(found, key=lambda file: -file.created)
-
-
-def list_backgrounds() -> list[KeptFile]:
-    """All readable backgrounds, the newest first."""
-    return list_files(BACKGROUNDS)

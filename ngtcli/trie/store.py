@@ -15,8 +15,7 @@ from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.corpus import SEPARATOR, Corpus, build
-from ngtcli.trie.files import DATASTORES, TRIES
-from ngtcli.trie.report import TrieReport
+from ngtcli.trie.files import DATASTORES, TRIES, TrieReport
 from ngtcli.words import reason_of
 
 DATASTORE_DEPTH = 32  # tokens; guess: REST's span of 16 and continuation of 10 fit
@@ -92,21 +91,16 @@ def datastore_key(name: str, fingerprint: str) -> str:
     return key_of(DATASTORES.format, fingerprint, name)
 
 
-def build_datastore(documents: Sequence[Sequence[int]]) -> Corpus:
-    """An external corpus of `documents`, each a sequence of token ids."""
-    return build(documents, DATASTORE_DEPTH)
-
-
 def save_datastore(
-    corpus: Corpus, name: str, fingerprint: str, documents: Sequence[Document]
-) -> Path:
-    """Write a datastore to the cache and return its path; one of the same name is replaced.
+    texts: Sequence[Sequence[int]], name: str, fingerprint: str, documents: Sequence[Document]
+) -> tuple[Path, int]:
+    """Write the ids of `documents` to the cache: the path, and how many there are.
 
-    Raises OSError, EFBIG if it is too large.
+    A datastore of the same name is replaced. Raises OSError, EFBIG if it is too large.
     """
-    key = datastore_key(name, fingerprint)
+    key, corpus = datastore_key(name, fingerprint), build(texts, DATASTORE_DEPTH)
     metadata = {"key": key, "name": name, "tokens": str(len(corpus)), **about(documents)}
-    return DATASTORES.write(DATASTORES.path(key), corpus.arrays, metadata)
+    return DATASTORES.write(DATASTORES.path(key), corpus.arrays, metadata), len(corpus)
 
 
 def load_datastore(name: str, fingerprint: str, vocabulary: int) -> Corpus | None:

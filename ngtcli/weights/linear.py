@@ -200,9 +200,12 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Tensor:
-        """The weight (out, in) of floats, unpacked into a new tensor; of integers there is none."""
+        """The weight (out, in) of floats, unpacked into a new tensor; of integers without values.
+
+        Some models look at its device, or its dtype.
+        """
         if self.storage.bits:
-            raise AttributeError("weight")
+            return torch.empty(self.storage.size, device="meta")
         return self.packed.detach().to_dense()
 
     def forward(self, inputs: Tensor) -> Tensor:

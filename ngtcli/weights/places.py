@@ -20,6 +20,7 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
+_MULTIPLIED = "dt_proj"  # Mamba's and Jamba's, by whose weight they multiply without the layer
 _ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
 
 
@@ -104,7 +105,7 @@ def sites(hf: Any, device: str = "cpu") -> list[Site]:
 
     found = []
     for parent, name, layer in layers:
-        if _is_linear(layer) and _is_plain(layer, device):
+        if name != _MULTIPLIED and _is_linear(layer) and _is_plain(layer, device):
             others = [user for user in users[id(layer.weight)] if user != (parent, name)]
             if not others:
                 found.append(site(parent, name))

@@ -8,7 +8,9 @@ from ngtcli.engines.vllm_session import VllmTexts
 from ngtcli.errors import NgtError
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset
-from ngtcli.session.engine import Asked, Engine, Outcome, run
+from ngtcli.session.drivers import run
+from ngtcli.session.engine import Asked, Engine
+from ngtcli.session.events import Outcome
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
 from ngtcli.session.session import AS_SET

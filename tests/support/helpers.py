@@ -8,6 +8,7 @@ import io
 import json
 import os
 import pty
+import random
 import shutil
 import subprocess
 import sys
@@ -16,6 +17,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from copy import deepcopy
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -29,8 +31,8 @@ HARBOUR = str(ROOT_FOLDER / "ngtcli" / "examples" / "harbour.txt")
 # Without a background: else a process is started that outlives the test.
 NGT = ["env", "NGT_BACKGROUND=none", sys.executable, "-m", "ngtcli"]
 SHARED = Path(os.environ.get("NGT_SHARED", ROOT_FOLDER.parent / "shared")) / "data"
-# Of the examples of each property; .ci/run tries all of them. A guess.
-EXAMPLES = float(os.environ.get("NGT_EXAMPLES", "0.25"))
+# Of the examples of each property, and of the cases of each search; .ci/run tries all. A guess.
+EXAMPLES = float(os.environ.get("NGT_EXAMPLES", "0.2"))
 STORIES = SHARED / "models" / "stories260k"
 
 # --- the command line ---
@@ -72,6 +74,13 @@ def in_terminal(*arguments: str, columns: int = 80, **environ: str) -> tuple[str
 def examples(most: int) -> int:
     """How many of so many examples are tried: the share of them that counts now, but two."""
     return max(min(most, 2), round(most * EXAMPLES))
+
+
+def share(cases: Sequence[Any]) -> list[Any]:
+    """Of each stretch of the cases one by chance, always the same: so many as are tried now."""
+    count, rng = max(1, min(len(cases), round(len(cases) * EXAMPLES))), random.Random(len(cases))
+    ends = [len(cases) * i // count for i in range(count + 1)]
+    return [cases[rng.randrange(*pair)] for pair in pairwise(ends)]
 
 
 def read_terminal(handle: int) -> bytes:

@@ -85,7 +85,8 @@ class Hub:
         self.url = f"http://127.0.0.1:{self._server.server_port}"
 
     def __enter__(self) -> "Hub":
-        threading.Thread(target=self._server.serve_forever, daemon=True).start()
+        often = {"poll_interval": 0.02}  # `shutdown` waits for it
+        threading.Thread(target=self._server.serve_forever, kwargs=often, daemon=True).start()
         return self
 
     def __exit__(self, *_: object) -> None:

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from copy import deepcopy
 from pathlib import Path
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import torch
 
@@ -23,7 +24,9 @@ from ngtcli.decode.load import Plan, Tell
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.whole_vectors import use_whole_vectors
 from ngtcli.draft.costs import CostCurve
+from ngtcli.grammar.matcher import _words as _words_of
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.chat import _try
 from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.background import BackgroundCounts
@@ -63,9 +66,30 @@ def tried_once(self: Trial[Any], make: Callable[[], Any], real: Any = Trial.find
     return found
 
 
+_words: WeakKeyDictionary[Any, dict[object, Any]] = WeakKeyDictionary()
+
+
+def words_once(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any = _words_of) -> Any:
+    """llguidance's form of a tokenizer, which takes 60 ms for each `Tokenizer` over a lent one."""
+    kept, key = _words.setdefault(tokenizer.backend, {}), (size, ends)
+    return kept[key] if key in kept else kept.setdefault(key, real(tokenizer, size, ends))
+
+
+_tried: set[object] = set()
+
+
+def template_tried(backend: Any, *template: object, real: Any = _try) -> None:
+    """`_try`, which forks this large process for each tokenizer that was read, of what it took."""
+    key = type(backend), str(getattr(backend, "special_tokens_map", "")), *template
+    if key not in _tried:
+        real(backend, *template)
+        _tried.add(key)
+
+
 # --- the built-in model ---
 
-_models: dict[tuple[object, ...], tuple[Any, tuple[object, ...]]] = {}  # with their states
+# With their states and what was told, by the names of `Tell`.
+_models: dict[tuple[object, ...], tuple[Any, tuple[object, ...], list[tuple[str, str]]]] = {}
 _lent: set[tuple[object, ...]] = set()
 
 
@@ -80,30 +104,27 @@ def lent_once() -> Iterator[None]:
 
 
 def lent(plan: Plan, tell: Tell, real: Any = load.read) -> Any:
-    """`load.read`, which takes a sixth of a second, of the built-in model.
+    """`load.read`, which takes a third of a second, of the built-in model.
 
-    What was read without a word is kept: a reader who is told something is told it each time.
+    What was told is told to each.
     """
     key = plan.device, plan.form, plan.device_map, torch.get_num_threads()
     if plan.path != str(BUILTIN_PATH) or key in _lent:
         return real(plan, tell)
-    hf, state = _models.get(key, (None, ()))
+    hf, state, said = _models.get(key, (None, (), []))
     if hf is None or _state(hf) != state:
-        said = list[str]()
+        _models.pop(key, None)
+        said = []
 
-        def counted(say: Callable[[str], None]) -> Callable[[str], None]:
-            def told(line: str) -> None:
-                said.append(line)
-                say(line)
+        def noted(name: str) -> Callable[[str], None]:
+            return lambda line: said.append((name, line))
 
-            return told
-
-        hf = real(plan, Tell(counted(tell.warn), counted(tell.progress)))
+        hf = real(plan, Tell(noted("warn"), noted("progress")))
         use_grouped(hf)  # as is done to each model that was read; twice is as once
         use_whole_vectors(hf)
-        _models.pop(key, None)
-        if not said:
-            _models[key] = hf, _state(hf)
+        _models[key] = hf, _state(hf), said
+    for name, line in said:
+        getattr(tell, name)(line)
     _lent.add(key)
     return hf
 
@@ -113,8 +134,12 @@ def _state(hf: Any) -> tuple[object, ...]:
     modules = [
         (id(m), type(m), len(m._forward_hooks), len(m._forward_pre_hooks)) for m in hf.modules()
     ]
-    tensors = [(one.data_ptr(), _version(one)) for one in (*hf.parameters(), *hf.buffers())]
+    tensors = [(_place(one), _version(one)) for one in (*hf.parameters(), *hf.buffers())]
     return *modules, *tensors, repr(vars(hf.config)), repr(vars(hf.generation_config)), hf.training
+
+
+def _place(tensor: Any) -> int:
+    return id(tensor) if tensor.is_mkldnn else tensor.data_ptr()  # blocks have no address
 
 
 def _version(tensor: Any) -> int:

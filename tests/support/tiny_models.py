@@ -216,9 +216,9 @@ LEARNED = ("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp")
 def supply(method: str, corpus: Sequence[Sequence[int]] = ((1, 2, 3, 1, 2, 4),)) -> None:
     """Give a method what it needs beside a context; skip the test where that cannot be had."""
     if method == "rest":
-        from ngtcli.trie.store import build_datastore, save_datastore
+        from ngtcli.trie.store import save_datastore
 
-        save_datastore(build_datastore(corpus), "default", "", [])
+        save_datastore(corpus, "default", "", [])
     elif method == "suffix":
         pytest.importorskip("arctic_inference.suffix_decoding", exc_type=ImportError)
 

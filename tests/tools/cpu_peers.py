@@ -28,7 +28,6 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
-from ngtcli.draft.tree import chain
 from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.replay import chosen_traces
 from ngtcli.measure.results import versions
@@ -36,7 +35,7 @@ from ngtcli.render.tables import Column, Table, to_markdown
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.trials import processor
 from tests.tools import gguf_files
-from tests.tools.gpu_parts import generate_seconds
+from tests.tools.gpu_parts import generate_seconds, pass_seconds, plain_seconds
 from tests.tools.shapes.model import Built, Plan, build, check_memory, copies, find_shape, plan
 from tests.tools.shapes.replay import replay_with_passes
 
@@ -49,8 +48,7 @@ MISSING = (
 OURS = {
     "ngt float32": Settings(dtype="float32"),
     "ngt bfloat16": Settings(dtype="bfloat16"),
-    "ngt int8": Settings(quantize="int8"),
-    "ngt int8-float32": Settings(quantize="int8", dtype="float32"),
+    "ngt int8": Settings(quantize="int8"),  # float32 between layers
     "ngt int8-bfloat16": Settings(quantize="int8", dtype="bfloat16"),
 }
 _PEER, _BASE = "llama.cpp Q8_0", "ngt float32"  # that tokens/s, and passes, are divided by
@@ -76,23 +74,6 @@ def prompt(length: int) -> list[int]:
     return [100 + i % 64 for i in range(length)]
 
 
-def _timed(work: Callable[[], object]) -> float:
-    clock = time.perf_counter()
-    work()
-    return time.perf_counter() - clock
-
-
-def _measured(
-    args: argparse.Namespace, passed: Callable[[int], None], token: Callable[[], None]
-) -> Figures:
-    """Seconds of `passed` over so many rows, once it has made its buffers, and of one `token`."""
-    made: Figures = {}
-    for rows in args.rows:
-        passed(rows)
-        made[f"{rows} rows"] = [_timed(partial(passed, rows)) for _ in range(REPEATS)]
-    return {**made, "token": [_timed(token) for _ in range(GENERATED)]}
-
-
 def _built(settings: Settings, args: argparse.Namespace, stock: bool) -> Built:
     """A model of the shape. Raises ModelError where there is no room for it."""
     planned = plan(find_shape(args.shape), settings)
@@ -103,18 +84,9 @@ def _built(settings: Settings, args: argparse.Namespace, stock: bool) -> Built:
 def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
     """Our passes, prepared and captured as a session has them; `auto` over the recording."""
     built = _built(settings, args, False)
-    model = built.model
-    model.start(args.context + GENERATED + max(args.rows))
-    model.prefill(prompt(args.context))
-
-    def passed(rows: int) -> None:
-        model.forward(100, chain(prompt(rows - 1))).argmax(-1).tolist()
-
-    def token() -> None:
-        passed(1)
-        model.keep(())
-
-    made = _measured(args, passed, token)
+    passes = pass_seconds(built.model, args.rows, args.context)
+    made = {f"{rows} rows": seconds for rows, seconds in passes.items()}
+    made["token"] = [plain_seconds(built.model, prompt(args.context), GENERATED)]
     if args.limit:
         budget, tasks = (settings.num_draft,), [name for name in args.tasks.split(",") if name]
         options = BenchOptions(methods=["auto"], num_drafts=budget, tasks=tasks, limit=args.limit)
@@ -185,18 +157,20 @@ def _llama(kind: str, args: argparse.Namespace) -> Figures:
             scores = llama.llama_get_logits(context)
             np.ctypeslib.as_array(scores, (len(ids), vocabulary)).argmax(-1).tolist()
 
-    def passed(rows: int) -> None:
-        decode(prompt(rows))
-        llama.llama_memory_seq_rm(llama.llama_get_memory(context), 0, length, -1)
-
-    def token() -> None:
+    def passed(rows: int, token: bool = False) -> float:
         nonlocal length
-        decode(prompt(1))
-        length += 1
+        clock = time.perf_counter()
+        decode(prompt(rows))
+        seconds, length = time.perf_counter() - clock, length + token
+        llama.llama_memory_seq_rm(llama.llama_get_memory(context), 0, length, -1)
+        return seconds
 
     decode(prompt(args.context), scored=False)
     length = args.context
-    return _measured(args, passed, token)
+    made: Figures = {}
+    for rows in args.rows:  # the first makes its buffers
+        made[f"{rows} rows"] = [passed(rows) for _ in range(REPEATS + 1)][1:]
+    return {**made, "token": [passed(1, token=True) for _ in range(GENERATED)]}
 
 
 def turn(name: str, arguments: Sequence[str]) -> Figures:

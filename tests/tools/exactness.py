@@ -1,107 +1,158 @@
 """How often exact drafts change tokens: `python -m tests.tools.exactness`.
 
-Each model goes through `ngt check --exact` by the methods `auto` and `trie`, in half precision and
-with 8-bit weights. The models are the built-in one, checkpoints that are named, and small random
-ones of several families, saved here as checkpoints, whose scores are nearly tied everywhere.
+Each model answers prompts plainly, every other one sampled, and again by drafts of `auto`, of the
+trie, and of random trees in which the plain answer often goes on, all held against that one plain
+answer. Then prompts are answered together, drafted and not exactly, and held against plain answers
+of their own. A model is loaded once a form. The models are the built-in one, checkpoints that are
+named, and small random ones of several families, whose scores are nearly tied everywhere.
 """
 
 import argparse
-import json
-import subprocess
-import sys
 import tempfile
-from collections.abc import Sequence
+import time
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
 
-import ngtcli
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+from ngtcli.errors import NgtError
+from ngtcli.measure.live import build_prompts
+from ngtcli.measure.prompts import example_texts, file_items, passages
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.prompt.build import Prompt
+from ngtcli.session.local import LocalSession
+from ngtcli.session.session import AnswerOptions
+from tests.support.families import family
+from tests.support.rounding import Guessing
+from tests.support.together import together
 
-_COMMON = {
-    "vocab_size": 8192, "max_position_embeddings": 2048, "hidden_size": 128,
-    "intermediate_size": 256, "num_hidden_layers": 4, "num_attention_heads": 4,
-    "num_key_value_heads": 2, "head_dim": 32, "pad_token_id": 0, "bos_token_id": 1,
-    "eos_token_id": None,
+# Above the values of tests/support/families.py: sizes at which products are summed in parts.
+_SIZES = {
+    "vocab_size": 8192, "max_position_embeddings": 2048, "n_positions": 2048, "hidden_size": 128,
+    "n_embd": 128, "intermediate_size": 256, "head_dim": 32, "sliding_window": 64,
 }  # fmt: skip
-FAMILIES: dict[str, dict[str, Any]] = {
-    "llama": {"tie_word_embeddings": True}, "qwen2": {"tie_word_embeddings": True}, "qwen3": {},
-    "gemma2": {"sliding_window": 64, "query_pre_attn_scalar": 16},
-    "gemma3_text": {"sliding_window": 64, "query_pre_attn_scalar": 16},
-    "mistral": {"sliding_window": 64}, "phi3": {"sliding_window": None}, "olmo2": {},
-    "mixtral": {"sliding_window": None, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "qwen3_moe": {"num_experts": 4, "num_experts_per_tok": 2, "moe_intermediate_size": 64},
-    "gpt_oss": {"sliding_window": 64, "num_local_experts": 4, "num_experts_per_tok": 2},
-    "stablelm": {"num_key_value_heads": 4}, "granite": {}, "gpt_neox": {}, "gpt2": {},
-}  # fmt: skip
-WEIGHTS = {  # --dtype and --quantize
-    "bfloat16": ("bfloat16", "none"), "float16": ("float16", "none"), "int8": ("float32", "int8"),
+FAMILIES = (
+    "llama qwen2 qwen3 gemma2 gemma3_text mistral phi3 olmo2 mixtral qwen3_moe gpt_oss stablelm"
+    " granite gpt_neox gpt2"
+).split()
+FORMS = {  # --dtype and --quantize
+    "float32": ("float32", "none"), "bfloat16": ("bfloat16", "none"),
+    "float16": ("float16", "none"), "int8": ("float32", "int8"),
     "int8-bfloat16": ("bfloat16", "int8"),
 }  # fmt: skip
-TEXT = Path(ngtcli.__file__).parent / "examples" / "harbour.txt"  # summarised by `ngt check`
+DRAFTS = 16, 48  # nodes
+TOGETHER, IN_ALL = 4, 8  # texts in a pass, and one after another
 
 
-def save_random(family: str, folder: Path) -> str:
+def save_random(name: str, folder: Path) -> str:
     """A small model of a family with its usual random weights, as a checkpoint in bfloat16."""
-    kind = transformers.models.auto.configuration_auto.CONFIG_MAPPING[family]
+    own, kinds = family(name), transformers.models.auto.configuration_auto.CONFIG_MAPPING
     torch.manual_seed(0)
-    config = kind(**{**_COMMON, **FAMILIES[family]})
-    hf = transformers.AutoModelForCausalLM.from_config(config, dtype=torch.bfloat16)
+    values = {key: _SIZES.get(key, value) for key, value in own.values.items()}
+    hf = transformers.AutoModelForCausalLM.from_config(
+        kinds[own.kind](**values), dtype=torch.bfloat16
+    )
     hf.generation_config = transformers.GenerationConfig()
     hf.save_pretrained(folder)
-    for name in ("tokenizer.json", "tokenizer_config.json"):
-        (folder / name).write_bytes((BUILTIN_PATH / name).read_bytes())
+    for file in ("tokenizer.json", "tokenizer_config.json"):
+        (folder / file).write_bytes((BUILTIN_PATH / file).read_bytes())
     return str(folder)
 
 
-def check(path: str, name: str, weights: str, threads: int, answer: int) -> list[list[str]]:
-    """`ngt check --exact` of a checkpoint by both methods: the cells of their rows."""
-    (dtype, quantize), found = WEIGHTS[weights], []
-    for method in ("auto", "trie"):
-        flags = ["--method", method, "--dtype", dtype, "--quantize", quantize, "--exact"]
-        # Random models quote no document.
-        flags += ["--set", "learn_output=yes"] * (method == "trie")
-        flags += ["--drafts", "4,16,48", "--max-tokens", str(answer), "--set", f"threads={threads}"]
-        done = subprocess.run(
-            [sys.executable, "-m", "ngtcli", "check", str(TEXT), "-m", path, *flags, "--json"],
-            capture_output=True, text=True,
-        )  # fmt: skip
-        cells = [name, weights, method]
-        if done.stdout:
-            body = json.loads(done.stdout)
-            tokens = sum(one["new_tokens"] for one in body["results"])
-            length = sum(one["mean_acceptance_length"] for one in body["results"]) / body["runs"]
-            different = body["runs"] - body["identical"]
-            cells += [str(tokens), f"{different} of {body['runs']}", f"{length:.2f}"]
-        else:
-            cells.append(" ".join(done.stderr.splitlines()[-2:]))
-        found.append(cells)
-    return found
+def counted(truth: Sequence[int], run: Any, steps: Any) -> Counter[str]:
+    """What one run adds, whose ids are to be those of plain decoding."""
+    different = list(run.output) != list(truth)
+    return Counter(runs=1, different=different, tokens=len(run.output), steps=steps.steps)
+
+
+def compare(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
+    """Each answer with drafts beside the plain one in passes of the same shape.
+
+    Raises ModelError where the model cannot be exact.
+    """
+    sampled = session.with_settings(replace(session.settings, temperature=1.0))
+    for at, prompt in enumerate(prompts):
+        own = sampled if at % 2 else session
+        for most in DRAFTS:
+            plain = AnswerOptions("none", most, to_the_end=True)
+            truth = own.generate(prompt, plain).finish().output
+            guessing = [Guessing(truth, seed) for seed in range(2 + at % 2 * 2)]
+            ways = [replace(plain, method="trie", drafter=one) for one in guessing]
+            # Of what is sampled these two guess next to nothing.
+            ways += [replace(plain, method=one) for one in ("auto", "trie") if not at % 2]
+            for options in ways:
+                run = own.generate(prompt, options).finish()
+                yield counted(truth, run, run.statistics)
+
+
+def compare_together(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
+    """Each answer of several texts in a pass beside its plain one, none of them exact."""
+    own = session.with_settings(replace(session.settings, exact="off"))
+    limits = [own.start(prompt, AnswerOptions(to_the_end=True)).limits for prompt in prompts]
+    texts, drafters = [prompt.ids for prompt in prompts], own.drafters()
+    done = together(own.model, texts, drafters, TOGETHER, own.settings, limits.__getitem__)
+    for prompt, member in zip(prompts, done, strict=True):
+        truth = own.generate(prompt, AnswerOptions("none", to_the_end=True)).finish().output
+        yield counted(truth, member.text, member.text.statistics)
+
+
+def check(settings: Settings, count: int) -> tuple[Counter[str], Counter[str]]:
+    """What is found of a model, exact and together. Raises ModelError where it cannot be exact."""
+    parts = [Document(d.name, part) for d in example_texts().documents for part in passages(d)]
+    session = LocalSession(settings, persist=False)
+    prompts = build_prompts(session, file_items(parts[:IN_ALL], ()), None)
+    exact = sum(compare(session, prompts[:count]), Counter())
+    return exact, sum(compare_together(session, prompts), Counter())
+
+
+def row(name: str, weights: str, counts: Sequence[Counter[str]], began: float) -> None:
+    """Print a row, with the seconds of the processor since it `began`."""
+    cells = [name, weights]
+    for one in counts:
+        length = one["tokens"] / max(1, one["steps"])
+        cells += [str(one["tokens"]), f"{one['different']} of {one['runs']}", f"{length:.2f}"]
+    print("|", " | ".join([*cells, f"{time.process_time() - began:.0f}"]), "|", flush=True)
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Check each model with each kind of weights; print a table in Markdown."""
+    """Check each model in each form; print a table in Markdown, and the sums of each form."""
     parser = argparse.ArgumentParser(description="Count the tokens that exact drafts change.")
-    parser.add_argument(
-        "--models", nargs="+", default=["builtin", *FAMILIES],
-        help=f"folders of checkpoints, builtin, or families: {', '.join(FAMILIES)}",
-    )  # fmt: skip
-    parser.add_argument("--weights", nargs="+", default=list(WEIGHTS), choices=list(WEIGHTS))
-    parser.add_argument("--answer", type=int, default=200, help="tokens of an answer")
-    parser.add_argument("--threads", type=int, default=1)
+    add = parser.add_argument
+    add("--models", nargs="+", default=["builtin", *FAMILIES], help="folders, builtin, families")
+    add("--weights", nargs="+", default=list(FORMS), choices=list(FORMS))
+    add("--answer", type=int, default=100, help="tokens of an answer")
+    add("--prompts", type=int, default=2, help=f"{IN_ALL} at most")
     args = parser.parse_args(arguments)
     transformers.logging.set_verbosity_error()
     transformers.logging.disable_progress_bar()
-    print("| model | weights | method | tokens | runs that differ | acceptance |")
-    print("|---|---|---|---|---|---|")
+    sums = {weights: [Counter[str](), Counter[str]()] for weights in args.weights}
+    what = "tokens | runs that differ | acceptance"
+    print(f"| model | weights | exact: {what} | together: {what} | s |\n{'|---' * 9}|")
     with tempfile.TemporaryDirectory() as folder:
         for name in args.models:
             path = save_random(name, Path(folder) / name) if name in FAMILIES else name
             for weights in args.weights:
-                for cells in check(path, name, weights, args.threads, args.answer):
-                    print("|", " | ".join(cells), "|", flush=True)
+                began, (dtype, quantize) = time.process_time(), FORMS[weights]
+                settings = Settings(
+                    model=path, dtype=dtype, quantize=quantize, exact="on", threads=1,
+                    max_tokens=args.answer, learn_output=True,  # random models quote no document
+                )  # fmt: skip
+                try:
+                    counts = check(settings, args.prompts)
+                except NgtError as error:
+                    print(f"| {name} | {weights} | {error} |", flush=True)
+                    continue
+                row(name, weights, counts, began)
+                for total, one in zip(sums[weights], counts, strict=True):
+                    total.update(one)
+    for weights, counts in sums.items():
+        row("all", weights, counts, 0.0)
 
 
 if __name__ == "__main__":

@@ -14,22 +14,24 @@ import shlex
 import shutil
 import sys
 import tempfile
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 from ngtcli.measure.prompts import EXAMPLES
+from tests.support.helpers import ROOT_FOLDER
 from tests.support.warm import run
 
-# Nothing that depends on a clock decides what is drafted, and nothing runs beside.
+# Nothing that depends on a clock decides what is drafted or kept, and nothing runs beside.
 SETTINGS: dict[str, Any] = {
     "NGT_CALIBRATE": "false", "NGT_BACKGROUND": "none", "NGT_THREADS": "1", "COLUMNS": "100",
-    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb",
+    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb", "NGT_KEEP_DOCUMENTS": "off",
 }  # fmt: skip
 NAMES = ("harbour.txt", "nightbus.txt", "orchard.md", "seeds.txt")
 _TIMES = re.compile(
     r'"(?:[a-z_]*(?:_s|_ms|_us|tokens_per_s|seconds|speedup|bytes|time|version|uptime)|created|id'
-    r'|began|ended|when|stamp|checksum|fingerprint|key|hash)": *(?:-?[\d.e+-]+|"[^"]*"|null)'
+    r'|began|ended|when|stamp|checksum|fingerprint|key|hash|draft|tree|forward|verify|cache)":'
+    r' *(?:-?[\d.e+-]+|"[^"]*"|null)'
 )
 _WORDS = re.compile(
     r"\b\d[\d.,]*(?= ?(?:s|ms|µs|MB|GB|kB|KB|B|bytes|tokens/s|min|h|%)\b)"
@@ -38,107 +40,10 @@ _WORDS = re.compile(
 )
 
 
-def stories() -> Iterator[list[str]]:
-    """Lists of command lines; `<` before the last word gives standard input, `#` begins a file."""
-    text = "harbour.txt nightbus.txt orchard.md seeds.txt"
-    yield [
-        "--help", "--version", "nonsense", "help", "help documents", "help nonsense", "schema",
-        "schema summarize", "schema ask", "schema batch", "schema bench", "schema nonsense",
-        "presets list", "presets list --json", "presets show ask", "presets show nothing",
-        "config show", "config show --json", "config show -p ask", "env --json", "models list",
-        "models list --json", "models rm nothing", "models pull", "runs list", "runs stats",
-        "cache list", "cache clear nonsense", "trie list", "heads", "exit-codes", "docs",
-    ]  # fmt: skip
-    yield [
-        *(f"{command} --help" for command in ("summarize", "ask", "chat", "batch", "tune")),
-        *(f"summarize {name}" for name in NAMES), f"summarize {text}",
-        "summarize harbour.txt --json", "summarize harbour.txt --json-tokens",
-        "summarize harbour.txt --max-tokens 7", "summarize harbour.txt --max-tokens 0",
-        "summarize harbour.txt --dry-run", "summarize harbour.txt --dry-run --json",
-        "summarize harbour.txt --cite", "summarize harbour.txt --html page.html",
-        "summarize harbour.txt -o out.txt", "summarize harbour.txt -v", "summarize missing.txt",
-        "summarize empty.txt", "summarize binary.bin", "summarize folder",
-        "summarize 'folder/*.txt'",
-        "summarize - < harbour.txt", "summarize < harbour.txt", "summarize - < empty.txt",
-        "summarize harbour.txt --temperature 0.8 --seed 3", "summarize harbour.txt --set n=0",
-        "summarize harbour.txt --seed 3 --temperature 2 --set top_k=5",
-        "summarize harbour.txt --set lp=99",
-        "summarize harbour.txt --stop the", "summarize harbour.txt --stop ''", "summarize long.txt",
-        "summarize long.txt --json", "summarize long.txt --overflow truncate",
-        "summarize long.txt --overflow error", "summarize long.txt --overflow retrieve",
-        "summarize long.txt --overflow nonsense",
-        "summarize harbour.txt --set repetition_penalty=1.3",
-        "summarize harbour.txt --dtype bfloat16 --exact", "summarize harbour.txt --quantize int8",
-        "summarize harbour.txt --dtype nonsense", "summarize harbour.txt --device cuda",
-        "summarize harbour.txt -m nowhere/at-all", "summarize harbour.txt -m ./missing",
-        "summarize harbour.txt -m empty.txt", "summarize harbour.txt --color always",
-        "summarize folder --per-file -o answers/", "summarize folder --per-file -o answers/",
-        "summarize folder --per-file -o answers/ --restart", "summarize table.csv --set field=name",
-        "summarize table.csv --set field=nothing",
-        "summarize page.html", "summarize page.html --json",
-        "summarize harbour.txt --think on", "summarize harbour.txt --set max_mb=0",
-        "summarize harbour.txt --frobnicate", "summarize harbour.txt --predict seeds.txt",
-        "runs list --json", "runs stats --json", "runs show 1", "runs show 999",
-    ]  # fmt: skip
-    methods = "none trie prompt-lookup llma akunu trtllm rest suffix lookahead recycling auto nope"
-    yield [f"summarize orchard.md --method {method} --json" for method in methods.split()]
-    yield [
-        "ask -d harbour.txt 'When is high tide?'", "ask -d harbour.txt 'When is high tide?' --json",
-        f"ask {' '.join(f'-d {n}' for n in NAMES)} 'Who built the harbour?'",
-        "ask -d folder 'Who built the quay?' --cite", "ask -d folder 'Who?' --show-passages",
-        "ask -d long.txt 'What is in note 40?' --show-passages", "ask 'When?' < harbour.txt",
-        "ask -d long.txt 'What is in note 40?' --json", "ask -d missing 'When?'",
-        "ask -d folder ''",
-        "ask -d long.txt 'What is in note 40?' --passages 2 --json", "ask -d harbour.txt",
-        "ask -d harbour.txt 'When is high tide?' --dry-run",
-        "ask -d page.html 'What is it?' --json",
-        "ask -d harbour.txt 'When?' --html page2.html --json",
-        "ask -d table.csv 'Who is old?' --json",
-        "ask -d empty-folder 'When?'", "ask -d broken.pdf 'What?'", "ask -d broken.docx 'What?'",
-        "ask -d folder -d broken.pdf 'What?'", "ask -d mixed 'Who built the quay?'",
-        "ask -d mixed 'Who built it?' --set strict=yes", "ask -d mail.eml 'Who writes?' --json",
-    ]  # fmt: skip
-    yield [
-        "docs list folder", "docs list folder --json", "docs list mixed", "docs list mixed --json",
-        "docs list missing", "docs show harbour.txt", "docs show harbour.txt --json",
-        "docs show page.html", "docs show table.csv", "docs show table.csv --set field=name",
-        "docs show mail.eml", "docs show long.txt --passages", "docs show broken.pdf",
-        "docs show data.json", "docs show data.json --set field=notes", "docs show data.jsonl",
-        "docs show notes.rtf", "docs show empty.txt", "docs show binary.bin", "docs list mixed",
-    ]  # fmt: skip
-    yield [
-        "generate 'Once there was'", "generate 'Once there was' --json --max-tokens 9",
-        "generate -d harbour.txt 'The harbour'", "generate @harbour.txt --max-tokens 5",
-        "generate ''",
-        "generate - < seeds.txt", "generate", "chat -d harbour.txt < questions.txt",
-        "chat < questions.txt", "chat -d missing < questions.txt",
-        "chat -d harbour.txt < empty.txt",
-    ]  # fmt: skip
-    yield [
-        "batch lines.jsonl -o out.jsonl", "batch lines.jsonl -o out.jsonl", "#out.jsonl",
-        "batch lines.jsonl -o out.jsonl --restart", "#out.jsonl", "batch lines.jsonl -o seeds.txt",
-        "batch lines.jsonl -o out2.jsonl --limit 2", "batch lines.jsonl -o out2.jsonl",
-        "#out2.jsonl", "batch lines.jsonl -o out2.jsonl --max-tokens 3",
-        "batch bad.jsonl -o bad-out.jsonl", "#bad-out.jsonl", "batch missing.jsonl -o o.jsonl",
-        "batch empty.txt -o o.jsonl", "batch", "batch - -o o3.jsonl < lines.jsonl", "#o3.jsonl",
-        "batch lines.jsonl -o -", "batch lines.jsonl -o shard.jsonl --shard 1/2", "#shard.jsonl",
-        "batch lines.jsonl -o a/b.jsonl", "batch harbour.txt -o o4.jsonl",
-        "batch lines.jsonl -o one.jsonl --batch-size 1", "#one.jsonl",
-    ]  # fmt: skip
-    yield [
-        "trie build harbour.txt", "trie list", "trie list --json", "trie show harbour.txt",
-        "trie build missing", "trie build folder --set n=5 --set lp=2 --json",
-        "trie build folder --rest",
-        "summarize harbour.txt --method trie --json", "cache list", "cache list --json",
-        "cache clear tries", "cache clear", "cache list", "trie list",
-    ]  # fmt: skip
-    yield [
-        "check harbour.txt --max-tokens 12", "check harbour.txt --max-tokens 12 --json",
-        "check --methods nope", "bench --methods none --rounds 1 --prompts missing",
-        "bench --methods nope", "tune --sweep n=nonsense", "tune --sweep",
-        "bench replay missing", "heads train", "heads train --kind nope -d harbour.txt -o h",
-        "mcp", "serve --port 99999999", "stop", "status", "env --frobnicate",
-    ]  # fmt: skip
+def stories() -> list[list[str]]:
+    """Command lines, by story; `<` before the last word gives standard input, `#` begins a file."""
+    text = Path(__file__).with_name("golden_cases.txt").read_text(encoding="utf-8")
+    return [story.splitlines() for story in text.strip().split("\n\n")]
 
 
 def lay(folder: Path) -> None:
@@ -202,7 +107,8 @@ def run_case(case: str, folder: Path, home: Path) -> dict[str, Any]:
 
 def plain(text: str, folder: Path) -> str:
     """The text without what differs between two runs of one commit."""
-    text = text.replace(str(folder.parent), "TMP").replace(str(Path.home()), "HOME")
+    for path, name in ((folder.parent, "TMP"), (ROOT_FOLDER, "ROOT"), (Path.home(), "HOME")):
+        text = text.replace(str(path), name)
     text = _TIMES.sub(lambda found: found[0].split(":")[0] + ": _", text)
     return _WORDS.sub("_", text)
 

@@ -79,16 +79,16 @@ def test_turns_alternate_and_what_is_missing_or_fails_is_told(
 
     monkeypatch.setattr(cpu_peers, "find_spec", lambda name: None)
     monkeypatch.setattr(cpu_peers, "turn", turn)
-    words = "--rows 1 --rounds 2 --only int8,int8-float32 --limit 0 --json"
+    words = "--rows 1 --rounds 2 --only int8,int8-bfloat16 --limit 0 --json"
     cpu_peers.main([*words.split(), str(tmp_path / "a.json")])
     shown = capsys.readouterr()
-    assert taken == ["ngt int8", "ngt int8-float32"] * 2
+    assert taken == ["ngt int8", "ngt int8-bfloat16"] * 2
     assert "pip install llama-cpp-python gguf" in shown.err
     assert "| ngt int8, ended by signal 11 | – |" in shown.out
-    assert "| ngt int8-float32 | 2.00 |" in shown.out and "llama.cpp F16" not in shown.out
+    assert "| ngt int8-bfloat16 | 2.00 |" in shown.out and "llama.cpp F16" not in shown.out
     stored = json.loads((tmp_path / "a.json").read_text())["measured"]
     figures = {"token": [0.5] * 2, "1 rows": [0.5] * 2}
-    assert stored == {"ngt int8-float32": figures, "ngt int8, ended by signal 11": {}}
+    assert stored == {"ngt int8-bfloat16": figures, "ngt int8, ended by signal 11": {}}
 
 
 @pytest.mark.parametrize("name", ["qwen2", "llama"])

@@ -65,7 +65,7 @@ def test_a_part_that_fails_or_has_no_time_says_so(
         monkeypatch.setattr(gpu_report.Report, other, lambda *_: (None, []))
     with patch("tests.tools.gpu_parts.score_error", side_effect=ValueError("so\nit is")):
         lines = {(x.part, x.of): x for x in gpu_report.Report(args).run().lines}
-    assert lines["shape", "nonesuch"].value.startswith("UsageError: no shape 'nonesuch'")
+    assert lines["shape", "nonesuch"].value.startswith("FileNotFoundError: ")
     assert lines["scores", "tiny"].value == "ValueError: so"
     assert lines["plain", "tiny"].value
     args.minutes = 0.0

@@ -9,16 +9,13 @@ from pathlib import Path
 import pytest
 import torch
 
-from tests.tools.training import tasks, train
-from tests.tools.training.corpus import Article, Paragraph, read_corpus, split_sentences
-from tests.tools.training.initial import Lexicon, Marks, count_words, plant_circuit, stem
+from tests.tools.training import train
+from tests.tools.training.corpus import read_corpus
+from tests.tools.training.initial import Lexicon, Marks, plant_circuit
 from tests.tools.training.recipe import Recipe, make_model, make_tokenizer
 from tests.tools.training.tasks import (
-    FUNCTION_WORDS,
     Conversation,
     TaskMixture,
-    extract_summary,
-    pseudo_question,
 )
 from tests.tools.training.train import DocumentBatches, pad
 
@@ -75,44 +72,6 @@ def test_the_corpus_is_read_and_split_by_article(tmp_path: Path) -> None:
     assert {a.held_out for a in articles} == {True, False}
     with pytest.raises(FileNotFoundError):
         read_corpus(tmp_path)
-
-
-def test_every_answer_is_verbatim_from_its_document() -> None:
-    article = Article("peps", "x", (Paragraph(tuple(SENTENCES)), Paragraph(tuple(SENTENCES[::-1]))))
-    mixture = TaskMixture([article])
-    rng = random.Random(0)
-    for _ in range(50):
-        talk = mixture.sample(rng, 120)
-        assert talk.turns
-        for instruction, answer in talk.turns:
-            assert all(sentence in talk.document for sentence in split_sentences(answer))
-            assert instruction
-    assert mixture.sample(random.Random(3), 90) == mixture.sample(random.Random(3), 90)
-
-
-def test_questions_and_summaries_are_made_of_their_text() -> None:
-    rng = random.Random(1)
-    openers = set(" ".join(tasks._OPENERS).lower().split())
-    for sentence in SENTENCES * 10:
-        asked = pseudo_question(sentence, rng).lower().removesuffix("?").split()
-        theirs = sentence.lower().rstrip(".").split()
-        found = {t for t in theirs for word in asked if t.startswith(word)}  # endings may be lost
-        assert found - FUNCTION_WORDS
-        assert all(word in openers or any(t.startswith(word) for t in theirs) for word in asked)
-    assert extract_summary([Paragraph(tuple(SENTENCES))]) == " ".join(SENTENCES[:2])
-    marked = Paragraph(tuple(SENTENCES), summary=3)
-    assert extract_summary([marked]) == " ".join(SENTENCES[3:5])
-    assert extract_summary([Paragraph(("Too short.",))]) is None
-
-
-def test_the_lexicon_knows_forms_and_rarity() -> None:
-    assert stem(" Building") == stem("builds") == "build" and stem(" the") == "the"
-    texts = ["the mill and the river", "the flood", "the trees"] * 30
-    tokenizer = make_tokenizer([Article("peps", "x", (Paragraph(tuple(texts)),))], 0)
-    lexicon = count_words(tokenizer, texts)
-    common, rare, sign = (tokenizer.encode(f"a{t}").ids[1] for t in (" the", " flood", "?"))
-    assert lexicon.weights[sign] == 0.0 and lexicon.weights[common] == 0.0
-    assert lexicon.weights[rare] > 0.0
 
 
 SPACE, USER_ID, ASKER, OPENER = 4, 2, 3, 5  # token ids of a made-up vocabulary

@@ -15,7 +15,6 @@ import time
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import lru_cache
-from typing import Self
 
 import numpy as np
 import numpy.typing as npt
@@ -67,10 +66,9 @@ class Auto(Drafter):
         self.reset(Context(()))
 
     @classmethod
-    def make(cls, settings: DraftSettings, options: Options) -> Self:
-        """By the costs, the pool and the background of the settings."""
+    def prepare(cls) -> None:
+        """Compile the inner loops, or load them."""
         compile_loops()
-        return cls(settings, options)
 
     @property
     def policy(self) -> Policy | None:
@@ -230,17 +228,6 @@ class AutoDrafters(Drafters[Auto]):
         self.earlier = PoolCounts(texts, pool.answers if pool else ())  # for all others together
         self._tallies: EscapeTallies | None = None  # of these together
         self._drafting_s = 0.0
-
-    @classmethod
-    def make(
-        cls,
-        settings: DraftSettings,
-        options: Options = _OPTIONS,
-        texts: Sequence[npt.NDArray[np.int32]] = (),
-    ) -> Self:
-        """With all that they need compiled."""
-        compile_loops()
-        return cls(settings, options, texts)
 
     def tallies_of(self, settings: DraftSettings) -> EscapeTallies:
         """For a text with such settings: the pool's, which all share, or else those fitted."""

@@ -155,27 +155,11 @@ _OPTIONS = {
     "lookahead": "level window_size guess_set_size pool_from_prompt", "space": "nodes masked",
 }  # fmt: skip
 _VALUES = ("0", "1", "3", "-1", "1000000", "9" * 30, "nan", "inf", "true", "", "../../x", "1e9")
-# Flags that would be ignored: each is refused.
-_CONTRADICTIONS = (
-    "bench record out --limit 1 --html b.html", "bench record out --limit 1 --methods none",
-    "bench --limit 1 --methods ,", "bench --limit 1 --methods=", "bench --limit 1 --ids odd",
-    "bench --limit 1 --num-draft 8 --sweep-num-draft", "bench --limit 1 --json --markdown",
-    "bench replay {} --methods trie --rounds 3",
-    "bench --replay {} --methods trie", "bench --record {}", "bench --quality",
-    "tune --sweep n=5,8 lp=2 --ids odd",
-    "tune --sweep n=5,8 lp=2 --costs x", "tune --sweep n=5,8 lp=2 --json --csv",
-    "tune --sweep n=5,8 lp=2 --set n=7", f"trie build {HARBOUR} --name x", "check --method none",
-    f"summarize {HARBOUR} --set n=3 --set lp=3",
-)  # fmt: skip
 
 
 def sweeps(rng: Random, place: Place) -> Case:
-    """Sweeps of a recording, specs of methods, and flags that contradict each other."""
-    way = rng.random()
-    if way < 0.2:
-        arguments = rng.choice(_CONTRADICTIONS).format(place.recording).split()
-        return case(f"contradiction: {' '.join(arguments[-3:])}", arguments, [USAGE], seconds=60)
-    return (_sweep if way < 0.6 else _method)(rng, place)
+    """Sweeps of a recording, or specs of methods."""
+    return rng.choice([_sweep, _method])(rng, place)
 
 
 def _sweep(rng: Random, place: Place) -> Case:

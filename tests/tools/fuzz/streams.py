@@ -6,7 +6,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 from random import Random
-from threading import Lock
 
 import ngtcli
 from ngtcli.measure.prompts import EXAMPLES
@@ -26,8 +25,6 @@ from tests.tools.fuzz.case import (
     case,
 )
 from tests.tools.fuzz.odd import control_soup
-from tests.tools.fuzz.run import run
-from tests.tools.fuzz.world import damage_cache
 
 
 def kills(rng: Random, place: Place) -> Case:
@@ -118,8 +115,8 @@ def streams(rng: Random, place: Place) -> Case:
 
 
 def starts(rng: Random, place: Place) -> Case:
-    """New processes: Ctrl-C while they start, no place to write, a damaged compile cache."""
-    return rng.choice([_early, _early, _compiled, _compiled, _read_only])(rng, place)
+    """New processes: Ctrl-C while they start, no place to write."""
+    return rng.choice([_early, _early, _read_only])(rng, place)
 
 
 def _early(rng: Random, place: Place) -> Case:
@@ -128,24 +125,6 @@ def _early(rng: Random, place: Place) -> Case:
     arguments = rng.choice([ASKED["summary"], ("--help",), ("presets", "list"), ("env",)])
     codes = [ANSWERED, INTERRUPTED]
     return case(f"{what} of a start", arguments, codes, stops=stops, real=True, seconds=90)
-
-
-_compiling = Lock()
-
-
-def _compiled(rng: Random, place: Place) -> Case:
-    """Damaged files of compiled functions: compiled again, the same answer."""
-    kept = place.shared / "compiled"  # of an undamaged new process, made once for all cases
-    with _compiling:
-        if not kept.is_dir():
-            run(Command(ASKED["summary"], [0], real=True, environ={"NGT_HOME": str(kept)},
-                        seconds=300), place)  # fmt: skip
-    shutil.copytree(kept / "cache", place.home / "cache", dirs_exist_ok=True)
-    files = sorted((place.home / "cache").rglob("*.nb[ic]"))
-    chosen = rng.sample(files, k=min(len(files), rng.choice([1, 20])))
-    made = [damage_cache(rng, path, files) for path in chosen]
-    return case(f"compiled functions: {'; '.join(made[:3])}", ASKED["summary"], [ANSWERED],
-                text=place.texts["summary"], real=True, seconds=240)  # fmt: skip
 
 
 def _read_only(rng: Random, place: Place) -> Case:

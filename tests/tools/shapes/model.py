@@ -6,7 +6,6 @@ takes other experts. What such a model says means nothing: a recording decides t
 """
 
 import json
-import os
 import time
 from collections.abc import Callable
 from copy import deepcopy
@@ -25,9 +24,8 @@ from ngtcli.config import Settings
 from ngtcli.decode.load import prepared
 from ngtcli.decode.memory_needs import SPARE, cache_numbers
 from ngtcli.decode.model import TargetModel
-from ngtcli.errors import InputError, ModelError, UsageError, nearest, reason_of, shortened
+from ngtcli.errors import ModelError
 from ngtcli.model_files.quantized import name_of
-from ngtcli.system.files import read_bounded
 from ngtcli.system.machine import free_memory, pick_device
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights.convert import Conversion, quantized_bytes
@@ -38,8 +36,6 @@ SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
 _GB = 1e9
 SHAPES = Path(__file__).parent
-_MOST = 1 << 20  # bytes of a configuration; the largest known have 20,000
-_HINT = "Give a config.json of a transformers model."
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,27 +52,11 @@ def shape_names() -> list[str]:
 
 
 def find_shape(name: str) -> Shape:
-    """The shape of that name, or the one in a file, or in the config.json of a folder.
-
-    Raises UsageError for an unknown name, InputError for a file that is no configuration.
-    """
-    path = SHAPES / f"{name}.json"
-    if name not in shape_names():
-        path = Path(os.path.expanduser(name))
-        if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
-            path = path / "config.json"
-        if not os.path.exists(path):
-            hint = f"{nearest(name.lower(), shape_names())} A config.json will do, too."
-            raise UsageError(f"no shape {shortened(name)!r}", hint)
-    try:
-        values = json.loads(read_bounded(path, _MOST))
-    except OSError as error:
-        raise InputError(f"{path}: {reason_of(error)}", _HINT) from None
-    except (ValueError, RecursionError):
-        raise InputError(f"{path}: not JSON", _HINT) from None
-    if not isinstance(values, dict) or not isinstance(values.get("model_type"), str):
-        raise InputError(f"{path}: no configuration: it names no model_type", _HINT)
-    return Shape(path.parent.name if path.name == "config.json" else path.stem, values)
+    """The shape of that name, or the one in a file, or in the config.json of a folder."""
+    path = SHAPES / f"{name}.json" if name in shape_names() else Path(name)
+    path = path / "config.json" if path.is_dir() else path
+    own = path.parent.name if path.name == "config.json" else path.stem
+    return Shape(own, json.loads(path.read_text(encoding="utf-8")))
 
 
 class _NoText:
@@ -131,33 +111,17 @@ class Plan:
 def plan(shape: Shape, settings: Settings) -> Plan:
     """The plan of a model, with the settings' device and dtype.
 
-    "auto" is float32 on a CPU and the configuration's dtype, or else bfloat16, elsewhere. Raises
-    InputError for a configuration that `transformers` cannot make a decoder of.
+    "auto" is float32 on a CPU and the configuration's dtype, or else bfloat16, elsewhere.
     """
     logging.set_verbosity_error()
     device = pick_device(settings.device)
     values = {k: v for k, v in shape.values.items() if k not in ("model_type", "auto_map")}
-    try:
-        config = AutoConfig.for_model(shape.values["model_type"], **values)
-        own = torch.float32 if device == "cpu" else config.dtype or torch.bfloat16
-        dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
-        kernel = int8_kernel(device) if settings.quantize == "int8" else None
-        packed = device == "cpu" and settings.packed
-        made = Plan(shape, config, device, Form(dtype, packed, 8 if kernel else 0, kernel))
-        made.empty.config.get_text_config()
-    except ModelError:
-        raise
-    except Exception as error:  # configurations can be wrong in any way
-        raise InputError(
-            f"{shape.name}: transformers makes no model of this configuration ({_line(error)})",
-            "Give the config.json of a causal language model, unchanged.",
-        ) from None
-    return made
-
-
-def _line(error: Exception) -> str:
-    words = str(error).split() or [type(error).__name__]
-    return " ".join(words)[:160]
+    config = AutoConfig.for_model(shape.values["model_type"], **values)
+    own = torch.float32 if device == "cpu" else config.dtype or torch.bfloat16
+    dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
+    kernel = int8_kernel(device) if settings.quantize == "int8" else None
+    packed = device == "cpu" and settings.packed
+    return Plan(shape, config, device, Form(dtype, packed, 8 if kernel else 0, kernel))
 
 
 def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:

@@ -27,7 +27,7 @@ from ngtcli.measure.live import decoded, machine
 from ngtcli.measure.records import Answering, Generation, Notify, raced
 from ngtcli.measure.replay import Replay, chosen_traces, context_of
 from ngtcli.measure.results import Invocation, Machine
-from ngtcli.measure.summary import Group, Row, column, json_rows, summarized
+from ngtcli.measure.summary import ROWS, Group, Row, column, json_rows, summarized
 from ngtcli.measure.traces import Trace, TraceSet
 from ngtcli.session.memory import PassCosts
 from ngtcli.system.json_form import json_key, json_property, to_json
@@ -79,6 +79,9 @@ class ShapeRow(Row):
     draft_ms: float | None = column(lambda g: _draft_ms(g))
 
 
+ROWS[SHAPE] = ShapeRow
+
+
 def _draft_ms(group: Group) -> float | None:
     """Milliseconds of a pass that are spent drafting; None where that cannot be told."""
     drafts = [g.split_s["draft"] for g in group.last if g.split_s is not None]
@@ -112,7 +115,7 @@ class ShapeResult:
     cost_s: Mapping[int, Mapping[int, float]]
     passes: Mapping[str, Any]
     notes: Sequence[str]
-    rows: Sequence[ShapeRow] = json_rows(SHAPE, ShapeRow)
+    rows: Sequence[ShapeRow] = json_rows(SHAPE)
     refused: Sequence[Refusal]
     invocation: Invocation = field(default_factory=Invocation, metadata=json_key(flat=True))
 
@@ -223,7 +226,7 @@ def replay_with_passes(
         },
         passes=to_json(model.passes.report()),
         notes=notes,
-        rows=summarized(SHAPE, made, [trace.task for trace in traces.traces], rows=ShapeRow),
+        rows=summarized(SHAPE, made, [trace.task for trace in traces.traces]),
         refused=made.refused,
     )
 
