@@ -92,7 +92,7 @@ def _one_product(parts: Sequence[Any]) -> nn.Linear:
 
 @torch.no_grad()
 def use_few_kernels(hf: Any) -> None:
-    """Replace parts of a model on one GPU, where that gives the same numbers."""
+    """Replace norms, attentions and perceptrons on one GPU, where that gives the same numbers."""
     if hf.device.type != "cpu" and not places_of(hf):
         _replace_in(hf)
 
@@ -118,10 +118,8 @@ def _joined(own: Any) -> nn.Module | None:
         return None
     weight, source = parts[0].weight, torch.Generator().manual_seed(0)
     hidden = torch.randn(1, 4, weight.shape[1], generator=source).to(weight)
-    more: dict[str, Any] = {}
-    if attends:
-        turns = torch.randn(2, 1, 4, own.head_dim, generator=source).to(weight)
-        more = {"position_embeddings": turns, "attention_mask": None}
+    turns = torch.randn(2, 1, 4, getattr(own, "head_dim", 0), generator=source).to(weight)
+    more = {"position_embeddings": turns, "attention_mask": None} if attends else {}
     made = JoinedAttention(own) if attends else JoinedPerceptron(own)
     found, true = (one(hidden, **more)[0] for one in (made, own))
     return made if same_scores([found], [true], weight.dtype == torch.float32) else None

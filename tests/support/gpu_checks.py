@@ -46,7 +46,6 @@ from tests.tools import pretended
 
 SAMPLED = Settings(temperature=0.9, seed=3)
 PENALISED = Settings(repetition_penalty=1.3, frequency_penalty=0.2)
-
 on_cpu = _disable_current_modes()  # what it decorates is not watched, which takes longer
 
 
