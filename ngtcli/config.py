@@ -162,12 +162,11 @@ class Setting:
 
         It has the right type.
         """
-        what = f"{where}{self.name} is {shown(value)}"
-        if self.choices and value not in self.choices:
-            raise SettingError(self.name, what, self._hint)
+        hint = self._hint if self.choices and value not in self.choices else ""
         if self.kind in (int, float) and not self.within[0] <= value <= self.within[1]:
-            bounds = " to ".join(map(plain_number, self.within))
-            raise SettingError(self.name, what, f"Give a value from {bounds}.")
+            hint = f"Give a value from {' to '.join(map(plain_number, self.within))}."
+        if hint:
+            raise SettingError(self.name, f"{where}{self.name} is {shown(value)}", hint)
 
     def typed(self, value: Any, where: object) -> Any:
         """`value` in the setting's type; ints pass for floats, a string for a list of one.

@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
+from ngtcli.serve import places
 from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
@@ -80,10 +81,14 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         subprocess.run([sys.executable, "-c", COMPILE], check=True)
 
 
+_CODE = [*places._code()]  # takes 3 ms, twice a command
+
+
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What ships and is the same for all tests is read once in a process."""
     monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parsed_once)
+    monkeypatch.setattr(places, "_code", lambda: _CODE)
     with tokenizer_lent():
         yield
 
@@ -170,9 +175,8 @@ def browser() -> Iterator[Browser]:
 FIRST = [
     f"test_{name}.py"
     for name in (
-        "second_run exactness schema killed process bench hub parsers auto cli"
-        " splitting backgrounds exact quantized_weights grammar pretended"
-        " resident heads compiled memory_needs batch_decoding gguf families lossless help"
+        "second_run exactness schema process bench hub parsers cli ocr front thinking chat"
+        " served extract exact grammar pretended repetition stored machine resident help"
     ).split()
 ]
 
@@ -182,7 +186,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     items.sort(key=lambda item: item.path.name not in FIRST)
     searches = defaultdict[Any, list[pytest.Item]](list)
     for item in items:
-        if item.get_closest_marker("search"):
+        if item.get_closest_marker("search") or item.get_closest_marker("numeric"):
             searches[item.path, item.originalname].append(item)  # type: ignore[attr-defined]
     left = {one for cases in searches.values() for one in {*cases} - {*share(cases)}}
     config.hook.pytest_deselected(items=[*left])
@@ -198,7 +202,7 @@ def _try_fewer(test: Any) -> None:
     test._hypothesis_internal_use_settings = settings(own, max_examples=most)
 
 
-GROWTH = 100_000_000  # bytes after which what tests leave is collected; guess
+GROWTH = 250_000_000  # bytes after which what tests leave is collected; guess
 _after = {"collection": 0, "whole collection": 0}  # bytes in memory after the last one of each
 
 

@@ -46,12 +46,13 @@ from ngtcli.trie.background import (
 )  # fmt: skip
 from ngtcli.trie.background_search import BackgroundArrays, find_row
 from ngtcli.trie.files import BACKGROUNDS, list_files
-from tests.support import hostile_background
 from tests.support.counted import count_of
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import HARBOUR, examples, ngt
+from tests.support.kept import made_once
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
 from tests.support.tokenizers_of_kinds import KINDS, backend
+from tests.tools import hostile_background
 
 # --- counts of texts ---
 
@@ -127,11 +128,11 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
     script = Path(hostile_background.__file__)
     ran = subprocess.run(
-        [sys.executable, str(script), "1", "80"],
+        [sys.executable, str(script), "1", str(count := examples(80))],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         stdout=subprocess.PIPE, text=True, check=True, timeout=60,
     )  # fmt: skip
-    assert int(ran.stdout) > 3000
+    assert int(ran.stdout) > 37 * count
 
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
@@ -328,8 +329,6 @@ def test_what_ships_is_made_once_and_stored_complete(
 
 
 def test_what_ships_takes_less_than_60_mb_of_memory() -> None:
-    from tests.support.kept import made_once
-
     arrays = made_once("english", load_tokenizer("builtin")).arrays.values()
     assert 1_000_000 < sum(array.nbytes for array in arrays) < 60_000_000
 
@@ -466,7 +465,7 @@ def test_a_background_of_nothing_drafts_what_none_does() -> None:
 
 @pytest.fixture(scope="module")
 def english() -> BackgroundCounts:
-    return making.make_shipped("english", load_tokenizer("builtin"))
+    return made_once("english", load_tokenizer("builtin"))
 
 
 def test_english_gains_by_it(english: BackgroundCounts) -> None:

@@ -1,8 +1,6 @@
 """`ngt bench` as a shell runs it: results, files, replay, errors, interruption."""
 
 import json
-import signal
-import subprocess
 from pathlib import Path
 
 import pytest
@@ -11,7 +9,7 @@ from jsonschema import Draft202012Validator, ValidationError
 from ngtcli.cli.schema import build
 from ngtcli.measure.traces import TraceWriter, read_traces
 from tests.support import warm
-from tests.support.helpers import END, HARBOUR, NGT, ngt, wait_until_loading
+from tests.support.helpers import END, HARBOUR, ngt
 
 
 def test_a_live_run_prints_one_object_and_writes_a_page(tmp_path: Path) -> None:
@@ -77,16 +75,6 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     body = json.loads(done.stdout)
     assert body["interrupted"] and body["questions"] == 1 and len(body["rows"]) == 2
     assert b"interrupted" in done.stderr and b"Traceback" not in done.stderr
-
-
-def test_ctrl_c_while_loading_measures_nothing_and_is_quiet() -> None:
-    with subprocess.Popen(
-        [*NGT, "bench"], stdout=subprocess.PIPE, stderr=subprocess.PIPE, stdin=subprocess.DEVNULL
-    ) as process:
-        wait_until_loading(process)
-        process.send_signal(signal.SIGINT)
-        out, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and out == b"" and b"Traceback" not in errors
 
 
 def record(folder: Path) -> Path:

@@ -20,6 +20,7 @@ from ngtcli.draft.tree import ROOT, DraftTree, chain
 from tests.support.families import VOCABULARY, build, chained, family, prompts, target
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
+pytestmark = pytest.mark.search
 NAMES = ["lfm2", "llama4_text", "bloom", "mamba2", "qwen3_next", "falcon_h1", "rwkv"]
 
 

@@ -285,23 +285,6 @@ def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> No
     assert sent("-m", model, "--set", "template_arg=mood=a\udcff").endswith("a?<|assistant|>\n")
 
 
-def test_every_command_that_makes_prompts_takes_a_system_text(model: str, tmp_path: Path) -> None:
-    """By the error of a template that refuses it, which is told before any document is read."""
-    path = Path(model) / "chat_template.jinja"
-    path.write_text("{{ raise_exception('None here') if messages[1:] }}" + TURNS + ANSWER)
-    lines = tmp_path / "in.jsonl"
-    lines.write_text('{"context": "The tide."}\n')
-    for command in (
-        ["summarize", HARBOUR], ["summarize", HARBOUR, "-o", f"{tmp_path}/out/"],
-        ["ask", "When?", "-d", HARBOUR], ["batch", str(lines), "-o", str(tmp_path / "out.jsonl")],
-        ["check", HARBOUR], ["bench", HARBOUR, "--methods", "auto,none"],
-        ["tune", HARBOUR, "--sweep", "num_draft=4,8"],
-    ):  # fmt: skip
-        done = ngt(*command, "-m", model, "--system", "Be brief.")
-        assert done.returncode == 4 and b"fails: None here" in done.stderr, (command, done.stderr)
-        assert b"without --system" in done.stderr
-
-
 def test_a_line_of_a_batch_may_have_its_own(model: str, tmp_path: Path) -> None:
     own = [{"system": "Be brief."}, {}, {"template_arg": ["mood=glad"]}, {"system": "@in.jsonl"},
            {"chat_template": "none"}, {"template_arg": "mood"}]  # fmt: skip

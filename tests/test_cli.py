@@ -17,16 +17,8 @@ from ngtcli.draft.tree import DraftTree, verify
 from ngtcli.draft.tree import Path as VerifiedPath
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
-from tests.support import warm
 from tests.support.helpers import HARBOUR, NGT, changed, in_terminal, ngt, wait_until_loading
 from tests.support.warm import Warm
-
-
-def test_text_goes_to_stdout_and_nothing_to_stderr() -> None:
-    done = warm.run("summarize", HARBOUR, "--max-tokens", "40")
-    assert done.returncode == 0 and done.stderr == b""
-    text = done.stdout.decode()
-    assert text.strip() and text.endswith("\n") and "\x1b" not in text
 
 
 def test_standard_input_that_does_not_block_is_waited_for(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -269,38 +261,31 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
     assert bad and all(r["margin"] is not None for r in bad) and b"differ" in done.stderr
 
 
-@pytest.mark.parametrize(
-    ("wrong", "words", "code"),
-    [
-        (["-m", "./no-model"], "no such folder", 4), (["-m", "MODEL"], "chat template fails", 4),
-        (["--method", "auto:typo=1"], "typo", 2), (["--set", "background=x"], "no background", 2),
-        (["--device", "mps"], "no mps device here", 4),
-    ],
-)  # fmt: skip
-def test_a_wrong_model_template_or_setting_is_told_before_any_document_is_opened(
-    tmp_path: Path, wrong: list[str], words: str, code: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def opened(*_: object, **__: object) -> None:
-        raise AssertionError("a document was looked at")
+WRONG = [
+    ("-m nobody/nothing", 4, "nobody/nothing"), ("-m ./no-model", 4, "no such folder"),
+    ("--device mps", 4, "no mps device here"), ("-m model --system Brief.", 4, "fails: None here"),
+    ("--set background=x", 2, "no background"), ("--method auto:typo=1", 2, "typo"),
+]  # fmt: skip
+COMMANDS = {  # and how many of these each may be given
+    "summarize nowhere.txt": 6, "summarize nowhere.txt -o out/": 6, "ask -d nowhere.txt Who?": 6,
+    "check nowhere.txt": 6, "batch in.jsonl": 6, "bench nowhere.txt --methods auto,none": 5,
+    "tune nowhere.txt --sweep n=8,9": 4, "summarize nowhere.txt --dry-run": 2,
+    "bench quality nowhere.txt --dtype bfloat16": 2, "trie build nowhere.txt": 2,
+    "trie show nowhere.txt": 2, "docs list nowhere.txt": 2, "docs show nowhere.txt": 2,
+}  # fmt: skip
 
-    monkeypatch.setattr("ngtcli.documents.load.find", opened)
-    monkeypatch.setattr("ngtcli.cli.batch.scan", opened)
-    text, model = tmp_path / "a.txt", tmp_path / "model"
-    text.write_text("The tide came in at noon.")
-    model.mkdir()
+
+@pytest.mark.parametrize("command", COMMANDS)
+def test_a_wrong_model_text_or_setting_is_told_before_any_document_is_read(
+    command: str, tmp_path: Path
+) -> None:
+    (tmp_path / "in.jsonl").write_text('{"paths": ["nowhere.txt"]}\n')
+    (tmp_path / "model").mkdir()
     for path in BUILTIN_PATH.iterdir():
-        (model / path.name).symlink_to(path)
-    (model / "chat_template.jinja").unlink()
-    (model / "chat_template.jinja").write_text("{% for m in messages %}{{ m.content }")
-    wrong = [str(model) if word == "MODEL" else word for word in wrong]
-    commands = [
-        ["summarize", str(text)], ["summarize", str(text), "-o", f"{tmp_path}/out/"],
-        ["ask", "When?", "-d", str(text)], ["batch", str(text), "-o", str(tmp_path / "out.jsonl")],
-        ["check", str(text)], ["tune", str(text), "--sweep", "num_draft=4,8"],
-    ]  # fmt: skip
-    if "--method" not in wrong:
-        commands.append(["bench", str(text), "--methods", "auto,none"])
-    for command in commands:
-        done = ngt(*command, *wrong)
-        assert done.returncode == code and words in done.stderr.decode(), (command, done.stderr)
-    assert ngt("summarize", str(text), "-m", str(model), "--dry-run").returncode == 4
+        (tmp_path / "model" / path.name).symlink_to(path)
+    (template := tmp_path / "model" / "chat_template.jinja").unlink()
+    refuses = "{{ raise_exception('None here') if messages[1:] }}"
+    template.write_text(refuses + "{{ messages[0].content }}")
+    for wrong, code, words in WRONG[: COMMANDS[command]]:
+        done = ngt(*command.split(), *wrong.split(), cwd=tmp_path)
+        assert done.returncode == code and words in done.stderr.decode(), (wrong, done.stderr)

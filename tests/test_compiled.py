@@ -81,6 +81,7 @@ def test_what_is_damaged_is_compiled_again(filled: Path) -> None:
     assert run(filled) == "[] ''"
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("trouble", ["a file in its place", "open to others", "another user's"])
 def test_a_store_that_others_may_have_written_to_is_not_used(trouble: str, tmp_path: Path) -> None:
     if trouble == "a file in its place":

@@ -44,6 +44,7 @@ def fitted(whole: Task, **more: Any) -> Prompt:
     return prompt_for(whole, for_task("chat", Settings(**more), preset()), lambda _: None)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("documents", [TIDE, []])
 @pytest.mark.parametrize("system", ["", "Be brief."])

@@ -23,7 +23,7 @@ from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from ngtcli.tokens.tokenizer import Tokenizer
-from tests.support.helpers import FakeBackend
+from tests.support.helpers import FakeBackend, share
 from tests.support.rounding import SAMPLINGS, Guessing, rounded, run
 from tests.support.tiny_models import make_drafter, make_hf, pack_layers
 
@@ -260,7 +260,7 @@ KINDS = [
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.sampled_from(KINDS), st.integers(0, 2**32), st.integers(1, 60),
+    st.sampled_from(share(KINDS)), st.integers(0, 2**32), st.integers(1, 60),
     st.sampled_from([3, 8, 20, 32]), SAMPLINGS,
 )  # fmt: skip
 def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(

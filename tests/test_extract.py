@@ -367,6 +367,7 @@ def test_rows_are_valid_whatever_the_text_says(tmp_path: Path, how: tuple[str, .
                 assert " ".join(text[place["start"] : place["end"]].split()) == place["quote"], name
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("rows", [1, 3])
 def test_a_run_that_is_killed_goes_on_to_the_same_table(tmp_path: Path, rows: int) -> None:
     texts = fill(

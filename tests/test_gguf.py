@@ -12,8 +12,7 @@ import pytest
 import torch
 import transformers
 
-from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.decode.load import Wanted, load_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files import gguf as gguf_module
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
@@ -25,7 +24,6 @@ from ngtcli.weights.checkpoints import read_checkpoint
 from ngtcli.weights.load_quantized import load_quantized
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.tiny_models import decode, generate, make_drafter
 from tests.support.tokenizers_of_kinds import backend
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
@@ -92,6 +90,7 @@ def scores(hf: Any) -> torch.Tensor:
     return out
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", ARCHITECTURES)
 def test_the_scores_are_those_of_the_values_in_the_file(
@@ -177,6 +176,7 @@ def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
         find(str(tmp_path / "b.gguf"))
 
 
+@pytest.mark.search
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
 def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
@@ -195,17 +195,6 @@ def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     monkeypatch.setattr("ngtcli.weights.checkpoints.gguf_weights", None)  # nothing is read again
     again, _ = load_quantized(folder, INT8, progress=told.append)
     assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
-
-
-def test_a_model_says_what_it_is_and_gives_the_tokens_of_generate(tmp_path: Path) -> None:
-    true, told = written(tmp_path / "a.gguf", tiny("llama")), list[str]()
-    model = load_model(Wanted(str(tmp_path / "a.gguf"), "cpu", "float32"), Tell(told.append))
-    assert not model.plain_reason
-    line = f"{tmp_path / 'a.gguf'} is a GGUF file with weights in Q8_0, dequantised to bfloat16; "
-    assert told == [f"{line}computed in float32"]
-    prompt = [5, 6, 7, 8, 9] * 6
-    run = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=20)
-    assert run.output == generate(true, prompt, 20)[: len(run.output)]
 
 
 def test_the_tokenizer_is_that_of_the_file_without_reading_it_again(
@@ -295,12 +284,14 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     path = tmp_path / "builtin.gguf"
     weights = {n: p.detach().numpy() for n, p in hf.named_parameters()}
-    write(path, hf.config, stored(hf.config, weights, "F16"), load_tokenizer("builtin").backend)
+    write(path, hf.config, stored(hf.config, weights, "Q8_0"), load_tokenizer("builtin").backend)
     dry = ngt("summarize", "-m", str(path), "--dry-run", HARBOUR)
     assert dry.returncode == 0, dry.stderr
-    done = ngt("summarize", "-m", str(path), "--dtype", "float32", "--max-tokens", "8", HARBOUR)
+    own = ("-m", str(path), "--dtype", "float32", "--set", "calibrate=no", "--method", "trie")
+    done = ngt("summarize", *own, "--max-tokens", "8", HARBOUR)
     assert done.returncode == 0, done.stderr
     assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
+    how = "dequantised to bfloat16"
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
-    assert lines == [f"ngt: {path} is a GGUF file with weights in F16; computed in float32"]
+    assert lines == [f"ngt: {path} is a GGUF file with weights in Q8_0, {how}; computed in float32"]
     assert [*(home("cache") / "stand-ins").iterdir()]

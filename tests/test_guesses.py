@@ -9,19 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.config import Settings
-from ngtcli.decode.loop import Run
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.auto.escapes import SHAPE
 from ngtcli.draft.auto.guesses import Guesses, HeadUse
-from ngtcli.draft.drafter import Context, DraftSettings, PassRows
+from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.guesses import Guessed
-from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
-from tests.support.tiny_models import KnownHeads, make_drafter, make_target
+from tests.support.tiny_models import KnownHeads, make_drafter
 
 Guess = dict[int, float]
 _HEADS = SHAPE[0]  # their first row, behind those of copies
@@ -187,19 +184,6 @@ def test_without_known_costs_a_head_is_always_asked() -> None:
     for _ in range(50):
         assert use.wants(0.0)
         use.learn(1.0, 0.0)
-
-
-@pytest.mark.parametrize("rows", [None, PassRows.fixed(9)])
-@pytest.mark.parametrize("kinds", [["medusa"], ["eagle3", "medusa"]])
-def test_heads_change_no_token(kinds: list[str], rows: PassRows | None) -> None:
-    model = make_target("llama")
-    prompt, sampling = [5, 6, 7, 8, 9], Settings()
-    plain = Run(model, Auto(), Context(prompt), sampling, Limits(30, 0)).finish().output
-    heads = KnownHeads([[*prompt, *plain[:20]]], kinds)
-    drafter = Auto(DraftSettings(heads=heads))
-    run = Run(model, drafter, Context(prompt, rows=rows), sampling, Limits(30, 8)).finish()
-    assert run.output == plain
-    assert run.statistics.mean_acceptance_length > 1.4
 
 
 class Deep(Seeded):

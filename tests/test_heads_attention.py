@@ -360,6 +360,7 @@ def mtp_truth(model: Any, states: Tensor, ids: Sequence[int], path: Sequence[int
     return model.shared_head(out[-1]).softmax(-1).double().numpy()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(("family", "layers"), [("deepseek", 3), ("glm", 1)])
 def test_mtp_layers_guess_what_they_give_over_whole_texts(
     tmp_path: Path, family: str, layers: int

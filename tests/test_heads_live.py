@@ -29,6 +29,7 @@ from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, sav
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
+pytestmark = pytest.mark.search
 SAMPLED = Settings(temperature=0.8, seed=5)
 CPU = torch.device("cpu")
 DEPTH = 3

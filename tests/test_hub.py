@@ -19,7 +19,7 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH, fetch, find, pull
 from ngtcli.model_files.hub import ask, be_quiet, split_id
 from ngtcli.system.progress import ByteBar
-from tests.support.helpers import HARBOUR, NGT, ngt
+from tests.support.helpers import HARBOUR, NGT
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
 
 CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
@@ -151,6 +151,7 @@ def test_a_download_goes_on_after_ctrl_c(hub: Hub, files: dict[str, bytes], tmp_
     assert [f for m, n, f in hub.log if (m, n) == ("GET", WEIGHTS)] == [CHUNK]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("more", [0, 5000])
 def test_a_file_that_is_not_the_hub_s_is_not_kept(
     hub: Hub, files: dict[str, bytes], tmp_path: Path, more: int
@@ -274,24 +275,6 @@ def test_what_the_hub_cannot_give_is_told(own_hub: Hub, monkeypatch: pytest.Monk
     check("some/other", "cannot be reached (ConnectError, http://127", "Give a folder")
 
 
-COMMANDS = (
-    "summarize nowhere.txt", "ask -d nowhere.txt Who?", "check nowhere.txt", "bench nowhere.txt",
-    "batch in.jsonl", "tune nowhere.txt --sweep n=8,9", "trie build nowhere.txt",
-    "trie show nowhere.txt", "docs list nowhere.txt", "docs show nowhere.txt",
-    "summarize nowhere.txt --dry-run", "bench quality nowhere.txt --dtype bfloat16",
-)  # fmt: skip
-
-
-@pytest.mark.parametrize("command", COMMANDS)
-def test_every_command_tells_a_wrong_model_before_it_reads_documents(
-    command: str, tmp_path: Path
-) -> None:
-    (tmp_path / "in.jsonl").write_text('{"paths": ["nowhere.txt"]}\n')
-    for name in ("nobody/nothing", "./nowhere"):
-        done = ngt(*command.split(), "-m", name, cwd=tmp_path)
-        assert done.returncode == 4 and name.encode() in done.stderr, done.stderr
-
-
 def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.model_files.hub.ask", lambda name: pytest.fail(name))
     for name in ("a/b/c", "a--b", "a..b/c", "-a/b", "a/b.", "a/b.git", "Mödell", "a b", "x" * 97,
@@ -319,6 +302,7 @@ def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> 
     assert hub.run(tmp_path, "models", "rm", "builtin", "--yes").returncode == 2
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("lost", ["snapshots", "snapshots/*", "blobs/*"])
 def test_what_a_killed_run_left_of_a_model_is_listed_and_removed(
     hub: Hub, tmp_path: Path, folder: Path, lost: str

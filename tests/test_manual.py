@@ -65,6 +65,7 @@ def test_an_example_is_a_command_that_ngt_takes(words: list[str]) -> None:
     load(words[0]).make_context(words[0], words[1:], resilient_parsing=False)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     "words",
     [

@@ -354,6 +354,7 @@ def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> Non
 # --- contestants that run a model ---
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("method", "fresh"), [("trtllm", False), ("auto:trust=50", False), ("auto:trust=50", True)]
 )

@@ -95,7 +95,7 @@ def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     hf = make_hf("llama", max_position_embeddings=32768)
     folder, last = config_alone(tmp_path, hf), dict[str, int]()
     least = 4 * sum(one.numel() for one in hf.parameters())
-    for free in [*range(0, 40 * least, 3 * least // 2), GB]:
+    for free in [*range(0, 40 * least, 4 * least), GB]:
         has(monkeypatch, free)
         for name, need in by_form(needs_of(folder, "cpu")).items():
             assert need.tokens is not None and need.cache_bytes is not None

@@ -133,9 +133,12 @@ def test_standard_input_is_not_written_over(
             read_documents(["-"], stream, Settings(), Notes(), [tmp_path / "a.txt"])
 
 
+FEW = "--max-tokens", "3", "--method", "none"
+
+
 @pytest.mark.parametrize("flag", ["-o", "--html"])
 def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_path: Path) -> None:
-    out, asked = tmp_path / "out.html", ("summarize", HARBOUR, flag, "out.html")
+    out, asked = tmp_path / "out.html", ("summarize", HARBOUR, *FEW, flag, "out.html")
 
     def run(*more: str) -> tuple[int, str]:
         done = ngt(*asked, *more, cwd=tmp_path)
@@ -154,7 +157,7 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
     out.write_bytes(first)
     assert run() == (0, "")
     (tmp_path / "copy.html").write_bytes(first)
-    assert ngt("summarize", HARBOUR, flag, "copy.html", cwd=tmp_path).returncode == 2
+    assert ngt("summarize", HARBOUR, *FEW, flag, "copy.html", cwd=tmp_path).returncode == 2
     assert ngt("cache", "clear", "written").returncode == 0
     assert run() == (2, refused)
     out.write_text("")  # as mktemp makes it

@@ -61,13 +61,12 @@ def test_tables_are_kept_whole_up_to_a_size_and_then_cut_between_rows() -> None:
 
 def test_a_heading_begins_a_passage_and_names_it() -> None:
     text = "Tides\n\nHigh at noon, low at six.\n\nShips\n\nThree came in at dawn."
-    at = text.index("Ships")
-    sections = Section(0, 1, "Tides"), Section(at, 2, "Ships")
+    sections = Section(0, 1, "Tides"), Section(at := text.index("Ships"), 2, "Ships")
     document = Document("a", text, About(sections=sections))
     found = passages(document, Cutting(20))
     assert [p.start for p in found] == [0, at]
-    marked = Document("a", "", document.about)  # of whose text nothing is looked at
-    assert tuple(place(marked, p.start) for p in found) == sections
+    no_text = Document("a", "", document.about)
+    assert tuple(place(no_text, p.start) for p in found) == sections
 
 
 def test_headings_of_markdown_count(tmp_path: Path) -> None:

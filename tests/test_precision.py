@@ -96,6 +96,7 @@ def alone(folder: str, dtype: torch.dtype, text: str) -> list[tuple[float, Any]]
     return out
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     "folder", [str(BUILTIN_PATH), pytest.param(str(STORIES), marks=needs_stories)]
 )

@@ -114,6 +114,7 @@ def ended(resident: Resident, question: Question) -> Ended:
     return last
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("changes", [{}, {"temperature": 0.8, "seed": 3, "exact": "on"}])
 def test_the_tokens_are_the_same_and_the_counts_add_up(
     resident: Resident, changes: dict[str, Any]

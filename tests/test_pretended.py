@@ -23,6 +23,7 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return pretended.library()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     "name",
     [
@@ -46,6 +47,7 @@ def test_check(name: str) -> None:
     assert done.returncode == 0, done.stderr.decode()
 
 
+@pytest.mark.search
 @pytest.mark.parametrize(
     ("device", "options"),
     [

@@ -52,6 +52,7 @@ def test_what_nearly_repeats_or_comes_once_is_left_alone() -> None:
         assert not any(watch.push(token) for token in [1, 2, 3] * 400)
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("method", ["none", "trie", "prompt-lookup"])
 def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
     model = make_target("llama")
@@ -75,10 +76,11 @@ def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
 def test_texts_that_share_passes_end_where_they_do_alone() -> None:
     model, texts = target("llama"), prompts(5, seed=3)
     limits = Limits(180, 8, max_repeats=6)
+    none = make_drafter("none")
+    alone = [Run(model, none, Context(ids), LOOPING, limits).finish() for ids in texts]
     for drafts in (own("trie"), joint()):
         found = together(model, texts, drafts, 3, LOOPING, lambda i: limits)
-        for member, ids in zip(found, texts, strict=True):
-            run = Run(model, make_drafter("none"), Context(ids), LOOPING, limits).finish()
+        for member, run in zip(found, alone, strict=True):
             assert member.text.output == run.output
             assert member.text.finish_reason == run.finish_reason
     assert "repetition" in {member.text.finish_reason for member in found}

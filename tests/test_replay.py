@@ -32,6 +32,7 @@ SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"
 PROMPTS = [[5, 6, 7, 5, 6, 8, 5, 6], [9, 9, 9, 9], list(range(10, 60)) * 2, [40, 41, 40, 41, 40]]
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("method", ["none", "trie", "trie:learn_output=true"])
 @pytest.mark.parametrize("num_draft", [1, 8, 64])
 def test_a_replay_counts_what_the_live_run_counted(
@@ -158,6 +159,7 @@ def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: P
     assert caught.value.hint == "Did you mean even?"
 
 
+@pytest.mark.search
 @pytest.mark.skipif(not SPEC_BENCH.is_dir(), reason="the Spec-Bench recording is not here")
 @pytest.mark.parametrize(
     ("method", "task", "length"), [("trie", "rag", 1.77), ("trie:learn_output=true", "rag", 2.05)]

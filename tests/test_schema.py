@@ -30,9 +30,14 @@ def printed(*arguments: str, code: int = 0) -> Any:
     return json.loads(done.stdout)
 
 
+@cache
+def described(command: str) -> Draft202012Validator:
+    return Draft202012Validator(build(command))
+
+
 def check(output: Any, command: str) -> None:
     for name in (command, ""):
-        Draft202012Validator(build(name)).validate(output)
+        described(name).validate(output)
 
 
 @cache
@@ -77,7 +82,7 @@ def test_truncated_answers_and_dry_runs_are_as_described(tmp_path: Path) -> None
 
 def test_a_key_that_is_not_described_is_refused_anywhere() -> None:
     """Otherwise output and schema could drift apart unseen."""
-    validator = Draft202012Validator(build("summarize"))
+    validator = described("summarize")
     whole = answers()[1]
     for place in ((), ("settings",), ("statistics",), ("trie",), ("documents", 0), ("tokens", 0)):
         body = deepcopy(whole)
@@ -117,8 +122,8 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
     every = dict(pair for name in COMMANDS for pair in below(load(name), name))
     with_json = {w for w, c in every.items() if any("--json" in p.opts for p in c.params)}
     assert {"env", "trie show", "cache clear"} < with_json
-    described = {words for words in every if not ngt("schema", *words.split()).returncode}
-    assert described == with_json | {"batch"}
+    known = {words for words in every if not ngt("schema", *words.split()).returncode}
+    assert known == with_json | {"batch"}
 
 
 def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> None:
@@ -152,7 +157,7 @@ def test_what_is_set_and_where_is_as_described(own_home: Path, command: str) -> 
 
 
 def test_settings_out_of_range_are_none() -> None:
-    validator = Draft202012Validator(build("config show"))
+    validator = described("config show")
     body = printed("config", "show", "--json")
     for name, value in (("n", 1), ("device", "tpu"), ("stop", "a"), ("pool", 1), ("top_p", 2.0)):
         with pytest.raises(ValidationError):

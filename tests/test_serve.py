@@ -74,7 +74,7 @@ async def app(scope, receive, send):
 
 listening = socket.create_server(("127.0.0.1", 0))
 others = process.Others(app, listening, words=(str(listening.getsockname()[1]),)) if HTTP else None
-exchange._SENDING_S = process.FINISH_S = PATIENCE
+exchange.BEAT_S, exchange._SENDING_S, process.FINISH_S = 0.2, PATIENCE, PATIENCE
 said = lambda words: print(words, flush=True)
 own = {"idle_s": IDLE, "say": said, "warn": said}
 process.Server(Settings(model=MODEL), Speller, **own).run(others)

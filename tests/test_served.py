@@ -73,9 +73,10 @@ SAME = [
     ("ask", "-d", HARBOUR, "Who?", "--method", "rest"),
     ("ask", "-d", HARBOUR, "Who?", "--think", "on"), ("generate", "Once upon a time", *SHORT),
 ]  # fmt: skip
-LOADING = re.compile(r"(Starting|Loading|Packed|Preparing|Compiling|Reading|Choosing).*\n")
+LOADING = re.compile(r"(Starting|Loading|Packed|Preparing|Compiling|Cutting|Reading|Choosing).*\n")
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("arguments", SAME, ids=range(len(SAME)))
 def test_a_command_prints_what_it_prints_without_the_process(arguments: tuple[str, ...]) -> None:
     before = answered()

@@ -57,6 +57,7 @@ def scores(hf: Any) -> Tensor:
     return out
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("family", ["llama", "qwen2"])
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_checkpoint_is_computed_by_its_own_integers(
@@ -192,6 +193,7 @@ def test_4_bits_are_repacked_without_loss(
     assert is_alike(found, layer.size, torch.bfloat16, [1, 3, 4, 5, 9])
 
 
+@pytest.mark.search
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_model_drafts_and_gives_the_tokens_of_generate(kind: str, tmp_path: Path) -> None:
     about, make, bits = KINDS[kind]

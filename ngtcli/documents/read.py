@@ -139,10 +139,7 @@ class Documents:
         return key_of(one.real, state, suffix_of(one.path), self._how, *limits) if state else ""
 
     def _each(
-        self,
-        group: list[Found],
-        stdin: IO[bytes] | None,
-        during: Callable[[], None],
+        self, group: list[Found], stdin: IO[bytes] | None, during: Callable[[], None]
     ) -> Iterator[tuple[Found, Outcome]]:
         """What comes of each file in order, and is stored; those that are parsed are read ahead.
 

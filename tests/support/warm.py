@@ -8,6 +8,7 @@ out: tests of that start a new process (`helpers.NGT`, `sys.executable`).
 
 import atexit
 import functools
+import gc
 import json
 import os
 import resource
@@ -327,8 +328,10 @@ def _warm_up() -> None:
     load.read = kept.lent  # type: ignore[assignment]
     Trial.find = kept.tried_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
-        for _ in range(2):  # the first one makes trials and says so: its model is not kept
+        for _ in range(2):  # the first one makes trials
             ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")
+    gc.collect()
+    gc.freeze()  # else collections of a fork would look through it, and copy its memory
 
 
 if __name__ == "__main__":

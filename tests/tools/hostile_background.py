@@ -47,7 +47,7 @@ def numbers(rng: np.random.Generator, shape: Any, rows: int) -> np.ndarray:
     """Half of them rows of an array, half bounds of what int32 holds and their like."""
     odd = np.array([-(2**31), -1, 0, 1, 2, rows - 1, rows, 2**31 - 1], np.int32)
     small = rng.integers(0, rows, shape).astype(np.int32)
-    return np.where(rng.random(shape) < 0.5, rng.choice(odd, shape), small)
+    return np.array(np.where(rng.random(shape) < 0.5, rng.choice(odd, shape), small))
 
 
 def main() -> None:
@@ -57,12 +57,12 @@ def main() -> None:
     for _ in range(int(sys.argv[2])):
         size = int(rng.integers(2, 12))
         drafted += drive(numbers(rng, (size, 4), size), numbers(rng, (size, 2), size), rng)
-        true = build_counts([rng.integers(0, VOCABULARY, 100)], least=())
+        true = build_counts([rng.integers(0, VOCABULARY, 100).tolist()], least=())
         for array, column in ((true.nodes, rng.integers(4)), (true.by_token, 1)):
             rows = rng.integers(0, len(array), len(array) // 8)
             array[rows, column] = numbers(rng, len(rows), len(array))
         drafted += drive(true.nodes, true.by_token, rng)
-        same = build_counts([rng.integers(0, VOCABULARY, 100)], least=())
+        same = build_counts([rng.integers(0, VOCABULARY, 100).tolist()], least=())
         for node in rng.integers(0, len(same), 5):  # one token several times, each time always
             low, high = same.nodes[node : node + 2, FIRST]
             same.nodes[low:high, TOKEN] = same.nodes[low, TOKEN]
