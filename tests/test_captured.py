@@ -110,13 +110,6 @@ def test_captured_passes_give_the_bits_of_eager_ones(
     assert len(pools) >= 3 and set(pools) == {0}
 
 
-def test_on_a_cpu_nothing_is_captured() -> None:
-    model = make_target()
-    model.passes.switch_on(model.device, pytest.fail)
-    passes(model, 3)
-    assert (model.passes.kind, model.passes.captured, model.passes.reason) == ("eager", 0, "")
-
-
 @pytest.mark.parametrize(
     "decides",
     [
@@ -241,6 +234,6 @@ def test_an_answer_tells_how_its_passes_were_run() -> None:
         for done in (ngt(*command, "--json"), ngt(*command, "--json", "--set", "capture=no"))
     )
     assert run["text"] == off["text"]
-    assert run["passes"]["reason"] == ""
+    assert run["passes"] == {"captured": 0, "seconds": 0.0, "reason": ""}
     assert off["passes"] == {"captured": 0, "seconds": 0.0, "reason": "switched off"}
     assert b"passes are not captured: switched off" in ngt(*command, "--set", "capture=no").stderr

@@ -1,7 +1,6 @@
 """Models that accelerate places on several devices; here in the memory of a CPU and on the disk."""
 
 from collections.abc import Callable, Iterator
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -23,9 +22,7 @@ from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.tiny_models import decode, generate, make_drafter
 
-needs_accelerate = pytest.mark.skipif(
-    find_spec("accelerate") is None, reason="the package accelerate is missing"
-)
+pytestmark = pytest.mark.loads
 PROMPT = [5, 6, 7, 8, 9] * 6
 Place = Callable[..., None]
 
@@ -52,7 +49,6 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
     return place
 
 
-@needs_accelerate
 def test_what_fits_on_one_device_is_as_without() -> None:
     told = list[str]()
     model = load_model(
@@ -66,7 +62,6 @@ def test_what_fits_on_one_device_is_as_without() -> None:
         assert torch.equal(model.hf.state_dict()[name], weight)
 
 
-@needs_accelerate
 def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     on_disk("model.layers.1", "model.layers.4")
     told = list[str]()
@@ -81,7 +76,6 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     assert places_of(model.hf) == what_matters(model.hf)[-len(places_of(model.hf)) :]
 
 
-@needs_accelerate
 @pytest.mark.parametrize(
     ("name", "sharded"),
     [("llama", True), ("gemma2", False), ("lfm2", True), ("falcon_h1", False), ("bloom", True)],
@@ -105,7 +99,6 @@ def test_families_draft_as_far_as_the_probe_finds_it(
         assert decode(model, drafter, prompt, max_tokens=24).output == generate(true, prompt, 24)
 
 
-@needs_accelerate
 def test_what_is_computed_in_another_form_than_stored_does_not_stay_on_the_disk(
     tmp_path: Path, on_disk: Place
 ) -> None:
@@ -119,7 +112,6 @@ def test_what_is_computed_in_another_form_than_stored_does_not_stay_on_the_disk(
         read_checkpoint(str(tmp_path), config, None, torch.float32, device_map="auto")
 
 
-@needs_accelerate
 def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
     on_disk("model.layers.2")
     flags = ["summarize", HARBOUR, "--max-tokens", "24", "--dtype", "float32", "-v"]
@@ -129,7 +121,6 @@ def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
     assert f"not captured: {SPREAD}." in done.stderr.decode()
 
 
-@needs_accelerate
 def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
     on_disk("model.embed_tokens")
     with pytest.raises(ModelError, match="^builtin: "):

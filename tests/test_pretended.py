@@ -7,7 +7,6 @@ import pytest
 
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.warm import run
-from tests.test_device_map import needs_accelerate
 from tests.tools import pretended
 
 pytestmark = pytest.mark.skipif(bool(pretended.why_not()), reason=pretended.why_not())
@@ -38,7 +37,9 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "what_is_read_apart_is_what_one_mask_gives cuda", "long_prompts_are_read_apart cuda",
         "what_waits_for_the_device_begins_no_capture cuda", "scores_are_compared_as_on_the_cpu mps",
         "layers_take_few_kernels cuda", "layers_take_few_kernels mps",
-        pytest.param("layers_on_two_devices_give_the_cpus_tokens cuda", marks=needs_accelerate),
+        "models_with_a_state_give_the_cpus_tokens cuda",
+        "models_with_a_state_give_the_cpus_tokens mps",
+        "layers_on_two_devices_give_the_cpus_tokens cuda",
     ],
 )  # fmt: skip
 def test_check(name: str) -> None:

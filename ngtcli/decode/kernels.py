@@ -5,6 +5,7 @@ half precision these round less often than those they replace.
 """
 
 import inspect
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -37,13 +38,8 @@ class JoinedAttention(nn.Module):
         self.config, self.layer_idx, self.is_causal = own.config, own.layer_idx, own.is_causal
         self.num_key_value_groups, self.scaling = own.num_key_value_groups, own.scaling
         parts = own.q_proj, own.k_proj, own.v_proj
-        outputs = [one.out_features for one in parts]
-        self.size, self.heads = own.head_dim, [count // own.head_dim for count in outputs]
-        self.qkv_proj = nn.Linear(own.q_proj.in_features, sum(outputs), device="meta")
-        for name in ("weight", "bias"):
-            every = [getattr(one, name) for one in parts]
-            whole = None if every[0] is None else nn.Parameter(torch.cat(every), False)
-            setattr(self.qkv_proj, name, whole)
+        self.size, self.qkv_proj = own.head_dim, _one_product(parts)
+        self.heads = [one.out_features // self.size for one in parts]
         self.o_proj, self.norm = own.o_proj, getattr(own, "q_norm", None)
         if self.norm is not None:
             norms = zip((own.q_norm, own.k_norm), self.heads, strict=False)
@@ -69,9 +65,34 @@ class JoinedAttention(nn.Module):
         return self.o_proj(out.flatten(2)), weights
 
 
+class JoinedPerceptron(nn.Module):
+    """A gated perceptron with one product for the gate and what passes it."""
+
+    def __init__(self, own: Any) -> None:
+        super().__init__()
+        self.gate_up_proj = _one_product((own.gate_proj, own.up_proj))
+        self.down_proj, self.act_fn = own.down_proj, own.act_fn
+
+    def forward(self, given: Tensor) -> Any:
+        """As `transformers`' perceptrons."""
+        gate, passed = self.gate_up_proj(given).chunk(2, -1)
+        return self.down_proj(self.act_fn(gate) * passed)
+
+
+def _one_product(parts: Sequence[Any]) -> nn.Linear:
+    """Layers of the same input as one, whose outputs are theirs in a row."""
+    made = nn.Linear(parts[0].in_features, sum(one.out_features for one in parts), device="meta")
+    for name in ("weight", "bias"):
+        every = [getattr(one, name) for one in parts]
+        lacks = any(one is None for one in every)
+        whole = None if lacks else nn.Parameter(torch.cat(every), False)
+        setattr(made, name, whole)
+    return made
+
+
 @torch.no_grad()
 def use_few_kernels(hf: Any) -> None:
-    """Replace norms and attentions of a model on one GPU, where that gives the same numbers."""
+    """Replace norms, attentions and perceptrons on one GPU, where that gives the same numbers."""
     if hf.device.type != "cpu" and not places_of(hf):
         _replace_in(hf)
 
@@ -86,19 +107,21 @@ def _replace_in(parent: nn.Module) -> None:
             setattr(parent, name, made)
 
 
-def _joined(own: Any) -> JoinedAttention | None:
-    """The same attention, None for one of another family, or whose layers are of other kinds."""
-    parts: list[Any] = [getattr(own, f"{name}_proj", None) for name in "qkv"]
-    known = type(own).__name__ in [f"{family}Attention" for family in _FAMILIES]
-    if not known or {*map(type, parts)} != {nn.Linear}:
+def _joined(own: Any) -> nn.Module | None:
+    """The same attention or perceptron; None for what may do more, or has layers of other kinds."""
+    attends = type(own).__name__.removesuffix("Attention") in _FAMILIES
+    attends = attends and own.config._attn_implementation in ("sdpa", NAME)
+    names = ("q", "k", "v") if attends else ("gate", "up", "down")
+    parts: list[Any] = [getattr(own, f"{name}_proj", None) for name in names]
+    is_perceptron = hasattr(own, "act_fn") and len(inspect.signature(own.forward).parameters) == 1
+    if {*map(type, parts)} != {nn.Linear} or not (attends or is_perceptron):
         return None
     weight, source = parts[0].weight, torch.Generator().manual_seed(0)
-    sizes = weight.shape[1], own.head_dim, own.head_dim
-    hidden, *turns = (torch.randn(1, 4, size, generator=source).to(weight) for size in sizes)
-    if own.config._attn_implementation not in ("sdpa", NAME):
-        return None
-    made = JoinedAttention(own)
-    found, true = (one(hidden, turns, None)[0] for one in (made, own))
+    hidden = torch.randn(1, 4, weight.shape[1], generator=source).to(weight)
+    turns = torch.randn(2, 1, 4, getattr(own, "head_dim", 0), generator=source).to(weight)
+    more = {"position_embeddings": turns, "attention_mask": None} if attends else {}
+    made = JoinedAttention(own) if attends else JoinedPerceptron(own)
+    found, true = (one(hidden, **more)[0] for one in (made, own))
     return made if same_scores([found], [true], weight.dtype == torch.float32) else None
 
 

@@ -27,7 +27,7 @@ import torch
 from torch import Tensor
 from torch.utils import cpp_extension
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
-from torch.utils._pytree import tree_leaves, tree_map_only
+from torch.utils._pytree import tree_map_only
 
 from ngtcli.decode import decoder
 from ngtcli.system import process
@@ -46,6 +46,7 @@ _WAITS = {
     "aten::unique_consecutive", "aten::is_nonzero", "aten::bincount", "aten::argwhere",
     "aten::_local_scalar_dense", "aten::repeat_interleave",
 }  # fmt: skip
+_MOVES = {"aten::_to_copy", "aten::to", "aten::lift_fresh"}
 _INDEXING = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
 
 # What was done, by kind ("launch", "in", "out", "wait", "captured", "replayed") and place.
@@ -114,34 +115,42 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
             pinned = args[0].clone()
             pinned.is_pinned_memory = True
             return pinned
-        given = [one for one in tree_leaves((args, kwargs)) if isinstance(one, Tensor)]
+        given = _tensors(args, *kwargs.values())
         here = [one for one in given if one.device.type in _DEVICES]
-        kind = _kind(name, given, here, args, kwargs)
+        work = _as_on_gpu(name, func) if here else func
+        out = work(*args, **kwargs)
+        made = _tensors(out)
+        there = [one for one in made if one.device.type in _DEVICES]
+        reads = here and made and not there
+        kind = "out" if reads else _kind(name, args, given, here, bool(there))
         if kind:
             pinned = any(hasattr(one, "is_pinned_memory") for one in given)
             count(kind, f"{name} pinned" if pinned else name)
             if CUDAGraph.current is not None:
                 CUDAGraph.current.is_good = False
                 raise Refused(f"operation not permitted when stream is capturing ({name})")
-        work = _as_on_gpu(name, func) if here else func
-        out = work(*args, **kwargs)
-        made = [one for one in tree_leaves(out) if isinstance(one, Tensor)]
-        there = [one for one in made if one.device.type in _DEVICES]
-        if not kind and here and made and not there:  # a copy by another name
-            count("out", name)
         if not there or name in _NO_KERNEL:
             return out
         if not func._schema.is_mutable and here and all(_is_of(one, here) for one in there):
             return out  # a view
         count("launch", name)
         if CUDAGraph.current is not None:
-            CUDAGraph.current.record(work, args, kwargs, None if func._schema.is_mutable else made)
+            CUDAGraph.current.record(work, args, kwargs, [] if func._schema.is_mutable else made)
         return out
 
 
-def _kind(
-    name: str, given: list[Tensor], here: list[Tensor], args: Any, kwargs: dict[str, Any]
-) -> str:
+def _tensors(*given: Any) -> list[Tensor]:
+    """Those among arguments or results, in their order; `tree_leaves` takes three times as long."""
+    found = list[Tensor]()
+    for one in given:
+        if isinstance(one, Tensor):
+            found.append(one)
+        elif isinstance(one, (list, tuple)):
+            found += _tensors(*one)
+    return found
+
+
+def _kind(name: str, args: Any, given: list[Tensor], here: list[Tensor], there: bool) -> str:
     """What an operation is besides a kernel: "in", "out", "wait", "" for none of them.
 
     Raises Refused where it has tensors of several devices.
@@ -150,12 +159,9 @@ def _kind(
     if name == "aten::copy_":
         to, source = args[0].device.type, args[1].device.type
         return "" if to == source else "in" if source == "cpu" else "out"
-    if name in ("aten::_to_copy", "aten::to"):
-        to = _device(args[1:], kwargs) or given[0].device.type
-        return "" if to == given[0].device.type else "in" if to in _DEVICES else "out"
-    if name == "aten::lift_fresh" and here:  # of torch.tensor, which has sent it
-        return "in"
-    if name in _WAITS and here:
+    if name in _MOVES:  # lift_fresh is of torch.tensor, which has sent it
+        return "in" if there and (not here or name == "aten::lift_fresh") else ""
+    if name in _WAITS and here and (len(given) > 1 or name != "aten::repeat_interleave"):
         return "wait"
     others = [one for one in given if one.device.type == "cpu" and one.ndim]
     if name in _INDEXING and here:
@@ -167,16 +173,6 @@ def _kind(
         raise Refused(f"Expected all tensors to be on the same device ({name})")
     is_number_sent = name == "aten::where" and any(one.device.type == "cpu" for one in given)
     return "in" if here and is_number_sent else ""
-
-
-def _device(args: Any, kwargs: dict[str, Any]) -> str:
-    """The kind of device that is named, by itself or by a tensor on it; "" where none is."""
-    for one in (kwargs.get("device"), *args):
-        if isinstance(one, Tensor):
-            return one.device.type
-        if isinstance(one, torch.device) or (isinstance(one, str) and one):
-            return torch.device(one).type
-    return ""
 
 
 def _is_of(made: Tensor, given: list[Tensor]) -> bool:
@@ -197,7 +193,7 @@ def _as_on_gpu(name: str, func: Any) -> Any:
         return func
 
     def work(*args: Any, **kwargs: Any) -> Any:
-        to = next(one.device for one in tree_leaves(args) if isinstance(one, Tensor))
+        to = _tensors(args)[0].device
         with _disable_current_modes():
             return tree_map_only(Tensor, lambda one: one.to(to), own(*cpu(args), **cpu(kwargs)))
 
@@ -248,6 +244,8 @@ def _efficient(
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {
+    "aten::conv1d": torch.conv1d,
+    "aten::convolution": torch.convolution,
     "aten::_flash_attention_forward": _varlen,
     "aten::_scaled_dot_product_flash_attention": _flash,
     "aten::_scaled_dot_product_efficient_attention": _efficient,
@@ -267,7 +265,7 @@ class CUDAGraph:
     modes: set[str] = set()  # that captures were begun in
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self._done: list[tuple[Any, Any, Any, list[Tensor] | None]] = []
+        self._done: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.is_good = True
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
@@ -285,20 +283,18 @@ class CUDAGraph:
         if not self.is_good:
             raise Refused("operation failed due to a previous error during capture")
 
-    def record(self, work: Any, args: Any, kwargs: Any, made: list[Tensor] | None) -> None:
-        self._done.append((work, args, kwargs, made))
-        for one in made or ():
-            cpu(one).fill_(float("nan") if one.is_floating_point() else 1)
+    def record(self, work: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
+        self._done.append((work, *cpu((args, kwargs, made))))
+        for one, kept in zip(made, self._done[-1][3], strict=True):
+            kept.fill_(float("nan") if one.is_floating_point() else 1)
             self._pool.tensors.append(one.untyped_storage()._weak_ref())
 
     def replay(self) -> None:
         count("replayed")
         with _disable_current_modes():
-            for work, args, kwargs, made in self._done:
-                again = work(*args, **kwargs)
-                leaves = [one for one in tree_leaves(again) if isinstance(one, Tensor)]
-                for old, new in zip(made or (), leaves, strict=False):
-                    cpu(old).copy_(cpu(new))
+            for work, args, kwargs, kept in self._done:
+                for old, new in zip(kept, _tensors(work(*args, **kwargs)), strict=False):
+                    old.copy_(new)
 
     def pool(self) -> Any:
         return next(key for key, pool in _pools.items() if pool is self._pool)
@@ -383,6 +379,7 @@ def install() -> None:
         setattr(torch.cuda, name, value)
     torch.backends.mps.is_available = lambda: True  # type: ignore[assignment]
     torch.mps.synchronize = _wait
+    torch.Tensor.__deepcopy__ = lambda self, memo: self.clone()  # type: ignore[method-assign]
     generator = torch.Generator
     torch.Generator = lambda device="cpu": generator()  # type: ignore[assignment, misc]
     run = threading.Thread.run
