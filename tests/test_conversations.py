@@ -122,7 +122,16 @@ class Terminal:
 
 
 def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_home: Path) -> None:
-    endless = ("--temperature", "100", "--max-tokens", "3500", "--set", "max_repeats=0")
+    endless = (
+        "--temperature",
+        "100",
+        "--seed",
+        "3",
+        "--max-tokens",
+        "3500",
+        "--set",
+        "max_repeats=0",
+    )
     chat = Terminal(*endless, "--method", "none", NO_COLOR="1", NGT_HOME=str(own_home))
     chat.until(READY)
     chat.type("\x03")
