@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
 from ngtcli.batch.extract import Extraction, Given, members, merged, probability
-from ngtcli.config import Layer
+from ngtcli.config import Layer, Settings
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.draft.steps import Token
+from ngtcli.grammar.form import form_of
 from ngtcli.grounding.values import place_of, stated
 from ngtcli.session.events import nobody
 from ngtcli.session.question import Tasks
@@ -127,6 +128,8 @@ def test_a_field_of_a_concise_schema_may_be_null_and_a_json_schema_stands() -> N
     assert compiled("a, b int?, c x|y")["properties"]["a"]["type"] == ["string", "null"]
     assert compiled("a, b int?, c x|y")["properties"]["b"]["type"] == ["integer", "null"]
     assert compiled("a, b int?, c x|y")["properties"]["c"]["enum"] == ["x", "y", None]
+    kept = form_of(Settings(schema="a, b int?, c x|y"))  # as a question has it
+    assert kept is not None and kept.schema["properties"]["a"]["type"] == "string"
     own = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     assert compiled(json.dumps(own))["properties"]["a"]["type"] == "integer"
 

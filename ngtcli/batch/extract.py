@@ -8,6 +8,7 @@ field's type in that, for one of them.
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from copy import deepcopy
 from dataclasses import dataclass, replace
 from functools import partial
 from json import JSONDecoder
@@ -66,12 +67,11 @@ class Extraction:
         name = "schema_multi" if form.multi else "schema"
         if not getattr(settings, name).lstrip().startswith("{"):
             own = form.schema["properties"]["items"]["items"] if form.multi else form.schema
-            for of in own["properties"].values():
+            for of in (own := deepcopy(own))["properties"].values():  # the form is kept for others
                 key, null = ("enum", None) if "enum" in of else ("type", "null")
-                kinds = of[key] if isinstance(of[key], list) else [of[key]]
-                of[key] = [*kinds, *([] if null in kinds else [null])]
-            compiled: Any = {name: dump_json(own, None)}
-            settings = replace(settings, **compiled)
+                if null not in (kinds := of[key] if isinstance(of[key], list) else [of[key]]):
+                    of[key] = [*kinds, null]
+            settings = replace(settings, **{name: dump_json(own, None)})  # type: ignore[arg-type]
             form = form_of(settings) or form
         return cls(Tasks({TASK: (settings, preset)}), form)
 
