@@ -18,7 +18,7 @@ from ngtcli.system import arrays as module
 from ngtcli.system import store
 from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
 from ngtcli.system.cache import store_of
-from ngtcli.system.files import DamagedFileError
+from ngtcli.system.files import DamagedFileError, home
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
 from ngtcli.trie.store import document_trie
@@ -73,7 +73,7 @@ def test_what_comes_back_is_what_was_written(kind: ArrayFile) -> None:
             array += 1  # neither the file nor what others see changes
         assert same(kind.map(path)[0], sample(kind, rows))
     assert path.stat().st_mode & 0o777 == 0o600 and kind.paths() == [path]
-    assert (named := store_of(path)) and named.path == path.parent
+    assert (named := store_of(path, home("cache"))) and named.path == path.parent
 
 
 @settings(max_examples=64, deadline=None)

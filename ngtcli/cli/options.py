@@ -108,7 +108,7 @@ def _set_option(names: Sequence[str]) -> inspect.Parameter:
 def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     """The settings in NAME=VALUE texts, as their flags would have them. Raises UsageError.
 
-    >>> set_values(["n=16", "packed=no", "stop=a", "stop=b"], tuple(SETTINGS))
+    >>> set_values(["n=16", "packed=no", "stop=a", "stop=b"], tuple(config.SETTINGS))
     {'n': 16, 'packed': False, 'stop': ('a', 'b')}
     """
     values: dict[str, Any] = {}

@@ -101,9 +101,9 @@ _FREED = 10  # this part of the bound is free afterwards; guess
 _SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
 
 
-def store_of(path: Path) -> Store | None:
-    """What a file of the cache belongs to; None: it is an earlier version's."""
-    name = os.path.relpath(path, home("cache"))
+def store_of(path: Path, cache: Path) -> Store | None:
+    """What a file of that cache belongs to; None: it is an earlier version's."""
+    name = os.path.relpath(path, cache)
     return next((_BY_PART[part] for part in _BY_PART if fnmatchcase(name, part)), None)
 
 
@@ -147,13 +147,13 @@ def _files(errors: list[OSError]) -> list[_Entry]:
     was written, or last compared with its piece.
     """
     found, uses = [], {piece.key: piece.used for piece in store.pieces(CHECKED.name)}
-    for place, _, names in os.walk(home("cache"), onerror=errors.append):
+    for place, _, names in os.walk(cache := home("cache"), onerror=errors.append):
         for path in (Path(place, name) for name in names if name not in _LEFT_OUT):
             with suppress(OSError):  # another process has removed it
                 about = path.lstat()
                 if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
                     used = max(about.st_mtime_ns, uses.get(key_of(path), 0) * 10**9)
-                    found.append(_Entry(path, store_of(path), used, about.st_size))
+                    found.append(_Entry(path, store_of(path, cache), used, about.st_size))
     return found
 
 
