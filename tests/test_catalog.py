@@ -1,6 +1,7 @@
 """What is known of files: nothing unchanged is read again, and nothing changed is missed."""
 
 import gzip
+import io
 import os
 import shutil
 import time
@@ -125,6 +126,16 @@ def test_texts_behind_a_password_are_not_kept(folder: Path, done: list[str]) -> 
         load([str(path)], settings=Settings(password="ebb"))
     with pytest.raises(InputError, match="encrypted"):
         load([str(path)])
+
+
+def test_a_pipe_gets_the_text_that_is_stored_of_its_bytes_and_stores_none(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (path := tmp_path / "scan").write_bytes(data := made.pdf(1))
+    (piped,) = load(["-"], io.BytesIO(data)).documents
+    assert not TEXTS.each() and load([str(path)]).documents[0].text == piped.text
+    monkeypatch.setattr(Parsers, "extract", None)
+    assert load(["-"], io.BytesIO(data)).documents[0].text == piped.text
 
 
 def test_a_limit_that_is_raised_is_tried_again(folder: Path, done: list[str]) -> None:

@@ -4,6 +4,7 @@ import json
 import os
 import select
 import shlex
+import shutil
 import signal
 import subprocess
 import threading
@@ -263,13 +264,14 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
 
 WRONG = [
     ("-m nobody/nothing", 4, "nobody/nothing"), ("-m ./no-model", 4, "no such folder"),
-    ("--device mps", 4, "no mps device here"), ("-m model --system Brief.", 4, "fails: None here"),
+    ("-m broken", 4, "Mend the chat template"), ("--device mps", 4, "no mps device here"),
+    ("-m model --system Brief.", 4, "fails: None here"),
     ("--set background=x", 2, "no background"), ("--method auto:typo=1", 2, "typo"),
 ]  # fmt: skip
 COMMANDS = {  # and how many of these each may be given
-    "summarize nowhere.txt": 6, "summarize nowhere.txt -o out/": 6, "ask -d nowhere.txt Who?": 6,
-    "check nowhere.txt": 6, "batch in.jsonl": 6, "bench nowhere.txt --methods auto,none": 5,
-    "tune nowhere.txt --sweep n=8,9": 4, "summarize nowhere.txt --dry-run": 2,
+    "summarize nowhere.txt": 7, "summarize nowhere.txt -o out/": 7, "ask -d nowhere.txt Who?": 7,
+    "check nowhere.txt": 7, "batch in.jsonl": 7, "bench nowhere.txt --methods auto,none": 6,
+    "tune nowhere.txt --sweep n=8,9": 5, "summarize nowhere.txt --dry-run": 2,
     "bench quality nowhere.txt --dtype bfloat16": 2, "trie build nowhere.txt": 2,
     "trie show nowhere.txt": 2, "docs list nowhere.txt": 2, "docs show nowhere.txt": 2,
 }  # fmt: skip
@@ -277,15 +279,17 @@ COMMANDS = {  # and how many of these each may be given
 
 @pytest.mark.parametrize("command", COMMANDS)
 def test_a_wrong_model_text_or_setting_is_told_before_any_document_is_read(
-    command: str, tmp_path: Path
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(
+        "ngtcli.cli.batch.scan", None
+    )  # which reads lines, and looks at their paths
     (tmp_path / "in.jsonl").write_text('{"paths": ["nowhere.txt"]}\n')
-    (tmp_path / "model").mkdir()
-    for path in BUILTIN_PATH.iterdir():
-        (tmp_path / "model" / path.name).symlink_to(path)
-    (template := tmp_path / "model" / "chat_template.jinja").unlink()
-    refuses = "{{ raise_exception('None here') if messages[1:] }}"
-    template.write_text(refuses + "{{ messages[0].content }}")
+    refuses = "{{ raise_exception('None here') if messages[1:] }}{{ messages[0].content }}"
+    for name, template in (("model", refuses), ("broken", "{{ messages[0].content }")):
+        shutil.copytree(BUILTIN_PATH, tmp_path / name, copy_function=os.symlink)
+        (tmp_path / name / "chat_template.jinja").unlink()
+        (tmp_path / name / "chat_template.jinja").write_text(template)
     for wrong, code, words in WRONG[: COMMANDS[command]]:
         done = ngt(*command.split(), *wrong.split(), cwd=tmp_path)
         assert done.returncode == code and words in done.stderr.decode(), (wrong, done.stderr)

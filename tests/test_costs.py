@@ -191,6 +191,9 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
     assert drafted.output == at_zero.output == plain.output
     assert drafted.statistics.drafted_tokens > 0 == at_zero.statistics.drafted_tokens
     assert drafted.drafter is at_zero.drafter is not plain.drafter
+    private, other = (session.sharing(session.settings, "another") for _ in range(2))
+    assert private.drafter() is private.drafter() is not other.drafter()
+    assert session.drafter() not in (private.drafter(), other.drafter())
     own = session.new_drafter("trie")
     assert session.generate(prompt, AnswerOptions(drafter=own)).drafter is own
 

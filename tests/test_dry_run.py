@@ -65,6 +65,14 @@ def test_a_dry_run_that_does_not_fit_fails_as_the_run_would(capsys: Any) -> None
     assert capsys.readouterr().out == ""
 
 
+def test_a_dry_run_says_why_the_context_is_small(tmp_path: Path) -> None:
+    rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
+            "original_max_position_embeddings": 2048}  # fmt: skip
+    with pytest.raises(ContextOverflowError) as caught:
+        dry_run(LONG, model=changed(tmp_path / "model", rope_parameters=rope))
+    assert "rotary positions (dynamic) change" in caught.value.hint
+
+
 def test_a_dry_run_with_cuts_says_so_and_shows_the_cut_text(capsys: Any) -> None:
     dry_run(LONG, overflow="truncate")
     out, err = capsys.readouterr()

@@ -336,6 +336,8 @@ def test_what_does_not_fit_is_named(tmp_path: Path, says: str, tensors: dict[str
 def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
     name = written(tmp_path, hydra_tensors(), hidden_state_offset=9)
     refused(name, "its config.json says hidden_state_offset: 9, not 0 to 2")
+    written(tmp_path, hydra_tensors(), text_config="x")
+    refused(name, "its config.json says text_config: 'x', no object")
     written(tmp_path, {"decoder.weight": torch.ones(2)}, hydra_head_arch="eagle-attn")
     refused(name, "a Hydra head of kind eagle-attn, not mlp and prefix-mlp")
 

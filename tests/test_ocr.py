@@ -6,6 +6,7 @@ import shutil
 import subprocess
 import sys
 from collections.abc import Callable
+from importlib.machinery import ModuleSpec
 from pathlib import Path
 from queue import Queue
 
@@ -180,6 +181,15 @@ def test_what_was_recognized_is_kept_for_the_same_setting(
         (one,) = load([str(tmp_path)], settings=settings).documents
         assert (one.text, one.about.recognized) == ("Invoice 1001", (1,))
     assert [(one.ocr, one.ocr_language) for one in parsed] == asked
+
+
+def test_what_recognizes_text_is_told_by_its_version_and_not_by_its_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "rapidocr-1.2.dist-info").mkdir()
+    spec = ModuleSpec("rapidocr", None, origin=str(tmp_path / "rapidocr" / "__init__.py"))
+    monkeypatch.setattr(find, "find_spec", lambda name: spec)
+    assert find.recognizer.__wrapped__() == "rapidocr-1.2.dist-info"
 
 
 @with_tesseract

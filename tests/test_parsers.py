@@ -13,6 +13,7 @@ from contextlib import closing
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -172,6 +173,18 @@ def test_a_library_that_finds_no_memory_is_not_the_files_fault(
 
     monkeypatch.setattr("ngtcli.documents.formats.import_module", load_library)
     assert worker._answer(JSON, source(b"[1]"), 10**9)[0]["error"] == "failed"
+
+
+def test_what_a_library_lacks_is_told_by_its_name_or_in_its_words(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    for error, words in (
+        (ImportError("no tide", name="tide"), "needs the package tide"),
+        (ImportError("get tide, " * 99), "needs a package (ImportError: get tide, get tide"),
+    ):
+        monkeypatch.setattr("ngtcli.documents.formats.import_module", Mock(side_effect=error))
+        reason = worker._answer(JSON, source(b"[1]"), 10**9)[0]["reason"]
+        assert words in reason and len(reason) < 250
 
 
 def test_a_worker_that_cannot_be_started_is_told_and_no_files_fault(

@@ -17,16 +17,17 @@ from ngtcli.system.json_form import dump_json
 
 
 class UnloadedSession(Session):
-    """Makes the prompts that an engine would have, without the model's weights."""
+    """Makes the prompts that an engine would have, without weights; `warns` where none will."""
 
-    def __init__(self, settings: Settings, notes: Notes) -> None:
-        super().__init__(settings, telling(notes))
+    def __init__(self, settings: Settings, notes: Notes, warns: bool = True) -> None:
+        super().__init__(settings, telling(notes, None if warns else lambda _: None))
         self.status(f"Loading the tokenizer of {settings.model} …")
         tokenizer, config = load_tokenizer(settings.model), load_config(settings.model)
-        context = context_limit(config, tokenizer).tokens
+        limit = context_limit(config, tokenizer)
         self._facts = ModelFacts(
-            tokenizer=tokenizer, context=context, vocabulary=config.vocab_size, dtype=settings.dtype
-        )
+            tokenizer=tokenizer, context=limit.tokens, vocabulary=config.vocab_size,
+            dtype=settings.dtype, context_reason=limit.reason,
+        )  # fmt: skip
         notes.clear()
 
     @property

@@ -220,7 +220,7 @@ class _Extract(Lines):
             return ()
         from ngtcli.cli.dry_run import UnloadedSession  # here: few runs split
 
-        self._session = self._session or UnloadedSession(self._settings, self._notes)
+        self._session = self._session or UnloadedSession(self._settings, self._notes, False)
         task = self._session.task(self._request.preset, [document], self._request.question)
         parts = split(task) if fits(task) is None else ()
         if parts:
@@ -267,8 +267,8 @@ class _Extract(Lines):
 
     def _whole(self, row: Mapping[str, Any]) -> Row:
         """A row as JSON has it, with the fields that are in doubt."""
-        known = row["probability"].items()
-        doubted = [name for name, p in known if p is not None and p < self._given.doubt]
+        known, least = row["probability"], self._given.doubt
+        doubted = [name for name, p in known.items() if p is not None and p < least]
         return {**row, **({"doubt": doubted} if self._given.doubt else {})}
 
     def _flat(self, row: Mapping[str, Any]) -> Row:

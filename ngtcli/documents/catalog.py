@@ -1,7 +1,8 @@
 """What is known of files that were read, in the store, so that unchanged ones are not opened.
 
-A file counts as unchanged if its size and times are. Else it is read, and the text that was made of
-the same bytes before is taken. Texts for which a password was needed are not stored.
+A file counts as unchanged if its path, inode, size and times are. Else it is read, and the text
+that was made of the same bytes before is taken. What is known of its earlier states stays until the
+cache is full. Texts for which a password was needed are not stored.
 """
 
 import os
@@ -65,7 +66,7 @@ def known(keys: Mapping[str, str]) -> dict[str, Entry]:
 
 
 def settled(path: str) -> Stamp | None:
-    """The state of a regular file, which no other content will have; else None."""
+    """The state of a regular file; None for another, or where a write may yet leave its times."""
     stamp = stamp_of(path)
     is_new = stamp and time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns) < _RACE_NS
     return None if is_new else stamp

@@ -21,7 +21,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.formats import FORMATS, OLD, PICTURE, SUFFIXES, TEXT_SUFFIXES, suffix_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError
-from ngtcli.system.files import identity, stamp_of
+from ngtcli.system.files import identity
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.words import reason_of, shortened
 
@@ -68,12 +68,13 @@ class Skipped:
 
 @cache
 def recognizer(language: str = "") -> str:
-    """What tells the package that recognizes text from others, in a `language`; "" without it."""
+    """What tells the version of what recognizes text, in a `language`; "" without its package."""
     package = "tesserocr" if language else "rapidocr"
     if not (found := find_spec(package)) or not found.origin:
         return ""
-    installed = f"{stamp_of(found.origin)}"  # importlib.metadata takes 20 ms to load
-    return f"{installed} {language} {tessdata()}" if language else installed
+    place = Path(found.origin).parents[1]  # looked at here: importlib.metadata takes 20 ms to load
+    version = next((path.name for path in place.glob(f"{package}-*.dist-info")), found.origin)
+    return f"{version} {language} {tessdata()}" if language else version
 
 
 @cache

@@ -187,12 +187,12 @@ class Documents:
                 text = decode_text(data)
                 return "", markdown(text) if suffix in _MARKDOWN else Extracted(text)
             source = key_of(self._how, hashlib.sha256(data).hexdigest(), suffix)
-            return source, self._parsed(form, data, suffix, source if is_kept else "")
+            return source, self._parsed(form, data, suffix, source, is_kept)
         except Unreadable as error:
             return source, error
 
-    def _parsed(self, form: Format, data: bytes, suffix: str, key: str) -> Extracted:
-        """The text of a file of a format other than plain text, stored under a key unless it is "".
+    def _parsed(self, form: Format, data: bytes, suffix: str, key: str, is_kept: bool) -> Extracted:
+        """The text of a file of a format other than plain text, stored if it `is_kept`.
 
         Raises Unreadable.
         """
@@ -210,7 +210,7 @@ class Documents:
                 on_page=lambda: self._pages.append(None),
             )
             text = self._parsers.extract(form, source)
-            if key and not text.about.secret:
+            if is_kept and not text.about.secret:
                 TEXTS.put(key, text)
         return text
 

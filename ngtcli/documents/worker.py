@@ -101,11 +101,12 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
             what = f"{form.what} that takes more than {memory // 10**6} MB of memory to read"
             advice = "Raise the limit with --set parser_mb."
             return {"error": "failed", "reason": what, "advice": advice}, b""
+        reason = f"{type(error).__name__}: {error}".split("\n")[0][:160]
         if isinstance(error, ImportError):  # or a library of it cannot be read in here
-            what = f"{form.what}, which needs the package {error.name}"
+            needs = f"the package {error.name}" if error.name else f"a package ({reason})"
+            what = f"{form.what}, which needs {needs}"
             extra = "ocr" if form is formats.PICTURE else "docs"
             return _refusal(what, INSTALL.format(extra), lasting=False), b""
-        reason = f"{type(error).__name__}: {error}".split("\n")[0][:160]
         return _refusal(f"broken {form.name} ({reason})"), b""
 
 

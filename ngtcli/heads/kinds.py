@@ -1,7 +1,7 @@
 """The kinds of learned heads, and how one is made of its files."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from contextlib import nullcontext
 from dataclasses import dataclass, replace
 from functools import reduce
@@ -43,6 +43,8 @@ class Kind:
     def is_of(self, files: HeadFiles) -> bool:
         """Whether files are of this kind."""
         config = files.config.get("text_config") or files.config
+        if not isinstance(config, Mapping):
+            raise files.refused(f"its config.json says text_config: {config!r:.200}, no object")
         names = [*files.tensors, *(name for name, value in config.items() if value)]
         found = [any(re.match(mark, name) for name in names) for mark in (*self.marks, self.lacks)]
         return all(found[:-1]) and not found[-1]
@@ -120,12 +122,10 @@ def load_head(
         own = HeadFiles(name, Path(hf.config.name_or_path), {}, {})
         return _built(_MTP, own, target, warn)
     files = open_head(name, progress)
-    for kind in KINDS:
-        if kind.is_of(files):
-            return _built(kind, files, target, warn)
-    known = ", ".join(kind.name for kind in KINDS)
+    if kind := next((kind for kind in KINDS if kind.is_of(files)), None):
+        return _built(kind, files, target, warn)
     what = f"no known kind of head has a tensor {min(files.tensors)[:100]}"
-    raise files.refused(what, f"{HINT} Known kinds: {known}.")
+    raise files.refused(what, f"{HINT} Known kinds: {', '.join(kind.name for kind in KINDS)}.")
 
 
 def _built(kind: Kind, files: HeadFiles, target: Target, warn: Notify | None) -> Head:

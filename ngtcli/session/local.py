@@ -84,9 +84,7 @@ class LocalSession(session.Session):
 
     @property
     def facts(self) -> session.ModelFacts:
-        names = [
-            field.name for field in fields(session.ModelFacts) if field.name != "passes_reason"
-        ]
+        names = {field.name for field in fields(session.ModelFacts)} - {"passes_reason"}
         known = {name: getattr(self.model, name) for name in names}
         return session.ModelFacts(**known, passes_reason=self.model.passes.reason)
 
@@ -99,6 +97,12 @@ class LocalSession(session.Session):
         """Say how much of a prompt is read, in tokens."""
         self.tell(Reading(read, total))
         compiled.announce(super().status)
+
+    def sharing(self, settings: Settings, owner: str = "") -> Self:
+        """As `Session.sharing`."""
+        other = super().sharing(settings, owner)
+        other._drafters = {} if owner else self._drafters
+        return other
 
     def with_settings(self, settings: Settings, owner: str = "") -> Self:
         """As `Session.with_settings`: it shares the loaded models and the costs of passes.
@@ -153,17 +157,12 @@ class LocalSession(session.Session):
     def parse_method(self, method: str | None = None) -> MethodSpec:
         """`method`, or the settings', read with the settings' values as defaults."""
         own = draft_settings(self.settings)
-        of_model: dict[str, Any] = {
-            "assistant": self._assistant,
-            "heads": self._heads,
-            "masks": self._masks,
-        }
-        settings = replace(own, **of_model)
+        settings = replace(own, assistant=self._assistant, heads=self._heads, masks=self._masks)
         return parse_method(self.settings.method if method is None else method, settings)
 
     def drafter(self, method: str | None = None) -> Drafter:
-        """The drafter for `method`; the user's keeps what it learned from answer to answer."""
-        parsed, kept = self.parse_method(method), {} if self.owner else self._drafters
+        """The session's drafter for `method`; it keeps what it learned from answer to answer."""
+        parsed, kept = self.parse_method(method), self._drafters
         if parsed.spec not in kept:
             self.status("Preparing to draft …")
             kept[parsed.spec] = self._with_memory(parsed, lambda: self.memory.pool).build()
@@ -272,8 +271,6 @@ class LocalSession(session.Session):
         if not method.entry.documents or self.model.plain_reason:
             return session.NO_TRIE
         self.status("Preparing the n-gram trie …")
-        model, n, lp = self.model, method.settings.n, method.settings.lp
-        keep = keep and not self.owner
-        return document_trie(
-            documents, model.tokenizer, model.vocabulary, n, lp, self.warn, keep=keep
-        )
+        model, how = self.model, method.settings
+        own = model.tokenizer, model.vocabulary, how.n, how.lp
+        return document_trie(documents, *own, self.warn, keep=keep and not self.owner)

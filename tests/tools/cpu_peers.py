@@ -86,7 +86,7 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
     built = _built(settings, args, False)
     passes = pass_seconds(built.model, args.rows, args.context)
     made = {f"{rows} rows": seconds for rows, seconds in passes.items()}
-    made["token"] = [plain_seconds(built.model, prompt(args.context), GENERATED)]
+    made["token"] = plain_seconds(built.model, prompt(args.context), GENERATED)
     if args.limit:
         budget, tasks = (settings.num_draft,), [name for name in args.tasks.split(",") if name]
         options = BenchOptions(methods=["auto"], num_drafts=budget, tasks=tasks, limit=args.limit)

@@ -30,8 +30,8 @@ SETTINGS: dict[str, Any] = {
 NAMES = ("harbour.txt", "nightbus.txt", "orchard.md", "seeds.txt")
 _TIMES = re.compile(
     r'"(?:[a-z_]*(?:_s|_ms|_us|tokens_per_s|seconds|speedup|bytes|time|version|uptime)|created|id'
-    r'|began|ended|when|stamp|checksum|fingerprint|key|hash|draft|tree|forward|verify|cache)":'
-    r' *(?:-?[\d.e+-]+|"[^"]*"|null)'
+    r'|began|ended|when|stamp|checksum|fingerprint|key|hash)": *(?:-?[\d.e+-]+|"[^"]*"|null)'
+    r'|"(?:draft|tree|forward|verify|cache)": *-?[\d.e+-]+'
 )
 _WORDS = re.compile(
     r"\b\d[\d.,]*(?= ?(?:s|ms|µs|MB|GB|kB|KB|B|bytes|tokens/s|min|h|%)\b)"

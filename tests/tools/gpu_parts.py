@@ -10,6 +10,7 @@ import statistics
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import Any
 from unittest.mock import patch
 
@@ -161,13 +162,14 @@ def replayed(model: TargetModel, tokens: int) -> dict[str, Any]:
             "seconds": model.passes.seconds - before}  # fmt: skip
 
 
-def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> float:
-    """Seconds a token of our loop without drafts, prefill left out; the second of two runs."""
+def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> list[float]:
+    """Seconds of each token of our loop without drafts but the first; the second of two runs."""
     for _ in range(2):
         context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
         plain = parse_method("none", DraftSettings()).build()
-        run = Run(model, plain, context, Settings(), Limits(tokens, 0)).finish()
-    return run.statistics.decode_s / len(run.output)
+        run = Run(model, plain, context, Settings(), Limits(tokens + 1, 0))
+        ends = [time.perf_counter() for _ in run]
+    return [after - before for before, after in pairwise(ends)]
 
 
 def generate_seconds(hf: Any, prompt: Sequence[int], tokens: int) -> float:

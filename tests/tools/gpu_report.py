@@ -17,6 +17,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from functools import partial
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -204,7 +205,7 @@ class Report:
         """Plain decoding beside generate's, in tokens a second."""
         tokens = self.args.tokens
         prompt = [(7 * i) % built.model.vocabulary for i in range(self.args.prompt)]
-        own = measured.plain_seconds(built.model, prompt, tokens)
+        own = fmean(measured.plain_seconds(built.model, prompt, tokens))
         theirs = measured.generate_seconds(built.stock, prompt, tokens)
         value = f"{1 / theirs:.1f} tokens/s; ngt {theirs / own:.2f} ×"
         lines: Rows = [("ngt", f"{1 / own:.1f} tokens/s"), ("generate", value)]

@@ -58,6 +58,7 @@ def test_a_turn_measures_passes_plain_tokens_and_drafts_over_a_recording(
     ours, theirs = every["ngt bfloat16"](), every["transformers float32"]()
     assert set(ours) == {"token", "1 rows", "4 rows", "plain", "drafted", "tokens a pass"}
     assert set(theirs) == {"token"} and theirs["token"][0] > 0
+    assert len(ours["token"]) == cpu_peers.GENERATED  # as of llama.cpp, each by itself
     assert all(s > 0 for of in ours.values() for s in of) and ours["tokens a pass"][0] > 2
     args.limit = 0
     assert set(contestants(args)["ngt int8"]()) == {"token", "1 rows", "4 rows"}
