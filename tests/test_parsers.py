@@ -164,27 +164,25 @@ def test_imports_of_a_format_do_not_count_as_its_files_time(
         assert pool.extract(JSON, source(b"[1]")).text == "[1]"
 
 
-@pytest.mark.parametrize("kind", [ImportError, OSError])
-def test_a_library_that_finds_no_memory_is_not_the_files_fault(
-    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+NO_MEMORY = "x.so: failed to map segment from shared object"
+
+
+@pytest.mark.parametrize(
+    ("error", "said", "words"),
+    [
+        (ImportError(NO_MEMORY), "failed", "takes more than 1000 MB"),
+        (OSError(NO_MEMORY), "failed", "takes more than 1000 MB"),
+        (ImportError("no x", name="tide"), "unreadable", "needs the package tide"),
+        (ImportError("get it " * 99), "unreadable", "needs a package (ImportError: get it get it"),
+    ],
+)
+def test_what_a_library_does_not_find_is_not_the_files_fault(
+    error: Exception, said: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def load_library(name: str) -> None:
-        raise kind("x.so: failed to map segment from shared object")
-
-    monkeypatch.setattr("ngtcli.documents.formats.import_module", load_library)
-    assert worker._answer(JSON, source(b"[1]"), 10**9)[0]["error"] == "failed"
-
-
-def test_what_a_library_lacks_is_told_by_its_name_or_in_its_words(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    for error, words in (
-        (ImportError("no tide", name="tide"), "needs the package tide"),
-        (ImportError("get tide, " * 99), "needs a package (ImportError: get tide, get tide"),
-    ):
-        monkeypatch.setattr("ngtcli.documents.formats.import_module", Mock(side_effect=error))
-        reason = worker._answer(JSON, source(b"[1]"), 10**9)[0]["reason"]
-        assert words in reason and len(reason) < 250
+    monkeypatch.setattr("ngtcli.documents.formats.import_module", Mock(side_effect=error))
+    reply = worker._answer(JSON, source(b"[1]"), 10**9)[0]
+    assert reply["error"] == said and words in reply["reason"] and len(reply["reason"]) < 250
+    assert not reply.get("lasting")
 
 
 def test_a_worker_that_cannot_be_started_is_told_and_no_files_fault(

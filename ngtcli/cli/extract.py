@@ -145,9 +145,8 @@ class _Extract(Lines):
         columns = [c for n in self._names for c in (n, *(f"{n}.{fact}" for fact in facts))]
         columns = ["file", *columns, *["doubt"] * bool(self._given.doubt)]
         if twice := next((one for one in columns if columns.count(one) > 1), None):
-            raise UsageError(
-                f"the table has a column {twice} of its own", "Call the field otherwise."
-            )
+            what = f"the table has a column {twice} of its own"
+            raise UsageError(what, "Call the field otherwise.")
         head, restart = how(self._request), self._given.restart
         self._out = TableOutput(
             path, head, columns, flat=self._flat, whole=self._whole, restart=restart
@@ -267,8 +266,8 @@ class _Extract(Lines):
 
     def _whole(self, row: Mapping[str, Any]) -> Row:
         """A row as JSON has it, with the fields that are in doubt."""
-        known, least = row["probability"], self._given.doubt
-        doubted = [name for name, p in known.items() if p is not None and p < least]
+        known = row["probability"].items()
+        doubted = [name for name, p in known if p is not None and p < self._given.doubt]
         return {**row, **({"doubt": doubted} if self._given.doubt else {})}
 
     def _flat(self, row: Mapping[str, Any]) -> Row:

@@ -195,9 +195,8 @@ def take_turns(names: Sequence[str], rounds: int, own: Sequence[str]) -> dict[st
                 found[name].setdefault(key, []).extend(figures)
         except subprocess.CalledProcessError as error:
             code = error.returncode
-            ends[name] = (
-                f"{name}, ended by {f'signal {-code}' if code < 0 else f'exit code {code}'}"
-            )
+            how = f"signal {-code}" if code < 0 else f"exit code {code}"
+            ends[name] = f"{name}, ended by {how}"
             print(ends[name], file=sys.stderr)
     return {name if made else ends.get(name, name): made for name, made in found.items()}
 
@@ -232,15 +231,12 @@ def tables(found: Mapping[str, Figures], rows: Sequence[int]) -> list[Table]:
         speeds[name] = [*(ratio(*of) for of in ratios), middle(name, "tokens a pass")]
         times[name] = [middle(name, f"{r} rows") for r in rows]
     by_peer, of_rows = f"by {_PEER}", [f"{r} rows" for r in rows]
+    by_one = {n: [ratio(s, one) for s in t] for n, t in times.items()}
     headings = ("plain", by_peer, "with drafts", by_peer, "by plain", "tokens a pass")
     return [
         table("Tokens/s", headings, speeds),
         table("Passes, ms", of_rows, {n: [1e3 * s for s in t] for n, t in times.items()}),
-        table(
-            f"By one row of {_BASE}",
-            of_rows,
-            {n: [ratio(s, one) for s in t] for n, t in times.items()},
-        ),
+        table(f"By one row of {_BASE}", of_rows, by_one),
     ]
 
 
