@@ -79,7 +79,7 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
     assert torch.equal(scores(first), scores(again))
     hf.set_experts_implementation("eager") if "experts" in str(hf) else None
     true = scores(dequantized(hf))
-    assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
+    assert (scores(first) - true).norm() < 0.1 * true.norm()  # inputs are rounded as well
     assert words(first, 0.0)[0] > 0.8
     assert not any(one.ndim == 3 and one.shape[1] > 1 for one in first.parameters())
 
