@@ -18,6 +18,7 @@ from transformers.pytorch_utils import Conv1D
 
 from ngtcli.weights.convert import Conversion, convertible
 from ngtcli.weights.linear import PackedLinear
+from ngtcli.weights.load_quantized import use_between
 from ngtcli.weights.places import Site
 from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
 
@@ -176,8 +177,10 @@ def test_what_chooses_experts_stays() -> None:
 
 
 def test_what_a_weight_of_integers_is_can_be_read_but_not_computed_with() -> None:
-    hf = nn.Sequential(random(nn.Linear(40, 30, dtype=torch.bfloat16)))
+    hf: Any = nn.Sequential(random(nn.Linear(40, 30)))
     quantize(hf)
+    hf.config = transformers.LlamaConfig()
+    use_between(hf, torch.bfloat16)
     weight, rows = hf[0].weight, torch.randn(3, 40)
     assert (weight.dtype, weight.device, weight.shape) == (torch.bfloat16, rows.device, (30, 40))
     with pytest.raises(TypeError):

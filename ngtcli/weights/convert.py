@@ -164,7 +164,7 @@ class Conversion:
                 if tensors[name].dtype == torch.uint8:
                     order = tensors.get(name + ORDER)
                     groups = Int4Groups(tensors[name], site.size, tensors[name + SCALE], order)
-                    site.put([PackedLinear(groups, site.bias, site.weight.dtype)])
+                    site.put([PackedLinear(groups, site.bias)])
                 else:
                     site.put(self._int8_layers(site, tensors[name], tensors[name + SCALE]))
         tie(hf)
@@ -173,14 +173,13 @@ class Conversion:
 
     def _int8_layers(self, site: Site, data: Tensor, scale: Tensor) -> list[PackedLinear]:
         size, count, kernel = site.size, max(1, site.experts), self.form.kernel
-        about = site.bias, site.weight.dtype
         is_known = scale.dtype == torch.float32 and size in self.sizes
         if kernel is None or scale.shape != (count * size[0],) or not is_known:
             raise DamagedFileError("it holds layers of other sizes")
         try:
             return [
                 PackedLinear(
-                    Int8Blocks(opaque(part, size, self.sizes), size, own, kernel, part), *about
+                    Int8Blocks(opaque(part, size, self.sizes), size, own, kernel, part), site.bias
                 )
                 for part, own in zip(data.chunk(count), scale.chunk(count), strict=True)
             ]

@@ -193,13 +193,13 @@ def int4_groups(whole: Tensor, scales: Tensor, zeros: Tensor) -> tuple[Tensor, T
 class PackedLinear(nn.Module):
     """A linear layer on a storage, of a `dtype` between layers; its bias may come later."""
 
-    def __init__(
-        self, storage: Storage, bias: nn.Parameter | None, dtype: torch.dtype = torch.float32
-    ) -> None:
+    dtype = torch.float32
+
+    def __init__(self, storage: Storage, bias: nn.Parameter | None) -> None:
         super().__init__()
         self.out_features, self.in_features = storage.size
         self.packed = nn.Parameter(storage.packed, requires_grad=False)
-        self.storage, self.bias, self.dtype = storage, bias, dtype
+        self.storage, self.bias = storage, bias
 
     @property
     def weight(self) -> Any:
