@@ -185,7 +185,9 @@ FIRST = [
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     items.sort(key=lambda item: item.path.name not in FIRST)
     searches = defaultdict[Any, list[pytest.Item]](list)
-    for item in items:
+    of = config.option
+    named = of.keyword or of.lf or of.failedfirst or any("::" in one for one in config.args)
+    for item in [] if named else items:
         if item.get_closest_marker("search") or item.get_closest_marker("numeric"):
             searches[item.path, item.originalname].append(item)  # type: ignore[attr-defined]
     left = {one for cases in searches.values() for one in {*cases} - {*share(cases)}}

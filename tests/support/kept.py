@@ -3,7 +3,8 @@
 Trials, costs and backgrounds are copied for each use. The weights of the built-in model are lent:
 to one run of a command, or to one test, at a time; a second borrower meanwhile reads its own. What
 a run changes (caches, captured passes, masks, threads) is in the `TargetModel`, which is made anew
-over them. Weights that are not as they were when they were read are lent no more.
+over them. Weights whose versions or addresses have changed are lent no more, and those of integers
+never: reading them writes a file.
 """
 
 from collections.abc import Callable, Iterator
@@ -71,7 +72,7 @@ _words: WeakKeyDictionary[Any, dict[object, Any]] = WeakKeyDictionary()
 
 def words_once(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any = _words_of) -> Any:
     """llguidance's form of a tokenizer, which takes 60 ms for each `Tokenizer` over a lent one."""
-    kept, key = _words.setdefault(tokenizer.backend, {}), (size, ends)
+    kept, key = _words.setdefault(tokenizer.backend, {}), (len(tokenizer.backend), size, ends)
     return kept[key] if key in kept else kept.setdefault(key, real(tokenizer, size, ends))
 
 
@@ -109,7 +110,7 @@ def lent(plan: Plan, tell: Tell, real: Any = load.read) -> Any:
     What was told is told to each.
     """
     key = plan.device, plan.form, plan.device_map, torch.get_num_threads()
-    if plan.path != str(BUILTIN_PATH) or key in _lent:
+    if plan.path != str(BUILTIN_PATH) or key in _lent or plan.form.bits:
         return real(plan, tell)
     hf, state, said = _models.get(key, (None, (), []))
     if hf is None or _state(hf) != state:
