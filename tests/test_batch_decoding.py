@@ -16,6 +16,7 @@ from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import why_not_together
+from ngtcli.decode.scores import scores_are_not_numbers
 from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Limits
@@ -282,6 +283,14 @@ def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.Mo
         why_not_together(model)
     monkeypatch.undo()
     assert why_not_together(model) == ""
+
+
+def test_a_model_that_raises_with_several_texts_takes_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(model: TargetModel) -> bool:
+        raise scores_are_not_numbers(model.name)
+
+    monkeypatch.setattr(probe, "_agrees", fails)
+    assert "several texts" in why_not_together(make_target("llama"))
 
 
 def test_the_models_attention_is_as_it_was_after_a_pass() -> None:

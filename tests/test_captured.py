@@ -9,14 +9,20 @@ from typing import Any
 
 import pytest
 import torch
+import transformers
+from torch import nn
 from torch.utils._python_dispatch import TorchDispatchMode
+from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4MLP
+from transformers.models.llama.modeling_llama import LlamaMLP
 
 from ngtcli.decode import captured
 from ngtcli.decode.captured import Shape
+from ngtcli.decode.kernels import JoinedPerceptron, use_few_kernels
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
+from ngtcli.heads.training.recipes import begin_as
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target, plain, prompts
 from tests.support.together import outputs, own, together
@@ -237,3 +243,34 @@ def test_an_answer_tells_how_its_passes_were_run() -> None:
     assert run["passes"] == {"captured": 0, "seconds": 0.0, "reason": ""}
     assert off["passes"] == {"captured": 0, "seconds": 0.0, "reason": "switched off"}
     assert b"passes are not captured: switched off" in ngt(*command, "--set", "capture=no").stderr
+
+
+def with_few_kernels(hf: Any) -> Any:
+    """A model whose parts a GPU would compute by fewer kernels."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(type(hf), "device", torch.device("cuda"), raising=False)
+        use_few_kernels(hf)
+    return hf
+
+
+def test_perceptrons_with_limits_other_widths_or_weights_of_others_stay_as_they_are() -> None:
+    sizes = {"hidden_size": 16, "intermediate_size": 24, "num_attention_heads": 2}
+    llama, limited = transformers.LlamaConfig(**sizes), transformers.DeepseekV4Config(**sizes)
+    own, wide, twins = LlamaMLP(llama), LlamaMLP(llama), [LlamaMLP(llama), LlamaMLP(llama)]
+    wide.up_proj = nn.Linear(8, 24)
+    for name in ("gate_proj", "up_proj", "down_proj"):
+        getattr(twins[0], name).weight = getattr(twins[1], name).weight
+    parts = nn.ModuleList([own, wide, *twins, DeepseekV4MLP(limited)]).requires_grad_(False)
+    found = [isinstance(one, JoinedPerceptron) for one in with_few_kernels(parts)]
+    assert found == [True, False, False, False, False]
+
+
+@pytest.mark.parametrize("family", ["llama", "qwen2"])
+def test_a_head_begins_as_layers_that_few_kernels_compute(family: str) -> None:
+    model = make_target(family)
+    true = dict(make_hf(family).get_decoder().layers[1].named_parameters())
+    with_few_kernels(model.hf)
+    assert "self_attn.qkv_proj.weight" in dict(model.hf.get_decoder().layers[1].named_parameters())
+    layer = make_hf(family, seed=1).get_decoder().layers[0]
+    begin_as(layer, model, 1)
+    assert all(torch.equal(weight, true[name]) for name, weight in layer.named_parameters())

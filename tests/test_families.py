@@ -11,8 +11,9 @@ import torch
 import transformers
 
 from ngtcli.config import Settings
+from ngtcli.decode import probe
 from ngtcli.decode.memory_needs import cache_numbers
-from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES
+from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES, Way
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.weights.checkpoints import read_checkpoint
@@ -136,6 +137,17 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
         run = decode(model, chained(sampled, len(prompt)), prompt, sampling, max_tokens=TOKENS)
         assert run.output == sampled
     assert (accepted > TOKENS) == drafts
+
+
+@pytest.mark.parametrize("kind", sorted(probe._START_ANEW))
+def test_rounding_does_not_hide_that_passes_start_anew(
+    kind: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    model = target(build(next(f for f in FAMILIES if f.kind == kind)), kind)
+    monkeypatch.setattr(probe, "_tree_reason", lambda *_: "")  # as where rounding hides errors
+    model.use(Way(TREES))
+    monkeypatch.setattr(probe, "_kinds", lambda _: set())  # not all configurations name them
+    assert probe.find_way(model) == Way(STEPS, probe.STARTS_ANEW, chunks=False)
 
 
 def test_a_family_without_a_cache_or_a_decoder_is_refused() -> None:

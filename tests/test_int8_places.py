@@ -11,12 +11,14 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 from transformers.models.falcon.modeling_falcon import FalconLinear
 from transformers.models.gpt_oss.modeling_gpt_oss import GptOssExperts
+from transformers.models.longcat_flash.modeling_longcat_flash import LongcatFlashTopkRouter
 from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.pytorch_utils import Conv1D
 
 from ngtcli.weights.convert import Conversion, convertible
 from ngtcli.weights.linear import PackedLinear
+from ngtcli.weights.load_quantized import use_between
 from ngtcli.weights.places import Site
 from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
 
@@ -172,3 +174,22 @@ def test_what_chooses_experts_stays() -> None:
     routers = [name for name in names.values() if name.endswith("router.layer")]
     assert routers
     assert not {names[id(place.layer)] for place in quantizable(hf)} & set(routers)
+
+
+def test_what_a_weight_of_integers_is_can_be_read_but_not_computed_with() -> None:
+    hf: Any = nn.Sequential(random(nn.Linear(40, 30)))
+    quantize(hf)
+    hf.config = transformers.LlamaConfig()
+    use_between(hf, torch.bfloat16)
+    weight, rows = hf[0].weight, torch.randn(3, 40)
+    assert (weight.dtype, weight.device, weight.shape) == (torch.bfloat16, rows.device, (30, 40))
+    with pytest.raises(TypeError):
+        nn.functional.linear(rows.bfloat16(), weight)
+    with pytest.raises(TypeError):
+        rows @ weight
+
+
+def test_a_router_that_is_multiplied_without_its_layer_stays() -> None:
+    config = transformers.LongcatFlashConfig(hidden_size=32, n_routed_experts=4, zero_expert_num=2)
+    router = LongcatFlashTopkRouter(config)
+    assert not quantizable(nn.ModuleDict({"router": router}))

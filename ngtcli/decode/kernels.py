@@ -5,7 +5,8 @@ half precision these round less often than those they replace.
 """
 
 import inspect
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Sequence, Set
 from typing import Any
 
 import torch
@@ -20,6 +21,8 @@ from ngtcli.weights.trials import places_of
 
 # Families whose attentions do no more than Llama's, but that some norm queries and keys.
 _FAMILIES = ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe")
+# All that a perceptron's forward names. Numbers alone do not show a limit that they do not reach.
+_NAMES = {"gate_proj", "up_proj", "down_proj", "act_fn"}
 
 
 class OneNorm(nn.RMSNorm):
@@ -37,7 +40,7 @@ class JoinedAttention(nn.Module):
         super().__init__()
         self.config, self.layer_idx, self.is_causal = own.config, own.layer_idx, own.is_causal
         self.num_key_value_groups, self.scaling = own.num_key_value_groups, own.scaling
-        parts = own.q_proj, own.k_proj, own.v_proj
+        parts = self.q_proj, self.k_proj, self.v_proj = own.q_proj, own.k_proj, own.v_proj
         self.size, self.qkv_proj = own.head_dim, _one_product(parts)
         self.heads = [one.out_features // self.size for one in parts]
         self.o_proj, self.norm = own.o_proj, getattr(own, "q_norm", None)
@@ -70,8 +73,8 @@ class JoinedPerceptron(nn.Module):
 
     def __init__(self, own: Any) -> None:
         super().__init__()
-        self.gate_up_proj = _one_product((own.gate_proj, own.up_proj))
-        self.down_proj, self.act_fn = own.down_proj, own.act_fn
+        self.gate_proj, self.up_proj, self.down_proj = own.gate_proj, own.up_proj, own.down_proj
+        self.gate_up_proj, self.act_fn = _one_product((own.gate_proj, own.up_proj)), own.act_fn
 
     def forward(self, given: Tensor) -> Any:
         """As `transformers`' perceptrons."""
@@ -80,13 +83,15 @@ class JoinedPerceptron(nn.Module):
 
 
 def _one_product(parts: Sequence[Any]) -> nn.Linear:
-    """Layers of the same input as one, whose outputs are theirs in a row."""
-    made = nn.Linear(parts[0].in_features, sum(one.out_features for one in parts), device="meta")
+    """Layers of the same input as one, whose outputs are theirs in a row; they get views of it."""
+    sizes = [one.out_features for one in parts]
+    made = nn.Linear(parts[0].in_features, sum(sizes), device="meta")
     for name in ("weight", "bias"):
         every = [getattr(one, name) for one in parts]
-        lacks = any(one is None for one in every)
-        whole = None if lacks else nn.Parameter(torch.cat(every), False)
+        whole = None if any(one is None for one in every) else nn.Parameter(torch.cat(every), False)
         setattr(made, name, whole)
+    for one, part in zip(parts, torch.split(made.weight, sizes), strict=True):
+        one.weight = nn.Parameter(part, False)  # where heads begin as the model's layers
     return made
 
 
@@ -94,15 +99,17 @@ def _one_product(parts: Sequence[Any]) -> nn.Linear:
 def use_few_kernels(hf: Any) -> None:
     """Replace norms, attentions and perceptrons on one GPU, where that gives the same numbers."""
     if hf.device.type != "cpu" and not places_of(hf):
-        _replace_in(hf)
+        uses = Counter(id(one) for _, one in hf.named_parameters(remove_duplicate=False))
+        _replace_in(hf, {one for one, count in uses.items() if count > 1})
 
 
-def _replace_in(parent: nn.Module) -> None:
-    """Layer by layer, so that the memory of one is free before the next."""
+def _replace_in(parent: nn.Module, shared: Set[int]) -> None:
+    """Layer by layer, so that one's memory is free before the next; what has `shared` ids stays."""
     for name, child in [*parent.named_children()]:
-        made = _joined(child) or _one_norm(child)
+        own = {*map(id, child.parameters())}
+        made = None if own & shared else _joined(child) or _one_norm(child)
         if made is None:
-            _replace_in(child)
+            _replace_in(child, shared)
         else:
             setattr(parent, name, made)
 
@@ -113,8 +120,11 @@ def _joined(own: Any) -> nn.Module | None:
     attends = attends and own.config._attn_implementation in ("sdpa", NAME)
     names = ("q", "k", "v") if attends else ("gate", "up", "down")
     parts: list[Any] = [getattr(own, f"{name}_proj", None) for name in names]
-    is_perceptron = hasattr(own, "act_fn") and len(inspect.signature(own.forward).parameters) == 1
+    code = getattr(type(own).forward, "__code__", None)
+    is_perceptron = code and code.co_argcount == 2 and {*code.co_names} == _NAMES
     if {*map(type, parts)} != {nn.Linear} or not (attends or is_perceptron):
+        return None
+    if len({one.weight.shape[attends:] for one in parts[: 2 + attends]}) > 1:  # of the same inputs
         return None
     weight, source = parts[0].weight, torch.Generator().manual_seed(0)
     hidden = torch.randn(1, 4, weight.shape[1], generator=source).to(weight)

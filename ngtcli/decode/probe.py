@@ -11,7 +11,7 @@ window that the model's mask does not have), the reference is one pass without a
 import random
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -53,13 +53,13 @@ _EMPTY = DraftTree()
 
 KEEPS_STATE = "its layers keep a running state"
 STARTS_ANEW = "its passes over several tokens do not go on from the state that its layers keep"
+# Families whose scores in float32 show STARTS_ANEW; rounding may hide it (tried: 0.03 to 0.08).
+_START_ANEW = {"mamba", "falcon_mamba", "jamba", "minimax", "recurrent_gemma"}
 ATTENDS_IN_CHUNKS = (
     "its layers attend within chunks, which the mask of a draft tree does not follow"
 )
 CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of their own"
 NO_TREE_MASK = "it does not honour a tree attention mask"
-# Families of which float32 shows that; rounding may hide it (tried: an error of 0.03 to 0.08).
-_START_ANEW = {"mamba", "falcon_mamba", "jamba", "minimax", "recurrent_gemma"}
 # With these chains are tried. Layers that choose tokens may choose others in passes of more rows.
 _CHAIN_REASONS = (KEEPS_STATE, ATTENDS_IN_CHUNKS, NO_TREE_MASK)
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}  # of layers
@@ -138,7 +138,7 @@ def find_way(model: TargetModel) -> Way:
         for truth in _references(model, length):
             _check_causal(model, truth.prompt)
             reason = _why_plain(model) or _tree_reason(model, truth, siblings)
-            for way in _ways_without_trees(model, reason) if reason else ():
+            for way in _ways_without_trees(reason) if reason else ():
                 model.use(way)
                 claims = (_steps_agree, _chains_agree) if way.takes_chains else (_steps_agree,)
                 if all(_holds(claim, model, truth, siblings) for claim in claims):
@@ -154,6 +154,8 @@ def find_way(model: TargetModel) -> Way:
 
 def _why_plain(model: TargetModel) -> str:
     """Why, by its configuration, the model cannot verify drafts; "" where a probe must tell."""
+    if model.config.model_type in _START_ANEW:
+        return STARTS_ANEW
     kinds = _kinds(model)
     for kind, reason in _PLAIN_KINDS.items():
         if kind in kinds:
@@ -177,17 +179,15 @@ def _tree_reason(model: TargetModel, truth: Reference, siblings: int) -> str:
     return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else NO_TREE_MASK
 
 
-def _ways_without_trees(model: TargetModel, reason: str) -> list[Way]:
+def _ways_without_trees(reason: str) -> list[Way]:
     """The ways to run a model that verifies no draft trees, in the order in which they are tried.
 
     Those that take chains stand first, if the reason allows them; the others read token by token.
     """
-    if model.config.model_type in _START_ANEW:
-        return [Way(STEPS, STARTS_ANEW, chunks=False)]
     chains = (CROPS, RESTORES) if reason in _CHAIN_REASONS else ()
     anew = STARTS_ANEW if reason == KEEPS_STATE else reason
-    steps = [Way(STEPS, reason), Way(STEPS, anew, chunks=False)]
-    return [*(Way(kind, reason) for kind in chains), *steps]
+    kinds = (*chains, STEPS) if reason != STARTS_ANEW else ()
+    return [*(Way(kind, reason) for kind in kinds), Way(STEPS, anew, chunks=False)]
 
 
 def _holds(claim: Callable[..., bool], *about: Any) -> bool:
@@ -377,8 +377,10 @@ def _why_not(model: TargetModel) -> str:
         return model.tree_reason or SPREAD
     if rope_types(model.config) & _ROPE_OF_LENGTH:
         return "its positions depend on the longest text of a pass"
-    alike = _holds(_agrees, model)
-    return "" if alike else "several texts in one pass get other scores than one does"
+    with suppress(ModelError):
+        if _holds(_agrees, model):
+            return ""
+    return "several texts in one pass get other scores than one does"
 
 
 def _agrees(model: TargetModel) -> bool:

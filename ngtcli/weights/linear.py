@@ -13,6 +13,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
+from types import SimpleNamespace
 from typing import Any
 
 import torch
@@ -190,7 +191,9 @@ def int4_groups(whole: Tensor, scales: Tensor, zeros: Tensor) -> tuple[Tensor, T
 
 
 class PackedLinear(nn.Module):
-    """A linear layer on a storage; its bias may come later."""
+    """A linear layer on a storage, of a `dtype` between layers; its bias may come later."""
+
+    dtype = torch.float32
 
     def __init__(self, storage: Storage, bias: nn.Parameter | None) -> None:
         super().__init__()
@@ -199,10 +202,11 @@ class PackedLinear(nn.Module):
         self.storage, self.bias = storage, bias
 
     @property
-    def weight(self) -> Tensor:
-        """The weight (out, in) of floats, in a new tensor; of integers without values."""
-        if self.storage.bits:  # some models ask for its device, or its dtype
-            return torch.empty(self.storage.size, device="meta")
+    def weight(self) -> Any:
+        """The weight (out, in) of floats, in a new tensor; of integers what is known without it."""
+        if self.storage.bits:  # some models ask for its dtype; what would compute fails
+            on, shape = self.packed.device, torch.Size(self.storage.size)
+            return SimpleNamespace(dtype=self.dtype, device=on, shape=shape)
         return self.packed.detach().to_dense()
 
     def forward(self, inputs: Tensor) -> Tensor:

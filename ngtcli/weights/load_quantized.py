@@ -22,7 +22,7 @@ from ngtcli.system.progress import sized
 from ngtcli.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.weights.convert import SCALE, Conversion, quantized_bytes
 from ngtcli.weights.forms import Form
-from ngtcli.weights.linear import VERSION, MappedEmbedding, bits_of, storages
+from ngtcli.weights.linear import VERSION, MappedEmbedding, PackedLinear, bits_of, storages
 from ngtcli.weights.places import is_embedding
 from ngtcli.weights.tensor_store import TensorStore, tensors_of
 
@@ -156,6 +156,8 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
     scale (Gemma's) is made again, for it was rounded to the dtype that the model was read in.
     """
     for module in hf.modules():
+        if isinstance(module, PackedLinear):
+            module.dtype = dtype
         if isinstance(module, nn.Embedding) and hasattr(module, "scalar_embed_scale"):
             module.embed_scale = torch.tensor(module.scalar_embed_scale)
     users = Counter(id(p) for m in hf.modules() for p in m.parameters(recurse=False))

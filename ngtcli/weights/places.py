@@ -21,7 +21,7 @@ from transformers.pytorch_utils import Conv1D
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
 _MULTIPLIED = "dt_proj"  # Mamba's and Jamba's, by whose weight they multiply without the layer
-_ROUTERS = ("gate", "router", "shared_expert_gate")  # choose experts: a small error is another one
+_ROUTERS = ("gate", "router", "shared_expert_gate", "classifier")  # an error is another expert
 
 
 @dataclass(frozen=True, slots=True)
