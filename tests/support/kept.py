@@ -72,7 +72,7 @@ _words: WeakKeyDictionary[Any, dict[object, Any]] = WeakKeyDictionary()
 
 def words_once(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any = _words_of) -> Any:
     """llguidance's form of a tokenizer, which takes 60 ms for each `Tokenizer` over a lent one."""
-    kept, key = _words.setdefault(tokenizer.backend, {}), (len(tokenizer.backend), size, ends)
+    kept, key = _words.setdefault(tokenizer.backend, {}), (size, ends)
     return kept[key] if key in kept else kept.setdefault(key, real(tokenizer, size, ends))
 
 
