@@ -3,8 +3,8 @@
 Trials, costs and backgrounds are copied for each use. The weights of the built-in model are lent:
 to one run of a command, or to one test, at a time; a second borrower meanwhile reads its own. What
 a run changes (caches, captured passes, masks, threads) is in the `TargetModel`, which is made anew
-over them. Weights whose versions or addresses have changed are lent no more, and those of integers
-never: reading them writes a file.
+over them. Weights whose versions or addresses have changed are lent no more, and those
+in blocks or of integers never: reading these writes a file, and blocks have no address.
 """
 
 from collections.abc import Callable, Iterator
@@ -110,7 +110,7 @@ def lent(plan: Plan, tell: Tell, real: Any = load.read) -> Any:
     What was told is told to each.
     """
     key = plan.device, plan.form, plan.device_map, torch.get_num_threads()
-    if plan.path != str(BUILTIN_PATH) or key in _lent or plan.form.bits:
+    if plan.path != str(BUILTIN_PATH) or key in _lent or plan.form.bits or plan.form.packed:
         return real(plan, tell)
     hf, state, said = _models.get(key, (None, (), []))
     if hf is None or _state(hf) != state:
