@@ -52,11 +52,11 @@ def test_a_family_gives_what_its_dequantised_weights_give(
     assert ((scores(found) - true).norm() / true.norm()) < 0.06  # inputs are rounded as well
 
 
-KINDS = "falcon mixtral qwen3_moe mamba2 falcon_mamba jamba".split()
+RECURRENT = "mamba2", "falcon_mamba", "jamba"  # their states add up what was rounded
 MORE = {
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 4, "n_positions": 64},
     "gpt_oss": {"num_local_experts": 4, "head_dim": 8},
-    **{name: family(name).values for name in KINDS},
+    **{name: family(name).values for name in ("falcon", "mixtral", "qwen3_moe", *RECURRENT)},
 }
 SMALL = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
          "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
@@ -72,14 +72,14 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
     with torch.no_grad():
         for parameter in hf.parameters():
             if parameter.ndim > 1:
-                parameter.mul_(3.0)
+                parameter.mul_(2.0 if family in RECURRENT else 6.0)
     folder = saved(tmp_path, hf)
     (first, report), (again, _) = loaded(folder), loaded(folder)
     assert not any(report.values())
     assert torch.equal(scores(first), scores(again))
     hf.set_experts_implementation("eager") if "experts" in str(hf) else None
     true = scores(dequantized(hf))
-    assert (scores(first) - true).norm() < 0.1 * true.norm()  # inputs are rounded as well
+    assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
     assert words(first, 0.0)[0] > 0.8
     assert not any(one.ndim == 3 and one.shape[1] > 1 for one in first.parameters())
 

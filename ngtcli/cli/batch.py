@@ -287,20 +287,12 @@ class Run:
             tell = telling(self._show, self.warn)
             if self.engine is None:
                 self.engine = open_engine(self._settings, tell, size=self._size, many=True)
-            from ngtcli.session.drivers import run  # not before vLLM runs: they load numba
-            from ngtcli.session.engine import caught
+            from ngtcli.session.drivers import run  # not before vLLM runs: it loads numba
 
             process.unwind_on_interrupt()
             self._began = self._shown = time.monotonic()
 
-            def draw(wait: bool) -> tuple[InputLine, Question | errors.NgtError] | None:
-                if (wait and not lines.wait()) or (line := lines.take()) is None:
-                    return None
-                try:
-                    return line, read(line)
-                except Exception as error:
-                    return line, caught(error)
-
+            draw = partial(_draw, lines, read)
             with closing(run(self.engine, draw, self.wants)) as outcomes:
                 for outcome in outcomes:
                     lines.done(outcome.key)
@@ -379,3 +371,17 @@ class Run:
         self._notes.clear()
         if self._done and (self._notes.terminal or self._notes.verbose):
             self._notes.facts([*self._facts(), time_left(time.monotonic() - self._began)])
+
+
+def _draw(
+    lines: Lines, read: Callable[[InputLine], Question], wait: bool
+) -> tuple[InputLine, Question | errors.NgtError] | None:
+    """The next line with its question, or why there is none; None where no line is there now."""
+    from ngtcli.session.engine import caught  # here, as `run`
+
+    if (wait and not lines.wait()) or (line := lines.take()) is None:
+        return None
+    try:
+        return line, read(line)
+    except Exception as error:
+        return line, caught(error)

@@ -271,6 +271,8 @@ class LocalSession(session.Session):
         if not method.entry.documents or self.model.plain_reason:
             return session.NO_TRIE
         self.status("Preparing the n-gram trie …")
-        model, how = self.model, method.settings
-        own = model.tokenizer, model.vocabulary, how.n, how.lp
-        return document_trie(documents, *own, self.warn, keep=keep and not self.owner)
+        model, n, lp = self.model, method.settings.n, method.settings.lp
+        keep = keep and not self.owner
+        return document_trie(
+            documents, model.tokenizer, model.vocabulary, n, lp, self.warn, keep=keep
+        )
