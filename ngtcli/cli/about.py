@@ -147,9 +147,8 @@ def env(
     ] = False,
 ) -> dict[str, Any]:
     """Show versions, device and folders, and what a model needs here."""
-    settings: config.Settings = config.merge(
-        [config.Layer("flag", flags), *config.environment_and_file_layers()]
-    ).settings
+    layers = [config.Layer("flag", flags), *config.environment_and_file_layers()]
+    settings: config.Settings = config.merge(layers).settings
     full = verbose or bool(flags)
     device, name = _device_of_torch(settings.device) if full else (settings.device, processor())
     if device == "auto":  # which one that is only torch can tell, if it is not built for CPUs alone

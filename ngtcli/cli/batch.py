@@ -71,9 +71,8 @@ class BatchFlags:
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.shard)
         part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
         if not 1 <= part <= parts:
-            raise errors.UsageError(
-                f"--shard {self.shard}", "Give it as in --shard 1/4, up to 4/4."
-            )
+            hint = "Give it as in --shard 1/4, up to 4/4."
+            raise errors.UsageError(f"--shard {self.shard}", hint)
         return part, parts
 
 
@@ -299,9 +298,8 @@ class Run:
                     self._add(outcome, deliver(outcome))
         except OtherModelError as error:
             hint = "Give -m, --device and --dtype, which stand above what presets say."
-            raise errors.UsageError(
-                f"the presets of the tasks name different models: {error}", hint
-            ) from None
+            what = f"the presets of the tasks name different models: {error}"
+            raise errors.UsageError(what, hint) from None
         except KeyboardInterrupt:
             self._conclude()
             self._notes.warn(f"interrupted; {interrupted}")
@@ -313,9 +311,8 @@ class Run:
     def check_failed(self, failed: int, total: int, hint: str) -> None:
         """Raise FailedLinesError, exit code 7, where some failed."""
         if failed:
-            raise errors.FailedLinesError(
-                f"{failed} of {errors.counted(total, self._what)} failed", hint
-            )
+            what = f"{failed} of {errors.counted(total, self._what)} failed"
+            raise errors.FailedLinesError(what, hint)
 
     def _remark(self, message: str) -> None:
         self._remarks += 1

@@ -219,8 +219,7 @@ class _Extract(Lines):
             return ()
         from ngtcli.cli.dry_run import UnloadedSession  # here: few runs split
 
-        if self._session is None:
-            self._session = UnloadedSession(self._settings, self._notes, warns=False)
+        self._session = self._session or UnloadedSession(self._settings, self._notes, warns=False)
         task = self._session.task(self._request.preset, [document], self._request.question)
         parts = split(task) if fits(task) is None else ()
         if parts:

@@ -193,11 +193,8 @@ def _own_parameters(signature: inspect.Signature) -> tuple[Any, list[inspect.Par
 
 def _of_settings(names: Sequence[str]) -> list[inspect.Parameter]:
     """The flags of settings, and --set for those that have none of their own."""
-    found = [
-        _parameter(config.SETTINGS[name])
-        for name in names
-        if config.Use.SET not in config.SETTINGS[name].uses
-    ]
+    every = [config.SETTINGS[name] for name in names]
+    found = [_parameter(one) for one in every if config.Use.SET not in one.uses]
     return [*found, *([_set_option(names)] if len(found) < len(names) else [])]
 
 

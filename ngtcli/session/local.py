@@ -271,8 +271,6 @@ class LocalSession(session.Session):
         if not method.entry.documents or self.model.plain_reason:
             return session.NO_TRIE
         self.status("Preparing the n-gram trie …")
-        model, n, lp = self.model, method.settings.n, method.settings.lp
-        keep = keep and not self.owner
-        return document_trie(
-            documents, model.tokenizer, model.vocabulary, n, lp, self.warn, keep=keep
-        )
+        how, keep = method.settings, keep and not self.owner
+        tokenizer, size = self.model.tokenizer, self.model.vocabulary
+        return document_trie(documents, tokenizer, size, how.n, how.lp, self.warn, keep=keep)

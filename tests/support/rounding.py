@@ -18,7 +18,7 @@ from ngtcli.draft.steps import Limits, Reused
 from ngtcli.draft.tree import ROOT, DraftTree
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
-from tests.support.tiny_models import check_tree
+from tests.support.tiny_models import VOCABULARY, check_tree
 
 
 def capacity(length: int, rows: int) -> int:
@@ -161,7 +161,9 @@ def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: Settings,
         limits: Limits, rows: PassRows | int | None) -> tuple[Run, str]:  # fmt: skip
     """With a number of rows all passes have it."""
     shape = PassRows.fixed(rows) if isinstance(rows, int) else rows
-    context = Context(prompt, outside=(prompt,), references=(prompt,), vocabulary=12, rows=shape)
+    context = Context(
+        prompt, outside=(prompt,), references=(prompt,), vocabulary=VOCABULARY, rows=shape
+    )
     done = Run(model, drafter, context, sampling, limits)
     text = "".join(token.text for step in done for token in step.tokens)
     return done, text
