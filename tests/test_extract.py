@@ -262,7 +262,7 @@ def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
     tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unloaded = partial(FakeSession, tell=nobody)
-    monkeypatch.setattr("ngtcli.cli.dry_run.UnloadedSession", lambda own, *_: unloaded(own))
+    monkeypatch.setattr("ngtcli.cli.dry_run.UnloadedSession", lambda own, *_, **__: unloaded(own))
     paragraphs = [f"Part {i} tells of slate and tides. " * 12 for i in range(30)]
     paragraphs[3], paragraphs[20] = '{"name": null, "n": 1}', '{"name": "Bo", "n": 2}'
     texts = fill(tmp_path / "texts", **{"long.txt": "\n\n".join(paragraphs)})
