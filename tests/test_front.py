@@ -90,10 +90,10 @@ def test_a_password_is_not_shown_however_it_was_given(
         (["--set", "n"], "--set n: no value\nGive --set NAME=VALUE."),
         (["--seed", "1", "--set", "seed=2"], "--seed with --set seed\nGive one of them."),
         (["--set", "n=99"], "n is 99 (from flag)\nGive a value from 2 to 64."),
-        (["--n", "9"], "--n is no flag any more\nGive --set n=VALUE."),
-        (["--no-background"], "--no-background is no flag any more\nGive --set background=none."),
-        (["--no-packed"], "--no-packed is no flag any more\nGive --set packed=no."),
-        (["--pool-documents"], "no flag any more\nGive --set pool_documents=yes."),
+        (["--n", "9"], "--n is no flag\nGive --set n=VALUE."),
+        (["--no-background"], "--no-background is no flag\nGive --set background=none."),
+        (["--no-packed"], "--no-packed is no flag\nGive --set packed=no."),
+        (["--pool-documents"], "is no flag\nGive --set pool_documents=yes."),
     ],
 )
 def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> None:

@@ -164,9 +164,7 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
     assert run() == (0, "")
 
 
-def test_a_file_that_comes_while_the_answer_is_made_is_not_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_what_came_meanwhile_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = tmp_path / "out.txt"
     check_written([out])
     out.write_text("Mine.")

@@ -86,6 +86,8 @@ def test_a_full_disk_behind_stdout_is_named(arguments: list[str]) -> None:
     first, second = done.stderr.decode().splitlines()
     assert done.returncode == 1 and first == "ngt: standard output: no space left on device"
     assert "elsewhere" in second
+    done = warm.run("summarize", HARBOUR, "-o", "/dev/full")
+    assert done.returncode == 1 and done.stdout and b"Make room" in done.stderr
 
 
 # --- signals ---

@@ -143,7 +143,6 @@ def test_a_table_is_the_same_by_the_name_of_a_link(tmp_path: Path) -> None:
     (tmp_path / "full.csv").symlink_to("/dev/full")
     with pytest.raises(UsageError, match="not a regular file"):
         TableOutput(tmp_path / "full.csv", HEAD, COLUMNS, restart=True)
-    (tmp_path / "full.csv").unlink()
     assert link.is_symlink() and [*tmp_path.iterdir()].count(folder) == 1
     assert {path.name for path in folder.iterdir()} == {"out.csv", "out.csv.journal"}
 

@@ -203,8 +203,7 @@ class Showing:
                 self._legend()
                 print_answer(request, answer, sys.stdout)
             elif request.whole:
-                hint = "The answer went to standard output; choose another file with -o."
-                write_result(body_of(request, answer), request.output, hint, request.force)
+                write_result(body_of(request, answer), request.output, request.force)
             if request.html and not error:
                 write_page(self._page(answer), request.html, force=request.force)
         if answer.thought and not answer.text.strip():

@@ -95,7 +95,7 @@ _MOVED = {
 
 
 def _refuse_moved(flag: str) -> None:
-    """Raise UsageError for what was a flag once, with what to give in its place."""
+    """Raise UsageError for what --set gives, or was a flag once, with what to give instead."""
     from ngtcli.config import SETTINGS, Use  # here: help does without
 
     name = flag.lstrip("-").replace("-", "_")
@@ -105,7 +105,7 @@ def _refuse_moved(flag: str) -> None:
         no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
         hint = f"Give --set {about.name}={yes if about.name == name else no}."
     if hint:
-        raise UsageError(f"{flag} is no flag any more", hint)
+        raise UsageError(f"{flag} is no flag", hint)
 
 
 @cache

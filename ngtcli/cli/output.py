@@ -13,12 +13,14 @@ from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
 from ngtcli.render.terminal import reveal, to_tabs, wants_color
 from ngtcli.system.files import identity, key_of, write_atomically
+from ngtcli.system.journal import errors_named
 
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
 _LARGEST = 1_000_000_000  # bytes of a file that is compared; larger ones are not ours: guess
 _ELSEWHERE = "Choose another file."
+_PRINTED = "Choose another file; the result went to standard output."
 _FORCE = "Name another file, or give --force to write over it."
 
 
@@ -116,17 +118,17 @@ def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Pat
     return {identity(path): path for path in outputs if path is not None and path.is_file()}
 
 
-def write_result(text: str, path: Path | None, hint: str = _ELSEWHERE, force: bool = False) -> None:
+def write_result(text: str, path: Path | None, force: bool = False) -> None:
     """Write a result, without its last newline, whole to `path`; to stdout where that is None.
 
     Where the file cannot be written, the result goes to stdout, rather there than lost, and
-    NgtError is raised with `hint`.
+    NgtError is raised.
     """
     if path is None:
         print_line(text)
         return
     try:
-        write_page(text + "\n", path, hint, force)
+        write_page(text + "\n", path, _PRINTED, force)
     except NgtError:
         print_line(text)
         raise
@@ -138,12 +140,10 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
     Without `force` it is refused where another file came there meanwhile.
     """
     _check_own(path, hint, force)
-    try:
+    with errors_named(path, hint):
         write_atomically(path, text)
         if path.is_file():
             _written().put(_key(path, hashlib.sha256(text.encode())), True)
-    except OSError as error:
-        raise NgtError(f"{path}: {reason_of(error)}", hint) from None
 
 
 def print_line(text: str) -> None:

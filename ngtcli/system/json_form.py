@@ -91,8 +91,7 @@ def to_json(value: Any, digits: int | None = None) -> Any:
     if is_dataclass(value) and not isinstance(value, type):
         return dict(_pairs(value))
     if isinstance(value, Mapping):
-        numbered = all(isinstance(key, int) for key in value)
-        keys = sorted(value) if numbered else value
+        keys = sorted(value) if all(isinstance(key, int) for key in value) else value
         return {str(key): to_json(value[key], digits) for key in keys}
     if isinstance(value, list | tuple):
         return [to_json(item, digits) for item in value]

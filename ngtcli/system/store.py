@@ -87,7 +87,7 @@ class Kind(Generic[Value]):
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the pieces of these keys."""
-        self._store.delete(self.name, keys)
+        self._store.execute(_DELETE, [(self.name, key) for key in keys])
 
     @property
     def _store(self) -> "_Store":
@@ -156,13 +156,10 @@ class _Store:
             for key, checksum, value, _ in rows
             if type(value) is bytes and checksum == _checksum(kind, key, value)
         }
-        self.delete(kind, [key for key, *_ in rows if key not in whole])
+        self.execute(_DELETE, [(kind, key) for key, *_ in rows if key not in whole])
         old = [(now, kind, key) for key, *_, is_old in rows if is_old and key in whole]
         self.execute("UPDATE piece SET used = ? WHERE kind = ? AND key = ?", old)
         return whole
-
-    def delete(self, kind: str, keys: Iterable[str]) -> None:
-        self.execute(_DELETE, [(kind, key) for key in keys])
 
     def execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
         """What a statement gives for all rows of parameters, in one transaction.
@@ -176,15 +173,14 @@ class _Store:
                 except sqlite3.ProgrammingError:  # our own
                     raise
                 except OSError as error:
-                    what = f"{self._path} cannot be opened, and nothing is stored"
-                    self._remark(f"{what}: {reason_of(error)}")
+                    self._remark(f"cannot be opened, and nothing is stored: {reason_of(error)}")
                     break
                 except (sqlite3.Error, UnicodeDecodeError) as error:  # texts may be damaged, too
                     self._close()
                     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-                    if code & 0xFF not in _DAMAGE:
-                        what = f"{self._path} is not written or read: {error}"
-                        self._remark(f"{what}; end other runs of ngt, or make room")
+                    if code & 0xFF not in _DAMAGE and not _is_later(self._path):
+                        hint = "end other runs of ngt, or make room"
+                        self._remark(f"is not written or read: {error}; {hint}")
                         break
                     self._set_aside()
         return None
@@ -234,12 +230,12 @@ class _Store:
             with suppress(OSError):
                 os.replace(self._path, f"{self._path}{DAMAGED}")
                 os.unlink(f"{self._path}-journal")
-            self._remark(f"{self._path} was damaged: it is renamed, and what was in it made again")
+            self._remark("was damaged: it is renamed, and what was in it made again")
 
     def _remark(self, text: str) -> None:
         if text not in self._told:
             self._told.add(text)
-            self.remark = text
+            self.remark = f"{self._path} {text}"
 
 
 _stores: dict[Path, _Store] = {}
@@ -258,6 +254,13 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+
+def _is_later(path: Path) -> bool:
+    """Whether a file says that it is of a later form, which SQLite reads and never writes."""
+    with suppress(OSError), path.open("rb") as file:
+        return file.read(19)[18:] > b"\2"
+    return False
 
 
 def _checksum(kind: str, key: str, value: bytes) -> bytes:

@@ -63,13 +63,11 @@ def read_text(path: Path) -> str:
     try:
         return read_bounded(path, SETTINGS_BYTES).decode("utf-8")
     except OSError as error:
-        reason = reason_of(error)
-        if path.is_symlink() and not path.exists():
-            reason = "a link to a file that is not there"
+        is_broken = path.is_symlink() and not path.exists()
+        reason = "a link to a file that is not there" if is_broken else reason_of(error)
         raise UsageError(f"{path}: cannot be read ({reason})", "Mend or remove it.") from None
     except UnicodeDecodeError as error:
-        place = f"byte {error.start} is not UTF-8"
-        raise UsageError(f"{path}: cannot be read ({place})", "Save it as UTF-8.") from None
+        raise UsageError(f"{path}: byte {error.start} is not UTF-8", "Save it as UTF-8.") from None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
