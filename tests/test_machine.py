@@ -3,8 +3,11 @@
 import io
 import os
 import resource
+import select
 import signal
+import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor, wait
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +17,7 @@ import torch
 from ngtcli.errors import ModelError
 from ngtcli.system import machine
 from ngtcli.system.sandbox import BoundError, bounded, timed
+from tests.support.warm import Warm
 
 
 def write(folder: Path, files: dict[str, str]) -> None:
@@ -164,24 +168,18 @@ def fail() -> None:
 
 def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:
     """Two at once, while this one takes more memory than they may."""
-    before, errors = state(), list[BaseException]()
-    begun = threading.Barrier(3)
+    before, begun = state(), threading.Barrier(3)
 
     def work() -> None:
-        try:
-            begun.wait()
-            check_bounds()
-        except BaseException as error:
-            errors.append(error)
+        begun.wait()
+        check_bounds()
 
-    threads = [threading.Thread(target=work) for _ in range(2)]
-    for thread in threads:
-        thread.start()
-    begun.wait()
-    while any(thread.is_alive() for thread in threads):
-        assert len(bytearray(110_000_000)) == 110_000_000 and state() == before
-        threads[0].join(0.05)
-    assert not errors and state() == before
+    with ThreadPoolExecutor(2) as pool:
+        running = [pool.submit(work) for _ in range(2)]
+        begun.wait()
+        while wait(running, 0.05).not_done:
+            assert len(bytearray(110_000_000)) == 110_000_000 and state() == before
+    assert state() == before and [one.result() for one in running] == [None, None]
 
 
 def test_time_alone_is_bounded_in_any_thread_where_processes_are_not_forked() -> None:
@@ -195,14 +193,18 @@ def test_time_alone_is_bounded_in_any_thread_where_processes_are_not_forked() ->
         with pytest.raises(ModelError, match="odd"):
             timed(fail, 60)
         assert timed(lambda: 5, 60) == 5 and state() == before
-        told.append("held")
 
-    told: list[str] = []
     check()
-    thread = threading.Thread(target=check)
-    thread.start()
-    thread.join()
-    assert told == ["held", "held"]
+    with ThreadPoolExecutor(1) as pool:
+        pool.submit(check).result()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it forks on Linux alone")
+def test_what_is_bounded_ends_where_its_process_was_killed() -> None:
+    work = "lambda: os.kill(os.getppid(), 9) or bytes(1 << 20), seconds=9, megabytes=99"
+    code = f"import os\nfrom ngtcli.system.sandbox import bounded\nbounded({work})"
+    with Warm(code=code) as process:
+        assert select.select([process.stdout], [], [], 60)[0]
 
 
 def test_a_thread_that_reads_standard_input_holds_nothing_up(
@@ -238,12 +240,10 @@ def test_code_that_ends_its_process_ends_no_other() -> None:
 
 
 def test_a_bound_that_the_process_has_already_is_not_raised() -> None:
-    before = resource.getrlimit(resource.RLIMIT_AS)
-    lower = 40 * 10**12
-    resource.setrlimit(resource.RLIMIT_AS, (lower, before[1]))
+    kind, lower = resource.RLIMIT_AS, 40 * 10**12
+    before = resource.getrlimit(kind)
+    resource.setrlimit(kind, (lower, before[1]))
     try:
-        limit = bounded(lambda: resource.getrlimit(resource.RLIMIT_AS)[0], seconds=5,
-                        megabytes=10**8)  # fmt: skip
-        assert limit == lower
+        assert bounded(lambda: resource.getrlimit(kind)[0], seconds=5, megabytes=10**8) == lower
     finally:
-        resource.setrlimit(resource.RLIMIT_AS, before)
+        resource.setrlimit(kind, before)

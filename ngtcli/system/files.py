@@ -12,7 +12,7 @@ import re
 import select
 import stat
 from collections.abc import Iterable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from pathlib import Path
 from typing import IO, NamedTuple, TypeVar
 
@@ -198,11 +198,10 @@ def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
 
 def identity(path: Path | str | int) -> tuple[int, int] | None:
     """What all paths and descriptors of one file have in common; None where there is none."""
-    try:
+    with suppress(OSError, ValueError):
         found = os.stat(path)
-    except (OSError, ValueError):
-        return None
-    return found.st_dev, found.st_ino
+        return found.st_dev, found.st_ino
+    return None
 
 
 def read_stream(stream: IO[bytes], most: int, path: Path | str = "", first: bytes = b"") -> bytes:

@@ -163,6 +163,7 @@ def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
     receiver, sender = os.pipe()
     child = os.fork()  # multiprocessing closes standard input, whose lock a reading thread may hold
     if child == 0:
+        os.close(receiver)  # else it would wait for ever to send, where the process was killed
         _send(sender, work, seconds, megabytes)
     os.close(sender)
     found, status, ready = None, 0, False
