@@ -5,8 +5,9 @@ What llama.cpp changed when it wrote a weight (the order of rows, a norm plus on
 processors of `transformers`, on the bits of bfloat16 where nothing is computed.
 """
 
-from collections.abc import Mapping
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cache, partial
 from math import prod
 from typing import Any
 
@@ -27,8 +28,7 @@ class GgufWeight:
 
     header: Any
     parts: tuple[Any, ...]
-    processor: Any
-    names: Mapping[str, str]
+    process: Callable[..., Any]
 
     @property
     def size(self) -> int:
@@ -39,12 +39,7 @@ class GgufWeight:
         """All of it, whatever is asked for."""
         told: dict[str, dict[str, Tensor]] = {"tensors": {}}
         for part in self.parts:
-            made = self.processor.process(
-                weights=self._numbers(part),
-                name=part.name,
-                tensor_key_mapping=self.names,
-                parsed_parameters=told,
-            )
+            made = self.process(weights=self._numbers(part), name=part.name, parsed_parameters=told)
         joined = next(iter(told["tensors"].values()), None)  # experts
         whole = torch.from_numpy(np.array(made.weights)) if joined is None else joined
         return whole.view(torch.bfloat16) if whole.dtype == torch.int16 else whole
@@ -72,8 +67,12 @@ def gguf_weights(source: Source, empty: Any) -> dict[str, GgufWeight]:
     Those for which it has no name stand under the file's. Raises as `read_header`.
     """
     _, header = read_header(source.file, source.file)
+    import gguf
     from transformers import modeling_gguf_pytorch_utils as library
 
+    # Else the library lists the names of all layers anew for each module, in 3 ms or more.
+    listed = gguf.get_tensor_name_map
+    gguf.get_tensor_name_map = cache(getattr(listed, "__wrapped__", listed))
     kind = library.TENSOR_PROCESSORS.get(header.architecture, library.TensorProcessor)
     processor = kind(config=empty.config.to_dict())
     names = library.get_gguf_hf_weights_map(empty, processor)
@@ -82,4 +81,5 @@ def gguf_weights(source: Source, empty: Any) -> dict[str, GgufWeight]:
         if part.name != FACTORS:  # they went to the configuration
             name = names.get(part.name) or names.get(part.name.removesuffix(".weight"))
             parts.setdefault(name or part.name, []).append(part)
-    return {name: GgufWeight(header, tuple(some), processor, names) for name, some in parts.items()}
+    process = partial(processor.process, tensor_key_mapping=names)
+    return {name: GgufWeight(header, tuple(some), process) for name, some in parts.items()}
