@@ -10,7 +10,6 @@ in the first where no product has fewer rows than four.
 """
 
 from collections.abc import Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from types import SimpleNamespace
@@ -21,12 +20,10 @@ from torch import Tensor, nn
 
 from ngtcli.model_files.scheme import GROUPS
 from ngtcli.weights.onednn import LARGEST, TINY, Int8Kernel
-from ngtcli.weights.row_product import TOGETHER, row_product
 
 VERSION = 4  # of what is quantised how; raised where a kept file would differ
 _AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
 _MIDDLE = 8  # the integer that the product of 4 bits takes for zero
-_alike = dict[tuple[tuple[int, int], Int8Kernel], bool]()  # see `_takes_row`
 _OUTPUTS = 16  # it takes multiples of so many
 
 
@@ -101,27 +98,9 @@ class Int8Blocks(Storage):
         """What the kernel multiplies results by, and zero points, which are none."""
         return self.scale / self.kernel.most, torch.zeros(len(self.scale), dtype=torch.int32)
 
-    @cached_property
-    def _takes_row(self) -> bool:
-        """Whether `row_product` is for it here: it has oneDNN's bits, tried once for a size."""
-        able = torch.cpu.get_capabilities().get("avx512_vnni") and self.kernel.most == LARGEST
-        least = self.size[0] * (self.size[1] + 4)  # bytes, with the sums
-        if not able or any(size % TOGETHER for size in self.size) or self.held.nbytes < least:
-            return False
-        if (key := (self.size, self.kernel)) not in _alike:
-            row, _alike[key] = torch.linspace(-1, 1, self.size[1])[None], False
-            whole, most = self.kernel.quantized(row.div_(3))
-            true = self.kernel.product(whole, self.packed, *self._given).mul_(most)
-            with suppress(AttributeError, RuntimeError):
-                _alike[key] = torch.equal(row_product(row, self.held, self._given[0]), true)
-        return _alike[key]
-
     def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        if len(rows) == 1 and self._takes_row:
-            out = row_product(rows.float().contiguous(), self.held, self._given[0])
-        else:
-            whole, most = self.kernel.quantized(rows)
-            out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
+        whole, most = self.kernel.quantized(rows)
+        out = self.kernel.product(whole, self.packed, *self._given).mul_(most)
         if bias is not None:
             out += bias
         return out.to(rows.dtype)
