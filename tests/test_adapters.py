@@ -216,7 +216,7 @@ def test_what_is_wrong_with_its_base_is_told(tmp_path: Path) -> None:
         (folder, "its base model: .*: an adapter, where a whole folder is needed"),
         ("", "its base model: the model's name is empty"),
         (None, "names no base model"),
-        (quantised, "is quantised"),
+        (quantised, "is quantized"),
     ):
         written(tmp_path / "adapter", base)  # type: ignore[arg-type]
         with pytest.raises(ModelError, match=words) as caught:

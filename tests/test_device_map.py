@@ -142,7 +142,7 @@ def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) ->
 def test_a_missing_package_is_named_before_documents_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.model_files.requirements.find_spec", lambda _: None)
     with pytest.raises(ModelError) as caught:
         load_model(Wanted("builtin", device_map="auto"))
     assert str(caught.value) == "--set device_map=auto needs accelerate, which is not installed"

@@ -231,4 +231,7 @@ def test_the_tokens_are_those_of_plain_decoding_and_v_names_the_feature(half_fol
     assert plain.stdout == drafted.stdout and plain.stdout
     told = " ".join(drafted.stderr.decode().split())
     dtype, reason = dtype_by_rule(BF16, 0, flags())
-    assert f"Computed in {str(dtype)[6:]}: {reason}" in told
+    # A trial finds on some CPUs (with AMX) that half precision is not exact.
+    by_rule = f"Computed in {str(dtype)[6:]}: {reason}"
+    by_trial = f"Computed in float32: {str(dtype)[6:]} is not exact here"
+    assert by_rule in told or by_trial in told

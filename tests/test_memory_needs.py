@@ -10,9 +10,6 @@ from typing import Any
 import pytest
 import torch
 from jsonschema import Draft202012Validator
-from test_stored import KINDS as SCHEMES
-from test_stored import SIZES
-from tools import quantised_files
 
 from ngtcli.cli.schema import build
 from ngtcli.decode import memory_needs
@@ -29,7 +26,7 @@ from tests.support.families import LongBackend
 from tests.support.helpers import in_terminal, ngt
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.tiny_models import FAMILIES, make_hf
+from tests.support.tiny_models import FAMILIES, make_hf, saved
 
 GB = 10**9
 
@@ -130,20 +127,24 @@ def test_weights_without_room_do_not_fit_whatever_the_cache_takes(
         assert fits == ({needs_of(folder, "cpu").context} if numbers == 0 else {None})
 
 
-@pytest.mark.parametrize("scheme", ["w8a8", "gptq", "awq"])
-def test_weights_that_are_quantised_already_take_what_their_files_do(
-    scheme: str, tmp_path: Path
+@pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])
+def test_quantized_weights_take_what_their_files_take_and_need_a_gpu(
+    method: str, tmp_path: Path
 ) -> None:
-    about, make, bits = SCHEMES[scheme]
-    hf = make_hf("llama", tie_word_embeddings=False, **SIZES)
-    quantised_files.write(tmp_path, hf, about, make)
-    size = (tmp_path / "model.safetensors").stat().st_size
-    forms = by_form(needs_of(str(tmp_path), "cpu"))
-    own = forms.pop(f"int{bits} in bfloat16")
-    assert abs(own.weight_bytes - size) < 5000  # config.json
-    assert [*forms] == (["int8 in float32", "int8 in bfloat16"] if bits == 4 else [])
-    there = needs_of(str(tmp_path), "mps").forms
-    assert [need.form for need in there] == [about["quant_method"]]
+    folder = saved(tmp_path / "model", make_hf("llama"))
+    size = (tmp_path / "model" / "model.safetensors").stat().st_size
+    config = json.loads((tmp_path / "model" / "config.json").read_text())
+    config["quantization_config"] = {"quant_method": method}
+    (tmp_path / "model" / "config.json").write_text(json.dumps(config))
+    needs = needs_of(folder, "cpu")
+    assert [need.form for need in needs.forms] == [method]
+    assert abs(needs.forms[0].weight_bytes - size) < 5000  # config.json is counted as well
+    assert needs.quickest == (
+        "its weights run on a GPU only: name a GGUF file or the original checkpoint",
+    )
+    on_gpu = needs_of(folder, "mps")
+    assert [need.form for need in on_gpu.forms] == [method]
+    assert on_gpu.quickest == ("the checkpoint's own dtype: no other is tried on mps",)
 
 
 def test_what_is_quickest_is_said_by_rules_and_of_what_fits(
@@ -164,7 +165,7 @@ def test_what_is_quickest_is_said_by_rules_and_of_what_fits(
     assert "likely --quantize int8" in first and first.endswith("(avx512_vnni)")
     assert own.endswith("weights bfloat16: this CPU multiplies it (avx512_bf16)")
     assert lines(3 * count)[-1].endswith("weights --dtype bfloat16: float32 does not fit")
-    assert lines(0) == ["none fits: name a smaller model, or a checkpoint of 4 bits"]
+    assert lines(0) == ["none fits: name a smaller model, or a GGUF file of 4 bits"]
     assert lines(GB, "mps") == ["the checkpoint's own dtype: no other is tried on mps"]
     has_sets.clear()
     (own,) = lines(GB)

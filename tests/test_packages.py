@@ -8,33 +8,39 @@ import pytest
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import find
-from ngtcli.model_files.scheme import require_for_weights, scheme_of
+from ngtcli.model_files.requirements import quantization_method, require_for_weights
 from tests.support.helpers import changed, ngt
 
 METHODS = {
-    "bitsandbytes": "bitsandbytes and accelerate", "gptq": "optimum",  # gptqmodel is there
-    "awq": "accelerate", "torchao": "torchao",
-    "compressed-tensors": "compressed-tensors", "fp8": "accelerate", "mxfp4": "accelerate",
-}  # fmt: skip
+    "bitsandbytes": "bitsandbytes and accelerate",
+    "torchao": "torchao",
+    "fp8": "accelerate",
+    "mxfp4": "accelerate",
+}
+ON_GPU = {"gptq": "optimum", "awq": "accelerate", "compressed-tensors": "compressed-tensors"}
 
 
+def _load(name: str) -> object:
+    return load_model(Wanted(name))
+
+
+@pytest.fixture
+def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only gptqmodel is installed."""
+    find_spec = "ngtcli.model_files.requirements.find_spec"
+    monkeypatch.setattr(find_spec, lambda name: name == "gptqmodel" or None)
+
+
+@pytest.mark.usefixtures("no_packages")
 @pytest.mark.parametrize("method", METHODS)
-def test_a_missing_package_is_named_with_the_command(
-    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    there = "ngtcli.model_files.scheme.find_spec"
-    monkeypatch.setattr(there, lambda name: name == "gptqmodel" or None)
+def test_a_missing_package_is_named_with_the_command(method: str, tmp_path: Path) -> None:
     folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
-    assert scheme_of(folder).method == method
+    assert quantization_method(folder) == method
     are = "are" if " and " in METHODS[method] else "is"
-
-    def loaded(name: str) -> object:
-        return load_model(Wanted(name))
-
-    for read in (loaded, lambda name: require_for_weights(name, name)):
+    for read in (_load, lambda name: require_for_weights(name, name)):
         with pytest.raises(ModelError) as caught:
             read(folder)
-        line = f"{folder}: reading weights quantised by {method}"
+        line = f"{folder}: reading weights quantized by {method}"
         assert str(caught.value).startswith(line)
         assert str(caught.value).endswith(f" needs {METHODS[method]}, which {are} not installed")
         assert caught.value.hint == f"pip install {METHODS[method].replace(' and ', ' ')}"
@@ -42,11 +48,37 @@ def test_a_missing_package_is_named_with_the_command(
     assert (done.returncode, b"nowhere" in done.stderr) == (4, False)
 
 
+@pytest.mark.parametrize("method", ON_GPU)
+def test_weights_for_gpus_are_refused_on_a_cpu_before_documents_are_read(
+    method: str, tmp_path: Path
+) -> None:
+    folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
+    for read in (_load, lambda name: require_for_weights(name, name, "auto")):
+        with pytest.raises(ModelError, match=f"quantized by {method}, which runs on a GPU only"):
+            read(folder)
+    done = ngt("summarize", "-m", folder, str(tmp_path / "nowhere.txt"))
+    assert done.returncode == 4
+    assert b"nowhere" not in done.stderr
+    assert b"GGUF" in done.stderr
+    assert b"--quantize int8" in done.stderr
+
+
+@pytest.mark.usefixtures("no_packages")
+@pytest.mark.parametrize("method", ON_GPU)
+def test_on_a_gpu_the_package_is_named_that_runs_such_weights(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    with pytest.raises(ModelError, match=f"needs {ON_GPU[method]}, which is not installed"):
+        require_for_weights(folder, folder, "cuda")
+
+
 @pytest.mark.parametrize(("file", "package"), [("a.gguf", "gguf"), ("adapter_config.json", "peft")])
 def test_the_extra_is_named_that_a_kind_of_file_needs(
     file: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.model_files.scheme.find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.model_files.requirements.find_spec", lambda _: None)
     (tmp_path / file).write_text("{}")
     with pytest.raises(ModelError, match=f"needs {package}, which is not installed") as caught:
         find(str(tmp_path))
@@ -65,5 +97,5 @@ def test_the_extra_is_named_that_a_kind_of_file_needs(
 def test_the_method_is_that_of_the_configuration(
     values: dict[str, Any], method: str, tmp_path: Path
 ) -> None:
-    assert scheme_of(changed(tmp_path / "model", **values)).method == method
-    assert not scheme_of(tmp_path / "nothing").method
+    assert quantization_method(changed(tmp_path / "model", **values)) == method
+    assert not quantization_method(tmp_path / "nothing")

@@ -121,11 +121,10 @@ def test_shards_and_a_pickle_give_what_one_file_gives(tmp_path: Path, tied: bool
 def test_weights_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, make_hf("llama"))
     config = json.loads((tmp_path / "config.json").read_text())
-    for bits, told in ((3, "quantised already"), (4, "none of its weights are quantised by gptq")):
-        given = {"quantization_config": {"quant_method": "gptq", "bits": bits}}
-        (tmp_path / "config.json").write_text(json.dumps(config | given))
-        with pytest.raises(ModelError, match=told):
-            loaded(folder)
+    quantization = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
+    (tmp_path / "config.json").write_text(json.dumps(config | quantization))
+    with pytest.raises(ModelError, match="its weights are quantized already"):
+        loaded(folder)
 
 
 def test_a_weight_of_another_shape_is_reported(tmp_path: Path) -> None:
@@ -154,7 +153,7 @@ def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: 
     for integers, more in ((False, {"mask": mask}), (True, {"b.weight": mask}),
                            (True, {"b.weight": mask.to(torch.int8)})):  # fmt: skip
         save_file({"a": half, "c": half + 1, "norm": one, **more}, tmp_path / "model.safetensors")
-        given = str(tmp_path), None, print, False, None
+        given = str(tmp_path), None, print, False
         if integers:
             with pytest.raises(ModelError, match="its weights are integers"):
                 checkpoints._opened(*given)

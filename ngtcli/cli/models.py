@@ -34,7 +34,7 @@ class Model:
     """A model that can be used without a download.
 
     `quantized_bytes`: so much the cache keeps of it in quantised weights, 0 for nothing; their
-    `kinds` are int4 and int8.
+    `kinds` are then ("int8",).
     `unfinished_bytes`: so much is there of downloads that were broken off. `lacking`: a part that a
     model needs is not there yet.
     """
@@ -53,7 +53,7 @@ def _cells(model: Model) -> list[str]:
     if model.unfinished_bytes or model.lacking:
         more = f" and {sized(model.unfinished_bytes)}" if model.unfinished_bytes else ","
         size += f"{more} unfinished"
-    whole = [sized(model.quantized_bytes), "in", " and ".join(sorted(model.kinds))]
+    whole = [sized(model.quantized_bytes), "in", " and ".join(model.kinds)]
     return [model.name, size, " ".join(whole) if model.kinds else "", model.path]
 
 
@@ -73,8 +73,8 @@ def models_list() -> list[Model]:
         within = (m for m in found if Path(one.folder).is_relative_to(os.path.realpath(m.path)))
         if (model := next(within, None)) is None:
             found.append(model := Model(one.folder, _size(Path(one.folder)), one.folder))
-        more, kinds = model.quantized_bytes + one.bytes, (*model.kinds, one.kind)
-        found[found.index(model)] = replace(model, quantized_bytes=more, kinds=kinds)
+        quantized_bytes = model.quantized_bytes + one.bytes
+        found[found.index(model)] = replace(model, quantized_bytes=quantized_bytes, kinds=("int8",))
     return found
 
 

@@ -25,7 +25,7 @@ from ngtcli.model_files.pretrained import (
     transformers_quiet,
 )
 from ngtcli.model_files.quantized import name_of, weights_of
-from ngtcli.model_files.scheme import require_for_weights, scheme_of
+from ngtcli.model_files.requirements import quantization_method, require_for_weights
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.system.trials import Trial
@@ -127,11 +127,10 @@ def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
         int8_kernel(device)  # refused before a download
     path = fetch(name, progress=progress)
     require_for_weights(name, path, device, wanted.device_map)
-    scheme = scheme_of(path)
-    by_library = bool(scheme.method) and not (scheme.bits and device == "cpu")
+    by_library = bool(quantization_method(path))
     tokenizer, weights = load_tokenizer(name), weights_of(path)
     config = read_config(name, path)
-    form = _form(wanted, config, device, 0 if by_library else scheme.bits, by_library)
+    form = _form(wanted, config, device, by_library)
     if wanted.device_map != "none" and form.bits:
         what = f"{name}: --set device_map=auto places no integers that ngt computes itself"
         raise ModelError(what, "Leave out --set device_map.")
@@ -146,14 +145,15 @@ def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
     return Plan(name, path, device, auto, config, tokenizer, weights, form, by_library, memory)
 
 
-def _form(wanted: Wanted, config: Any, device: str, stored: int, by_library: bool) -> Form:
-    """The form of a model, whose checkpoint has integers of `stored` bits that are computed here.
+def _form(wanted: Wanted, config: Any, device: str, by_library: bool) -> Form:
+    """The form of a model; of one `by_library` a library computes the layers.
 
     "auto" is float32 on a CPU but where the rule says otherwise, elsewhere mostly the checkpoint's.
     """
     on_cpu, auto = device == "cpu", wanted.device_map != "none"
-    kernel = int8_kernel(device) if wanted.quantize == "int8" or stored == 8 else None
-    bits, dtype, reason = 8 if kernel else stored, None, ""
+    kernel = int8_kernel(device) if wanted.quantize == "int8" else None
+    bits = 8 if kernel else 0
+    dtype, reason = None, ""
     if wanted.dtype != "auto":
         dtype = getattr(torch, wanted.dtype)
     elif by_library or not on_cpu:

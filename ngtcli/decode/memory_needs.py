@@ -15,7 +15,7 @@ from ngtcli.model_files.hub import ask, weight_files
 from ngtcli.model_files.needs import ModelNeeds, Need
 from ngtcli.model_files.pretrained import context_limit, loading, read_config
 from ngtcli.model_files.quantized import identity, name_of
-from ngtcli.model_files.scheme import scheme_of
+from ngtcli.model_files.requirements import quantization_method, runs_on
 from ngtcli.model_files.stand_in import source_of
 from ngtcli.system.machine import free_memory
 from ngtcli.weights.checkpoints import empty_model
@@ -41,7 +41,10 @@ def needs_of(name: str, device: str) -> ModelNeeds:
     needs = forms(path, empty, device, half or torch.bfloat16, download)
     there = {need.form for need in needs if need.tokens != 0}
     stored, context = name_of(half or torch.float32), context_limit(config.get_text_config(), None)
-    quickest = tuple(_quickest(there, half, count >= _LARGE, device))
+    if runs_on(quantization_method(path), device):
+        quickest = tuple(_quickest(there, half, count >= _LARGE, device))
+    else:
+        quickest = ("its weights run on a GPU only: name a GGUF file or the original checkpoint",)
     return ModelNeeds(name, count, stored, context.tokens, download, free, tuple(needs), quickest)
 
 
@@ -80,7 +83,9 @@ def forms(path: str, empty: Any, device: str, half: torch.dtype, download: int =
     These are float32 and a `half` precision, and 8-bit integers between layers of both; or first
     that in which it is stored, if it is quantised. `download`: bytes of weights that are not there.
     """
-    scheme, free, dtypes = scheme_of(path), free_memory(device), (torch.float32, half)
+    method = quantization_method(path)
+    free = free_memory(device)
+    dtypes = torch.float32, half
     numbers = cache_numbers(empty.config)
     context = context_limit(empty.config.get_text_config(), None).tokens
 
@@ -93,14 +98,12 @@ def forms(path: str, empty: Any, device: str, half: torch.dtype, download: int =
             fits = context if cache * context <= room else int(_TOKENS * room / cache)
         return Need(form, size, cache, fits)
 
-    if scheme.method:
-        own = scheme.bits and device == "cpu"
-        name = f"int{scheme.bits} in bfloat16" if own else scheme.method
-        needs = [need(name, half, download or _stored(path))]
+    if method:
+        needs = [need(method, half, download or _stored(path))]
     else:
         count = sum(one.numel() for one in empty.parameters())
         needs = [need(name_of(dtype), dtype, count * dtype.itemsize) for dtype in dtypes]
-    if device == "cpu" and (not scheme.method or scheme.bits == 4):
+    if device == "cpu" and not method:
         sizes = [(dtype, quantized_bytes(empty, dtype)) for dtype in dtypes]
         needs += [need(f"int8 in {name_of(dtype)}", dtype, size) for dtype, size in sizes]
     return needs
@@ -147,7 +150,7 @@ def _quickest(
     """Of the forms that fit (`there`), what is likely to be the quickest."""
     stored = name_of(half) if half else ""
     if not there:
-        yield "none fits: name a smaller model, or a checkpoint of 4 bits"
+        yield "none fits: name a smaller model, or a GGUF file of 4 bits"
     elif device != "cpu":
         yield f"the checkpoint's own dtype: no other is tried on {device}"
         return

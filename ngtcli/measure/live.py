@@ -230,7 +230,7 @@ def judged(
 
 
 def machine(model: TargetModel) -> results.Machine:
-    """What a model runs on, and in: a dtype, or int8 or int4 between layers of one."""
+    """What a model runs on, and in: a dtype, or int8 between layers of one."""
     device, dtype = model.device, name_of(model.dtype)
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
     return results.Machine(

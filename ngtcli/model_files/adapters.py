@@ -6,7 +6,7 @@ from pathlib import Path
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.model_files.checkpoint import ADAPTER, WEIGHTS, find, read_object
 from ngtcli.model_files.pretrained import loading
-from ngtcli.model_files.scheme import require, scheme_of
+from ngtcli.model_files.requirements import quantization_method, require
 from ngtcli.model_files.stand_in import Source, stand_in
 from ngtcli.system.files import stamp_of
 
@@ -32,9 +32,9 @@ def adapted(name: str, folder: Path) -> str:
         raise ModelError(f"{name}: its base model: {error}", _MENDED) from None
     if not found.is_absolute():
         raise ModelError(f"{name}: its base model {base} is not here", f"ngt models pull {base}")
-    if scheme_of(found).method:
-        what = f"{name}: its base model {base} is quantised, and nothing is merged into that"
-        raise ModelError(what, _MENDED)
+    if quantization_method(found):
+        message = f"{name}: its base model {base} is quantized, so the adapter cannot be merged"
+        raise ModelError(message, _MENDED)
     files = [one for place in (found, folder) for one in sorted(place.iterdir()) if one.is_file()]
 
     def make(place: Path) -> Source:

@@ -15,7 +15,7 @@ from typing import Any
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.pretrained import loading, transformers_quiet
-from ngtcli.model_files.scheme import require
+from ngtcli.model_files.requirements import require
 from ngtcli.model_files.stand_in import Source, stand_in
 from ngtcli.system.files import stamp_of
 

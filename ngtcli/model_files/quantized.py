@@ -20,12 +20,11 @@ _END = 1 << 20  # bytes at each end of a file that tell it from others; a guess
 
 @dataclass(frozen=True, slots=True)
 class Kept:
-    """Quantised weights of the checkpoint in `folder`, their file, its bytes; int4 or int8."""
+    """Weights in 8 bits of the checkpoint in `folder`, their file and its bytes."""
 
     folder: str
     file: Path
     bytes: int
-    kind: str
 
 
 def name_of(dtype: object) -> str:
@@ -38,8 +37,7 @@ def kept_file(about: dict[str, Any]) -> Path:
 
     The order of its integers is that of this CPU and these versions. Raises UsageError as `home`.
     """
-    bits = [about["bits"]] if "bits" in about else []
-    key = key_of(os.path.realpath(about["folder"]), *bits, *versions_and_cpu())
+    key = key_of(os.path.realpath(about["folder"]), *versions_and_cpu())
     return QUANTIZED.path(key)
 
 
@@ -83,8 +81,7 @@ def kept() -> Iterator[Kept]:
     for path in QUANTIZED.paths():
         try:
             about = parse_json(read_header(path)[0]["about"], dict)
-            kind = f"int{about.get('bits', 8)}"
-            found.append(Kept(str(about["folder"]), path, path.stat().st_size, kind))
+            found.append(Kept(str(about["folder"]), path, path.stat().st_size))
         except (OSError, DamagedFileError, KeyError):
             continue  # it is made again
-    yield from sorted(found, key=lambda one: (one.folder, one.kind))
+    yield from sorted(found, key=lambda one: one.folder)

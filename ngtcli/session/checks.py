@@ -10,7 +10,7 @@ from ngtcli.errors import UsageError
 from ngtcli.heads.places import OWN, find_head
 from ngtcli.model_files.checkpoint import NEEDS, check_models, fetch
 from ngtcli.model_files.pretrained import load_config, load_tokenizer, mask_tokens
-from ngtcli.model_files.scheme import require_for_weights
+from ngtcli.model_files.requirements import require_for_weights
 from ngtcli.prompt.chat import Chat, try_chat
 from ngtcli.prompt.thinking import switched
 from ngtcli.system.machine import pick_device

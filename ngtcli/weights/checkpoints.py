@@ -27,11 +27,10 @@ from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import ADAPTER
 from ngtcli.model_files.hub import weight_files
 from ngtcli.model_files.pretrained import check_weights
-from ngtcli.model_files.scheme import Scheme
+from ngtcli.model_files.requirements import quantization_method
 from ngtcli.model_files.stand_in import Source, source_of
 from ngtcli.system.progress import ByteBar
 from ngtcli.weights.gguf_weights import GgufWeight, gguf_weights
-from ngtcli.weights.stored import stored_layers
 
 Notify = Callable[[str], None]
 Stored = Mapping[str, Any]
@@ -118,17 +117,15 @@ def read_checkpoint(
     layers: Any = None,
     dtype: torch.dtype | str | None = None,
     progress: Notify = lambda _: None,
-    scheme: Scheme | None = None,
     device_map: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """What `transformers` makes of a checkpoint, GGUF file or adapter, and its loading report.
 
     `layers` take their weights as they come; the others are in `dtype`, "auto" for that of the
     configuration, None for that of most weights. Weights of safetensors that are neither taken nor
-    converted stay in the mapped files. `progress` gets lines with the bytes that were read. The
-    `scheme` is that of a checkpoint whose layers are taken as they are; `config` has none then.
-    With a `device_map`, as `transformers` takes one, no `layers` are taken; weights that lie on the
-    disk stay in the checkpoint's files. Raises ModelError where they cannot be.
+    converted stay in the mapped files. `progress` gets lines with the bytes that were read. With a
+    `device_map`, as `transformers` takes one, no `layers` are taken; weights that lie on the disk
+    stay in the checkpoint's files. Raises ModelError where they cannot be.
     """
     empty, source = empty_model(config), source_of(path)
     is_part = type(empty.config) is not type(config)
@@ -136,7 +133,7 @@ def read_checkpoint(
     if source and source.base:
         stored = _merged(source, config, dtype, progress)
     else:
-        stored = _opened(path, empty, progress, is_part, scheme)
+        stored = _opened(path, empty, progress, is_part)
     hook = _Config(layers, stored or {})
     if device_map and not source and not is_part:
         stored = None  # from its own files alone `transformers` leaves weights on the disk
@@ -237,13 +234,11 @@ class _Stored:
         return tensor
 
 
-def _opened(
-    path: str, empty: Any, progress: Notify, is_part: bool, scheme: Scheme | None
-) -> Stored | None:
+def _opened(path: str, empty: Any, progress: Notify, is_part: bool) -> Stored | None:
     """The tensors of a folder, or of a GGUF file for an empty model; None without safetensors.
 
-    With `is_part` those of the part for text; those of a `scheme` are joined by layers. They lie in
-    mapped files. Raises ModelError for integers of another scheme, or of none.
+    With `is_part` those of the part for text. They lie in mapped files. Raises ModelError for
+    integers of which config.json says nothing.
     """
     tensors: dict[str, Any] = {}
     if source := source_of(path):
@@ -252,20 +247,17 @@ def _opened(
         names = os.listdir(path)
         paths = [os.path.join(path, name) for name in weight_files(Path(path), names)]
         if ADAPTER in names or not paths or not all(one.endswith(_MAPPED) for one in paths):
-            if scheme is not None:
-                raise ModelError(f"{path}: its quantised weights are in no {_MAPPED} files", _HINT)
             return None
         opened: list[Any] = [safe_open(path, "pt") for path in paths]
         for file in opened:
             tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
-        if scheme is None and any(map(_is_integer, tensors.items())):
+        if not quantization_method(path) and any(map(_is_integer, tensors.items())):
             what = f"{path}: its weights are integers, of which config.json says nothing"
             raise ModelError(what, _HINT)
     total = sum(map(os.path.getsize, paths))
     bar = ByteBar("Reading", total, progress) if total > _SHOWN else None
     stored: Stored = {name: _Stored(one, bar) for name, one in tensors.items()}
-    stored = _text_of(stored) if is_part else stored
-    return stored if scheme is None else stored_layers(stored, scheme)
+    return _text_of(stored) if is_part else stored
 
 
 def _text_of(stored: Stored) -> Stored:

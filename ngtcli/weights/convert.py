@@ -1,13 +1,12 @@
 """Gives weights of a model another form, one by one as they come, so that none is in memory twice.
 
 `find` says where they stand in a model without values, `put` takes one: floats are laid in blocks
-at once, integers go to a store, mostly a file, of which `fill` fills the model. Of a checkpoint
-that is quantised already the integers are taken as they are (stored.py). Weights that did not come
-one by one, as those of pickles, are laid in blocks at the end (`pack_rest`).
+at once, integers go to a store, mostly a file, of which `fill` fills the model. Weights that did
+not come one by one, as those of pickles, are laid in blocks at the end (`pack_rest`).
 """
 
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Callable, Container, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -20,22 +19,19 @@ from ngtcli.system.machine import return_memory
 from ngtcli.weights.forms import Form, has_blocks
 from ngtcli.weights.gguf_weights import GgufWeight
 from ngtcli.weights.linear import (
-    Int4Groups,
     Int8Blocks,
     MappedEmbedding,
     PackedLinear,
     float_blocks,
-    int4_groups,
     quantized,
 )
 from ngtcli.weights.onednn import Sizes, in_blocks, opaque
 from ngtcli.weights.places import Site, is_embedding, sites, tie
-from ngtcli.weights.stored import StoredLayer
 from ngtcli.weights.tensor_store import Tensors, TensorStore
 
 Notify = Callable[[str], None]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-SCALE, ORDER = ":scale", ":order"  # behind a quantised weight's name: its scale, its inputs'
+SCALE = ":scale"  # follows the name of a quantized weight in the names of its scale
 # Weights of a layer that is packed. A packed product takes 10 to 25 µs more to start; a row of the
 # built-in model, whose layers have up to 180,000, took 14% longer (measured, one thread).
 _SMALLEST = 1 << 20
@@ -67,7 +63,6 @@ class Conversion:
     places: dict[str, Place] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     _stored: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
-    _is_stored: bool = False
     _bytes: int = 0
     _begin: float = field(default_factory=time.perf_counter)
     _left: list[Any] = field(default_factory=list)  # layers that cannot be packed
@@ -81,11 +76,9 @@ class Conversion:
         that are quantised are known (`only`), another that is tied stays as it is.
         """
         tie(hf)
-        layers = {name for name, one in stored.items() if isinstance(one, StoredLayer)}
-        self._stored, self._is_stored = stored, bool(layers)
+        self._stored = stored
         if not stored and not self.form.bits:
             return  # it is not known what comes: see `pack_rest`
-        only = layers or only
         for site in convertible(hf, self.form):
             own = site.weight_name
             if (rows := site.tied) is None:
@@ -109,14 +102,12 @@ class Conversion:
         """The names of the weight of this name."""
         return [own for own, place in self.places.items() if place is self.places[name]]
 
-    def takes(self, place: Place, weight: Any) -> bool:
+    def takes(self, place: Place, weight: Tensor) -> bool:
         """Whether a weight is taken there: it has its size."""
         site = place.layer or place.rows
-        if isinstance(weight, StoredLayer):
-            return site is place.layer and site is not None and weight.size == site.size
-        return site is not None and not self._is_stored and weight.shape == site.weight.shape
+        return site is not None and weight.shape == site.weight.shape
 
-    def put(self, name: str, weight: Any) -> None:
+    def put(self, name: str, weight: Tensor) -> None:
         """Take a weight, which the model does not hold in that form from then on."""
         self.done.update(self.names(name))
         if self.form.bits:
@@ -125,48 +116,35 @@ class Conversion:
             self._pack(self.places[name], weight)
         return_memory()  # else what was freed between weights stays: up to half as much again
 
-    def _quantise(self, place: Place, weight: Tensor | StoredLayer) -> None:
+    def _quantise(self, place: Place, weight: Tensor) -> None:
         if (site := place.layer) is not None:
-            ends = ("", SCALE, ORDER)
-            for end, tensor in zip(ends, self._integers(site, weight), strict=False):
-                self.store.add(site.weight_name + end, tensor)
+            integers, scale = self._integers(site, weight)
+            self.store.add(site.weight_name, integers)
+            self.store.add(site.weight_name + SCALE, scale)
         if (rows := place.rows) is not None:
-            whole = weight.dequantised() if isinstance(weight, StoredLayer) else weight
-            self.store.add(rows.weight_name, whole)
+            self.store.add(rows.weight_name, weight)
         for one in filter(None, place):
             one.set_weight(_parameter(one.weight.detach().to("meta")))
 
-    def _integers(self, site: Site, weight: Tensor | StoredLayer) -> tuple[Tensor, ...]:
-        """What stands for a weight: integers, scales, and of 4 bits the inputs' order, if any."""
-        if isinstance(weight, StoredLayer) and self.form.kernel is None:
-            whole, scales, zeros, order = weight.four_bits()
-            return *int4_groups(whole, scales, zeros), *(() if order is None else (order,))
-        pairs: Iterator[tuple[Tensor, Tensor]]
-        if isinstance(weight, StoredLayer):
-            eight = weight.scheme.bits == 8
-            pairs = iter([weight.integers() if eight else quantized(weight.dequantised())])
-        else:
-            pairs = map(quantized, site.matrices(weight))
-        data, steps = [], []
-        for integers, scale in pairs:
-            data.append(in_blocks(integers, self.sizes))
-            steps.append(scale)
-        return torch.cat(data) if len(data) > 1 else data[0], torch.cat(steps)
+    def _integers(self, site: Site, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Quantize a weight: int8 in oneDNN's order, and the scales of its outputs, float32."""
+        blocks = []
+        scales = []
+        for matrix in site.matrices(weight):
+            integers, scale = quantized(matrix)
+            blocks.append(in_blocks(integers, self.sizes))
+            scales.append(scale)
+        return torch.cat(blocks) if len(blocks) > 1 else blocks[0], torch.cat(scales)
 
     def fill(self, hf: Any, tensors: Tensors) -> None:
         """Give the model the tensors of the store. Raises DamagedFileError where it has others."""
         rest = {name: tensor for name, tensor in tensors.items() if name + SCALE not in tensors}
         for name, tensor in rest.items():
-            if not name.endswith((SCALE, ORDER)):
+            if not name.endswith(SCALE):
                 _set(hf, name, tensor)
         for name, (site, _) in self.places.items():
             if site is not None and site.weight_name == name and name + SCALE in tensors:
-                if tensors[name].dtype == torch.uint8:
-                    order = tensors.get(name + ORDER)
-                    groups = Int4Groups(tensors[name], site.size, tensors[name + SCALE], order)
-                    site.put([PackedLinear(groups, site.bias)])
-                else:
-                    site.put(self._int8_layers(site, tensors[name], tensors[name + SCALE]))
+                site.put(self._int8_layers(site, tensors[name], tensors[name + SCALE]))
         tie(hf)
         if any(tensor.is_meta for tensor in (*hf.parameters(), *hf.buffers())):
             raise DamagedFileError("it lacks tensors")

@@ -1,12 +1,10 @@
 """Linear layers on weights in a form of their own, and embeddings that read rows of a file.
 
-There are three storages. Floats in blocks, as oneDNN's kernel reads them: a CPU multiplies few rows
-quicker by them. Integers of 8 bits, a quarter of float32's bytes: each output's weights are divided
+There are two storages. Floats in blocks, as oneDNN's kernel reads them: a CPU multiplies few rows
+faster by them. Integers of 8 bits, a quarter of float32's bytes: each output's weights are divided
 by their largest magnitude and rounded to -127 … 127, and so are the inputs of each row; the
-products are summed in integers, then scale and bias follow in float32. Integers of 4 bits, half a
-byte each, with a scale and an offset for some inputs of each output, summed in float32 a row at a
-time by torch's product. A row's bits do not depend on the rows beside it in the second and third;
-in the first where no product has fewer rows than four.
+products are summed in integers, then scale and bias follow in float32. A row's bits do not depend
+on the rows beside it in the second; in the first they do not where every matmul has at least four.
 """
 
 from collections.abc import Iterator
@@ -18,13 +16,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ngtcli.model_files.scheme import GROUPS
 from ngtcli.weights.onednn import LARGEST, TINY, Int8Kernel
 
 VERSION = 4  # of what is quantised how; raised where a kept file would differ
 _AT_ONCE = 1 << 24  # elements that are float32 at once while weights are quantised: 64 MB
-_MIDDLE = 8  # the integer that the product of 4 bits takes for zero
-_OUTPUTS = 16  # it takes multiples of so many
 
 
 class Storage:
@@ -122,51 +117,6 @@ def quantized(weight: Tensor) -> tuple[Tensor, Tensor]:
         whole[at : at + step] = part.div(own[:, None]).round_()
         scale[at : at + step] = own
     return whole, scale
-
-
-@dataclass(frozen=True, eq=False)
-class Int4Groups(Storage):
-    """Integers of 4 bits and scales as `int4_groups` gives them; `order`, (in,), of the inputs.
-
-    Inputs, scales and what zero points add are rounded to bfloat16, which torch's product is made
-    for; with others it is many times slower. A row costs nearly as much as the first (measured):
-    8-bit layers are quicker from eight rows on.
-    """
-
-    packed: Tensor
-    size: tuple[int, int]
-    scales: Tensor
-    order: Tensor | None = None
-    bits = 4
-
-    def product(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        given = rows.to(torch.bfloat16)
-        given = given.contiguous() if self.order is None else given.index_select(1, self.order)
-        multiply = torch.ops.aten._weight_int4pack_mm_for_cpu.default
-        out: Tensor = multiply(given, self.packed, self.size[1] // len(self.scales), self.scales)
-        out = out[:, : self.size[0]].to(rows.dtype)
-        return out if bias is None else out + bias
-
-
-def int4_groups(whole: Tensor, scales: Tensor, zeros: Tensor) -> tuple[Tensor, Tensor]:
-    """Integers from 0 to 15, uint8 (out, in), as the product reads them, and its scales.
-
-    `scales` and `zeros` are (groups, out), for `in` / groups inputs each; a weight is its scale
-    times (integer - zero). The results are uint8 (out', in / 2) and bfloat16 (groups', out', 2),
-    where out' is a multiple of 16: the integers are the same, scales and offsets rounded. Raises
-    ValueError for groups that the product does not take.
-    """
-    own = whole.shape[1] // len(scales)
-    group = next((one for one in GROUPS if own % one == 0), 0)
-    if not group or own * len(scales) != whole.shape[1]:
-        raise ValueError(f"{own} inputs share a scale")
-    if missing := -len(whole) % _OUTPUTS:
-        whole = nn.functional.pad(whole, (0, 0, 0, missing))
-        scales, zeros = (nn.functional.pad(one, (0, missing)) for one in (scales, zeros))
-    rounded = scales.to(torch.bfloat16).float()
-    pairs = torch.stack((rounded, (_MIDDLE - zeros) * rounded), -1).to(torch.bfloat16)
-    packed = torch.ops.aten._convert_weight_to_int4pack_for_cpu(whole.int().contiguous(), 1)
-    return packed, pairs.repeat_interleave(own // group, 0)
 
 
 class PackedLinear(nn.Module):

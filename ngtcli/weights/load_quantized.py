@@ -15,7 +15,6 @@ from torch import nn
 from ngtcli.errors import ModelError, reason_of
 from ngtcli.model_files.pretrained import read_config
 from ngtcli.model_files.quantized import QUANTIZED, identity, kept_file
-from ngtcli.model_files.scheme import Scheme, scheme_of
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.system.progress import sized
@@ -46,27 +45,26 @@ def load_quantized(
     that are quantised already and not computed here.
     """
     begin, done = time.perf_counter(), "Read"
-    config, scheme = read_config(path, path), scheme_of(path)
-    if getattr(config, "quantization_config", None) and not scheme.bits:
-        raise ModelError(f"{path}: its weights are quantised already", "Leave out --quantize.")
+    config = read_config(path, path)
+    if getattr(config, "quantization_config", None):
+        raise ModelError(f"{path}: its weights are quantized already", "Leave out --quantize.")
     for part in (config, config.get_text_config()):
         vars(part).pop("quantization_config", None)  # the layers are made here
-    about = _about(path, form)
+    about = _about(path)
     shown, conversion = about["folder"], Conversion(form, progress=progress)
     try:
         hf, report = _from_cache(about, config, conversion)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
             warn(f"{shown}: its quantised weights are made again: {error}")
-        if scheme.bits != form.bits:
-            progress(f"Quantising {shown} …")
-            done = "Quantised"
-        hf, report, conversion = _from_checkpoint(path, about, config, form, scheme, warn, progress)
+        progress(f"Quantising {shown} …")
+        done = "Quantised"
+        hf, report, conversion = _from_checkpoint(path, about, config, form, warn, progress)
     tell_source(hf, path)
     hf = use_between(hf, form.dtype)
     share, told = words(hf, time.perf_counter() - begin, done)
     progress(told)
-    if share < _MOST and not scheme.bits:
+    if share < _MOST:
         warn(
             f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
@@ -76,10 +74,9 @@ def load_quantized(
     return hf, report
 
 
-def _about(path: str, form: Form) -> dict[str, Any]:
+def _about(path: str) -> dict[str, Any]:
     """What a file of the cache is made of, as JSON."""
-    bits = {"bits": 4} if form.bits == 4 else {}
-    return {"scheme": VERSION, **identity(path), **bits}
+    return {"scheme": VERSION, **identity(path)}
 
 
 def _lacks(report: Report) -> bool:
@@ -107,7 +104,6 @@ def _from_checkpoint(
     about: dict[str, Any],
     config: Any,
     form: Form,
-    scheme: Scheme,
     warn: Notify,
     progress: Notify,
 ) -> tuple[Any, Report, Conversion]:
@@ -115,8 +111,7 @@ def _from_checkpoint(
 
     def read(writer: ArrayWriter | None) -> tuple[Any, Report, Conversion]:
         conversion = Conversion(form, TensorStore(writer), progress=progress)
-        own = scheme if scheme.bits else None
-        hf, report = read_checkpoint(path, config, conversion, progress=progress, scheme=own)
+        hf, report = read_checkpoint(path, config, conversion, progress=progress)
         if _lacks(report):
             return hf, report, conversion
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
@@ -124,25 +119,23 @@ def _from_checkpoint(
                 conversion.store.add(name, tensor.detach())
         sizes = [[*size, one.hex()] for size, one in conversion.sizes.items()]
         told = {"about": about, "sizes": sizes, "unused": sorted(report["unexpected_keys"])}
-        is_same = about == _about(path, form)
+        is_same = about == _about(path)
         conversion.fill(hf, conversion.store.finish(kept_file(about) if is_same else None, told))
         return hf, report, conversion
 
     try:
-        with closing(_writer(about, config, form)) as writer:
+        with closing(_writer(about, config)) as writer:
             return read(writer)
     except OSError as error:
         warn(f"quantised weights are not kept: {reason_of(error)}")
         return read(None)
 
 
-def _writer(about: dict[str, Any], config: Any, form: Form) -> ArrayWriter:
+def _writer(about: dict[str, Any], config: Any) -> ArrayWriter:
     """What writes the file of a model. Raises OSError where there is no room for it."""
     writer = ArrayWriter(folder := kept_file(about).parent)
-    room = sum(size for _, size, _ in about["files"])  # of integers that are there already
-    if form.kernel is not None:
-        empty = empty_model(config)
-        room = int(_SCALES * quantized_bytes(empty, empty.dtype))
+    empty = empty_model(config)
+    room = int(_SCALES * quantized_bytes(empty, empty.dtype))
     if (free := shutil.disk_usage(folder).free) < room:
         writer.close()
         raise OSError(f"{sized(free)} are free, and {sized(room)} are wanted")

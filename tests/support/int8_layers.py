@@ -14,7 +14,6 @@ KERNELS = [Int8Kernel(most=127), Int8Kernel(most=63), Int8Kernel(signed=True)]
 KERNELS = [kernel for kernel in KERNELS if kernel.is_right()]
 KERNEL = KERNELS[0] if KERNELS else None
 INT8 = Form(torch.float32, packed=True, bits=8, kernel=KERNEL)
-INT4 = Form(torch.float32, packed=True, bits=4)
 
 
 def layer_of(
