@@ -5,6 +5,7 @@ import json
 import os
 import re
 import sys
+import threading
 import time
 from importlib import import_module
 from pathlib import Path
@@ -25,8 +26,9 @@ from ngtcli.draft.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, Wrapper
 from ngtcli.render.terminal import COLORS, cut, drafted_style, reveal, visible, wants_color
+from ngtcli.system import progress
 from ngtcli.system.json_form import dump_json
-from tests.support.helpers import HARBOUR, in_terminal, ngt
+from tests.support.helpers import HARBOUR, in_terminal, ngt, wait_until
 
 
 class Screen(io.StringIO):
@@ -93,6 +95,38 @@ def test_a_plain_terminal_gets_no_control_sequence(monkeypatch, term: str) -> No
     told.clear()
     assert "\x1b" not in err.getvalue() and "\r" not in err.getvalue()
     assert "Loading" not in err.getvalue() and "Reading …\n" in err.getvalue()
+
+
+def test_long_work_in_a_pipe_reports_its_newest_status_each_interval(monkeypatch) -> None:
+    err = stderr_as_screen(monkeypatch, TERM="dumb")
+    monkeypatch.setattr(progress, "HEARTBEAT_S", 0.01)
+    commands = Notes()
+    with commands.heartbeat():
+        commands.status("Loading ████░░░░░░ 6.4/16.0 GB")
+        wait_until(lambda: err.getvalue().count("Loading 6.4/16.0 GB (0 s so far)\n") >= 2)
+        commands.status("3 of 52 prompts compared")
+        wait_until(lambda: "3 of 52 prompts compared (" in err.getvalue())
+    ended = err.getvalue()
+    commands.status("4 of 52 prompts compared")
+    assert err.getvalue() == ended and "\r" not in ended
+
+
+def test_short_work_in_a_pipe_reports_nothing(monkeypatch) -> None:
+    err = stderr_as_screen(monkeypatch, TERM="dumb")
+    commands = Notes()
+    with commands.heartbeat():
+        commands.status("3 of 52 prompts compared")
+    assert err.getvalue() == ""
+
+
+def test_a_status_line_takes_the_place_of_the_heartbeat(monkeypatch) -> None:
+    err = stderr_as_screen(monkeypatch)
+    monkeypatch.setattr(progress, "HEARTBEAT_S", 0.01)
+    commands = Notes()
+    with commands.heartbeat():
+        commands.status("3 of 52 prompts compared")
+        assert "heartbeat" not in [thread.name for thread in threading.enumerate()]
+    assert err.getvalue() == "3 of 52 prompts compared"
 
 
 def test_an_error_is_short_however_long_a_name_in_it_is(monkeypatch) -> None:

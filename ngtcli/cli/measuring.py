@@ -113,7 +113,8 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
             run = Run(resolved, preset, flags or {}, Notes(given.verbose))
             form, made = given.check(), work(run, given)
             try:
-                found = next(made)
+                with run.notes.heartbeat():
+                    found = next(made)
             except KeyboardInterrupt:
                 run.notes.warn("interrupted; nothing was measured")
                 raise typer.Exit(INTERRUPTED) from None

@@ -3,7 +3,8 @@
 import sys
 import textwrap
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import lru_cache
 
 from rich.cells import cell_len
@@ -21,7 +22,7 @@ from ngtcli.render.terminal import (
     reveal,
     wants_color,
 )
-from ngtcli.system import process
+from ngtcli.system import process, progress
 from ngtcli.system.progress import BAR, progress_bar, time_left
 
 LONGEST_LINE = 2000  # characters of a line of an error; guess
@@ -40,6 +41,23 @@ class Notes:
         self.wipes = self.terminal and not is_plain()  # whether a status line is shown
         self._status = False
         self._part = ""
+        self._heartbeat: progress.Heartbeat | None = None
+
+    @contextmanager
+    def heartbeat(self) -> Iterator[None]:
+        """Report the status once a minute in here, where no status line can be shown.
+
+        Long commands run in this, so that a pipe or a log file shows that they go on.
+        """
+        if self.wipes or self._heartbeat is not None:
+            yield
+            return
+        with progress.Heartbeat(self.say, progress.HEARTBEAT_S) as heartbeat:
+            self._heartbeat = heartbeat
+            try:
+                yield
+            finally:
+                self._heartbeat = None
 
     def begin_part(self, part: str) -> None:
         """Put this before every passing line from now on; "" for nothing."""
@@ -61,6 +79,8 @@ class Notes:
             self._status = True
         elif self.verbose and set(BAR).isdisjoint(message):
             self.say(message)
+        elif self._heartbeat is not None:
+            self._heartbeat.update(message)
 
     def clear(self) -> None:
         """Wipe the status line."""

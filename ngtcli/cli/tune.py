@@ -172,10 +172,8 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
     if held := len(kept.done):
         notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
     process.unwind_on_interrupt()
-    # Without a terminal nothing is said of progress, not even with --verbose.
-    tell = notes.status if notes.terminal else lambda _: None
     with suppress(KeyboardInterrupt), closing(kept):
-        measure(source, cells, given.rounds, kept, tell)
+        measure(source, cells, given.rounds, kept, notes.status)
     notes.clear()
     if (made := report(about, cells, given.rounds, kept)) is None:
         return None

@@ -1,12 +1,16 @@
 """Progress as words: bars, bytes, what is left, and the passing line of something long."""
 
+import re
 import threading
 import time
 from collections.abc import Callable
+from types import TracebackType
+from typing import Self
 
 BAR = "█░"  # done and not done; a line with these is passing: only terminals show it
 _CELLS = 10  # of a bar: then lines with one stay below 60 columns
 _SHOWN_S = 0.1  # between two lines; guess
+HEARTBEAT_S = 60.0  # between two lines of progress in a pipe; guess
 
 
 def progress_bar(done: int, total: int) -> str:
@@ -65,3 +69,46 @@ class ByteBar:
             line = f"{progress_bar(self._done, self._total)} {sized(self._done, self._total)}"
             left = time_left(max(0, self._total - self._done) / rate)
             self._progress(f"{self._verb} {line}, {sized(round(rate))}/s, {left} left")
+
+
+class Heartbeat:
+    """Report the newest progress message once a minute, for output that cannot be wiped.
+
+    The lines come from a thread, so that they also come while a single step takes long. Work that
+    ends within the first minute reports nothing.
+
+    Args:
+        report: Writes one line.
+        interval_s: Seconds between two lines.
+    """
+
+    def __init__(self, report: Callable[[str], object], interval_s: float = HEARTBEAT_S) -> None:
+        self._report = report
+        self._interval_s = interval_s
+        self._message = ""
+        self._ended = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="heartbeat", daemon=True)
+
+    def update(self, message: str) -> None:
+        """Replace the message that the next line reports; a bar in it is left out."""
+        self._message = re.sub(f"[{BAR}]+ ?", "", message)
+
+    def __enter__(self) -> Self:
+        self._thread.start()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        self._ended.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        began = time.monotonic()
+        while not self._ended.wait(self._interval_s):
+            if self._message:
+                elapsed = time_left(time.monotonic() - began)
+                self._report(f"{self._message} ({elapsed} so far)")
