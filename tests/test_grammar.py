@@ -21,6 +21,7 @@ from tokenizers import decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from ngtcli.config import Settings
+from ngtcli.decode.assistant import AssistantModel
 from ngtcli.decode.continuation import Continuation
 from ngtcli.decode.decoder import Member
 from ngtcli.decode.exactness import ExactRows
@@ -54,6 +55,7 @@ from tests.support.tiny_models import (
     drafts_of,
     make_drafter,
     make_hf,
+    make_target,
     paths,
     supply,
 )  # fmt: skip
@@ -281,7 +283,7 @@ def test_answers_by_a_pattern_are_those_of_the_naive_loop(pattern: str, sampling
     check(cached_tiny("qwen3"), by_regex(pattern), sampling, ["recycling"], 24)
 
 
-@pytest.mark.parametrize("method", [m for m in method_names() if m not in ("none", "draft-model")])
+@pytest.mark.parametrize("method", [m for m in method_names() if m != "none"])
 def test_every_method_gives_the_tokens_of_the_naive_loop(method: str) -> None:
     model, grammar = cached_tiny("llama"), by_regex('\\{"ferry": "[a-z ]{9,12}", "of": [0-9]{4}\\}')
     prompt = prompt_of(model)
@@ -289,7 +291,8 @@ def test_every_method_gives_the_tokens_of_the_naive_loop(method: str) -> None:
     supply(method, [right])
     heads = KnownHeads([[*prompt, *right]], [method]) if method in LEARNED else None
     masks = (model.vocabulary - 1,) * 2 if method == "space" else ()
-    drafter = make_drafter(method, DraftSettings(learn_output=True, heads=heads, masks=masks))
+    own = {"heads": heads, "masks": masks, "assistant": AssistantModel(make_target(), SAMPLED)}
+    drafter = make_drafter(method, DraftSettings(learn_output=True, **own))
     for _ in range(2):  # what it has learned at first, it drafts now
         run, tokens = answer(model, drafter, prompt, bound(model, grammar), SAMPLED)
         assert run.output == right

@@ -10,9 +10,10 @@ from torch import Tensor
 
 from ngtcli.decode import memory_needs
 from ngtcli.decode.loop import Run
-from ngtcli.decode.memory_limits import is_out_of_memory, read_prompt
+from ngtcli.decode.memory_limits import read_prompt
 from ngtcli.decode.memory_needs import memory_words
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.out_of_memory import is_out_of_memory
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree
@@ -42,6 +43,9 @@ ERRORS = [
     RuntimeError("MPS backend out of memory (MPS allocated: 9.05 GB)"),
     RuntimeError("[enforce fail at alloc_cpu.cpp] DefaultCPUAllocator: can't allocate memory"),
     MemoryError(),
+    RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    RuntimeError("could not create a primitive"),
+    RuntimeError("std::bad_alloc"),
 ]
 
 
@@ -123,6 +127,37 @@ def test_a_draft_that_does_not_fit_is_halved_and_later_ones_are_no_larger() -> N
     assert run.output == truth
     assert sizes[0] == 16 and set(sizes[1:]) == {4}
     assert run.statistics.mean_acceptance_length > 3
+
+
+@pytest.mark.parametrize(
+    ("failures", "expected"),
+    [(1, [16, 8, 8]), (3, [16, 8, 4, 2, 2]), (100, [16, 8, 4, 2, 1])],
+)
+def test_where_memory_ends_while_drafting_drafts_are_halved_down_to_none(
+    failures: int, expected: list[int]
+) -> None:
+    model, prompt = make_target(), prompts(1, seed=22)[0]
+    truth, budgets = plain(model, prompt), list[int]()
+
+    def propose(ids: Sequence[int], budget: int) -> DraftTree:
+        budgets.append(budget)
+        if len(budgets) <= failures:
+            raise ERRORS[0]
+        return DraftTree(tuple(truth[len(ids) - len(prompt) :][:1]), (-1,))
+
+    run = decode(model, Scripted(propose), prompt, num_draft=16)
+    assert run.output == truth
+    assert budgets[: len(expected)] == expected
+    assert failures < 100 or len(budgets) == len(expected)  # then it decodes plainly
+
+
+def test_a_drafter_that_has_no_memory_to_begin_ends_the_text_with_a_line() -> None:
+    class Large(Scripted):
+        def reset(self, context: Context) -> None:
+            raise ERRORS[0]
+
+    with pytest.raises(ContextOverflowError, match="^out of memory after 20 tokens"):
+        decode(make_target(), Large(lambda ids, budget: DraftTree()), [5] * 20)
 
 
 def test_without_room_for_a_single_row_the_error_says_how_long_the_text_is() -> None:

@@ -18,6 +18,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ngtcli.decode.out_of_memory import is_out_of_memory
 from ngtcli.decode.scores import same_scores
 from ngtcli.draft.steps import PassesReport
 
@@ -152,7 +153,7 @@ class Passes:
 
     def _failed(self, error: Exception, shape: Shape) -> None:
         """Where memory ended a shape is tried later, without the other graphs; else none is."""
-        if isinstance(error, torch.OutOfMemoryError):
+        if is_out_of_memory(error):
             self.forget()
             torch.cuda.empty_cache()
             self._uses.clear()

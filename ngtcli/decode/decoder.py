@@ -113,7 +113,10 @@ class Decoder:
     def add(self, member: Member) -> list[Member]:
         """Begin a text, or go on with it; returns it if it has ended at once."""
         clock = time.perf_counter()
-        self._begin(member)
+        if not fits(self._model, partial(self._begin, member)):
+            member.error = too_long(len(member.text.ids))
+            self._ended.append(member)
+            return self._take_ended()
         try:
             self._join(member, clock)
         except BaseException:
@@ -283,9 +286,11 @@ class Decoder:
         """
         watch, drafters, members = Stopwatch(self._wait), self._drafters, self.running
         with watch("draft"):
-            trees = drafters.propose([m.drafter for m in members], [m.text for m in members])
+            drafts = self._propose()
+        if drafts is None:
+            return False
         drafting_s = watch.elapsed_s
-        scored = self._score(trees, watch)
+        scored = self._score(drafts, watch)
         if scored is None:
             return False
         trees, scores = scored
@@ -313,6 +318,25 @@ class Decoder:
         for member, rows in zip(members, scores, strict=True):
             member.text.statistics.add_time(watch, len(rows), rows_in_all)
         return True
+
+    def _propose(self) -> list[DraftTree] | None:
+        """A draft for each text; None where memory does not suffice.
+
+        Before, drafts are halved down to none, as a draft model or heads need memory, too.
+        """
+        drafters, model, drafts = self._drafters, self._model, list[DraftTree]()
+
+        def work() -> None:
+            members = self.running
+            drafts[:] = drafters.propose([m.drafter for m in members], [m.text for m in members])
+
+        while not fits(model, work):
+            if not drafters.most:
+                return None
+            drafters.most //= 2
+            if model.reader is not None:  # what it has of the rows is not known, and takes memory
+                model.reader.reset(model.length)
+        return drafts
 
     def _score(
         self, trees: list[DraftTree], watch: Stopwatch

@@ -24,8 +24,8 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.layout import BLOCK, LEAST, capacity_for, exact_size, most_rows, rows_alike
-from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.out_of_memory import is_out_of_memory
 from ngtcli.decode.scores import rounds
 from ngtcli.decode.whole_vectors import RaggedFunctions
 from ngtcli.draft.drafter import PassRows

@@ -11,20 +11,13 @@ import torch
 
 from ngtcli.decode.kv_cache import Keeping
 from ngtcli.decode.model import PREFILL_CHUNK, TargetModel
+from ngtcli.decode.out_of_memory import is_out_of_memory
 from ngtcli.draft.drafter import PassRows
 from ngtcli.draft.guesses import StateReader
 from ngtcli.errors import ContextOverflowError, NgtError
 
 SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
 _HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
-_SIGNS = ("out of memory", "can't allocate memory")  # of CUDA and MPS; of torch on a CPU
-
-
-def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has ended, the device's or the machine's."""
-    if isinstance(error, MemoryError | torch.OutOfMemoryError):
-        return True
-    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in _SIGNS)
 
 
 def read_prompt(

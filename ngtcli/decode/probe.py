@@ -20,8 +20,8 @@ from torch import Tensor
 from transformers import GenerationConfig
 
 from ngtcli.decode.kernels import use_few_kernels
-from ngtcli.decode.memory_limits import is_out_of_memory
 from ngtcli.decode.model import TargetModel
+from ngtcli.decode.out_of_memory import is_out_of_memory
 from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES, Way
 from ngtcli.decode.prefixes import rope_types
 from ngtcli.decode.scores import rounds, same_scores, scores_are_not_numbers

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decode.captured import LATER, Capture, Outputs, graph_recorder
+from ngtcli.decode.out_of_memory import is_out_of_memory
 
 Function = Callable[[Tensor], Outputs]
 
@@ -53,7 +54,7 @@ class Replays:
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
                 self._warn(f"{self._of} not captured: {why}")
                 self.forget()
-                if isinstance(error, torch.OutOfMemoryError):
+                if is_out_of_memory(error):
                     self._ran[key] = -LATER
                 else:
                     self._capture = None

@@ -87,7 +87,10 @@ class Assistant(Protocol):
         """Start on a new prompt."""
 
     def continue_(self, ids: Sequence[int], count: int) -> list[int]:
-        """`count` tokens to follow `ids`, fewer where its context ends."""
+        """`count` tokens to follow `ids`, fewer where its context ends.
+
+        `ids` are those of the last call, or of `reset`, without some at the end, and with others.
+        """
 
 
 @dataclass(frozen=True, slots=True)

@@ -74,7 +74,9 @@ class LocalSession(session.Session):
         )
         self._masks = mask_tokens(self.model.config)
         if settings.draft_model:
-            self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
+            self._assistant = AssistantModel(
+                self._captured(self._load_assistant()), settings, self.warn
+            )
             self.parse_method().check()
         self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
@@ -112,7 +114,7 @@ class LocalSession(session.Session):
         other = super().with_settings(settings, owner)
         other._drafters, other.memory = {}, self.memory.with_settings(settings)
         if self._assistant is not None:
-            other._assistant = AssistantModel(self._assistant.model, settings)
+            other._assistant = AssistantModel(self._assistant.model, settings, other.warn)
         return other
 
     def _load(self, name: str, **more: Any) -> TargetModel:

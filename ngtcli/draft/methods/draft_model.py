@@ -9,6 +9,7 @@ without drafts. The default is Chen et al.'s K = 4.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import takewhile
 
 from ngtcli.draft.drafter import Context, Drafter, DraftSettings
 from ngtcli.draft.options import MethodOptions, option
@@ -31,9 +32,14 @@ class DraftModel(Drafter):
         if settings.assistant is None:
             raise UsageError("there is no draft model", "Name one with --set draft_model.")
         self._assistant = settings.assistant
+        self._vocabulary = 0  # of the target model; 0 where it is not known
 
     def reset(self, context: Context) -> None:
+        self._vocabulary = context.vocabulary
         self._assistant.reset(context.ids)
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        return chain(self._assistant.continue_(ids, min(self.options.gamma, budget)))
+        tokens = self._assistant.continue_(ids, min(self.options.gamma, budget))
+        if self._vocabulary:  # the embeddings of the draft model may be padded to a larger size
+            tokens = list(takewhile(lambda token: token < self._vocabulary, tokens))
+        return chain(tokens)

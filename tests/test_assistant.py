@@ -1,0 +1,143 @@
+"""The draft model: what it drafts is what a fresh one drafts behind the same text."""
+
+import random
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.config import Settings
+from ngtcli.decode.assistant import AssistantModel
+from ngtcli.draft.drafter import DraftSettings
+from tests.support.helpers import VOCABULARY
+from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
+
+PENALIZED = Settings(temperature=0.9, presence_penalty=0.7, repetition_penalty=1.2)
+OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
+TARGET, DRAFTS = make_target("llama"), make_target("llama", seed=1)
+OTHER_DRAFTS = make_target("llama", seed=1)
+
+
+def drafter_of(assistant: AssistantModel) -> Any:
+    return make_drafter("draft-model", DraftSettings(assistant=assistant))
+
+
+@pytest.mark.parametrize("sampling", [GREEDY, PENALIZED], ids=["greedy", "penalized"])
+@given(data=st.data())
+def test_drafts_are_those_of_a_fresh_draft_model_after_tokens_are_taken_back(
+    sampling: Settings, data: st.DataObject
+) -> None:
+    tokens = st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=5)
+    prompt = data.draw(tokens)
+    old = AssistantModel(DRAFTS, sampling)
+    old.reset(prompt)
+    output: list[int] = []
+    for _ in range(4):
+        kept = data.draw(st.integers(0, len(output)))
+        output = [*output[:kept], *data.draw(tokens)]
+        fresh = AssistantModel(OTHER_DRAFTS, sampling)
+        fresh.reset(prompt)
+        expected = fresh.continue_([*prompt, *output], 3)
+        drafts = old.continue_([*prompt, *output], 3)
+        assert drafts == expected
+        output += drafts[: data.draw(st.integers(0, 3))]
+
+
+def test_nothing_is_drafted_behind_a_token_that_the_draft_model_does_not_know() -> None:
+    small = make_target("llama", seed=1, vocab_size=VOCABULARY - 8)
+    prompt, unknown = list(range(5, 15)), VOCABULARY - 2
+    assistant = AssistantModel(small, GREEDY)
+    assistant.reset(prompt)
+    drafts = assistant.continue_([*prompt, 6], 3)
+    assert len(drafts) == 3
+    assert assistant.continue_([*prompt, 6, unknown], 3) == []
+    assert assistant.continue_([*prompt, 6, unknown, 7], 3) == []
+    assert assistant.continue_([*prompt, 6], 3) == drafts  # the unknown token was taken back
+    assistant.reset([*prompt, unknown])
+    assert assistant.continue_([*prompt, unknown, 7], 3) == []
+
+
+@pytest.mark.parametrize("size", [VOCABULARY - 8, VOCABULARY + 40])
+def test_answers_are_plain_ones_with_a_draft_model_of_another_vocabulary_size(size: int) -> None:
+    assistant = AssistantModel(make_target("llama", vocab_size=size), GREEDY)
+    drafter = drafter_of(assistant)
+    warm = Settings(temperature=2.0, seed=3)  # any token may come
+    for prompt in prompts(3, seed=4):
+        assert decode(TARGET, drafter, prompt, warm).output == plain(TARGET, prompt, warm)
+
+
+def test_a_token_that_the_target_model_does_not_know_is_never_drafted() -> None:
+    large = make_target("llama", vocab_size=VOCABULARY + 400)
+    drafter = drafter_of(AssistantModel(large, Settings(temperature=5.0)))
+    prompt = [5, 6, 7]
+    decode(TARGET, drafter, prompt, max_tokens=2)
+    for last in range(8, 40):
+        tree = drafter.propose([*prompt, last], 4)
+        assert all(token < VOCABULARY for token in tree.tokens)
+
+
+def starved(monkeypatch: pytest.MonkeyPatch, too_large: Callable[[int], bool]) -> Any:
+    """A draft model whose forward passes fail where `too_large(rows)`."""
+    model = make_target("llama")
+    run_pass = model.run_pass
+
+    def fail(ids: torch.Tensor, *rest: Any, **more: Any) -> Any:
+        if too_large(len(ids)):
+            raise OUT_OF_MEMORY
+        return run_pass(ids, *rest, **more)
+
+    monkeypatch.setattr(model, "run_pass", fail)
+    return model
+
+
+def test_a_draft_model_reads_a_long_prompt_in_chunks_that_fit_in_memory(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    warnings: list[str] = []
+    model = starved(monkeypatch, lambda rows: rows > 64)
+    assistant = AssistantModel(model, GREEDY, warnings.append)
+    prompt = random.Random(5).choices(range(4, VOCABULARY), k=100)
+    assistant.reset(prompt)
+    fresh = AssistantModel(make_target("llama"), GREEDY)
+    fresh.reset(prompt)
+    assert assistant.continue_(prompt, 4) == fresh.continue_(prompt, 4) != []
+    assert warnings == []
+
+
+@pytest.mark.parametrize("first_call", [1, 2, 5])
+def test_an_answer_goes_on_without_a_draft_model_that_runs_out_of_memory(
+    first_call: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls, warnings = 0, list[str]()
+
+    def too_large(rows: int) -> bool:
+        nonlocal calls
+        calls += 1
+        return calls >= first_call
+
+    assistant = AssistantModel(starved(monkeypatch, too_large), GREEDY, warnings.append)
+    prompt = prompts(1, seed=6)[0]
+    run = decode(TARGET, drafter_of(assistant), prompt)
+    assert run.output == plain(TARGET, prompt)
+    assert len(warnings) == 1 and "draft model" in warnings[0]
+
+
+def test_an_answer_goes_on_without_a_draft_model_that_has_no_room_for_the_prompt(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, warnings = make_target("llama"), list[str]()
+
+    def start(*_: Any, **__: Any) -> None:
+        raise OUT_OF_MEMORY
+
+    with monkeypatch.context() as patch:
+        patch.setattr(model, "start", start)
+        assistant = AssistantModel(model, GREEDY, warnings.append)
+        prompt = prompts(1, seed=7)[0]
+        run = decode(TARGET, drafter_of(assistant), prompt)
+    assert run.output == plain(TARGET, prompt) and len(warnings) == 1
+    run = decode(TARGET, drafter_of(assistant), prompt)  # there is memory for the next answer
+    assert run.statistics.mean_acceptance_length > 1
