@@ -17,6 +17,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from ngtcli import removed
 from ngtcli.errors import UsageError
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, dump_json, schema_of
@@ -499,10 +500,7 @@ class Settings:
         choices=SWITCH,
     )
     color: str = _shown("auto", "auto, always or never.", choices=("auto", "always", "never"))
-    log: bool = _shown(
-        True, "Keep figures and settings of each answer in the log of runs; see ngt runs."
-    )
-    log_text: bool = _shown(False, "Keep also question, answer and names of documents there.")
+    history: bool = _shown(True, "In ngt chat, keep what is typed for the next time.")
     engine: str = _engine(
         "ngt", "What runs the model: ngt, or vllm with ngt's drafts.", choices=("ngt", "vllm")
     )
@@ -552,7 +550,7 @@ _LISTED = {
     " top_k top_p min_p repetition_penalty presence_penalty frequency_penalty chat_template"
     " template_arg template_documents ask_fields max_repeats device_map threads packed capture"
     " passage_tokens passage_overlap whole_tokens embedder reranker max_mb max_files max_depth"
-    " strict field ocr ocr_language parser_seconds parser_mb cache_mb keep_documents log_text"
+    " strict field ocr ocr_language parser_seconds parser_mb cache_mb keep_documents history"
     " tensor_parallel pipeline_parallel data_parallel ray",
 }
 
@@ -651,8 +649,12 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """The NGT_* variables that are not settings and are not read, each with a hint."""
     known = [*(about.variable for about in SETTINGS.values()), "NGT_HOME"]
-    unknown = [v for v in sorted(environ) if v.startswith(_PREFIX) and v not in known]
-    return [(v, nearest(v, known, "See ngt config show.")) for v in unknown]
+    found = []
+    for variable in sorted(environ):
+        if variable.startswith(_PREFIX) and variable not in known:
+            hint = removed.SETTINGS.get(variable.removeprefix(_PREFIX).lower())
+            found.append((variable, hint or nearest(variable, known, "See ngt config show.")))
+    return found
 
 
 def file_layer(path: Path) -> Layer:
@@ -663,6 +665,8 @@ def file_layer(path: Path) -> Layer:
 
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
     """`value` in the type of setting `name`. Raises UsageError if either is wrong."""
+    if name in removed.SETTINGS:
+        raise UsageError(f"{where}: {name} is no setting any more", removed.SETTINGS[name])
     if name not in SETTINGS:
         raise UsageError(f"{where}: unknown key {shown(name)}", nearest(name, (*SETTINGS, *extra)))
     typed = SETTINGS[name].typed(value, where)

@@ -10,7 +10,6 @@ from typer.testing import CliRunner
 from ngtcli.cli.app import app
 from ngtcli.config import SETTINGS, Use
 from ngtcli.draft.registry import method_names
-from ngtcli.session.runs import RunRecord, append
 
 
 def tab(line: str, **environ: str) -> list[str]:
@@ -38,13 +37,6 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
     for line in ("ngt ask -p ", "ngt summarize --preset ", "ngt presets show "):
         assert tab(line) == ["ask", "chat", "extract", "generate", "mine", "summarize"]
     assert tab("ngt ask -p m") == ["mine"]
-
-
-def test_ids_of_runs_are_offered(own_home: Path) -> None:
-    own = {"at": "", "by": "ask", "task": "ask", "model": "m", "method": "auto", "preset": "ask"}
-    for one in ("ab12", "cd34"):
-        append(RunRecord(id=one, finish_reason="stop", **own))
-    assert tab("ngt runs show ") == ["ab12", "cd34"] and tab("ngt runs show c") == ["cd34"]
 
 
 @pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.choices and not s.is_switch])

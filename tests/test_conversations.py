@@ -166,7 +166,7 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
 
 
 def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> None:
-    chat = Terminal(*SHORT, "--no-log", TERM="dumb", NGT_HOME=str(own_home))
+    chat = Terminal(*SHORT, "--set", "history=no", TERM="dumb", NGT_HOME=str(own_home))
     chat.until("> ")
     chat.type("Who \\\nis it?\n")
     assert "\x1b" not in chat.until("tokens/s")

@@ -90,8 +90,6 @@ def test_a_quick_example_succeeds(
         del own["NGT_MAX_TOKENS"]
     if "background=english,notes" in words:
         ngt("trie", "build", "--background", "notes.md", "--name", "notes", cwd=world, **own)
-    if words == ["runs", "show"]:
-        ngt("ask", "-d", "notes.md", "When?", cwd=world, **own)
     if "rest" in words:
         ngt("trie", "build", "--rest", "notes/", cwd=world, **own)
     done = ngt(*words, stdin=stdin, cwd=world, **own)

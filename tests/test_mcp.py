@@ -36,7 +36,6 @@ from ngtcli.serve.service import Service
 from ngtcli.session.engine import Asked
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
-from ngtcli.session.runs import read_runs
 from tests.support.helpers import fill, ngt
 from tests.support.serving import Scripted, Serving, Ticket
 from tests.support.warm import Warm
@@ -358,8 +357,6 @@ def test_a_model_answers_over_standard_streams(folder: Path) -> None:
         anyio.run(work)
         assert process.wait(10) == 0 and process.stdout.read() == b""
         assert all("jsonrpc" in json.loads(line) for line in wire.seen)
-    runs = ngt("runs", "list", "--json")
-    assert [run["by"] for run in json.loads(runs.stdout)] == ["mcp", "mcp"]
 
 
 def test_a_client_that_leaves_ends_the_process_without_a_word(folder: Path) -> None:
@@ -407,9 +404,9 @@ def test_the_resident_process_is_asked_where_there_is_one(
     own = Answerer(threads=True)
     monkeypatch.setattr(own, "check", lambda _: None)
     for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
-        assert isinstance([*own.ask(question, by="mcp")][-1], Ended)
+        assert isinstance([*own.ask(question)][-1], Ended)
         assert len(loaded) == loads
-    assert len(served) == 1 and [run.by for run in read_runs()[0]] == ["mcp"] * 4
+    assert len(served) == 1
     own.close()
     assert loaded == ["builtin", "closed"]
 

@@ -22,7 +22,6 @@ from ngtcli.model_files.hub import cache_folder
 from ngtcli.model_files.needs import ModelNeeds
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets
 from ngtcli.render.terminal import visible
-from ngtcli.session.runs import folder as log_folder
 from ngtcli.session.settings import settings_of
 from ngtcli.system import sandbox
 from ngtcli.system.files import home
@@ -120,7 +119,7 @@ def presets_show(name: Annotated[str, typer.Argument(autocompletion=presets)]) -
 
 PACKAGES = ("torch", "transformers", "tokenizers", "safetensors", "numpy", "numba", "typer", "rich")
 _MACHINE = ("platform", "device", "processor", "threads", "passes", "parsers")
-_FOLDERS = ("config", "cache", "log", "model", "hub")
+_FOLDERS = ("config", "cache", "state", "model", "hub")
 
 
 def _env_schema() -> Schema:
@@ -176,8 +175,8 @@ def env(
 
 
 def _folders() -> Iterator[tuple[str, Path]]:
-    """Where things are: settings and presets, what is made again, the log of runs, models."""
-    paths = home("config"), home("cache"), log_folder(), BUILTIN_PATH, cache_folder()
+    """Where things are: settings and presets, what is made again, what ngt remembers, models."""
+    paths = home("config"), home("cache"), home("state"), BUILTIN_PATH, cache_folder()
     return zip(_FOLDERS, paths, strict=True)
 
 

@@ -12,6 +12,7 @@ from ngtcli.grounding.sources import Sources
 from ngtcli.prompt.reports import Cut, PartReport, Selection
 from ngtcli.session.events import Ended
 from ngtcli.session.question import Question
+from ngtcli.session.speed import plain_decoding_s
 from ngtcli.system.json_form import Schema, json_key, shape
 from ngtcli.trie.files import TrieReport
 
@@ -33,6 +34,11 @@ _PARTS = json_key(about="the parts that were summarized first; none where everyt
 _PASSES = json_key(about="shapes of passes that are captured, the time that took, and why not")
 _THOUGHT = json_key(
     omit=True, about="what the model thought before its answer, which is not in text"
+)
+_PLAIN = json_key(
+    digits=6,
+    about="seconds that plain decoding would have taken for these tokens, computed and not"
+    " measured; compare statistics.decode_s; null where it is not known",
 )
 _POLICY = json_key(omit=True, about="what auto decided, in seconds and steps")
 _SHA256 = json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
@@ -76,6 +82,7 @@ class AnswerObject:
     trie: TrieReport
     passes: PassesReport = field(metadata=_PASSES)
     statistics: Statistics
+    plain_decode_s: float | None = field(metadata=_PLAIN)
     sources: Sources
     policy: PolicyReport | None = field(metadata=_POLICY)
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
@@ -130,6 +137,7 @@ def answer_object(request: Question, answer: Ended, tokens: bool = False) -> Ans
         **_asked(request, answer),
         **{name: getattr(answer, name) for name in _OF_ANSWER},
         method=request.settings.method,
+        plain_decode_s=plain_decoding_s(request.settings, answer),
         settings=shown_settings(request.settings),
         tokens=answer.tokens if tokens else None,
     )

@@ -122,7 +122,7 @@ class Showing:
         """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError."""
         last: Event | None = None
         wants = Wants(remarks=self._request.verbose)
-        events = answerer.ask(self._request, wants, by=self._request.task)
+        events = answerer.ask(self._request, wants)
         try:
             event = next(events, None)
             while event is not None:

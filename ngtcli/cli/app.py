@@ -15,6 +15,7 @@ from ngtcli import __version__
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, UsageError, unexpected
+from ngtcli.removed import removed_command, removed_flag
 from ngtcli.system import process
 from ngtcli.system.process import without_collection
 
@@ -46,7 +47,6 @@ COMMANDS = {
     "docs": "Documents as they are read: text, pages, tokens, warnings.",
     "trie": "The cached n-gram tries of documents.",
     "cache": "All that is stored to be used again.",
-    "runs": "The log of answers: what drafting brought, by model.",
     "presets": "Presets: how a task is worded and set.",
     "config": "Settings and where they come from.",
     "models": "Models on this machine.",
@@ -68,6 +68,8 @@ class _Group(TyperGroup):
             self.commands[name] = TyperCommand(name, help=line)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        if (removed := removed_command(args)) is not None:
+            raise UsageError(f"there is no command ngt {removed[0]} any more", removed[1])
         if (pair := " ".join(args[:2])) in COMMANDS:
             args = [pair, *args[2:]]
         name, command, rest = super().resolve_command(ctx, args)
@@ -80,27 +82,19 @@ class _Group(TyperGroup):
             raise unexpected(error) from error
         except Exception as error:
             if type(error).__name__ == "NoSuchOption":  # of the library, wherever it has it
-                _refuse_moved(str(getattr(error, "option_name", "")))
+                command = getattr(getattr(error, "ctx", None), "command_path", "")
+                flag = str(getattr(error, "option_name", ""))
+                _refuse_moved(command.removeprefix("ngt "), flag)
             raise
 
 
-# Flags that `ngt bench` once had: what to give in their place.
-_MOVED = {
-    "--replay": "Give ngt bench replay RECORDING.",
-    "--record": "Give ngt bench record RECORDING.",
-    "--quality": "Give ngt bench quality.",
-    "--shape": "In a clone: python -m tests.tools.shapes.",
-    "--noise": "In a clone: python -m tests.tools.datasets.",
-}
-
-
-def _refuse_moved(flag: str) -> None:
+def _refuse_moved(command: str, flag: str) -> None:
     """Raise UsageError for what --set gives, or was a flag once, with what to give instead."""
     from ngtcli.config import SETTINGS, Use  # here: help does without
 
     name = flag.lstrip("-").replace("-", "_")
     about = SETTINGS.get(name.removeprefix("no_"))
-    hint = _MOVED.get(flag, "")
+    hint = removed_flag(command, flag)
     if about is not None and Use.SET in about.uses:
         no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
         hint = f"Give --set {about.name}={yes if about.name == name else no}."

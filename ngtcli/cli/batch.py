@@ -29,7 +29,6 @@ from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import USUAL, Ended, Outcome, telling
 from ngtcli.session.question import OtherModelError, Question, Tasks
-from ngtcli.session.runs import log_answer
 from ngtcli.system import process
 from ngtcli.system.files import identity
 from ngtcli.system.json_form import dump_json, to_json
@@ -336,7 +335,6 @@ class Run:
             self._tokens += sum(part.new_tokens for part in answer.parts)
             if answer.finish_reason == "repetition":
                 self.warn(f"{self._what} {outcome.key.id}: the answer is cut off: {REPEATS}")
-            log_answer(question, answer, "batch", self.warn)
         self._show()
 
     def _show(self, message: str = "") -> None:

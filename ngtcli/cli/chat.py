@@ -56,7 +56,7 @@ def chat(
         said: Iterable[str | None] = typed.piped(stdin, settings.max_mb, conversation.notes.warn)
     else:
         conversation.greet()
-        said = typed.typed([f"/{name}" for name in conversation.commands], settings.log)
+        said = typed.typed([f"/{name}" for name in conversation.commands], settings.history)
     talk(conversation, said)
     answering.keep_warm(conversation.answerer, settings, conversation.notes)
 

@@ -24,8 +24,6 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
         from ngtcli.engines.vllm_engine import check
 
         check(settings)
-    if not settings.log:
-        refuse_with("--no-log", {"--set log_text": flags.get("log_text")}, "Leave one of them out.")
     refuse_idle(flags, settings)
     greedy = not settings.temperature and "temperature" not in flags
     for about in given:

@@ -13,7 +13,7 @@ from typing import Annotated, Any, get_args
 
 import typer
 
-from ngtcli import config
+from ngtcli import config, removed
 from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
@@ -24,7 +24,7 @@ from ngtcli.session.settings import settings_of
 from ngtcli.system.cache import in_bounds
 
 # What says how single answers end, and what is kept of them.
-_OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "log", "log_text")
+_OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "history")
 # What commands read that compare whole answers of models that ngt runs.
 OF_OWN_ENGINE = tuple(
     name for name, s in config.SETTINGS.items() if s.panel != "Engine" and name not in _OF_ANSWERS
@@ -115,6 +115,10 @@ def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     for item in items:
         given, equals, text = item.partition("=")
         name = given.strip().replace("-", "_")
+        if name in removed.SETTINGS:
+            raise UsageError(
+                f"--set {shortened(item)}: no setting any more", removed.SETTINGS[name]
+            )
         if not equals or name not in names:
             what = f"--set {shortened(item)}: {'no such setting here' if equals else 'no value'}"
             raise UsageError(what, nearest(name, names) if equals else "Give --set NAME=VALUE.")

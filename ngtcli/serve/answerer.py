@@ -12,7 +12,7 @@ from ngtcli.config import Settings, Use, settings_where
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.serve import client
 from ngtcli.serve.client import NotServedError, served
-from ngtcli.session.events import USUAL, Ended, Event, Message, Tell, Wants, nobody
+from ngtcli.session.events import USUAL, Event, Message, Tell, Wants, nobody
 from ngtcli.session.question import Question
 from ngtcli.system import process
 
@@ -52,8 +52,8 @@ class Answerer:
             check_session(settings, self._warn)
             self._checked = settings
 
-    def ask(self, question: Question, wants: Wants = USUAL, *, by: str) -> Generator[Event]:
-        """The events of a question, which is logged as one of `by` when it ends. Raises NgtError.
+    def ask(self, question: Question, wants: Wants = USUAL) -> Generator[Event]:
+        """Yield the events of a question. Raises NgtError.
 
         A KeyboardInterrupt, raised here or thrown in, ends the answer: `Ended` says how far it
         came. Closing the events ends it, too.
@@ -66,10 +66,6 @@ class Answerer:
                 except KeyboardInterrupt:
                     event = events.throw(KeyboardInterrupt())
                     continue
-                if isinstance(event, Ended):
-                    from ngtcli.session.runs import log_answer  # here: it is shown already
-
-                    log_answer(question, event, by, self._warn)
                 event = next(events, None)
 
     def _events(self, question: Question, wants: Wants) -> Generator[Event]:

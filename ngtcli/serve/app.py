@@ -38,11 +38,11 @@ _LONGEST_S = 3600.0  # from the request to the end of its answer; guess
 _RETRY_S = 2  # after which a client may ask again where the queue is full; guess
 _TELL_S = 0.1  # between looks at how far loading is; guess
 _EARLY = 64  # questions that are cancelled before they are taken, and remembered; guess
-# Of each path what a request asks, the form of the answer, and who asked, as the log has it.
-_FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply], str]] = {
-    "/v1/chat/completions": (chat, ChatReply, "http"),
-    "/v1/responses": (response, ResponseReply, "http"),
-    "/answer": (page, PageReply, "page"),
+# For each path what reads its requests, and what writes its replies.
+_FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply]]] = {
+    "/v1/chat/completions": (chat, ChatReply),
+    "/v1/responses": (response, ResponseReply),
+    "/answer": (page, PageReply),
 }
 
 
@@ -175,14 +175,14 @@ class OpenAi:
 
     async def _answer(self, path: str, exchange: Exchange, body: bytes) -> None:
         """Answer, or say what went wrong: as the response, or within what has begun."""
-        asks_of, reply_of, by = _FORMS[path]
+        asks_of, reply_of = _FORMS[path]
         reply: Reply | None = None
         try:
             with anyio.fail_after(_LONGEST_S):
                 ask = partial(asks_of, self._service, body)
                 asks = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
                 reply = reply_of(asks)
-                async with aclosing(self._events(asks, exchange.scope["owner"], by)) as events:
+                async with aclosing(self._events(asks, exchange.scope["owner"])) as events:
                     if asks.is_stream:
                         await exchange.stream(reply.media_type, _pieces(reply, events))
                     else:
@@ -198,10 +198,10 @@ class OpenAi:
             else:
                 await exchange.send(reply.failed(msgspec.json.decode(said.body)))
 
-    async def _events(self, asks: Asks, owner: str, by: str) -> AsyncGenerator[Event | None]:
+    async def _events(self, asks: Asks, owner: str) -> AsyncGenerator[Event | None]:
         """What comes of a question, for others; None where nothing came for a while."""
         wants = Wants(sources=bool(asks.question.documents))
-        own = answered(self._process.submit, asks.question, owner, by, self._warn, wants)
+        own = answered(self._process.submit, asks.question, owner, wants)
         async with aclosing(own) as events:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:

@@ -10,7 +10,6 @@ from contextlib import AbstractContextManager, aclosing, suppress
 from typing import Any
 
 import anyio
-from anyio import to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
@@ -19,7 +18,6 @@ from ngtcli.serve.public import RequestError, public
 from ngtcli.serve.wire import BEAT_S
 from ngtcli.session.events import USUAL, Ended, Event, Wants
 from ngtcli.session.question import Question
-from ngtcli.session.runs import log_answer
 
 BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
 _SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
@@ -64,15 +62,11 @@ async def answered(
     submit: Submit,
     question: Question,
     owner: str,
-    by: str,
-    warn: Callable[[str], object],
     wants: Wants = USUAL,
 ) -> AsyncGenerator[Event | None]:
-    """As `events_of`, as the owner may see them; the answer is logged as one of `by`."""
+    """Yield what `events_of` yields, as far as the owner may see it."""
     async with aclosing(events_of(submit, question, owner, wants)) as events:
         async for event in events:
-            if isinstance(event, Ended):
-                await to_thread.run_sync(log_answer, question, event, by, warn)
             if event is None or not owner or (event := public(event)) is not None:
                 yield event
 

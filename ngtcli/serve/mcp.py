@@ -290,8 +290,7 @@ class Tools:
             values: dict[str, Any] = {} if most is None else {"max_tokens": most}
             question = self._service.tasks.question(task, text, loaded=loaded, **values)
             began, remarks, last = time.perf_counter(), list[str](), None
-            warn = self.warn if owner else remarks.append
-            asking = answered(self._submit, question, owner, "mcp", warn)
+            asking = answered(self._submit, question, owner)
             async with aclosing(asking) as events:
                 async for event in events:
                     if isinstance(event, Message) and event.kind == "warn":

@@ -12,6 +12,7 @@ from ngtcli.grounding.sources import copied_fact, sources_of
 from ngtcli.model_files.quantized import name_of
 from ngtcli.session.events import Ended
 from ngtcli.session.session import ModelFacts
+from ngtcli.session.speed import plain_decoding_s
 
 
 def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
@@ -27,6 +28,9 @@ def facts(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]
     thought = f", {s.thought_tokens} of thought" if s.thought_tokens else ""
     yield counted(s.new_tokens, "token") + thought
     yield f"{s.tokens_per_s:.1f} tokens/s"
+    plain_s = plain_decoding_s(settings, answer)
+    if s.drafted_tokens and s.decode_s and plain_s is not None:
+        yield f"{plain_s / s.decode_s:.1f}× as fast as plain decoding"
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
         yield f"acceptance length {s.mean_acceptance_length:.2f}"
@@ -78,6 +82,8 @@ def remarks(
 
     `rows` are those of exact passes, `background` says what general text was drafted from.
     """
+    if line := _saved(settings, answer):
+        yield line
     yield background
     dtype = name_of(model.dtype)
     if rows is not None and not model.plain_reason:
@@ -99,6 +105,19 @@ def remarks(
         yield f"What it reads is not kept for later questions: {model.keeps_reason}."
     if model.passes_reason and not model.tree_reason:
         yield f"The model's passes are not captured: {model.passes_reason}."
+
+
+def _saved(settings: Settings, answer: Ended) -> str:
+    """Say what drafting saved; "" where that is not known or nothing was drafted."""
+    s, plain_s = answer.statistics, plain_decoding_s(settings, answer)
+    if plain_s is None or not s.drafted_tokens:
+        return ""
+    saved_s = plain_s - s.decode_s
+    return (
+        f"Drafting {'saved' if saved_s >= 0 else 'cost'} {abs(saved_s):.2f} s: plain decoding"
+        f" would have taken about {plain_s:.2f} s for {s.new_tokens:,} forward passes,"
+        f" and this took {s.decode_s:.2f} s for {s.steps:,}."
+    )
 
 
 def _short(value: object, most: int = 40) -> str:

@@ -1,0 +1,46 @@
+"""Commands, flags and settings that have left: an error says what to use instead."""
+
+from pathlib import Path
+
+import pytest
+
+from ngtcli import removed
+from ngtcli.cli.app import COMMANDS
+from ngtcli.config import SETTINGS
+from tests.support.helpers import HARBOUR, ngt
+
+
+@pytest.mark.parametrize("name", removed.COMMANDS)
+@pytest.mark.parametrize("more", [(), ("--json",), ("x", "--help")])
+def test_a_removed_command_says_what_to_use_instead(name: str, more: tuple[str, ...]) -> None:
+    done = ngt(*name.split(), *more)
+    what = f"ngt: there is no command ngt {name} any more\n{removed.COMMANDS[name]}\n"
+    assert (done.returncode, done.stderr.decode()) == (2, what)
+    assert done.stdout == b""
+
+
+@pytest.mark.parametrize("name", removed.FLAGS)
+def test_a_removed_flag_says_what_to_use_instead(name: str) -> None:
+    *command, flag = name.split()
+    done = ngt(*(command or ["ask"]), flag, "x")
+    what = f"ngt: {flag} is no flag\n{removed.FLAGS[name]}\n"
+    assert (done.returncode, done.stderr.decode()) == (2, what)
+
+
+@pytest.mark.parametrize("name", removed.SETTINGS)
+def test_a_removed_setting_says_what_to_do(name: str, own_home: Path) -> None:
+    by_flag = ngt("summarize", HARBOUR, "--set", f"{name}=yes", "--dry-run")
+    assert by_flag.returncode == 2 and removed.SETTINGS[name] in by_flag.stderr.decode()
+    by_variable = ngt("config", "show", **{f"NGT_{name.upper()}": "yes"})
+    assert by_variable.returncode == 0 and removed.SETTINGS[name] in by_variable.stderr.decode()
+    file = own_home / "config" / "config.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(f"{name}: true\n")
+    by_file = ngt("summarize", HARBOUR, "--dry-run")
+    says = f"ngt: {file}: {name} is no setting any more\n{removed.SETTINGS[name]}\n"
+    assert (by_file.returncode, by_file.stderr.decode()) == (2, says)
+
+
+def test_what_is_there_is_not_called_removed() -> None:
+    assert not removed.COMMANDS.keys() & COMMANDS.keys()
+    assert not removed.SETTINGS.keys() & SETTINGS.keys()
