@@ -18,7 +18,7 @@ from ngtcli.system import files
 from ngtcli.system.files import Stamp
 from ngtcli.system.store import Kind
 
-VERSION = 11  # of the parsers' output and of these pieces
+VERSION = 12  # of the parsers' output and of these pieces
 _RACE_NS = 2_000_000_000  # a file this young when it is read may change without a new time; guess
 _TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
 _TRY_AGAIN = ", when it was last tried; ngt cache clear documents has it tried again"

@@ -11,6 +11,7 @@ from lxml.etree import LxmlError
 from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
+from ngtcli.documents.formats.visible import show
 from ngtcli.documents.text import Unreadable
 
 _CONTAINER = "META-INF/container.xml"
@@ -25,7 +26,9 @@ def parse(source: Source) -> Extracted:
     for name in _chapters(archive):
         try:
             page, _ = decode_page(archive.read(name))
-            write_tree(tree_of(page), writer)
+            tree = tree_of(page)
+            show(tree)
+            write_tree(tree, writer)
         except RecursionError:
             raise
         except (*_BROKEN, RuntimeError):  # zipfile's, for a packing or a password it cannot do

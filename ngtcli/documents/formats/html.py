@@ -1,6 +1,7 @@
 """HTML: the main text of a page, found by trafilatura; all its text where it has few links."""
 
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 
 import trafilatura
@@ -8,25 +9,39 @@ from lxml import html
 
 from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
+from ngtcli.documents.formats.visible import show
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
 _TEMPLATES = "//noscript[normalize-space()] | //script[contains(@type, 'template')]"
+_APART = "\U0001d159"  # stands around the number of an item of a list: a sign that shows nothing
 _REVEALED = 2  # least words of a page with its templates shown, to those without them; guess
+
+
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """The text of a page, and how many words were left out, or are hidden."""
+
+    writer: Writer
+    left_out: int
+    hidden: int
 
 
 def parse(source: Source) -> Extracted:
     """The article of a page with its headings; navigation and the like are left out."""
     page, told = decode_page(source.data)
     tree = tree_of(page)
-    writer, left = _read(tree)
-    if tree.xpath(_TEMPLATES):
+    has_templates = bool(tree.xpath(_TEMPLATES))
+    read = _read(tree)
+    if has_templates:
         revealed = _read(_with_templates(tree_of(page)))
-        if len(revealed[0]) >= _REVEALED * len(writer):
-            writer, left = revealed
-    if left > _HEADING:
-        told += (f"left out as no part of the main text: {left} words",)
-    return writer.extracted("html", told)
+        if len(revealed.writer) >= _REVEALED * len(read.writer):
+            read = revealed
+    if read.left_out > _HEADING:
+        told += (f"left out as no part of the main text: {read.left_out} words",)
+    if read.hidden > _HEADING:
+        told += (f"hidden text left out: {read.hidden} words",)
+    return read.writer.extracted("html", told)
 
 
 def _with_templates(tree: Any) -> Any:
@@ -40,24 +55,41 @@ def _with_templates(tree: Any) -> Any:
     return tree
 
 
-def _read(tree: Any) -> tuple[Writer, int]:
-    """The text of a page, and the number of words that were left out."""
+def _read(tree: Any) -> _Page:
+    """The text of a page's tree, which is changed."""
+    hidden = show(tree)
     whole, writer = Writer(), Writer()
     write_tree(tree, whole)
     links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
-    main = None
-    if links > _LINKS:
-        main = trafilatura.extract(deepcopy(tree), output_format="html", include_comments=False)
-    if main:
-        body = parse_xml(main)
-        for code in body.xpath("//pre[not(contains(., '\n'))]"):  # in text
-            code.tag = "code"
-        if body.find(".//h1") is None:  # it stands outside of the main text
+    article = _article(tree) if links > _LINKS else None
+    if article is not None:
+        if article.find(".//h1") is None:  # it stands outside of the main text
             writer.heading(tree.xpath("string((//h1)[1])"))
-        write_tree(body, writer)
+        write_tree(article, writer)
     else:
         for menu in list(tree.iter("nav")):
             menu.clear(keep_tail=True)
         write_tree(tree, writer)
     writer = writer if len(writer) else whole  # a page of menus alone
-    return writer, len(whole.text().split()) - len(writer.text().split())
+    left_out = len(whole.text().split()) - len(writer.text().split())
+    return _Page(writer, left_out, hidden)
+
+
+def _article(tree: Any) -> Any:
+    """The main text of a page as trafilatura finds it, a tree; None where it finds none."""
+    copy = deepcopy(tree)
+    for item in copy.xpath("//li[@mark]"):  # attributes are not kept
+        item.text = f"{_APART}{item.get('mark')}{_APART} {item.text or ''}"
+    main = trafilatura.extract(copy, output_format="html", include_comments=False)
+    if not main:
+        return None
+    article = parse_xml(main)
+    for code in article.xpath("//pre[not(contains(., '\n'))]"):  # in text
+        code.tag = "code"
+    for item in article.iter("li"):
+        _, _, rest = (item.text or "").partition(_APART)
+        mark, apart, text = rest.partition(_APART)
+        if apart:
+            item.set("mark", mark)
+            item.text = text
+    return article

@@ -47,7 +47,10 @@ def _write_body(body: EmailMessage, writer: Writer) -> None:
         text = bytes(data or b"").decode("utf-8", "replace")
     if body.get_content_subtype() == "html":
         from ngtcli.documents.formats.markup import tree_of, write_tree  # lxml: only for HTML
+        from ngtcli.documents.formats.visible import show
 
-        write_tree(tree_of(text), writer)
+        tree = tree_of(text)
+        show(tree)
+        write_tree(tree, writer)
     else:
         writer.add(text.replace("\r\n", "\n"))
