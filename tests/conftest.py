@@ -22,10 +22,11 @@ from ngtcli.serve import places
 from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
-from tests.support import warm
+from tests.support import cpus, warm
 from tests.support.browser import Browser
 from tests.support.helpers import EXAMPLES, in_memory, parsed_once, share, tokenizer_lent
 
+cpus.pretend(os.environ)  # nothing above imports torch, which reads the variables
 os.environ["HF_HUB_OFFLINE"] = "1"
 # Where none is written, each worker rewrites all asserts, and each new process compiles ngt anew.
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)

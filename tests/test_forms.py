@@ -15,10 +15,11 @@ from ngtcli.decode.load import Tell, Wanted, load_model, plan
 from ngtcli.draft.drafter import PassRows
 from ngtcli.errors import ModelError
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.trials import Trial
 from ngtcli.weights import forms
 from ngtcli.weights.convert import convertible
-from ngtcli.weights.forms import Form, dtype_by_rule, flags, half_of, has_blocks
+from ngtcli.weights.forms import Form, dtype_by_rule, half_of, has_blocks
 from ngtcli.weights.linear import storages
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import KERNEL
@@ -74,7 +75,7 @@ def half_folder(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture
 def multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     """A CPU that multiplies bfloat16."""
-    monkeypatch.setattr(room, "flags", lambda: frozenset({"avx512_bf16"}))
+    monkeypatch.setattr(room, "instruction_sets", lambda: frozenset({"avx512_bf16"}))
 
 
 @needs_half
@@ -116,7 +117,7 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
     half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for has, name in (({"avx512_bf16"}, "bfloat16"), (set(), "float32")):
-        monkeypatch.setattr(room, "flags", lambda has=has: frozenset(has))
+        monkeypatch.setattr(room, "instruction_sets", lambda has=has: frozenset(has))
         auto = load_model(Wanted(half_folder, "cpu"))
         named = load_model(Wanted(half_folder, "cpu", name))
         assert auto.dtype == named.dtype == getattr(torch, name) and not named.dtype_reason
@@ -215,9 +216,8 @@ def test_nothing_is_packed_where_the_cpu_has_no_avx2(monkeypatch: pytest.MonkeyP
         (set(), "x86_64", F32, False), ({"avx2"}, "x86_64", F32, True),
         ({"bf16"}, "aarch64", F32, False), ({"bf16"}, "aarch64", BF16, True),
     ):  # fmt: skip
-        about = {"architecture": architecture}
-        monkeypatch.setattr(torch.cpu, "get_capabilities", lambda about=about: about)
-        monkeypatch.setattr(forms, "flags", lambda has=has: frozenset(has))
+        monkeypatch.setattr(forms, "architecture", lambda kind=architecture: kind)
+        monkeypatch.setattr(forms, "instruction_sets", lambda has=has: frozenset(has))
         monkeypatch.setattr(forms, "float_blocks", lambda weight: weight)
         assert has_blocks.__wrapped__(dtype) == can
     hf = make_hf("llama").to(BF16)
@@ -230,7 +230,7 @@ def test_the_tokens_are_those_of_plain_decoding_and_v_names_the_feature(half_fol
     plain, drafted = ngt(*words, "--method", "none"), ngt(*words, "-v")
     assert plain.stdout == drafted.stdout and plain.stdout
     told = " ".join(drafted.stderr.decode().split())
-    dtype, reason = dtype_by_rule(BF16, 0, flags())
+    dtype, reason = dtype_by_rule(BF16, 0, instruction_sets())
     # A trial finds on some CPUs (with AMX) that half precision is not exact.
     by_rule = f"Computed in {str(dtype)[6:]}: {reason}"
     by_trial = f"Computed in float32: {str(dtype)[6:]} is not exact here"

@@ -153,8 +153,8 @@ def test_what_is_quickest_is_said_by_rules_and_of_what_fits(
     folder = config_alone(tmp_path, make_hf("qwen2"))
     count = needs_of(folder, "cpu").parameters
     has_sets = {"avx512_vnni", "avx512_bf16"}
-    monkeypatch.setattr("ngtcli.weights.forms.flags", lambda: frozenset(has_sets))
-    monkeypatch.setattr(memory_needs, "flags", lambda: frozenset(has_sets))
+    monkeypatch.setattr("ngtcli.weights.forms.instruction_sets", lambda: frozenset(has_sets))
+    monkeypatch.setattr(memory_needs, "instruction_sets", lambda: frozenset(has_sets))
     monkeypatch.setattr(memory_needs, "_LARGE", 0)
 
     def lines(free: int, device: str = "cpu") -> list[str]:

@@ -12,10 +12,11 @@ from torch import nn
 from ngtcli.decode.load import Tell, Wanted, load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.heads.files import Target
+from ngtcli.system.cpu import instruction_sets
 from ngtcli.tokens.tokenizer import Tokenizer
 from ngtcli.weights import convert
 from ngtcli.weights.convert import Conversion, convertible
-from ngtcli.weights.forms import Form, flags, has_blocks
+from ngtcli.weights.forms import Form, has_blocks
 from ngtcli.weights.linear import MappedEmbedding, PackedLinear, float_blocks, storages
 from ngtcli.weights.places import sites
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
@@ -32,7 +33,7 @@ from tests.support.tiny_models import (
 pytestmark = pytest.mark.numeric
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
-if sys.platform == "linux" and "avx2" in flags():
+if sys.platform == "linux" and "avx2" in instruction_sets():
     assert has_blocks(torch.float32)  # else all that follows were skipped
 if float_blocks(torch.ones(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)

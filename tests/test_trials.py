@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from ngtcli.system import machine, trials
+from ngtcli.system import cpu, machine
 from ngtcli.system.store import Kind
-from ngtcli.system.trials import Trial, cpu
+from ngtcli.system.trials import Trial
 
 CPU = torch.device("cpu")
 
@@ -80,13 +80,13 @@ def test_a_key_depends_on_versions_cpu_switches_and_threads_alone(
 ) -> None:
     file = tmp_path / "cpuinfo"
     file.write_text(INTEL)
-    monkeypatch.setattr(trials, "_CPU_INFO", file)
+    monkeypatch.setattr(cpu, "_CPU_INFO", file)
     for variable in ("ONEDNN_MAX_CPU_ISA", "ATEN_CPU_CAPABILITY"):
         monkeypatch.delenv(variable, raising=False)
-    cpu.cache_clear()
+    cpu.description.cache_clear()
     try:
         before = tried().key
-        cpu.cache_clear()
+        cpu.description.cache_clear()
         if name == "cpu":
             file.write_text(value)
         elif "." in name:
@@ -95,7 +95,7 @@ def test_a_key_depends_on_versions_cpu_switches_and_threads_alone(
             monkeypatch.setenv(name, value)
         assert (tried().key != before) == counts
     finally:
-        cpu.cache_clear()
+        cpu.description.cache_clear()
 
 
 def test_a_gpu_is_named_and_threads_of_its_host_do_not_count(
@@ -128,7 +128,9 @@ def test_what_a_busy_machine_measured_is_measured_again_at_the_next_uses(
     """Each use is another process's, on a machine that is busy before and after it measures."""
     for number, (answers, wanted) in enumerate(zip(busy, numbers, strict=True), 1):
         states = iter(answers)
-        monkeypatch.setattr(trials, "busy", lambda threads, states=states: next(states))
+        monkeypatch.setattr(
+            "ngtcli.system.trials.busy", lambda threads, states=states: next(states)
+        )
         found = tried(timed=timed).find(lambda number=number: Result("s", number))
         assert found.number == wanted
         if timed and wanted == 1:  # saving what was learned since does not make it sure

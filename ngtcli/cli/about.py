@@ -24,10 +24,10 @@ from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets
 from ngtcli.render.terminal import visible
 from ngtcli.session.settings import settings_of
 from ngtcli.system import sandbox
+from ngtcli.system.cpu import model_name
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
 from ngtcli.system.machine import pick_device, pick_threads
-from ngtcli.system.trials import processor
 from ngtcli.system.yaml_file import read_text
 
 config_app = typer.Typer(no_args_is_help=True)
@@ -149,7 +149,7 @@ def env(
     layers = [config.Layer("flag", flags), *config.environment_and_file_layers()]
     settings: config.Settings = config.merge(layers).settings
     full = verbose or bool(flags)
-    device, name = _device_of_torch(settings.device) if full else (settings.device, processor())
+    device, name = _device_of_torch(settings.device) if full else (settings.device, model_name())
     if device == "auto":  # which one that is only torch can tell, if it is not built for CPUs alone
         device = "cpu" if "+cpu" in _version("torch") else "auto (ngt env -v says which)"
     passes = "CUDA graphs" if settings.capture and device != "cpu" else "not captured"
@@ -190,7 +190,7 @@ def _version(package: str) -> str:
 def _device_of_torch(wanted: str) -> tuple[str, str]:
     device = pick_device(wanted)
     if device != "cuda":
-        return device, processor()
+        return device, model_name()
     import torch
 
     return device, torch.cuda.get_device_name()

@@ -27,6 +27,7 @@ from ngtcli.model_files.pretrained import (
 from ngtcli.model_files.quantized import name_of, weights_of
 from ngtcli.model_files.requirements import quantization_method, require_for_weights
 from ngtcli.model_files.stand_in import source_of
+from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.machine import pick_device, pick_threads
 from ngtcli.system.trials import Trial
 from ngtcli.tokens.tokenizer import Tokenizer
@@ -36,7 +37,6 @@ from ngtcli.weights.forms import (
     Form,
     dtype_by_rule,
     dtype_of_gpu,
-    flags,
     half_of,
     has_blocks,
     int8_kernel,
@@ -161,7 +161,7 @@ def _form(wanted: Wanted, config: Any, device: str, by_library: bool) -> Form:
     elif wanted.name == BUILTIN or auto or not (wanted.packed or bits):
         dtype = torch.float32  # what is said of the built-in model's answers was measured in it
     else:
-        dtype, reason = dtype_by_rule(half_of(config), bits, flags())
+        dtype, reason = dtype_by_rule(half_of(config), bits, instruction_sets())
     # One row of floats takes less time where they are not in blocks; in half precision it has other
     # bits then than as one of several.
     packed = on_cpu and wanted.packed and not auto and (wanted.drafts or dtype in _HALVES)

@@ -17,10 +17,11 @@ from ngtcli.model_files.pretrained import context_limit, loading, read_config
 from ngtcli.model_files.quantized import identity, name_of
 from ngtcli.model_files.requirements import quantization_method, runs_on
 from ngtcli.model_files.stand_in import source_of
+from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.machine import free_memory
 from ngtcli.weights.checkpoints import empty_model
 from ngtcli.weights.convert import quantized_bytes
-from ngtcli.weights.forms import dtype_by_rule, flags, half_of, int8_words
+from ngtcli.weights.forms import dtype_by_rule, half_of, int8_words
 
 SPARE = 1.15  # of the weights' bytes, for what loading and a pass need in addition to them; guess
 _TOKENS = 0.75  # of the places that fit: at least so many are not `capacity_for`'s spare ones
@@ -159,6 +160,6 @@ def _quickest(
     if stored in there and "float32" not in there:
         yield f"with the checkpoint's weights --dtype {stored}: float32 does not fit"
     elif "float32" in there:
-        dtype, reason = dtype_by_rule(half, 0, flags())
+        dtype, reason = dtype_by_rule(half, 0, instruction_sets())
         told = f"{name_of(dtype)}: {reason}" if reason else "float32"
         yield f"with the checkpoint's weights {told}"

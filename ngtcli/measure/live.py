@@ -31,8 +31,8 @@ from ngtcli.session.events import telling
 from ngtcli.session.local import LocalSession
 from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import AnswerOptions
+from ngtcli.system.cpu import model_name
 from ngtcli.system.machine import return_memory
-from ngtcli.system.trials import processor
 from ngtcli.trie.files import TrieReport
 from ngtcli.weights.linear import bits_of
 
@@ -232,7 +232,7 @@ def judged(
 def machine(model: TargetModel) -> results.Machine:
     """What a model runs on, and in: a dtype, or int8 between layers of one."""
     device, dtype = model.device, name_of(model.dtype)
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else processor()
+    name = torch.cuda.get_device_name(device) if device.type == "cuda" else model_name()
     return results.Machine(
         device=device.type,
         device_name=name,

@@ -7,32 +7,23 @@ on a busy machine are not final: the next uses measure again, until one finds th
 """
 
 import os
-import platform
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import lru_cache
 from importlib.metadata import version
-from pathlib import Path
 from typing import Any, Generic, TypeVar
 
 from ngtcli import __version__
+from ngtcli.system import cpu
 from ngtcli.system.files import key_of
 from ngtcli.system.machine import busy
 from ngtcli.system.store import Kind
 
 Result = TypeVar("Result")
 _MOST_TRIES = 3  # measurements on a machine that is always busy; guess
-_CPU_INFO = Path("/proc/cpuinfo")
-# What tells CPUs apart in it; the other lines change from core to core and from moment to moment.
-_CPU_LINES = {
-    "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features",
-    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "cpu", "isa", "uarch",
-}  # fmt: skip
-# Which instructions oneDNN, torch and MKL use, and in what precision oneDNN and CUDA compute.
-_SWITCHES = (
-    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS",
-    "ONEDNN_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR",
-    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG",
+# In what precision CUDA computes, and with which workspaces.
+_GPU_SWITCHES = (
+    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"
 )  # fmt: skip
 
 
@@ -110,29 +101,11 @@ def float32_precision() -> str:
 
 def versions_and_cpu() -> tuple[str, ...]:
     """The versions, the CPU, and the switches, of which each result may depend on all."""
-    switches = (f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
-    return __version__, *_libraries(), cpu(), *switches
+    of_gpu = (f"{name}={os.environ[name]}" for name in _GPU_SWITCHES if name in os.environ)
+    return __version__, *_libraries(), cpu.description(), *cpu.switches(), *of_gpu
 
 
 @lru_cache(maxsize=1)
 def _libraries() -> tuple[str, str]:
     """The versions of torch and transformers; to read them takes milliseconds."""
     return version("torch"), version("transformers")
-
-
-@lru_cache(maxsize=1)
-def cpu() -> str:
-    """Model and flags of the CPU, of all kinds of its cores; what the system tells elsewhere."""
-    try:
-        lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
-    except OSError:
-        lines = []
-    known = {line for line in lines if line.partition(":")[0].strip() in _CPU_LINES}
-    return "\n".join([platform.machine(), platform.processor(), *sorted(known)])
-
-
-def processor() -> str:
-    """The name of the CPU, as well as it can be found out."""
-    named = (line for line in cpu().splitlines() if line.startswith("model name"))
-    found = next(named, "").partition(":")[2].strip()
-    return found or platform.processor() or platform.machine()

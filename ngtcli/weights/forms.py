@@ -10,6 +10,7 @@ import torch
 
 from ngtcli.errors import ModelError
 from ngtcli.model_files.quantized import name_of
+from ngtcli.system.cpu import architecture, instruction_sets
 from ngtcli.system.trials import float32_precision
 from ngtcli.weights.linear import float_blocks
 from ngtcli.weights.onednn import Int8Kernel
@@ -37,13 +38,6 @@ class Form:
     def kind(self) -> str:
         """The kind of integers, "" where there are none."""
         return f"int{self.bits}" if self.bits else ""
-
-
-@cache
-def flags() -> frozenset[str]:
-    """Names of this CPU's instruction sets, as torch has them."""
-    found = torch.cpu.get_capabilities()
-    return frozenset(name for name, value in found.items() if value is True)
 
 
 def multiplies(dtype: torch.dtype, has: frozenset[str]) -> str:
@@ -119,7 +113,7 @@ def int8_kernel(device: str = "cpu") -> Int8Kernel:
     if device != "cpu":
         what = f"--quantize int8 is for a CPU, and the device is {device}"
         raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
-    signed = [Int8Kernel(True, 127)] if "amx_int8" in flags() else []
+    signed = [Int8Kernel(True, 127)] if "amx_int8" in instruction_sets() else []
     for kernel in (*signed, Int8Kernel(False, 127), Int8Kernel(False, 63)):
         if kernel.is_right():
             return kernel
@@ -131,13 +125,13 @@ def int8_kernel(device: str = "cpu") -> Int8Kernel:
 
 def int8_words() -> str:
     """By what this CPU multiplies integers of 8 bits, "" without such instructions."""
-    return next((name for name in _PRODUCTS if name in flags()), "")
+    return next((name for name in _PRODUCTS if name in instruction_sets()), "")
 
 
 @cache
 def has_blocks(dtype: torch.dtype) -> bool:
     """Whether floats of a dtype can lie in blocks on this CPU, and are multiplied quicker so."""
-    x86 = torch.cpu.get_capabilities().get("architecture") == "x86_64"
-    if "avx2" not in flags() if x86 else dtype not in _HALVES:
+    x86 = architecture() == "x86_64"
+    if "avx2" not in instruction_sets() if x86 else dtype not in _HALVES:
         return False
     return float_blocks(torch.ones(16, 16, dtype=dtype, device="cpu")) is not None

@@ -32,8 +32,8 @@ from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.replay import chosen_traces
 from ngtcli.measure.results import versions
 from ngtcli.render.tables import Column, Table, to_markdown
+from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json
-from ngtcli.system.trials import processor
 from tests.tools import gguf_files
 from tests.tools.gpu_parts import generate_seconds, pass_seconds, plain_seconds
 from tests.tools.shapes.model import Built, Plan, build, check_memory, copies, find_shape, plan
@@ -274,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         found = take_turns(list(every), args.rounds, own)
     about = {
         "of": args.shape, "context": args.context, "rounds": args.rounds,
-        "threads": args.threads, "cpu": processor(),
+        "threads": args.threads, "cpu": model_name(),
         "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", ""), "versions": versions(),
     }  # fmt: skip
     print(to_markdown(tables(found, args.rows)))

@@ -33,9 +33,9 @@ from ngtcli.measure.results import versions
 from ngtcli.measure.traces import TraceSet, read_traces
 from ngtcli.model_files.quantized import name_of
 from ngtcli.render.tables import Column, Table, to_plain
+from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
-from ngtcli.system.trials import processor
 from tests.tools import gpu_parts as measured
 from tests.tools.shapes.model import Built, build, check_memory, copies, find_shape, plan
 from tests.tools.shapes.replay import replay_with_passes
@@ -75,7 +75,7 @@ class Report:
         self.traces = replace(traces, traces=chosen)
         self.about: dict[str, Any] = {
             "device": device,
-            "device_name": torch.cuda.get_device_name() if device == "cuda" else processor(),
+            "device_name": torch.cuda.get_device_name() if device == "cuda" else model_name(),
             "threads": torch.get_num_threads(), "copy_bytes_per_s": self.rate,
             "recording": traces.source, "recorded_model": traces.model, "questions": len(chosen),
             "versions": versions(),
