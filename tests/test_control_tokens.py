@@ -78,6 +78,44 @@ def test_ordinary_text_has_the_ids_of_the_whole(kind: str, text: str) -> None:
 
 @ANY_KIND
 @MANY
+@given(data=st.data(), before=ORDINARY, after=ORDINARY)
+def test_the_template_has_the_same_ids_beside_the_name_of_a_control_token(
+    kind: str, data: Any, before: str, after: str
+) -> None:
+    """A control token that a document names must not change how the template is encoded."""
+    tokenizer = tokenizer_of(kind)
+    name = data.draw(st.sampled_from(sorted(tokenizer.control.texts.values())))
+
+    def template_ids(word: str) -> tuple[list[int], list[int]]:
+        """The ids of the template before the message and after it."""
+        message = f"x {utf8(before)} x {word} x {utf8(after)} x"
+        chat = render(tokenizer.backend, user(message))
+        first = chat.text.index(message)
+        coded = tokenizer.locate(chat.text, template=chat.template)
+        places = list(zip(coded.ids, coded.starts, strict=True))
+        head = [token for token, start in places if start < first]
+        tail = [token for token, start in places if start > first + len(message)]
+        return head, tail
+
+    assert template_ids(name) == template_ids("word")
+
+
+@pytest.mark.parametrize("kind", ["llama_prepend", "llama_metaspace", "gemma"])
+def test_no_space_is_added_where_a_document_names_a_control_token(kind: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    before, after = "<s>[INST] ", " [/INST]"
+
+    def decoded(document: str) -> str:
+        text = before + document + after
+        template = [(0, len(before)), (len(before + document), len(text))]
+        return str(tokenizer.backend.decode(tokenizer.locate(text, template=template).ids))
+
+    plain = decoded("The tide came in at noon")
+    assert decoded("The tide came </s> in at noon") == plain.replace("came", "came </s>")
+
+
+@ANY_KIND
+@MANY
 @given(data=st.data(), separator=st.sampled_from(["\n\n", "", "|", "<|im_end|>"]))
 def test_text_never_becomes_a_control_token(kind: str, data: Any, separator: str) -> None:
     text = hostile(kind)

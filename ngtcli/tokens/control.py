@@ -1,8 +1,10 @@
 """Control tokens of a tokenizer, and encoding without control tokens from text.
 
 The parts of a prompt that the chat template wrote may contain control tokens; documents, questions
-and names may not. The prompt is encoded whole. Only if text gave a control token are its parts
-encoded apart, texts by a copy of the tokenizer whose control tokens have names that no text has.
+and names may not. The prompt is encoded whole. If text gave a control token, it is encoded whole by
+a copy of the tokenizer whose control tokens have names that no text has, after the names in the
+template's parts were replaced by those. It is never encoded in parts where that can be helped: some
+tokenizers put a space before each part.
 """
 
 import json
@@ -66,6 +68,8 @@ class ControlTokens:
         whole, forged = self._whole(text, special, template)
         if not forged:
             return whole
+        if self._fast is not None:
+            return self._renamed.encode(text, special, self._names_in(text, template))
         if not template:
             return self.encode_text(text, special)
         ids: list[int] = []
@@ -91,6 +95,10 @@ class ControlTokens:
             )
         between = self._backend.build_inputs_with_special_tokens
         return Coded(list(between(ids) if special else ids), [])
+
+    def _names_in(self, text: str, template: Spans) -> list[re.Match[str]]:
+        """The names of control tokens that stand within the spans of `template`, in order."""
+        return [name for span in template for name in self._search.finditer(text, *span)]
 
     @cached_property
     def _renamed(self) -> "_RenamedCopy":
@@ -138,15 +146,40 @@ class _RenamedCopy:
 
         secret = secrets.token_hex(8)
         state = json.loads(fast.to_str())
-        _rename(state, {name: f"\ue000{secret}{i:x}\ue001" for i, name in texts.items()})
+        self._names = {name: f"\ue000{secret}{i:x}\ue001" for i, name in texts.items()}
+        _rename(state, self._names)
         self._copy = Tokenizer.from_str(json.dumps(state))
         self._ids = {self._copy.token_to_id(t["content"]): t["id"] for t in state["added_tokens"]}
 
-    def encode(self, text: str, special: bool) -> Coded:
-        """The ids of `text`, all of which is text."""
-        coded = self._copy.encode_batch([text], add_special_tokens=special)[0]
-        ids = [self._ids.get(i, i) for i in coded.ids]
-        return Coded(ids, [start for start, _ in coded.offsets])
+    def encode(
+        self, text: str, special: bool = False, controls: Sequence[re.Match[str]] = ()
+    ) -> Coded:
+        """Encode `text`, of which only `controls` become control tokens.
+
+        Args:
+            text: The text of a prompt.
+            special: Whether the tokenizer adds its own marks, such as `<s>`.
+            controls: Matches of names of control tokens, in the order of their places.
+        """
+        pieces: list[str] = []
+        renamed_starts = [0]  # where stretches begin in the text with the new names
+        original_starts = [0]  # where the same stretches begin in `text`
+        length = at = 0
+        for match in controls:
+            before = text[at : match.start()]
+            name = self._names[match.group()]
+            pieces += [before, name]
+            at = match.end()
+            renamed_starts += [length + len(before), length + len(before) + len(name)]
+            original_starts += [match.start(), at]
+            length += len(before) + len(name)
+        pieces.append(text[at:])
+        coded = self._copy.encode_batch(["".join(pieces)], add_special_tokens=special)[0]
+        starts = []
+        for start, _ in coded.offsets:
+            stretch = bisect_right(renamed_starts, start) - 1
+            starts.append(original_starts[stretch] + start - renamed_starts[stretch])
+        return Coded([self._ids.get(i, i) for i in coded.ids], starts)
 
 
 def _controls(name: str, special: bool, template: str) -> bool:
