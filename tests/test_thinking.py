@@ -55,6 +55,8 @@ class Pieces:
     def decode(self, ids: Sequence[int]) -> str:
         return "".join(self.texts[i] for i in ids)
 
+    decode_complete = decode
+
 
 def split(
     texts: Sequence[str], thinking: Thinking, most: int = 10**6, stop: Sequence[str] = ()

@@ -1,15 +1,21 @@
 """Streaming text equals the text decoded at once, and stop strings cut it in the right place."""
 
+import json
 import random
+import shutil
 from collections.abc import Sequence
+from pathlib import Path
 
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.thinking import TextStream
 from ngtcli.tokens import tokenizer as tokens
 from ngtcli.tokens.tokenizer import Detokenizer, piece_end
+from tests.support.control_texts import tokenizer_of
 
 TEXTS = [
     "",
@@ -29,6 +35,9 @@ class Letters:
     def decode(self, ids: Sequence[int]) -> str:
         return bytes(ids).decode("utf-8", "replace")
 
+    def decode_complete(self, ids: Sequence[int]) -> str:
+        return bytes(ids).decode("utf-8", "ignore")
+
 
 def streamed(tokenizer, ids: Sequence[int]) -> list[str]:
     detokenizer = Detokenizer(tokenizer)
@@ -45,6 +54,45 @@ def test_pieces_join_to_the_whole_without_a_split_or_unfinished_character(
     pieces = streamed(Letters(), list(data))
     assert "".join(pieces) == data.decode("utf-8", "ignore")
     assert all("\ufffd" not in piece for piece in pieces)
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen", "builtin", "llama_metaspace", "gemma"])
+@pytest.mark.parametrize("text", ["broken glyph \ufffd", "\ufffd", "a\ufffd\ufffd", "€\ufffd"])
+def test_a_replacement_character_of_the_text_stays_at_its_end(kind: str, text: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    ids = tokenizer.encode(text)
+    assert "".join(streamed(tokenizer, ids)) == tokenizer.decode(ids)
+    assert tokenizer.decode(ids).endswith(text.lstrip())
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen", "builtin", "llama_metaspace", "gemma"])
+@pytest.mark.parametrize("character", ["é", "€", "한", "🦜", "\ufffd"])
+def test_half_a_character_at_the_end_is_left_out(kind: str, character: str) -> None:
+    tokenizer = tokenizer_of(kind)
+    whole = tokenizer.encode(f"one {character}")
+    for count in range(len(whole)):
+        expected = tokenizer.decode(whole[:count]).rstrip("\ufffd")
+        assert "".join(streamed(tokenizer, whole[:count])) == expected
+
+
+def test_the_fingerprint_is_that_of_a_used_tokenizer(tmp_path: Path) -> None:
+    """Many tokenizer files ask for truncation, which the library clears at its first call."""
+    folder = tmp_path / "model"
+    shutil.copytree(BUILTIN_PATH, folder)
+    state = json.loads((folder / "tokenizer.json").read_text())
+    plain = load_tokenizer(str(folder)).fingerprint
+    state["truncation"] = {
+        "direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0,
+    }  # fmt: skip
+    state["padding"] = {
+        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None,
+        "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>",
+    }  # fmt: skip
+    (folder / "tokenizer.json").write_text(json.dumps(state))
+    fresh = load_tokenizer(str(folder))
+    used = load_tokenizer(str(folder))
+    assert len(used.encode("The tide is high at noon, and the harbour is full.")) > 9
+    assert fresh.fingerprint == used.fingerprint == plain
 
 
 def test_builtin_tokenizer_round_trips() -> None:

@@ -1,5 +1,7 @@
 """Token ids to text and back, one token at a time where text streams."""
 
+import codecs
+import re
 from collections.abc import Sequence
 from functools import cached_property
 from typing import Any
@@ -9,6 +11,9 @@ from ngtcli.tokens.control import Coded, ControlTokens, Spans
 # Characters beyond which a text is encoded in pieces, between which Ctrl-C is obeyed; a character
 # takes 1.2 µs and 170 to 250 bytes of memory, measured.
 WHOLE = 1 << 20
+REPLACEMENT = "\ufffd"  # what decoders give for bytes that are no character
+_BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")  # a byte in vocabularies of SentencePiece
+_LONGEST_CHARACTER = 4  # bytes of UTF-8, and so tokens
 
 
 class Tokenizer:
@@ -19,6 +24,12 @@ class Tokenizer:
 
     def __init__(self, backend: Any) -> None:
         self.backend = backend
+        # Many files ask for truncation or padding. No text may be cut, and the library clears both
+        # when it is first called, which would change `fingerprint`.
+        fast = getattr(backend, "backend_tokenizer", None)
+        if fast is not None:
+            fast.no_truncation()
+            fast.no_padding()
 
     @cached_property
     def control(self) -> ControlTokens:
@@ -55,6 +66,44 @@ class Tokenizer:
         )
         return text
 
+    def decode_complete(self, ids: Sequence[int]) -> str:
+        """Decode `ids` without a character at the end whose bytes are not all there.
+
+        U+FFFD at the end stays where the bytes are those of U+FFFD itself.
+        """
+        text = self.decode(ids)
+        if not text.endswith(REPLACEMENT):
+            return text
+        pending = _incomplete_bytes(self._bytes_of(ids[-_LONGEST_CHARACTER:]))
+        if pending == 0:
+            return text
+        if not self._is_byte_level:  # each byte is a token, and decodes to a character of its own
+            return self.decode(ids[:-pending])
+        return text.removesuffix(REPLACEMENT)
+
+    @cached_property
+    def _is_byte_level(self) -> bool:
+        """Whether every character of a token's name stands for a byte, as in GPT-2."""
+        decoder = getattr(getattr(self.backend, "backend_tokenizer", None), "decoder", None)
+        if decoder is None:
+            return hasattr(self.backend, "byte_decoder")
+        return b"ByteLevel" in decoder.__getstate__()
+
+    def _bytes_of(self, ids: Sequence[int]) -> bytes:
+        """The bytes that tokens stand for; those of special tokens are left out."""
+        special = set(self.backend.all_special_ids)
+        names = self.backend.convert_ids_to_tokens([i for i in ids if i not in special])
+        if self._is_byte_level:
+            from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+            byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
+            return bytes(byte_of[character] for name in names for character in name)
+        parts = []
+        for name in names:
+            byte = _BYTE_TOKEN.fullmatch(name)
+            parts.append(bytes([int(byte[1], 16)]) if byte else name.encode())
+        return b"".join(parts)
+
     @property
     def has_chat_template(self) -> bool:
         """Whether the tokenizer has a chat template."""
@@ -74,6 +123,17 @@ class Tokenizer:
         fast = getattr(self.backend, "backend_tokenizer", None)
         state = fast.to_str() if fast is not None else json.dumps(self.backend.get_vocab())
         return hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
+
+
+def _incomplete_bytes(data: bytes) -> int:
+    """Return how many bytes at the end begin a character of UTF-8 that is not complete.
+
+    >>> _incomplete_bytes("a…".encode()[:-1]), _incomplete_bytes("a…".encode())
+    (2, 0)
+    """
+    decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+    decoder.decode(data)
+    return len(decoder.getstate()[0])
 
 
 def piece_end(text: str, at: int, size: int) -> int:
@@ -108,13 +168,14 @@ class Detokenizer:
         """The text that `token` completes; "" while a character is incomplete."""
         self._ids += (token,)
         before, after = self._texts()
-        if after.endswith("�") and len(self._ids) - self._shown < 8:
+        if after.endswith(REPLACEMENT) and len(self._ids) - self._shown < 8:
             return ""
         return self._advance(before, after)
 
     def flush(self) -> str:
         """The rest of the text, without a character at its end that is incomplete."""
-        return self._advance(*self._texts()).rstrip("�")
+        before, _ = self._texts()
+        return self._advance(before, self._tokenizer.decode_complete(self._ids))
 
     def _texts(self) -> tuple[str, str]:
         """The text of the ids whose text was returned, and of all."""
