@@ -20,7 +20,7 @@ from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.model_files.checkpoint import find
 from ngtcli.model_files.hub import Remote
-from ngtcli.model_files.pretrained import context_limit
+from ngtcli.model_files.pretrained import ContextLimit, context_limit
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import LongBackend, build, target
@@ -212,6 +212,80 @@ def test_every_name_of_the_context_length_is_read() -> None:
         (transformers.BloomConfig(), 1 << 20),
     ):
         assert context_limit(config, tokenizer).tokens == length
+
+
+YARN: dict[str, Any] = {"rope_type": "yarn", "factor": 4.0, "rope_theta": 1e6}
+LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e4}
+
+
+@pytest.mark.parametrize(
+    ("config", "length"),
+    [
+        # As the card of Qwen2.5 has it.
+        (
+            transformers.Qwen2Config(
+                max_position_embeddings=32768,
+                rope_parameters={**YARN, "original_max_position_embeddings": 32768},
+            ),
+            131072,
+        ),
+        (transformers.Qwen2Config(max_position_embeddings=32768, rope_parameters=YARN), 131072),
+        # The number is the scaled one already.
+        (
+            transformers.Qwen2Config(
+                max_position_embeddings=131072,
+                rope_parameters={**YARN, "original_max_position_embeddings": 32768},
+            ),
+            131072,
+        ),
+        (transformers.LlamaConfig(max_position_embeddings=4096, rope_parameters=LINEAR), 32768),
+        (
+            transformers.LlamaConfig(
+                max_position_embeddings=131072,
+                rope_parameters={
+                    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0,
+                    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                    "original_max_position_embeddings": 8192,
+                },
+            ),
+            131072,
+        ),
+        # Gemma 3 scales its layers of full attention alone, and says the scaled number.
+        (
+            transformers.Gemma3TextConfig(
+                max_position_embeddings=131072,
+                rope_parameters={
+                    "full_attention": LINEAR,
+                    "sliding_attention": {"rope_type": "default", "rope_theta": 1e4},
+                },
+            ),
+            131072,
+        ),
+    ],
+)  # fmt: skip
+def test_scaled_rotary_positions_lengthen_the_context(config: Any, length: int) -> None:
+    assert context_limit(config, None) == ContextLimit(length)
+
+
+def test_a_model_with_scaled_positions_decodes_beyond_those_it_was_trained_on() -> None:
+    hf = make_hf("llama", max_position_embeddings=32, rope_parameters={**LINEAR, "factor": 4.0})
+    model = target_model(hf, Tokenizer(LongBackend()), "x")
+    assert model.context == 128
+    prompt = [3, 9, 27, 14] * 12
+    output = plain(model, prompt, max_tokens=30)
+    assert len(output) == 30
+    assert output == generate(hf, prompt, 30)
+
+
+def test_a_shorter_limit_of_the_tokenizer_is_explained() -> None:
+    backend = LongBackend()
+    backend.model_max_length = 2048
+    limit = context_limit(
+        transformers.LlamaConfig(max_position_embeddings=8192), Tokenizer(backend)
+    )
+    assert limit.tokens == 2048
+    assert "model_max_length is 2048" in limit.reason
+    assert "8192" in limit.reason
 
 
 def test_plain_prefill_makes_one_row_of_scores() -> None:

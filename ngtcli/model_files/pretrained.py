@@ -45,6 +45,7 @@ _POSITIONS = (
 _UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
 _MOST_MASKS = 64  # of a model; a guess: the authors have 5
 _CHANGING_ROPES = {"longrope", "dynamic"}
+_SCALED_ROPES = {"linear", "yarn"}
 # Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
 _SUGGESTIONS = (
     "repetition_penalty encoder_repetition_penalty no_repeat_ngram_size num_beams suppress_tokens"
@@ -193,7 +194,11 @@ class ContextLimit:
 
 
 def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
-    """The smallest limit of configuration, tokenizer and rotary positions.
+    """Return the smallest limit of configuration, tokenizer and rotary positions.
+
+    Args:
+        config: The configuration of a decoder.
+        tokenizer: Its `model_max_length` counts where it is less than the configuration's.
 
     Raises ModelError if the configuration's number is not a positive integer.
     """
@@ -204,9 +209,15 @@ def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
     if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
         what = f"the model's configuration says {name}: {positions!r}"
         raise ModelError(what, "Mend its config.json.")
-    backend = tokenizer and tokenizer.backend
-    longest = getattr(backend, "model_max_length", None) or positions
-    limit = ContextLimit(int(min(positions, longest)))
+    positions = _scaled_positions(config, positions)
+    limit = ContextLimit(positions)
+    longest = getattr(tokenizer and tokenizer.backend, "model_max_length", None)
+    if longest and longest < positions:
+        limit = ContextLimit(
+            int(longest),
+            f"The tokenizer's model_max_length is {int(longest)} tokens, the model's configuration"
+            f" allows {positions}; if that is wrong, change tokenizer_config.json.",
+        )
     for kind, first in _first_lengths(config):
         if first < limit.tokens:
             limit = ContextLimit(
@@ -215,6 +226,22 @@ def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
                 " tokens, earlier ones too, which a cache cannot follow.",
             )
     return limit
+
+
+def _scaled_positions(config: Any, positions: int) -> int:
+    """Return the number of positions after linear scaling or YaRN.
+
+    Model cards have users add such a scaling to a configuration whose number of positions stays
+    that of the training; then the factor is missing in it. Where layers have parameters of their
+    own (Gemma 3), the number is the scaled one.
+    """
+    rope = getattr(config, "rope_parameters", None) or {}
+    factor = rope.get("factor")
+    trained = rope.get("original_max_position_embeddings") or positions
+    is_scaled = rope.get("rope_type") in _SCALED_ROPES and isinstance(factor, int | float)
+    if is_scaled and factor > 1 and trained == positions:
+        return int(positions * factor)
+    return positions
 
 
 def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
