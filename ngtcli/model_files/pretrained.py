@@ -238,10 +238,11 @@ def _scaled_positions(config: Any, positions: int) -> int:
     rope = getattr(config, "rope_parameters", None) or {}
     factor = rope.get("factor")
     trained = rope.get("original_max_position_embeddings") or positions
-    is_scaled = rope.get("rope_type") in _SCALED_ROPES and isinstance(factor, int | float)
-    if is_scaled and factor > 1 and trained == positions:
-        return int(positions * factor)
-    return positions
+    if rope.get("rope_type") not in _SCALED_ROPES or trained != positions:
+        return positions
+    if not isinstance(factor, int | float) or factor <= 1:
+        return positions
+    return int(positions * factor)
 
 
 def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
