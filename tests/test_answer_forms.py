@@ -14,11 +14,13 @@ import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from llguidance import LLMatcher
 
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
 from ngtcli.grammar.bounds import ITEMS, QUOTE, STRING, WHOLE
 from ngtcli.grammar.form import AnswerForm, Field, form_of, grammar_of
+from ngtcli.grammar.process import Trials
 from ngtcli.grammar.quotations import MOST_PIECES, pieces
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import examples, share
@@ -193,7 +195,8 @@ DOUBLING = {f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$de
         ({"type": "array", "items": QUOTES, "maxItems": "2"}, "$.maxItems"),
         ({"type": "array", "items": QUOTES, "minItems": -1}, "$.minItems"),
         ({"type": "array", "items": QUOTES, "uniqueItems": True}, "$.uniqueItems"),
-        ({"properties": {f"p{i}": {"type": "null"} for i in range(900)}}, "$.properties: Parser"),
+        ({"properties": {f"p{i}": {"type": "null"} for i in range(900)}},
+         "$.properties: its grammar would be too large"),
         ({"type": "array", "prefixItems": [QUOTES]}, "$: a quotation"),
     ],
 )  # fmt: skip
@@ -202,6 +205,154 @@ def test_what_a_grammar_cannot_say_is_refused_with_its_path(schema: Schema, plac
         form(schema)
     assert place in str(caught.value) and "\n" not in str(caught.value)
     assert len(str(caught.value)) < 300 and caught.value.hint
+
+
+LEAST, FAR = -(2**63), 10**25  # of int64; beyond it
+
+
+@pytest.mark.parametrize(
+    "part",
+    [
+        {"type": "integer", "maximum": LEAST},
+        {"type": "integer", "minimum": -FAR, "maximum": -FAR},
+        {"type": "integer", "minimum": LEAST - 1, "maximum": LEAST},
+        {"type": "integer", "exclusiveMaximum": LEAST},
+        {"type": "number", "maximum": -FAR},
+        {"type": "integer", "minimum": 10**30},
+        {"type": "integer", "minimum": 2**63},
+        {"type": "integer", "exclusiveMinimum": 2**60},
+        {"type": "integer", "minimum": 5, "exclusiveMaximum": 5},
+        {"type": "integer", "exclusiveMinimum": 5, "exclusiveMaximum": 6},
+        {"type": "integer", "minimum": 0.2, "maximum": 0.8},
+        {"type": "integer", "multipleOf": 7, "minimum": 8, "maximum": 13},
+        {"type": "integer", "multipleOf": 999_999_937},
+        {"type": "integer", "multipleOf": 0},
+        {"type": "number", "exclusiveMinimum": 1, "exclusiveMaximum": 1.0000000001},
+        {"type": "integer", "minimum": "3"},
+        {"type": "integer", "minimum": True},
+        {"type": "string", "minLength": 10**30},
+        {"type": "string", "minLength": 2.5},
+        {"type": "string", "minLength": 3, "maxLength": 2},
+        {"type": "array", "minItems": -1},
+        {"type": "string", "format": "date", "minLength": 20},
+        {"type": "integer", "enum": [1, 2], "minimum": 3},
+        {"const": 3, "maximum": -FAR},
+        {"not": {"type": "integer", "maximum": LEAST}},
+        {"if": {"type": "integer", "maximum": LEAST}},
+        {"type": "string", "format": "date", "formatMinimum": "2020-01-01"},
+        {"type": "string", "minLenght": 3},
+    ],
+)
+@pytest.mark.parametrize("nested", [False, True])
+def test_what_no_answer_is_exactly_is_refused_in_words_of_json_schema(
+    part: Schema, nested: bool
+) -> None:
+    """Some of these end the process of the grammar library, or give a number beyond the bounds."""
+    schema = {"type": "object", "additionalProperties": part} if nested else objects(a=part)
+    with pytest.raises(UsageError) as caught:
+        form(schema)
+    said = str(caught.value)
+    assert said.startswith("schema: $.") and "crash" not in said
+    assert not re.search(
+        r"Regex|fuel|lexeme|range \[|Failed to generate|Some\(|Unimplemented", said
+    )
+
+
+@pytest.mark.parametrize(
+    ("part", "minimum", "maximum"),
+    [
+        ({"type": "integer", "minimum": LEAST, "maximum": 2**63 - 1}, 1 - 2**53, 2**53 - 1),
+        ({"type": "integer", "minimum": -FAR}, 1 - 2**53, WHOLE),
+        ({"type": "integer", "maximum": FAR}, -WHOLE, 2**53 - 1),
+        ({"type": "number", "minimum": -FAR, "maximum": FAR}, 1 - 2**53, 2**53 - 1),
+        ({"type": "integer", "exclusiveMinimum": 2.5, "exclusiveMaximum": 7}, 3, 6),
+        ({"type": "integer", "multipleOf": 2.5, "minimum": 1, "maximum": 14}, 5, 10),
+        ({"type": "number", "multipleOf": 0.25, "minimum": 0.1, "maximum": 1}, 0.25, 1),
+        ({"type": "number", "minimum": 1e-300}, 1e-6, WHOLE),
+        ({"type": "number", "exclusiveMinimum": 0, "maximum": 0.5}, 1e-9, 0.5),
+    ],
+)
+def test_bounds_of_numbers_are_clamped_where_the_answers_stay_valid(
+    part: Schema, minimum: float, maximum: float
+) -> None:
+    found = form(objects(a=part))
+    own = found.schema["properties"]["a"]
+    assert (own["minimum"], own["maximum"]) == (minimum, maximum)
+    for seed in range(5):
+        value = json.loads(walk(grammar_of(found), seed))
+        jsonschema.validate(value, objects(a=part), jsonschema.Draft202012Validator)
+
+
+def test_bounds_say_nothing_of_values_of_another_type() -> None:
+    schema = objects(a={"type": "string", "maximum": LEAST, "maxLength": 2})
+    assert takes(grammar_of(form(schema)), '{"a": "xy"}')
+    schema = objects(a={"enum": ["x", 3, 10**20], "minimum": 4})
+    assert form(schema).schema["properties"]["a"]["enum"] == ["x", 10**20]
+
+
+def test_a_schema_that_crashes_the_library_is_an_error_and_the_next_one_is_compiled() -> None:
+    """Bounds are checked, so the crash is brought about by going past the check."""
+    text = LLMatcher.grammar_from_json_schema(
+        '{"type": "integer", "maximum": -1e25, "minimum": -1e25}'
+    )
+    with pytest.raises(UsageError, match="the grammar library crashes over it"):
+        Trials().error(text)
+    assert not Trials().error(LLMatcher.grammar_from_json_schema('{"type": "integer"}'))
+    assert form("a, b int").kind == "json"
+
+
+def test_a_grammar_may_take_only_so_much_time() -> None:
+    text = LLMatcher.grammar_from_lark("start: " + " | ".join(f'"{i}" /a+/' for i in range(9999)))
+    with pytest.raises(UsageError, match="takes more than 0.001 s"):
+        Trials(seconds=0.001).error(text)
+    assert not Trials().error(text)
+
+
+@pytest.mark.parametrize("pattern", ["^(x{1,1000}){1,1000}$", "(.*a.{20}){30}"])
+def test_a_pattern_that_is_too_large_only_behind_many_letters_is_refused_at_once(
+    pattern: str,
+) -> None:
+    with pytest.raises(UsageError, match="its grammar would be too large"):
+        form_of(Settings(regex=pattern))
+    with pytest.raises(UsageError, match="its grammar would be too large"):
+        form(objects(a={"type": "string", "pattern": pattern}))
+
+
+@pytest.mark.parametrize(
+    ("schema", "valid", "invalid"),
+    [
+        ({"required": ["a"], "additionalProperties": {"type": "integer"}}, {"a": 1}, {"a": "x"}),
+        ({"required": ["xa"], "patternProperties": {"^x": {"type": "integer"}}}, {"xa": 1},
+         {"xa": "x"}),
+        ({"required": ["xa"], "patternProperties": {"^x": objects(b={"type": "integer"})}},
+         {"xa": {"b": 1}}, {"xa": 1}),
+        ({"required": ["a"], "properties": {"b": {"type": "integer"}},
+          "additionalProperties": {"type": "integer"}}, {"b": 1, "a": 2}, {"b": 1, "a": "x"}),
+        (objects(a={"$ref": "#/$defs/any"}) | {"$defs": {"any": True}}, {"a": "x"}, {"b": 1}),
+        (objects(a={"$ref": "#/$defs/a~1b"}) | {"$defs": {"a/b": {"type": "integer"}}}, {"a": 1},
+         {"a": "x"}),
+        (objects(a={"$ref": "#/$defs/a~0%20b"}) | {"$defs": {"a~ b": {"type": "integer"}}},
+         {"a": 1}, {"a": "x"}),
+        (objects(a={"$ref": "#/$defs/x/properties/y"}) | {"$defs": {"x": objects(y={"const": 2})}},
+         {"a": 2}, {"a": 3}),
+        (objects(a={"type": "null"}, b={"anyOf": [{"$ref": "#/$defs/l/prefixItems/0"}]})
+         | {"$defs": {"l": {"prefixItems": [{"const": 5}]}}}, {"a": None, "b": 5},
+         {"a": None, "b": 6}),
+    ],
+)  # fmt: skip
+def test_answers_are_those_that_the_schema_allows(
+    schema: Schema, valid: Schema, invalid: Schema
+) -> None:
+    validator = jsonschema.Draft202012Validator(schema)
+    assert validator.is_valid(valid) and not validator.is_valid(invalid)
+    grammar = grammar_of(form({"type": "object", **schema}))
+    assert takes(grammar, json.dumps(valid)) and not takes(grammar, json.dumps(invalid))
+
+
+def test_a_key_that_must_and_may_not_be_there_is_refused() -> None:
+    schema = {"type": "object", "required": ["a"], "additionalProperties": False}
+    with pytest.raises(UsageError, match=r"\$\.required: 'a' must be there, and may not"):
+        form(schema)
 
 
 def test_all_that_is_unbounded_gets_a_bound() -> None:
@@ -232,6 +383,33 @@ def test_days_are_those_of_the_calendar() -> None:
 
 
 names = st.sampled_from(["a", "b", "ein Wort", "日", 'q"uote', "x/y"])
+limits = st.sampled_from([0, 1, 2.5, -3, 7, 1e-9, 1e20, -(2**63), 2**53, 10**25, -(10**25)])
+ranges = st.fixed_dictionaries(
+    {"type": st.sampled_from(["integer", "number"])},
+    optional=dict.fromkeys(("minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"), limits)
+    | {"multipleOf": st.sampled_from([1, 3, 2.5, 0.5])},
+)
+keyed = st.builds(  # objects of keywords that restrict each other
+    lambda parts, names, needed: (
+        {"type": "object", **parts, "required": needed} | ({"properties": names} if names else {})
+    ),
+    st.fixed_dictionaries(
+        {},
+        optional={
+            "additionalProperties": st.sampled_from(
+                [True, False, {"type": "integer"}, {"enum": [1]}]
+            ),
+            "patternProperties": st.sampled_from(
+                [{"^x": {"type": "integer"}}, {"x$": {"type": "string"}, "^[ab]": {"type": "null"}}]
+            ),
+            "maxProperties": st.integers(0, 3),
+        },
+    ),
+    st.dictionaries(
+        st.sampled_from(["a", "x"]), st.sampled_from([{"type": "integer"}, {}]), max_size=2
+    ),
+    st.lists(st.sampled_from(["a", "x", "ax", "c"]), max_size=2, unique=True),
+)
 plain = st.one_of(
     st.fixed_dictionaries({"type": st.just("string")}, optional={"maxLength": st.integers(2, 9)}),
     st.sampled_from(
@@ -270,6 +448,18 @@ def test_what_is_drawn_from_the_masks_is_valid(schema: Schema, seed: int) -> Non
     value = json.loads(walk(grammar_of(found), seed))
     jsonschema.validate(value, schema, jsonschema.Draft202012Validator)
     jsonschema.validate(value, found.schema, jsonschema.Draft202012Validator)
+
+
+@settings(max_examples=300, deadline=None)
+@given(st.one_of(ranges, keyed, ranges.map(lambda r: objects(a=r))), st.integers(0, 2**32))
+def test_what_small_schemas_allow_is_valid_or_they_are_refused(schema: Schema, seed: int) -> None:
+    try:
+        found = form(objects(v=schema))
+    except UsageError as error:
+        assert str(error).startswith("schema: $") and "crash" not in str(error)
+        return
+    value = json.loads(walk(grammar_of(found), seed))
+    jsonschema.validate(value, objects(v=schema), jsonschema.Draft202012Validator)
 
 
 # --- other forms ---

@@ -5,22 +5,28 @@ What no grammar can say is refused here, before a model is loaded.
 """
 
 import json
+import math
 import re
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
-from typing import Any, Literal
+from typing import Any, Literal, NoReturn
 
 from ngtcli.config import FORMS, Settings
-from ngtcli.errors import UsageError
-from ngtcli.grammar.bounds import QUOTES, bounded, fault_of, json_text, types_of
+from ngtcli.errors import UsageError, shortened
+from ngtcli.grammar.bounds import QUOTES, bounded, explained, json_text, types_of
 from ngtcli.grammar.concise import QUOTATION, schema_of_concise
 from ngtcli.grammar.matcher import library
+from ngtcli.grammar.process import Trials
 from ngtcli.grammar.quotations import json_with_quotes, plain_grammar
+from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system.json_form import Schema, shape
+from ngtcli.system.yaml_file import shown
 
 _MOST_TEXT = 200_000  # characters of a schema; guess
 _LONGEST = 2000  # characters of an answer by a regular expression; guess
+# Answers by a pattern are tried with the tokens of the built-in model, an example of words.
+_WORDS = str(BUILTIN_PATH / "tokenizer.json")
 _TYPES = {"string": "str", "integer": "int", "number": "float", "boolean": "bool"}
 
 
@@ -51,7 +57,11 @@ class AnswerForm:
 
 
 def form_of(settings: Settings) -> AnswerForm | None:
-    """The form that the settings ask for. Raises UsageError, with the place in a schema."""
+    """The form that the settings ask for. Raises UsageError, with the place in a schema.
+
+    Its grammar is compiled in another process first, which may crash over it: so it may come from
+    a stranger.
+    """
     given = [name for name in FORMS if getattr(settings, name)]
     if len(given) > 1:
         names = " and ".join(name.replace("_", "-") for name in given)
@@ -61,22 +71,35 @@ def form_of(settings: Settings) -> AnswerForm | None:
 
 @lru_cache(maxsize=64)  # of what many lines of a batch may ask for
 def _form(name: str, value: Any) -> AnswerForm:
+    trials = Trials()
     match name:
         case "regex":
             form = AnswerForm("regex", {"type": "string", "pattern": value})
+            _try(name, value, trials, form="regex")
         case "choices":
             form = AnswerForm("choices", {"enum": list(value)})
         case "quote":
             form = AnswerForm("quote", QUOTATION)
         case _:
-            own, multi = bounded(_schema_of(value)), name == "schema_multi"
+            own, multi = bounded(_schema_of(value), trials), name == "schema_multi"
             fields = tuple(_field(*one) for one in own.get("properties", {}).items())
-            whole = bounded(shape({"items": {"type": "array", "items": own}})) if multi else own
+            whole = own
+            if multi:
+                whole = bounded(shape({"items": {"type": "array", "items": own}}), trials)
             form = AnswerForm("json", whole, fields, multi)
     has_pattern = name == "regex" or '"pattern"' in str(value)
-    if fault := fault_of(grammar_of(form, ["a"]), by_words=has_pattern):
-        raise UsageError(f"{name}: {fault}", "Make it simpler.")
+    _try(name, grammar_of(form, ["a"]), trials, words=_WORDS if has_pattern else "")
     return form
+
+
+def _try(name: str, grammar: str, trials: Trials, **how: str) -> None:
+    """Raise UsageError for a grammar that llguidance does not take."""
+    try:
+        fault = trials.error(grammar, **how)
+    except UsageError as error:
+        raise UsageError(f"{name}: {error}", error.hint) from None
+    if fault:
+        raise UsageError(f"{name}: {explained(fault)}", "Make it simpler.")
 
 
 def grammar_of(
@@ -107,15 +130,38 @@ def _schema_of(text: str) -> Schema:
     """The JSON Schema in a text, which is that or a concise one. Raises UsageError."""
     if len(text) > _MOST_TEXT:
         raise UsageError(f"schema: more than {_MOST_TEXT:,} characters", "Give a smaller one.")
-    if not re.match(r"\s*[{\[]", text):
-        return schema_of_concise(text)
     try:
-        data = json.loads(text)
+        data = json.loads(
+            text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite
+        )
     except (ValueError, RecursionError) as error:
-        raise UsageError(f"schema: not JSON ({error})", "Mend it.") from None
+        if re.match(r"\s*[{\[]", text):
+            raise UsageError(f"schema: not JSON ({error})", "Mend it.") from None
+        return schema_of_concise(text)
     if not isinstance(data, dict):
-        raise UsageError("schema: no JSON object", "Give a JSON Schema.")
+        raise UsageError(f"schema: {shown(data)} is no JSON object", "Give a JSON Schema.")
     return data
+
+
+def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
+    """An object of JSON. Raises ValueError where a key stands twice: one would be lost."""
+    found: dict[str, Any] = {}
+    for key, value in pairs:
+        if key in found:
+            raise ValueError(f"the key {shown(key)} stands twice in an object")
+        found[key] = value
+    return found
+
+
+def _no_number(text: str) -> NoReturn:
+    raise ValueError(f"{text} is no number of JSON")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if math.isinf(value):
+        raise ValueError(f"{shortened(text)} is too large")
+    return value
 
 
 def _field(name: str, schema: Any) -> Field:
