@@ -470,6 +470,11 @@ class Settings:
         "", "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.", Use.SECRET
     )
     field: str = _reading("", "Of JSON and CSV files, read this field alone.", Use.TEXT | Use.LINE)
+    encoding: str = _reading(
+        "",
+        "Encoding of text that is not UTF-8, as latin-1 or shift_jis; without it one is guessed.",
+        Use.TEXT,
+    )
     ocr: str = _reading(
         "auto",
         "Recognize text in pictures and on pages that have none: auto, off, or force, on all.",
@@ -530,6 +535,7 @@ class Settings:
             about.check(getattr(self, name))
         arguments_of(self.template_arg)
         seconds_of(self.keep_warm)
+        _check_encoding(self.encoding)
         if self.lp >= self.n:
             hint = "The prefix lp must be shorter than the window n."
             raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
@@ -543,6 +549,16 @@ class Settings:
             raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
 
 
+def _check_encoding(name: str) -> None:
+    """Raise SettingError unless Python knows this encoding of text."""
+    try:
+        "".encode(name or "utf-8")
+    except LookupError:
+        what = f"encoding is {shown(name)}, which is not known"
+        hint = "Name one as Python does: latin-1, cp1250, shift_jis, utf-16."
+        raise SettingError("encoding", what, hint) from None
+
+
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
@@ -550,8 +566,8 @@ _LISTED = {
     " top_k top_p min_p repetition_penalty presence_penalty frequency_penalty chat_template"
     " template_arg template_documents ask_fields max_repeats device_map threads packed capture"
     " passage_tokens passage_overlap whole_tokens embedder reranker max_mb max_files max_depth"
-    " strict field ocr ocr_language parser_seconds parser_mb cache_mb keep_documents history"
-    " tensor_parallel pipeline_parallel data_parallel ray",
+    " strict field encoding ocr ocr_language parser_seconds parser_mb cache_mb keep_documents"
+    " history tensor_parallel pipeline_parallel data_parallel ray",
 }
 
 

@@ -101,7 +101,6 @@ def test_standard_input_is_read_once() -> None:
         (b"%PDF-1.7\0", "broken pdf"),
         (b"PK\3\4 and more", "broken zip"),
         (b"\x1f\x8b\x08", "broken gz"),
-        (b"caf\xe9 au lait", "not UTF-8"),
     ],
 )
 def test_unusable_content_is_named(tmp_path: Path, content: bytes, message: str) -> None:
@@ -139,7 +138,7 @@ def test_paths_of_which_nothing_is_read_are_named(
 
 
 def bad_folder(folder: Path) -> Path:
-    fill(folder, a_txt="fine", b_txt="", c_txt=b"caf\xe9", d_txt=b"\0\1\2", sub__e_md="also fine",
+    fill(folder, a_txt="fine", b_txt="", c_txt=b"\xff\xfea", d_txt=b"\0\1\2", sub__e_md="also fine",
          f_pdf="%PDF-", g_GIF="x", h_gif="<html>")  # fmt: skip
     (folder / "gone.txt").symlink_to("nowhere")
     (folder / "loop").symlink_to(".")
@@ -161,7 +160,7 @@ def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> 
     assert names(loaded) == ["a.txt", "e.md"]
     assert sorted(skipped(loaded)) == [
         ("b.txt", "empty"),
-        ("c.txt", "not UTF-8 (byte 3)"),
+        ("c.txt", "damaged UTF-16 (byte 2)"),
         ("d.txt", "binary, not text"),
         ("f.pdf", "broken pdf (PdfiumError: Failed to load document (PDFium: Data format error).)"),
         ("g.GIF", "files of kind .gif are not read"),

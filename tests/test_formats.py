@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.config import Settings
+from ngtcli.config import SettingError, Settings
 from ngtcli.documents import parsers
 from ngtcli.documents.content import Extracted, Section, Source, Writer
 from ngtcli.documents.formats import HEAD, SUFFIXES, format_of, suffix_of
@@ -83,6 +83,104 @@ def test_a_folder_is_read_in_workers_and_what_cannot_be_is_told() -> None:
     assert texts == {name: made.wanted(name) for name in WITH_TEXT}
     assert {Path(s.name).name: s.reason for s in loaded.skipped} == LEFT_OUT
     assert {suffix_of(name) for name in WITH_TEXT} <= SUFFIXES
+
+
+MAIL = b"From: a@x.example\nSubject: S\n"
+PART = b"\n--q\nContent-Type: text/"
+STUB = b"plain\n\nPlease use another program."
+PAGE = b"html\n\n<p>" + b"The whole letter, in many words. " * 4 + b"</p>"
+INNER = b"\n--q\nContent-Type: message/rfc822\n\nFrom: b@x.example\nSubject: T\n\nInner."
+FLOWED = b"Content-Type: text/plain; format=flowed"
+HEAD_SEEN, LETTER = (
+    "From: a@x.example\nSubject: S",
+    ("The whole letter, in many words. " * 4).strip(),
+)
+TEXTS = {
+    # Tables: what Excel says stands between cells, escapes, one column, other signs.
+    "sep.csv": (b"sep=;\r\na;b\r\n1,5;2\r\n", "a | b\n1,5 | 2"),
+    "sep-tab.csv": (b"SEP=\t\na\tb\n", "a | b"),
+    "escaped.csv": (b'a,b\n"He said \\"go, now\\", so",2\n"x",3\n',
+                 'a | b\nHe said "go, now", so | 2\nx | 3'),
+    "path.csv": (b'a,b\n"C:\\dir\\",2\n"x ""y""",3\n', 'a | b\nC:\\dir\\ | 2\nx "y" | 3'),
+    "column.csv": (b"note\nyes, of course\nno\na, b, c\n", "note\nyes, of course\nno\na, b, c"),
+    "column2.csv": (b"note\nfirst, one\nthen, two\n", "note\nfirst, one\nthen, two"),
+    "title.csv": (b"Report\na,b\n1,2\n3,4\n", "Report\na | b\n1 | 2\n3 | 4"),
+    "decimal.csv": (b"a;b\n1,5;2,5\n3,5;4,5\n", "a | b\n1,5 | 2,5\n3,5 | 4,5"),
+    "single.csv": (b"name\nAda\nBen\n", "name\nAda\nBen"),
+    "windows.csv": ("Größe;Maß\nklein;für\n".encode("cp1252"), "Größe | Maß\nklein | für"),
+    # JSON: several values in a file.
+    "lines.json": (b'{"a": 1}\n{"a": 2}\n', '{"a": 1}\n{"a": 2}\n'),
+    "many.json": (b'{"a":\n1}{"a": 2}', '{"a":\n1}{"a": 2}'),
+    "pretty.jsonl": (b'{"a":\n1}\n{"a": 2}', '{"a":\n1}\n{"a": 2}'),
+    # XML: names that a DTD has, exponents, and reference marks.
+    "greek.xml": (b"<!DOCTYPE p SYSTEM 'p.dtd'><p>&agr; 5 &mgr;g &Ohgr; &eacute;</p>",
+                 "α 5 μg Ω é"),
+    "unknown.xml": (b"<p>A &foo.bar; and &x-1;</p>", "A &foo.bar; and &x-1;"),
+    "own.xml": (b"<!DOCTYPE p [<!ENTITY mgr 'mine'>]><p>&mgr; &agr;</p>", "mine α"),
+    "cdata.xml": (b"<p><![CDATA[&mgr; <b>]]> &mgr;</p>", "&mgr; <b> μ"),
+    "raised.xml": (b"<p>10<sup>6</sup> and 4<sup>th</sup>, CO<sub>2</sub></p>",
+                 "10^6 and 4th, CO2"),
+    "mark.xml": (b"<p>1,234.50<xref ref-type='bibr'>1</xref>, x<sup><xref ref-type='fn'>2</xref>"
+                 b"</sup> [<xref ref-type='bibr'>3</xref>] <xref ref-type='fig'>Fig. 1</xref></p>",
+                 "1,234.50 [1], x [2] [3] Fig. 1"),
+    # Mails: several texts, forwarded ones, stubs, flowed lines, boxes.
+    "two.eml": (MAIL + b"Content-Type: multipart/mixed; boundary=q\n" + PART + b"plain\n\nOne.\n"
+                + b"\n--q\nContent-Type: image/png\n\nx\n" + PART + b"plain\n\nTwo.\n--q--",
+                f"{HEAD_SEEN}\n\nOne.\n\nTwo."),
+    "forwarded.eml": (MAIL + b"Content-Type: multipart/mixed; boundary=q\n" + PART
+                      + b"plain\n\nSee.\n" + INNER + b"\n--q--",
+                      f"{HEAD_SEEN}\n\nSee.\n\nFrom: b@x.example\nSubject: T\n\nInner."),
+    "stub.eml": (MAIL + b"Content-Type: multipart/alternative; boundary=q\n" + PART + STUB + PART
+                 + PAGE + b"\n--q--", f"{HEAD_SEEN}\n\n{LETTER}"),
+    "no-stub.eml": (MAIL + b"Content-Type: multipart/alternative; boundary=q\n" + PART
+
+                 + b"plain\n\nHello there." + PART + b"html\n\n<p>Hello <b>there</b>.</p>\n--q--",
+                    f"{HEAD_SEEN}\n\nHello there."),
+    "flowed.eml": (MAIL + FLOWED + b"\n\nThe boat \nsails \nat noon.\n> a \n> b\n>> c\n",
+                   f"{HEAD_SEEN}\n\nThe boat sails at noon.\n> a b\n>> c"),
+    "delsp.eml": (MAIL + FLOWED + b"; delsp=yes\n\nThe bo \nat.\n-- \nAda\n",
+                  f"{HEAD_SEEN}\n\nThe boat.\n-- \nAda"),
+    "wide.eml": ((MAIL + b"\nGreetings").decode().encode("utf-16-le"), f"{HEAD_SEEN}\n\nGreetings"),
+    "wide-be.eml": ((MAIL + b"\nHi").decode().encode("utf-16-be"), f"{HEAD_SEEN}\n\nHi"),
+    "8bit.eml": (MAIL + b"\nGr\xfc\xdfe aus K\xf6ln", f"{HEAD_SEEN}\n\nGrüße aus Köln"),
+    "box.mbox": (b"From a Mon Mar  2 10:00:00 2026\n" + MAIL + b"\nOne.\n>From here.\n\nFrom b\n"
+                 b"From: b@x.example\n\nTwo.\n",
+                 f"{HEAD_SEEN}\n\nOne.\nFrom here.\n\nFrom: b@x.example\n\nTwo."),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("name", TEXTS)
+def test_records_markup_and_mails_are_read_as_they_are_seen(name: str) -> None:
+    data, text = TEXTS[name]
+    assert read(data, suffix_of(name)).text == text
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["Letter to Dr. Smith", "Minutes 3.5.2024", "a.log", "b.srt", "c.vtt", "d.yaml", "e.yml",
+     "f.org", "g.adoc", "h.1"],
+)  # fmt: skip
+def test_texts_of_many_names_are_read_in_folders(tmp_path: Path, name: str) -> None:
+    (tmp_path / name).write_bytes("Grüße aus dem Süden".encode("cp1252"))
+    (tmp_path / "ngt.yaml").write_text("n: 3")
+    loaded = load([str(tmp_path)])
+    assert [d.text for d in loaded.documents] == ["Grüße aus dem Süden"]
+    assert loaded.documents[0].about.warnings == (
+        "not UTF-8; read as windows-1252, a guess: --set encoding names another",
+    )
+    assert [Path(s.name).name for s in loaded.skipped] == ["ngt.yaml"]
+
+
+def test_an_encoding_that_is_set_is_used_for_text_that_is_not_utf_8(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes("Žluťoučký kůň".encode("cp1250"))
+    (tmp_path / "b.csv").write_bytes("Žluťoučký;kůň\n".encode("cp1250"))
+    (tmp_path / "c.txt").write_text("Grüße", "utf-8")
+    loaded = load([str(tmp_path)], settings=Settings(encoding="cp1250"))
+    texts = {d.name: d.text for d in loaded.documents}
+    assert texts == {"a.txt": "Žluťoučký kůň", "b.csv": "Žluťoučký | kůň", "c.txt": "Grüße"}
+    assert not any(d.about.warnings for d in loaded.documents)
+    with pytest.raises(SettingError, match="encoding is 'nonsense', which is not known"):
+        Settings(encoding="nonsense")
 
 
 @pytest.mark.parametrize(

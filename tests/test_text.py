@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ngtcli.documents.text import Unreadable, decode_text, guess_encoding
+from ngtcli.documents.text import Unreadable, decode_text, decoded, guess_encoding
 
 # No NUL, no mark, and no "\r", which becomes "\n".
 ANY = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]), min_size=1)
@@ -37,7 +37,7 @@ def test_line_ends_become_one_kind_in_every_encoding() -> None:
     [
         b"abc\0def",
         b"abc\0",
-        "without a mark".encode("utf-16-le"),
+        b"some text and then a zero\0",
         b"\x89HDF\r\n\x1a\n\0\0\0",
         "a\0b".encode("utf-16"),
         b"x" * 200_001 + b"\0",
@@ -71,20 +71,35 @@ def test_any_bytes_give_clean_text_or_a_reason(data: bytes) -> None:
         ("这是一个中文文本文件，用来测试编码。", "gb18030", "gb18030"),
     ],
 )
-def test_other_encodings_are_named_by_guess_with_the_command(
+def test_other_encodings_are_read_by_a_guess_that_is_told(
     text: str, encoding: str, name: str
 ) -> None:
     data = text.encode(encoding)
     assert guess_encoding(data) == name
-    with pytest.raises(Unreadable, match="not UTF-8") as caught:
-        decode_text(data)
-    hint = caught.value.of("a.txt").hint
-    assert hint == f"It looks like {name}; convert it with iconv -f {name} -t utf-8."
+    warning = f"not UTF-8; read as {name}, a guess: --set encoding names another"
+    assert decoded(data) == (text, (warning,))
 
 
-def test_damaged_utf_8_and_utf_16_are_named_as_such() -> None:
-    with pytest.raises(Unreadable, match=r"not UTF-8 \(byte 9\), though") as caught:
-        decode_text("Grüße: 🦜".encode()[:-1])
-    assert "iconv -c" in caught.value.of("a").hint
+@pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
+@pytest.mark.parametrize(
+    "text",
+    ["without a mark", "Grüße", "Привет, мир!\n", "今日は 良い 天気。\n明日も。", "שלום לכם."],
+)
+def test_utf_16_is_read_without_a_mark(text: str, encoding: str) -> None:
+    assert decoded(text.encode(encoding)) == (text, ())
+
+
+def test_an_encoding_that_is_named_counts_where_text_is_not_utf_8() -> None:
+    assert decoded("Čeština".encode("cp1250"), "cp1250") == ("Čeština", ())
+    assert decoded("Grüße".encode(), "cp1250") == ("Grüße", ())
+    assert decoded("日本".encode("iso2022_jp"), "iso2022_jp") == ("日本", ())
+    assert decoded("日本".encode("utf-16-le"), "utf-16-le") == ("日本", ())
+    with pytest.raises(Unreadable, match=r"damaged ascii \(byte 2\)"):
+        decoded(b"Gr\xfc", "ascii")
+
+
+def test_damaged_utf_8_is_read_and_told_and_utf_16_is_named_as_such() -> None:
+    warning = "damaged UTF-8: characters that cannot be read: 1"
+    assert decoded("Grüße: 🦜".encode()[:-1]) == ("Grüße: \ufffd", (warning,))
     with pytest.raises(Unreadable, match=r"damaged UTF-16 \(byte 4\)"):
         decode_text(b"\xff\xfea\0\x00\xd8b\0")

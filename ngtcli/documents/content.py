@@ -82,7 +82,8 @@ class Source:
     """The bytes that a parser reads, and what the user said of them.
 
     `suffix` is that of the file's name, in lower case with its dot; `most` bounds the bytes that
-    anything in the file may unpack to. `on_page` is called before the text of a page is recognized.
+    anything in the file may unpack to; `encoding` is that of text which is not UTF-8. `on_page` is
+    called before the text of a page is recognized.
     """
 
     data: bytes
@@ -90,6 +91,7 @@ class Source:
     most: int
     password: str = ""
     field: str = ""
+    encoding: str = ""
     ocr: str = "off"
     ocr_language: str = ""
     on_page: Callable[[], None] = lambda: None

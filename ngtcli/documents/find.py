@@ -35,6 +35,7 @@ _PICTURES = (
     "They need the extra {extra} (pip install 'ngtcli[{extra}]'), and if they are more than"
     f" {MOST_PICTURES}, --set ocr=force."
 )
+_SETTINGS = "ngt.yaml"
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
@@ -230,6 +231,8 @@ class Listing:
                     yield Skipped(utf8(entry.path), reason_of(error))
             elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
                 yield Skipped(utf8(entry.path), "a link to a folder; name it to have it read")
+            elif entry.name == _SETTINGS:
+                yield Skipped(utf8(entry.path), "it has the settings of ngt", ".yaml")
             elif (kind := suffix_of(entry.name)) not in SUFFIXES:
                 yield Skipped(utf8(entry.path), f"files of kind {kind} are not read", kind)
             else:

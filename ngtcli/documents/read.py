@@ -6,6 +6,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Collection, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor, wait
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import IO
@@ -16,7 +17,7 @@ from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, Found, recognizer, tessdata
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
-from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.documents.text import Unreadable, decoded
 from ngtcli.errors import InputError, counted
 from ngtcli.system.files import key_of, read_bounded, read_stream
 from ngtcli.words import reason_of
@@ -87,7 +88,8 @@ class Documents:
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         language = settings.ocr_language
-        self._how = key_of(VERSION, settings.field, settings.ocr, recognizer(language))
+        how = VERSION, settings.field, settings.encoding, settings.ocr
+        self._how = key_of(*how, recognizer(language))
         languages = tessdata() if language else ""
         self._parsers = Parsers(settings.parser_seconds, settings.parser_mb, languages)
         self._pages = list[None]()  # those whose text is recognized
@@ -184,8 +186,9 @@ class Documents:
             data = Reader(self._settings.max_mb).read(opened, one.outright)
             form = format_of(suffix, data[:HEAD]) if data else None
             if form is None:
-                text = decode_text(data)
-                return "", markdown(text) if suffix in _MARKDOWN else Extracted(text)
+                text, warnings = decoded(data, self._settings.encoding)
+                read = markdown(text) if suffix in _MARKDOWN else Extracted(text)
+                return "", replace(read, about=replace(read.about, warnings=warnings))
             source = key_of(self._how, hashlib.sha256(data).hexdigest(), suffix)
             return source, self._parsed(form, data, suffix, source, is_kept)
         except Unreadable as error:
@@ -205,6 +208,7 @@ class Documents:
                 most=settings.max_mb * 1_000_000,
                 password=settings.password,
                 field=settings.field,
+                encoding=settings.encoding,
                 ocr=settings.ocr,
                 ocr_language=settings.ocr_language,
                 on_page=lambda: self._pages.append(None),

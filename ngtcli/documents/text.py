@@ -1,6 +1,7 @@
 """Text from bytes: detect the encoding, or the format if it is not text."""
 
 import codecs
+import unicodedata
 from codecs import BOM_UTF8, BOM_UTF16_BE, BOM_UTF16_LE, BOM_UTF32_BE, BOM_UTF32_LE
 from collections.abc import Callable
 
@@ -18,12 +19,16 @@ _PACKED = (
     (b"\xfd7zXZ\0", "xz", "unxz"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
 )
-_BINARY = "binary, not text", "Give a text file (.txt, .md, .rst); UTF-16 needs a byte-order mark."
+_BINARY = "binary, not text", "Give a text file, as .txt or .md."
 # Encodings among which is guessed, the most likely first.
 _GUESSES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp1257 cp932 euc_jp gb18030 big5 cp949"
 ).split()
 _SAMPLE = 1 << 16  # bytes around the first that is not UTF-8, for the guess; guess
+_PLAIN = 0.02  # least share of spaces and other ASCII characters in UTF-16 without a mark; guess
+_PAIRED = 0.65  # most of the bytes of UTF-16 that are also those of ASCII characters; guess
+_ASCII = bytes(range(32, 127))
+_NAMES = "Name one as Python does: latin-1, cp1250, shift_jis, utf-16."
 # Thai and Lao, Burmese, Khmer, kana, and Chinese characters, for a regular expression's class.
 UNSPACED = (
     r"\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uf900-\ufaff"
@@ -52,18 +57,103 @@ class Unreadable(InputError):
 
 
 def decode_text(data: bytes) -> str:
-    """The text of `data` in UTF-8, or by its byte-order mark UTF-16 or UTF-32, without the mark.
+    """The text of `data` as `decoded` reads it, where nobody hears its warnings."""
+    return decoded(data)[0]
 
-    Line ends become "\\n". Raises Unreadable for known formats that are not text, binary data,
-    other encodings, and text that is only white space.
+
+def decoded(data: bytes, encoding: str = "", declared: str = "") -> tuple[str, tuple[str, ...]]:
+    """The text of `data` without a byte-order mark, and warnings on how it was read.
+
+    A byte-order mark counts first, then whether it is UTF-8, or UTF-16 without a mark. What is
+    neither is read in `encoding`, which the user has named, or where that is "" in the one that it
+    has `declared`, or else in a likely one. Line ends become "\\n".
+
+    Raises Unreadable for known formats that are not text, binary data, and white space alone.
     """
     check_format(data)
-    marked = next((encoding for mark, encoding in _MARKS if data.startswith(mark)), "")
+    if marked := next((encoding for mark, encoding in _MARKS if data.startswith(mark)), ""):
+        text, warnings = _strictly(data, marked).removeprefix("\ufeff"), ()
+    elif encoding and _is_of_ascii(encoding):
+        text, warnings = _strictly(data, encoding), ()
+    else:
+        text, warnings = _unmarked(data, encoding, declared)
+    return checked_text(text), warnings
+
+
+def _unmarked(data: bytes, encoding: str, declared: str) -> tuple[str, tuple[str, ...]]:
+    """The text of `data`, and warnings. Raises Unreadable."""
     try:
-        text = data.decode(marked or "utf-8")
+        text = data.decode()
     except UnicodeDecodeError as error:
-        raise _undecodable(data, marked or "utf-8", error.start) from None
-    return checked_text(text.removeprefix("\ufeff") if marked else text)
+        at = error.start
+    else:
+        if "\0" in text and (wide := _without_mark(data)):
+            return data.decode(wide), ()
+        return text, ()
+    if wide := _without_mark(data):
+        return data.decode(wide), ()
+    if b"\0" in data:
+        raise Unreadable(*_BINARY)
+    if encoding:
+        return _strictly(data, encoding), ()
+    if declared and (codec := checked_encoding(data, declared)):
+        return data.decode(codec, "replace"), ()
+    text = data.decode("utf-8", "replace")
+    broken = text.count("\ufffd")
+    if sum(character > "\x7f" for character in text) > 2 * broken:  # more characters are whole
+        return text, (f"damaged UTF-8: characters that cannot be read: {broken}",)
+    guess = guess_encoding(data[max(0, at - _SAMPLE // 2) : at + _SAMPLE // 2])
+    if not guess:
+        named = "Name its encoding with --set encoding, as latin-1."
+        raise Unreadable(f"not UTF-8 (byte {at}), and no likely encoding was found", named)
+    warning = f"not UTF-8; read as {guess}, a guess: --set encoding names another"
+    return data.decode(guess, "replace"), (warning,)
+
+
+def _strictly(data: bytes, encoding: str) -> str:
+    """The text of `data` in that encoding. Raises Unreadable where it is not."""
+    try:
+        return data.decode(encoding)
+    except UnicodeDecodeError as error:
+        name = encoding[:6].upper() if encoding.startswith("utf-") else encoding
+        damaged = f"damaged {name} (byte {error.start})"
+        raise Unreadable(damaged, "Save it again, as UTF-8.") from None
+    except LookupError:
+        raise Unreadable(f"no encoding {encoding!r} is known", _NAMES) from None
+
+
+def _is_of_ascii(encoding: str) -> bool:
+    """Whether bytes in this encoding may look like UTF-8 with other characters."""
+    try:
+        name = codecs.lookup(encoding).name
+    except LookupError:
+        return True
+    return name.startswith(("utf-16", "utf-32", "utf-7", "iso2022", "hz"))
+
+
+def _without_mark(data: bytes) -> str:
+    """ "utf-16-le" or "utf-16-be" for what is text in it, without a mark; else "".
+
+    Read the wrong way, it has characters that no text has, or hardly a space.
+    """
+    head = data[:_SAMPLE]
+    if len(data) % 2 or b"\0" not in head:
+        return ""
+    if len(head.translate(None, _ASCII)) < (1 - _PAIRED) * len(head):  # single bytes and a zero
+        return ""
+    likely = ""
+    most = 0
+    for encoding in ("utf-16-le", "utf-16-be"):
+        try:
+            sample = data.decode(encoding)[:_SAMPLE]
+        except UnicodeDecodeError:
+            continue
+        strange = sum(unicodedata.category(c) in ("Cn", "Co", "Cc") for c in sample)
+        strange -= sum(map(sample.count, "\t\n\r\f"))
+        plain = sum(c.isascii() for c in sample)
+        if not strange and plain > max(most, _PLAIN * len(sample)):
+            likely, most = encoding, plain
+    return likely
 
 
 def check_format(data: bytes) -> None:
@@ -89,27 +179,6 @@ def checked_text(text: str) -> str:
     if not text or text.isspace():  # `strip` would copy it
         raise Unreadable("empty", "Give a document with text in it.")
     return text
-
-
-def _undecodable(data: bytes, encoding: str, at: int) -> Unreadable:
-    if encoding != "utf-8":
-        name = encoding[:6].upper()
-        return Unreadable(f"damaged {name} (byte {at})", "Save it again, as UTF-8.")
-    if b"\0" in data:
-        return Unreadable(*_BINARY)
-    if not data[:at].isascii():  # other encodings rarely begin with valid UTF-8
-        return Unreadable(
-            f"not UTF-8 (byte {at}), though it is before that byte",
-            "Mend the file, or leave out what is damaged with iconv -c -f utf-8 -t utf-8.",
-        )
-    sample = data[max(0, at - _SAMPLE // 2) : at + _SAMPLE // 2]
-
-    def advice() -> str:
-        if guess := guess_encoding(sample):
-            return f"It looks like {guess}; convert it with iconv -f {guess} -t utf-8."
-        return "Convert it first, as with iconv -f ENCODING -t utf-8."
-
-    return Unreadable(f"not UTF-8 (byte {at})", advice)
 
 
 def checked_encoding(data: bytes, declared: str) -> str:

@@ -24,6 +24,7 @@ from ngtcli.documents.text import Unreadable
 from ngtcli.system import sandbox
 
 _FORBIDDEN = ("socket.", "subprocess.", "os.system", "os.exec", "os.fork", "os.posix_spawn")
+_ELSEWHERE = "If another program opens it, save it as PDF or text there."
 _DEPTH = 5000  # nested calls, against the 1000 of Python: what nests deep is parsed; guess
 
 
@@ -110,7 +111,7 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
         return _refusal(f"broken {form.name} ({reason})"), b""
 
 
-def _refusal(reason: str, advice: str = "Save it again.", lasting: bool = True) -> dict[str, Any]:
+def _refusal(reason: str, advice: str = _ELSEWHERE, lasting: bool = True) -> dict[str, Any]:
     return {"error": "unreadable", "reason": reason, "advice": advice, "lasting": lasting}
 
 

@@ -80,12 +80,16 @@ FORMATS = (
     Format("csv", "CSV", (".csv",), is_text=True, parsed_by=_TABLE),
     Format("tsv", "TSV", (".tsv",), is_text=True, parsed_by=_TABLE),
     Format("eml", "an e-mail", (".eml",), is_text=True, parsed_by="mail.parse"),
+    Format("mbox", "a mailbox", (".mbox",), is_text=True, parsed_by="mail.parse_mbox"),
     PICTURE,
     GZ,
     ZIP,
 )  # fmt: skip
 
-TEXT_SUFFIXES = ("", ".txt", ".text", ".md", ".markdown", ".rst")
+TEXT_SUFFIXES = (
+    "", ".txt", ".text", ".md", ".markdown", ".rst", ".log", ".srt", ".vtt", ".yaml", ".yml",
+    ".org", ".adoc",
+)  # fmt: skip
 _PLAIN = tuple(s for f in FORMATS for s in f.suffixes if s != GZIP) + TEXT_SUFFIXES
 SUFFIXES = frozenset((*_PLAIN, *(s + GZIP for s in _PLAIN)))
 _MARKED = [f for f in FORMATS if f.marks]
@@ -103,13 +107,22 @@ def parse(form: Format, source: Source) -> Extracted:
 def suffix_of(path: str) -> str:
     """The suffix in lower case, two for a gzip file; that of "notes." and of "README" is "".
 
+    What has a space in it, or digits alone, is a part of the name.
+
     >>> suffix_of("a/Report.PDF"), suffix_of("x.tar.gz"), suffix_of("README")
     ('.pdf', '.tar.gz', '')
+    >>> suffix_of("Letter to Dr. Smith"), suffix_of("Minutes 3.5.2024"), suffix_of("a.2.gz")
+    ('', '', '.gz')
     """
     stem, suffix = os.path.splitext(os.path.basename(path).lower())
     if suffix == GZIP:
-        return os.path.splitext(stem)[1] + suffix
-    return "" if suffix == "." else suffix
+        return _checked_suffix(os.path.splitext(stem)[1]) + suffix
+    return _checked_suffix(suffix)
+
+
+def _checked_suffix(suffix: str) -> str:
+    is_part_of_name = suffix[1:].isdecimal() or any(map(str.isspace, suffix))
+    return "" if suffix == "." or is_part_of_name else suffix
 
 
 def format_of(suffix: str, head: bytes) -> Format | None:

@@ -6,9 +6,9 @@ import re
 import zipfile
 from dataclasses import replace
 
-from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.content import About, Extracted, Source
 from ngtcli.documents.formats import FORMATS, GZ, GZIP, HEAD, format_of, parse
-from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.documents.text import Unreadable, decoded
 
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # names in Office's "strict" files
 _USUAL = rb"http://schemas.openxmlformats.org/\1/2006/"
@@ -54,7 +54,8 @@ def parse_gzip(source: Source) -> Extracted:
     suffix = source.suffix.removesuffix(GZIP)
     inner = format_of(suffix, data[:HEAD])
     if inner is None:
-        return Extracted(decode_text(data))
+        text, warnings = decoded(data, source.encoding)
+        return Extracted(text, About(warnings=warnings))
     if inner is GZ:
         raise Unreadable("packed more than once", "Unpack it first, as with gunzip.")
     return parse(inner, replace(source, data=data, suffix=suffix))

@@ -1,30 +1,1052 @@
-"""LaTeX: its text without commands and comments, formulas as they are written, and headings."""
+r"""LaTeX: what its printed pages say, formulas as they are written, and headings.
+
+The source is read once, token by token, and macros that it defines are replaced by what they stand
+for, so that the time grows with the text. (pylatexenc's parser, which reads a group again after
+each error in it, took minutes for real theses; its table of symbols is used.)
+"""
 
 import re
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 
-from pylatexenc.latex2text import LatexNodes2Text, MacroTextSpec, get_default_latex_context_db
+from ngtcli.documents.content import Extracted, Source, Writer, row_of
+from ngtcli.documents.formats import latex_macros as known
+from ngtcli.documents.text import Unreadable, decoded
 
-from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.text import decode_text
+_TOKEN = re.compile(
+    r"\\[A-Za-z@]+(?:[ \t]*\n(?![ \t]*\n))?[ \t]*"  # a control word, and the space behind it
+    r"|\\(?:\r?\n|.)"  # a control symbol
+    r"|%[^\n]*(?:\n[ \t]*)?"  # a comment, which hides the end of its line
+    r"|\n[ \t]*\n\s*"  # the end of a paragraph
+    r"|\$\$|[{}\[\]$&~#]"
+    r"|[^\\%{}\[\]$&~#\n]+|\n|\\",
+    re.DOTALL,
+)
+_ARGUMENT = re.compile(r"#+([1-9])")
+_SPACE = re.compile(r"[ \t\n\r\f]+")
+_AROUND_BREAK = re.compile(r" ?\v ?")
+_DIMENSION = re.compile(
+    r"\s*=?\s*[-+]?(?:\d*\.?\d+\s*(?:true\s*)?(?:pt|cm|mm|in|ex|em|bp|pc|dd|cc|sp|fil+)?"
+    r"|\\[A-Za-z@]+)(?:\s*(?:plus|minus)\s*[-+]?\d*\.?\d+\s*(?:pt|cm|mm|in|ex|em|fil+)?)*"
+)
+# Registers of TeX that a number or a length may follow, which is not printed.
+_REGISTERS = frozenset(
+    "vskip hskip kern hsize vsize parindent parskip baselineskip textwidth textheight topmargin"
+    " oddsidemargin evensidemargin headheight headsep footskip hoffset voffset columnsep tabcolsep"
+    " magnification tolerance penalty hbadness vbadness looseness clubpenalty widowpenalty"
+    " topskip leftskip rightskip lineskip abovedisplayskip belowdisplayskip arraystretch"
+    " mathsurround pageno overfullrule raise lower moveleft moveright vglue hglue linewidth"
+    " unitlength arraycolsep itemsep parsep topsep partopsep leftmargin labelwidth".split()
+)
+# What follows other primitives of TeX and is not printed.
+_FOLLOWED = {
+    **dict.fromkeys(("hbox", "vbox", "vtop"), r"(?:to|spread)\s*[-\d.]*\s*[\\A-Za-z]+"),
+    "font": r"\\[A-Za-z@]+\s*=?\s*[\w./-]+(?:\s+(?:scaled|at)\s+[\w.\\]+)?",
+    "advance": r"\\?[A-Za-z@\d]+\s*(?:by)?\s*[-+]?(?:[\d.]+\s*(?:pt|cm|mm|in|ex|em)?|\\[A-Za-z@]+)",
+    "setbox": r"(?:\d+|\\[A-Za-z@]+)\s*=?",
+    **dict.fromkeys(("catcode", "lccode", "uccode", "mathcode", "sfcode"),
+                    r"(?:`\\?.|\d+)\s*=?\s*(?:`\\?.|\d+|\\active)"),
+    **dict.fromkeys(("count", "dimen", "skip", "toks", "box", "copy"),
+                    r"\d+\s*(?:=\s*[-+]?[\d.]+\w*)?"),
+    "char": r"(?:`\\?.|\"[0-9A-F]+|\d+)",
+}  # fmt: skip
+_TESTS = {"ifx": 2, "if": 2, "ifcat": 2, "ifdefined": 1, "ifcsname": 1}  # tokens that they compare
+_QUOTES = (("---", "—"), ("--", "–"), ("``", "“"), ("''", "”"), (",,", "„"), ("`", "‘"))
+_SINGLE = re.compile(r"‘((?:[^‘'\n]|'(?=\w)){1,200})'(?!\w)")  # words in single quotation marks
+_DIGITS = re.compile(r"[-+−–]?\d+(?:[.,]\d+)?")
+_NODE = re.compile(r"\bnode\b[^;{]*(?=\{)")
+_BODY = re.compile(r"^[^%\n]*\\begin\s*\{document\}", re.MULTILINE)
+_BOOK = re.compile(r"\\documentclass[^{]*\{[^}]*(?:book|report)")
+_INPUT_ENCODING = re.compile(rb"\\usepackage\s*\[([\w-]+)\]\s*\{inputenc\}")
+_ENCODINGS = {"ansinew": "cp1252", "applemac": "mac_roman", "latin9": "iso8859-15"}
+_LISTS = frozenset("itemize enumerate description list compactitem compactenum".split())
+_BELOW = r"\*?(?:[ \t]*\[\s*[-+]?[\d.]+\s*\\?[A-Za-z]*\s*\])?"  # behind \\: a distance
+_MOST_EXPANDED = 20  # characters that macros may stand for, for each of the file; guess
+_LEAST_EXPANDED = 1_000_000  # that any file may have; guess
+_MOST_OPTIONAL = 200  # tokens of an argument in brackets, as one may not be closed; guess
+_DEEPEST = 30  # texts that are collected within one another; guess
+_LONGEST = 300  # characters of a heading: a longer one has a brace that is not closed; guess
+_ORDINALS = ("1", "a", "i", "A")  # of lists in lists
 
-_HEADING = "\x1e"  # stands before one until the text is taken apart
-_HEADINGS = "part chapter section subsection subsubsection paragraph subparagraph".split()
-_EMPTY_LINE = re.compile(r"\n\s*\n")
+Finish = Callable[[str], None]
+
+
+@dataclass(slots=True)
+class _Macro:
+    """What a macro of the file stands for; `default` is that of an optional first argument.
+
+    `spec` has a letter for each argument, as in `latex_macros`; in \\def, `until` has what ends
+    each, and `begin` what stands before the first.
+    """
+
+    body: str
+    spec: str = ""
+    default: str = ""
+    until: tuple[str, ...] = ()
+    begin: str = ""
+
+
+@dataclass(slots=True)
+class _Open:
+    """A group "{" or an environment that is open; `finish` is called at its end.
+
+    With `collects`, what is within goes to `finish`, and not to the text.
+    """
+
+    name: str
+    finish: Callable[[str], None] | None = None
+    collects: bool = False
+
+
+@dataclass(slots=True)
+class _List:
+    """A list that is open, and the number of its last item."""
+
+    is_numbered: bool
+    number: int = 0
+
+
+class _Table:
+    """The rows of a table; `ahead` are cells that the one before spans."""
+
+    def __init__(self) -> None:
+        self.rows: list[list[str]] = []
+        self.row: list[str] = []
+        self.out: list[str] = []  # of the cell that is being read
+        self.ahead = 0
+
+    def cell(self, text: str) -> None:
+        self.row.append(text)
+        self.row += [""] * self.ahead
+        self.ahead = 0
+
+    def end_row(self) -> None:
+        if any(self.row):
+            self.rows.append(self.row)
+        self.row = []
 
 
 def parse(source: Source) -> Extracted:
-    """The text of a document; files that it includes are not read. Raises Unreadable."""
-    context = get_default_latex_context_db()
-    shown = [(name, f"{_HEADING}%(3)s") for name in _HEADINGS]
-    shown += [("title", f"{_HEADING}%(1)s"), ("author", "%(1)s"), ("date", "%(1)s")]
-    macros = [MacroTextSpec(name, simplify_repl=f"\n\n{form}\n\n") for name, form in shown]
-    macros += [MacroTextSpec(name, simplify_repl="") for name in ("maketitle", "today")]
-    context.add_context_category("blocks", prepend=True, macros=macros)
-    reader = LatexNodes2Text(latex_context=context, math_mode="verbatim")
-    writer = Writer()
-    for block in _EMPTY_LINE.split(reader.latex_to_text(decode_text(source.data))):
-        if block.startswith(_HEADING):
-            writer.heading(block.removeprefix(_HEADING))
+    """The text of a document; files that it includes are named, not read. Raises Unreadable."""
+    declared = _INPUT_ENCODING.search(source.data)
+    name = declared[1].decode() if declared else ""
+    text, told = decoded(source.data, source.encoding, _ENCODINGS.get(name, name))
+    reader = _Reader(text)
+    reader.read()
+    writer, warnings = reader.writer, told + reader.warnings()
+    if not len(writer) and reader.included:
+        named = ", ".join(reader.included)[:200]
+        raise Unreadable(f"no text in it but files that it includes: {named}", "Name those files.")
+    return writer.extracted("latex", warnings)
+
+
+class _Reader:
+    """Reads a source from its begin to its end; `writer` has what is printed."""
+
+    def __init__(self, source: str) -> None:
+        self.writer = Writer()
+        self.included: dict[str, None] = {}
+        self._drawn = 0
+        self._endless = False
+        self._frames: list[tuple[str, int]] = [(source, 0)]
+        self._may_expand = max(_LEAST_EXPANDED, _MOST_EXPANDED * len(source))
+        self._macros: dict[str, _Macro] = {}
+        self._environments: dict[str, tuple[_Macro, str]] = {}
+        self._theorems: dict[str, str] = {}
+        self._conditions: dict[str, bool] = {}
+        self._open: list[_Open] = []
+        self._counts: dict[str, int] = {}  # of open groups and environments, by name
+        self._outs: list[list[str]] = [[]]  # the block, and what is collected within it
+        self._tables: list[_Table] = []
+        self._lists: list[_List] = []
+        self._item = ""  # the mark of the item whose text comes next
+        self._item_depth = 0  # of lists, where that item stands
+        self._in_preamble = _BODY.search(source) is not None
+        self._is_book = _BOOK.search(source) is not None
+        self._done = False
+        self._symbols = known.symbols()
+
+    def warnings(self) -> tuple[str, ...]:
+        """What was left out."""
+        told = []
+        if self.included:
+            told.append(f"files that it includes are not read: {', '.join(self.included)[:200]}")
+        if self._drawn:
+            told.append(f"drawings left out, but for the words in them: {self._drawn}")
+        if self._endless:
+            told.append("macros that stand for too much were left out")
+        return tuple(told)
+
+    def read(self) -> None:
+        """Read all of the source."""
+        while not self._done and (token := self._next()):
+            self._take(token)
+        while self._open:
+            self._close()
+        self._flush()
+
+    # Tokens.
+
+    def _next(self) -> str:
+        """The next token, comments left out; "" at the end."""
+        while self._frames:
+            text, at = self._frames[-1]
+            if at >= len(text):
+                self._frames.pop()
+                continue
+            match = _TOKEN.match(text, at)
+            assert match is not None
+            self._frames[-1] = text, match.end()
+            if not match[0].startswith("%"):
+                return match[0]
+        return ""
+
+    def _push(self, text: str) -> None:
+        """Have `text` read next."""
+        if text:
+            while self._frames and self._frames[-1][1] >= len(self._frames[-1][0]):
+                self._frames.pop()  # so that a macro that ends in itself takes no memory
+            self._frames.append((text, 0))
+
+    def _expand(self, text: str) -> None:
+        """Have what a macro stands for read next, unless it is too much."""
+        self._may_expand -= len(text) + 1
+        if self._may_expand < 0:
+            self._endless = True
         else:
-            writer.add(block)
-    return writer.extracted("latex")
+            self._push(text)
+
+    def _peek(self) -> str:
+        """The next token that is not white space, which stays ahead but for the space."""
+        while token := self._next():
+            if not token.isspace():
+                token = token.lstrip()
+                self._push(token)
+                return token
+            if "\n" in token.strip(" \t") and token.count("\n") > 1:  # a paragraph ends here
+                self._push(token)
+                return token
+        return ""
+
+    def _balanced(self) -> str:
+        """The source up to the brace that closes here, which is taken."""
+        parts, depth = list[str](), 0
+        while token := self._next():
+            if depth == 0 and token == "}":
+                break
+            depth += (token == "{") - (token == "}")
+            parts.append(token)
+        return "".join(parts)
+
+    def _is_blank_ahead(self) -> bool:
+        """Whether white space comes next, but for the end of a paragraph."""
+        token = self._next()
+        self._push(token)
+        return token[:1].isspace() and token.count("\n") < 2
+
+    def _required(self) -> str:
+        """The source of a required argument: a group, or one token."""
+        token = self._peek()
+        if not token or token == "}" or token.count("\n") > 1:
+            return ""
+        self._next()
+        if token == "{":
+            return self._balanced()
+        if token[0] not in "\\{}[]$&~#":
+            self._push(token[1:])
+            return token[0]
+        return token.strip() if len(token) > 2 else token
+
+    def _optional(self) -> str | None:
+        """The source of an argument in brackets; None where there is none, or it is not closed."""
+        is_spaced = self._is_blank_ahead()
+        if self._peek() != "[":
+            self._push(" " * is_spaced)
+            return None
+        self._next()
+        parts, depth = list[str](), 0
+        while (token := self._next()) and len(parts) < _MOST_OPTIONAL:
+            if depth == 0 and token == "]":
+                return "".join(parts)
+            depth += (token == "{") - (token == "}")
+            if depth < 0 or token.count("\n") > 1:
+                break
+            parts.append(token)
+        self._push("".join(["[", *parts, token]))
+        return None
+
+    def _skip(self, spec: str) -> list[str]:
+        """Read arguments of these kinds; the required ones."""
+        required = []
+        for kind in spec:
+            if kind == "{":
+                required.append(self._required())
+            elif kind == "[":
+                self._optional()
+            elif kind == "*":
+                self._matched(r"\*")
+            elif kind == "(":
+                self._matched(r"\([^()\n]*\)")
+        return required
+
+    def _matched(self, pattern: str) -> str:
+        """What comes next in this frame if it is of the pattern, which is taken; else ""."""
+        while self._frames and self._frames[-1][1] >= len(self._frames[-1][0]):
+            self._frames.pop()
+        if not self._frames:
+            return ""
+        text, at = self._frames[-1]
+        match = re.compile(rf"[ \t]*{pattern}").match(text, at)
+        if match is None:
+            return ""
+        self._frames[-1] = text, match.end()
+        return match[0]
+
+    def _raw_group(self) -> str:
+        """The characters of a group in which "%" begins no comment, as in an address."""
+        if self._peek() != "{":
+            return self._required()
+        self._next()
+        while self._frames[-1][1] >= len(self._frames[-1][0]) and len(self._frames) > 1:
+            self._frames.pop()
+        text, at = self._frames[-1]
+        group = _group(text, at)
+        self._frames[-1] = text, at + len(group) + 1
+        return re.sub(r"\\([%#&_~{}])", r"\1", group)
+
+    # What is printed.
+
+    def _put(self, text: str) -> None:
+        if not self._in_preamble or len(self._outs) > 1:
+            self._outs[-1].append(text)
+
+    def _collected(self) -> str:
+        """The innermost text that is being collected, its white space squeezed."""
+        text = _SPACE.sub(" ", "".join(self._outs.pop()))
+        return _SINGLE.sub(r"‘\1’", _AROUND_BREAK.sub("\n", text)).replace("\u00a0", " ").strip()
+
+    def _flush(self) -> None:
+        """End the block; in what is collected, a space."""
+        if len(self._outs) > 1:
+            self._put(" ")
+            return
+        block = self._collected()
+        self._outs.append([])
+        if self._item and block:
+            self.writer.add(f"{self._item} {block}", "li")
+            self._item = ""
+        elif block:
+            self.writer.add(block)
+
+    def _block(self, text: str) -> None:
+        """A block by itself, as it is; in what is collected, its words."""
+        if len(self._outs) > 1:
+            self._put(f" {text} ")
+        elif not self._in_preamble:
+            self._flush()
+            self.writer.add(f"{self._item} {text}".lstrip())
+            self._item = ""
+
+    def _heading(self, text: str) -> None:
+        """A heading, wherever it stands; none in the preamble, where it is defined."""
+        if len(self._outs) > 1:
+            self._put(f" {text} ")
+            return
+        if self._in_preamble:
+            return
+        self._flush()
+        if len(text) <= _LONGEST:
+            self.writer.heading(text)
+        else:
+            self.writer.add(text)
+
+    # Groups and environments.
+
+    def _begin(self, name: str, finish: Finish | None = None, collects: bool = False) -> None:
+        if collects and len(self._outs) > _DEEPEST:  # it is shown where it stands
+            finish, collects = None, False
+        self._open.append(_Open(name, finish, collects))
+        self._counts[name] = self._counts.get(name, 0) + 1
+        if collects:
+            self._outs.append([])
+
+    def _close(self) -> None:
+        last = self._open.pop()
+        self._counts[last.name] -= 1
+        text = self._collected() if last.collects else ""
+        if last.finish:
+            last.finish(text)
+
+    def _end(self, name: str) -> None:
+        """Close what is open up to `name`, if it is."""
+        if self._counts.get(name, 0):
+            while self._open[-1].name != name:
+                self._close()
+            self._close()
+
+    def _with_next(self, finish: Finish, collects: bool = True) -> None:
+        """Call `finish` with the text of the next argument, or, where it is shown, at its end."""
+        if self._peek() == "{":
+            self._next()
+        else:
+            self._push(self._required() + "}")
+        self._begin("{", finish, collects)
+
+    def _take(self, token: str) -> None:
+        """Read what begins with this token."""
+        first = token[0]
+        if first == "\\":
+            self._control(token)
+        elif token == "{":
+            self._begin("{")
+        elif token == "}":
+            self._end("{")
+        elif first == "$":
+            self._math(token, token)
+        elif token == "&":
+            if self._tables:
+                self._end_cell()
+            else:
+                self._put(" ")
+        elif token == "~":
+            self._put(" ")
+        elif token.isspace():
+            if token.count("\n") > 1:
+                self._flush()
+            else:
+                self._put(" ")
+        elif token != "#":
+            for source, sign in _QUOTES:
+                token = token.replace(source, sign)
+            self._put(token)
+
+    def _control(self, token: str) -> None:
+        """Read a macro."""
+        name = token[1:].strip() or token[1:2]
+        if name in self._macros:
+            self._use(self._macros[name])
+        elif name == "begin":
+            self._begin_environment(self._required().strip())
+        elif name == "end":
+            self._end_environment(self._required().strip())
+        elif name in ("(", "["):
+            self._math(token, "\\)" if name == "(" else "\\]")
+        elif (method := _DEFINING.get(name)) or (method := _PRINTING.get(name)):
+            method(self, name)
+        elif name in known.HEADINGS:
+            self._skip("*[")
+            self._with_next(self._heading)
+        elif name in known.CITED:
+            self._cite()
+        elif name in known.REFERRED:
+            self._skip("*")
+            self._put(known.REFERRED[name].format(self._required()))
+        elif name in known.INCLUDED:
+            self._include(name)
+        elif name in known.ACCENTS and not (name in "=`'" and self._counts.get("tabbing")):
+            self._with_next(lambda text: self._put(known.accented(name, text)))
+        elif name.startswith("if") and name not in ("ifthenelse", "iff"):
+            self._condition(name)
+        elif name in ("else", "or"):
+            self._skip_branch()
+        elif name == "fi":
+            pass
+        elif name in known.UNSEEN:
+            self._skip(known.UNSEEN[name])
+        elif name in known.BEFORE:
+            self._skip(known.BEFORE[name])
+        elif name in _REGISTERS:
+            self._matched(_DIMENSION.pattern)
+        elif name in _FOLLOWED:
+            self._matched(_FOLLOWED[name])
+        elif name in self._symbols:
+            self._put_symbol(name, self._symbols[name])
+        elif name[-1:] == "@" or "@" in name:
+            pass  # an inner one
+        elif not self._matched(
+            r"\[[^\[\]{}\n]*\](?=\{)"
+        ):  # what is not known: its argument is shown
+            self._matched(r"\*(?=\{)")
+
+    def _put_symbol(self, name: str, shown: str) -> None:
+        if shown == "\n\n":
+            self._flush()
+        elif shown == "\v" and self._tables:
+            self._end_row()
+        elif shown == "\v":
+            if name == "\\":
+                self._matched(_BELOW)
+            self._put("\v")
+        else:
+            self._put(shown)
+
+    def _include(self, name: str) -> None:
+        """A file that is read in its place, which is done by LaTeX alone."""
+        self._skip("[")
+        if self._peek() == "{":
+            file = " ".join(self._required().split())
+        else:
+            file = self._matched(r"[\w./-]+").strip()
+        if file and (not self._in_preamble or "bib" in name):
+            self.included[known.INCLUDED[name].format(file)] = None
+
+    # Macros of the file.
+
+    def _use(self, macro: _Macro) -> None:
+        """Replace a macro by what it stands for."""
+        given = []
+        if macro.begin:
+            self._matched(re.escape(macro.begin))
+        for i, kind in enumerate(macro.spec):
+            if kind == "[":
+                found = self._optional()
+                given.append(macro.default if found is None else found)
+            elif kind == "*":
+                given.append(self._matched(r"\*").strip())
+            elif i < len(macro.until) and macro.until[i]:
+                given.append(self._until(macro.until[i]))
+            else:
+                given.append(self._required())
+
+        def argument(match: re.Match[str]) -> str:
+            number = int(match[1]) - 1
+            return given[number] if number < len(given) else ""
+
+        body = _ARGUMENT.sub(argument, macro.body) if given else macro.body
+        if self._may_expand > 0 and len(body) > self._may_expand:
+            body = ""
+            self._endless = True
+        self._expand(body)
+
+    def _until(self, mark: str) -> str:
+        """The source up to `mark`, which is taken; up to the end of the paragraph without it."""
+        text, at = self._frames[-1] if self._frames else ("", 0)
+        end = text.find(mark, at)
+        if end < 0 or "\n\n" in text[at:end]:
+            return self._required()
+        self._frames[-1] = text, end + len(mark)
+        return text[at:end]
+
+    def _define(self, name: str) -> None:
+        r"""\newcommand and its kind."""
+        self._skip("*")
+        macro = self._required().strip().lstrip("\\").strip()
+        count, default = self._optional(), self._optional()
+        digits = (count or "").strip()
+        number = int(digits) if digits.isdecimal() and len(digits) == 1 else 0
+        spec = "[" * (default is not None) + "{" * (number - (default is not None))
+        body = self._required()
+        if macro and not (name == "providecommand" and macro in self._macros):
+            if macro not in _PROTECTED:
+                self._macros[macro] = _Macro(body, spec, default or "")
+
+    def _define_document_command(self, _: str) -> None:
+        r"""\NewDocumentCommand: letters of xparse as arguments; other letters count as required."""
+        macro = self._required().strip().lstrip("\\").strip()
+        letters, body = self._required(), self._required()
+        default = ""
+        if found := re.search(r"O\s*\{([^{}]*)\}", letters):
+            default = found[1]
+        letters = re.sub(r"\{[^{}]*\}", "", letters)
+        kinds = {"m": "{", "o": "[", "O": "[", "s": "*", "v": "{"}
+        spec = "".join(kinds[letter] for letter in letters if letter in kinds)
+        if macro:
+            self._macros[macro] = _Macro(body, spec, default)
+
+    def _define_plain(self, name: str) -> None:
+        r"""\def and its kind, with the text between the parameters."""
+        macro = self._next()
+        if not macro.startswith("\\"):
+            return
+        parts = list[str]()
+        while (token := self._next()) and token != "{":
+            parts.append(token)
+        body = self._balanced()
+        pieces = re.split(r"#([1-9])", "".join(parts))
+        until = tuple(piece.strip(" ") for piece in pieces[2::2])
+        macro = macro[1:].strip()
+        if macro and macro not in _PROTECTED:
+            self._macros[macro] = _Macro(body, "{" * len(until), "", until, pieces[0].strip())
+
+    def _let(self, _: str) -> None:
+        new = self._next()[1:].strip()
+        self._matched("=")
+        old = self._next()
+        name = old[1:].strip()
+        if not new or new in _PROTECTED:
+            return
+        if name in self._macros:
+            self._macros[new] = self._macros[name]
+        elif name not in (new, "relax"):
+            self._macros[new] = _Macro(old)
+
+    def _define_environment(self, _: str) -> None:
+        self._skip("*")
+        name = self._required().strip()
+        count, default = self._optional(), self._optional()
+        number = int(count) if count and count.strip().isdecimal() else 0
+        spec = "[" * (default is not None) + "{" * (number - (default is not None))
+        begin, end = self._required(), self._required()
+        if name not in known.TABULAR | known.MATH and name != "document":
+            self._environments[name] = _Macro(begin, spec[:9], default or ""), end
+
+    def _define_theorem(self, _: str) -> None:
+        self._skip("*")
+        name = self._required().strip()
+        self._optional()
+        self._theorems[name] = " ".join(self._required().split())
+        self._optional()
+
+    def _define_condition(self, _: str) -> None:
+        token = self._next()
+        self._conditions[token[1:].strip().removeprefix("if")] = False
+        name = token[1:].strip().removeprefix("if")
+        self._macros[f"{name}true"] = _Macro(f"\\ngt@set{{{name}}}{{1}}")
+        self._macros[f"{name}false"] = _Macro(f"\\ngt@set{{{name}}}{{}}")
+
+    def _set_condition(self, _: str) -> None:
+        name, value = self._required(), self._required()
+        self._conditions[name] = bool(value)
+
+    def _condition(self, name: str) -> None:
+        r"""\if…: of the branches the one that holds, as far as is known; else the first."""
+        holds = True
+        if name in ("iffalse", "ifodd"):
+            holds = name == "ifodd"
+        elif name[2:] in self._conditions:
+            holds = self._conditions[name[2:]]
+        elif name in _TESTS:
+            compared = [self._next() for _ in range(_TESTS[name])]
+            holds = len({token.strip() for token in compared}) == 1
+        elif name in ("ifnum", "ifdim", "ifcase"):
+            self._matched(r"[-\w.\\@]*\s*[<=>]?\s*[-\w.\\@]*")
+        if not holds:
+            self._skip_branch()
+
+    def _skip_branch(self) -> None:
+        r"""Pass over the source up to the \else or \fi of this condition."""
+        depth = 0
+        while token := self._next():
+            name = token[1:].strip() if token[0] == "\\" else ""
+            if name.startswith("if") and name not in ("ifthenelse", "iff"):
+                depth += 1
+            elif name == "fi" and depth:
+                depth -= 1
+            elif name == "fi" or (name == "else" and not depth):
+                return
+
+    # What has a form of its own.
+
+    def _noted(self, _: str) -> None:
+        """A footnote and its kind, in brackets."""
+        self._skip("*[")
+        self._put("[")
+        self._with_next(lambda _: self._put("]"), collects=False)
+
+    def _titled(self, name: str) -> None:
+        """A title, which stands in the preamble, too."""
+        self._skip("*[")
+
+        def finish(text: str) -> None:
+            preamble, self._in_preamble = self._in_preamble, False
+            if name in ("title", "chapter"):
+                self._heading(text)
+            elif len(self._outs) > 1:
+                self._put(text)
+            else:
+                self._flush()
+                self.writer.add(text)
+            self._in_preamble = preamble
+
+        self._with_next(finish)
+
+    def _captioned(self, name: str) -> None:
+        self._skip("{*[" if name == "captionof" else "*[")
+        self._with_next(self._block)
+
+    def _cite(self) -> None:
+        """A citation: its keys, and what is said around them, in brackets."""
+        self._skip("*")
+        first, second = self._optional(), self._optional()
+        before, behind = (first, second) if second is not None else ("", first)
+        keys = ", ".join(key.strip() for key in self._required().split(","))
+        words = " ".join(filter(None, [(before or "").strip(), keys]))
+        self._expand("{[}" + ", ".join(filter(None, [words, (behind or "").strip()])) + "{]}")
+
+    def _spelled(self, _: str) -> None:
+        r"""\verb and its kind: what stands between two equal characters, as it is."""
+        self._matched(r"\*")
+        self._matched(r"\[[^\]\n]*\]")
+        text, at = self._frames[-1] if self._frames else ("", 0)
+        if at >= len(text):
+            return
+        mark = "}" if text[at] == "{" else text[at]
+        end = text.find(mark, at + 1)
+        if end < 0:
+            return
+        self._frames[-1] = text, end + 1
+        self._put(text[at + 1 : end].replace(" ", "\u00a0"))
+
+    def _minted(self, name: str) -> None:
+        self._skip("[{")
+        self._spelled(name)
+
+    def _address(self, name: str) -> None:
+        address = self._raw_group()
+        if name != "href":
+            self._put(address)
+
+    def _raised(self, _: str) -> None:
+        """A superscript: a number upon a number is an exponent."""
+        before = "".join(self._outs[-1][-3:])[-1:]
+
+        def finish(text: str) -> None:
+            is_power = before.isalnum() and _DIGITS.fullmatch(text)
+            self._put(f"^{text}" if is_power else text)
+
+        self._with_next(finish)
+
+    def _quantity(self, name: str) -> None:
+        """Numbers and units of siunitx."""
+        self._skip("[")
+        count = {"num": 1, "ang": 1, "si": 0, "unit": 0, "numlist": 1}.get(name, 1)
+        count += name in ("SIrange", "qtyrange", "numrange")
+        numbers = [self._required() for _ in range(count)]
+        if name in ("SI",):
+            self._skip("[")
+        has_unit = name not in ("num", "ang", "numlist", "numrange")
+        sign = known.unit(self._required()) if has_unit else "°" * (name == "ang")
+        shown = [_number(number) for number in numbers]
+        between = " to " if count == 2 else ""
+        text = between.join(shown)
+        self._put((f"{text} {sign}" if text and has_unit else text + sign).strip())
+
+    def _quoted(self, _: str) -> None:
+        self._skip("*")
+        self._put("“")
+        self._with_next(lambda _: self._put("”"), collects=False)
+
+    def _formula(self, _: str) -> None:
+        self._expand("$" + self._required() + "$")
+
+    def _bib_item(self, _: str) -> None:
+        """An entry of a bibliography, by the key that citations have, too."""
+        self._optional()
+        key = self._required()
+        self._flush()
+        self._push("{[}" + key + "{]} ")
+
+    def _list_item(self, _: str) -> None:
+        """An item; where it begins another list, with the mark of both."""
+        self._flush()
+        if not self._lists:
+            return
+        outer = self._end_mark()
+        label = self._optional()
+        open_list = self._lists[-1]
+        if label is not None:
+            self._begin("{", lambda text: self._set_item(f"{outer} {text}"), collects=True)
+            self._expand(label + "}")
+        elif open_list.is_numbered:
+            open_list.number += 1
+            depth = sum(one.is_numbered for one in self._lists)
+            number = _ordinal(open_list.number, _ORDINALS[min(depth, 4) - 1])
+            self._set_item(f"{outer} {number}.")
+        else:
+            self._set_item(f"{outer} -")
+
+    def _set_item(self, mark: str) -> None:
+        self._item, self._item_depth = mark.strip(), len(self._lists)
+
+    def _end_mark(self) -> str:
+        """The mark of an item without text, if a list is open within it; else it is printed."""
+        mark, self._item = self._item, ""
+        if self._item_depth < len(self._lists):
+            return mark
+        if mark != "-":
+            self.writer.add(mark, "li")
+        return ""
+
+    def _columns(self, _: str) -> None:
+        """A cell that spans several columns."""
+        count = self._required().strip()
+        self._required()
+        if self._tables and count.isdecimal() and 1 < int(count[:3]) <= 99:
+            self._tables[-1].ahead = int(count[:3]) - 1
+
+    def _chosen(self, _: str) -> None:
+        r"""\ifthenelse: the first branch."""
+        self._required()
+        first = self._required()
+        self._required()
+        self._expand(first)
+
+    def _first_of_two(self, _: str) -> None:
+        first = self._required()
+        self._required()
+        self._expand(first)
+
+    def _written(self, _: str) -> None:
+        self._matched(r"\d+")
+        self._required()
+
+    def _ended(self, _: str) -> None:
+        self._done = True
+
+    # Environments.
+
+    def _begin_environment(self, name: str) -> None:
+        plain = name.rstrip("*")
+        if name in self._environments:
+            macro, end = self._environments[name]
+            self._begin(name, None)
+            self._use(macro)
+            return
+        if name == "document":
+            self._in_preamble = False
+            self._outs = [[]]
+            self._begin(name)
+        elif name in known.HIDDEN:
+            self._raw_until(name)
+        elif plain in known.VERBATIM:
+            self._verbatim(name, plain)
+        elif plain in known.MATH:
+            self._math(f"\\begin{{{name}}}", f"\\end{{{name}}}")
+        elif plain in known.DRAWN:
+            self._drawing(name)
+        elif plain in known.TABULAR:
+            self._skip("{" * (name == "tabular*") + known.ENVIRONMENTS[plain])
+            self._begin_table(name)
+        else:
+            self._skip(known.ENVIRONMENTS.get(name, known.ENVIRONMENTS.get(plain, "")))
+            self._begin_other(name)
+
+    def _begin_other(self, name: str) -> None:
+        """An environment that is a block, or has some."""
+        self._flush()
+        plain = name.rstrip("*")
+        finish = self._end_block
+        if plain in _LISTS:
+            self._lists.append(_List(plain.endswith(("enumerate", "enum"))))
+            finish = self._end_list
+        elif plain == "thebibliography":
+            self._heading("Bibliography" if self._is_book else "References")
+        elif plain == "abstract":
+            self._heading("Abstract")
+        elif plain == "frame":
+            self._matched(r"(?:<[^>\n]*>|\[[^\]\n]*\])+")
+            self._begin(name, finish)
+            if self._peek() == "{":
+                self._with_next(self._heading)
+            return
+        elif plain in self._theorems or plain == "proof":
+            title, named = self._theorems.get(plain, "Proof"), self._optional()
+            self._push(f"{title} ({named}). " if named else f"{title}. ")
+        else:
+            self._matched(r"\[[^\[\]\n]*\]")
+        self._begin(name, finish)
+
+    def _end_block(self, _: str) -> None:
+        self._flush()
+
+    def _end_list(self, _: str) -> None:
+        self._flush()
+        if self._lists:
+            if self._item_depth >= len(self._lists):
+                self._end_mark()
+            self._lists.pop()
+        if not self._lists:
+            self.writer.stand_apart()
+
+    def _end_environment(self, name: str) -> None:
+        if name in self._environments:
+            self._push(self._environments[name][1] + f"\\ngt@end{{{name}}}")
+        elif name == "document":
+            self._done = True
+        else:
+            self._end(name)
+
+    def _end_own(self, _: str) -> None:
+        self._end(self._required())
+
+    def _raw_until(self, name: str) -> str:
+        """The source up to the end of this environment, as it is; all of it without one."""
+        text, at = self._frames[-1] if self._frames else ("", 0)
+        mark = f"\\end{{{name}}}"
+        end = text.find(mark, at)
+        end = len(text) if end < 0 else end
+        self._frames[-1:] = [(text, end + len(mark))]
+        return text[at:end]
+
+    def _verbatim(self, name: str, plain: str) -> None:
+        for kind in known.VERBATIM[plain]:
+            self._matched(r"\[[^\]]*\]" if kind == "[" else r"\{[^}]*\}")
+        block = self._raw_until(name)
+        if not self._in_preamble:
+            self._block(block.strip("\n").rstrip())
+
+    def _drawing(self, name: str) -> None:
+        """A drawing: the words of its nodes."""
+        self._drawn += not self._in_preamble
+        source = self._raw_until(name)
+        nodes = (_group(source, node.end() + 1) for node in _NODE.finditer(source))
+        words = filter(None, map(self._words_of, nodes))
+        self._block("\n".join(words))
+
+    def _words_of(self, source: str) -> str:
+        """What a piece of the source prints, on one line."""
+        reader = _Reader(source)
+        reader._macros = self._macros
+        reader._may_expand = min(self._may_expand, _LEAST_EXPANDED // 100)
+        reader.read()
+        return " ".join(reader.writer.text().split())
+
+    def _math(self, begin: str, end: str) -> None:
+        """A formula as it is written, with the file's own macros replaced."""
+        begin = begin.strip()
+        parts, depth = [begin], 0
+        is_environment = begin.startswith("\\begin")
+        while token := self._next():
+            plain = token.strip() if token[0] == "\\" else token
+            if token.count("\n") > 1 and token.isspace() and not is_environment:
+                self._push(token)  # it is not closed
+                break
+            if plain == "\\end" and is_environment:
+                name = self._required()
+                parts.append(f"\\end{{{name}}}")
+                if parts[-1] == end:
+                    break
+                continue
+            if plain == end and depth <= 0:
+                parts.append(end)
+                break
+            name = plain[1:] if plain[0] == "\\" else ""
+            if name in self._macros:
+                macro = self._macros[name]
+                self._use(replace(macro, body=f"{macro.body} "))
+                continue
+            depth += (token == "{") - (token == "}")
+            parts.append(token)
+        formula = "".join(parts).strip()
+        if self._in_preamble and len(self._outs) == 1:
+            return
+        if begin in ("$", "\\("):
+            self._put(_SPACE.sub(" ", formula))
+        else:
+            self._block(re.sub(r"\n\s*\n\s*", "\n", formula))
+
+    def _begin_table(self, name: str) -> None:
+        if len(self._outs) == 1:
+            self._flush()
+        if len(self._outs) > _DEEPEST:
+            self._begin(name)
+            return
+        table = _Table()
+        self._tables.append(table)
+        self._begin(name, self._end_table)
+        self._outs.append(table.out)
+
+    def _end_table(self, _: str) -> None:
+        self._end_row()
+        table = self._tables.pop()
+        self._outs.pop()
+        if len(self._outs) > 1:  # within a cell
+            self._put(" ".join(filter(None, map(row_of, table.rows))))
+        elif not self._in_preamble:
+            self.writer.table(table.rows)
+            self.writer.stand_apart()
+
+    def _end_cell(self) -> None:
+        table = self._tables[-1]
+        text = _AROUND_BREAK.sub(" ", _SPACE.sub(" ", "".join(table.out))).strip()
+        table.out.clear()
+        table.cell(text)
+
+    def _end_row(self) -> None:
+        self._matched(_BELOW)
+        self._end_cell()
+        self._tables[-1].end_row()
+
+
+def _group(text: str, at: int) -> str:
+    """What stands from `at` on up to the brace that closes there; all where none does.
+
+    >>> _group("{a{b}c} d", 1)
+    'a{b}c'
+    """
+    depth, end = 0, at
+    while end < len(text) and (depth or text[end] != "}"):
+        depth += (text[end] == "{") - (text[end] == "}")
+        end += 2 if text[end] == "\\" else 1
+    return text[at:end]
+
+
+def _ordinal(number: int, form: str) -> str:
+    """The number of an item of a list, as LaTeX counts at that depth.
+
+    >>> _ordinal(4, "1"), _ordinal(2, "a"), _ordinal(4, "i"), _ordinal(3, "A")
+    ('4', 'b', 'iv', 'C')
+    """
+    if form in "aA" and number <= 26:
+        return chr(ord(form) + number - 1)
+    if form == "i" and number < 40:
+        tens, ones = divmod(number, 10)
+        return "x" * tens + ["", "i", "ii", "iii", "iv", "v", "vi", "vii", "viii", "ix"][ones]
+    return str(number)
+
+
+def _number(source: str) -> str:
+    """A number of siunitx as it is printed.
+
+    >>> _number("1e6"), _number("3.5"), _number("2x3"), _number("1.2(3)")
+    ('1 × 10^6', '3.5', '2 × 3', '1.2(3)')
+    """
+    text = re.sub(r"\s*[eE]\s*([-+]?\d+)", r" × 10^\1", source.strip())
+    text = re.sub(r"(?<=\d)\s*x\s*(?=\d)", " × ", text)
+    return text.replace("+-", " ± ").replace("\\pm", " ± ").strip()
+
+
+_DEFINING: dict[str, Callable[[_Reader, str], None]] = {
+    **dict.fromkeys(
+        ("newcommand", "renewcommand", "providecommand", "DeclareRobustCommand"), _Reader._define
+    ),
+    **dict.fromkeys(("def", "gdef", "edef", "xdef"), _Reader._define_plain),
+    **dict.fromkeys(
+        ("NewDocumentCommand", "RenewDocumentCommand", "DeclareDocumentCommand",
+         "ProvideDocumentCommand", "NewExpandableDocumentCommand"),
+        _Reader._define_document_command,
+    ),
+    "let": _Reader._let,
+    "newenvironment": _Reader._define_environment,
+    "renewenvironment": _Reader._define_environment,
+    "newtheorem": _Reader._define_theorem,
+    "newif": _Reader._define_condition,
+    "ngt@set": _Reader._set_condition,
+    "ngt@end": _Reader._end_own,
+}  # fmt: skip
+_PRINTING: dict[str, Callable[[_Reader, str], None]] = {
+    **dict.fromkeys(("footnote", "footnotetext", "thanks", "marginpar", "todo"), _Reader._noted),
+    **dict.fromkeys(("title", "author", "date", "subtitle", "affiliation", "institute"),
+                    _Reader._titled),
+    **dict.fromkeys(("caption", "captionof", "subcaption"), _Reader._captioned),
+    **dict.fromkeys(("verb", "lstinline", "Verb", "spverb"), _Reader._spelled),
+    "mintinline": _Reader._minted,
+    **dict.fromkeys(("url", "href", "path", "nolinkurl"), _Reader._address),
+    **dict.fromkeys(("textsuperscript", "inst", "up"), _Reader._raised),
+    **dict.fromkeys(
+        "SI si num ang qty unit SIrange qtyrange numrange numlist".split(), _Reader._quantity
+    ),
+    **dict.fromkeys(("enquote", "textquote"), _Reader._quoted),
+    "ensuremath": _Reader._formula,
+    "bibitem": _Reader._bib_item,
+    "item": _Reader._list_item,
+    "multicolumn": _Reader._columns,
+    "ifthenelse": _Reader._chosen,
+    "texorpdfstring": _Reader._first_of_two,
+    "write": _Reader._written,
+    "bye": _Reader._ended,
+}  # fmt: skip
+# What a file may define anew, and that is still read as here.
+_PROTECTED = frozenset(
+    [*_DEFINING, *_PRINTING, *known.HEADINGS, *known.CITED, "begin", "end", "\\", "par"]
+)
