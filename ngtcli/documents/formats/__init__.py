@@ -65,8 +65,7 @@ GZ = Format("gz", "a gzip file", (GZIP,), marks=(b"\x1f\x8b",), parsed_by="archi
 FORMATS = (
     PDF,
     HTML,
-    Format("docx", "a Word document", (".docx", ".docm"), "word/document.xml",
-           parsed_by="office.parse_docx"),
+    Format("docx", "a Word document", (".docx", ".docm"), "word/document.xml"),
     Format("pptx", "a PowerPoint file", (".pptx", ".pptm"), "ppt/presentation.xml",
            parsed_by="office.parse_pptx"),
     Format("xlsx", "an Excel workbook", (".xlsx", ".xlsm"), "xl/workbook.xml"),
