@@ -18,7 +18,7 @@ from ngtcli.documents.formats.drawing import DRAWN, SEEN, drawn_text
 from ngtcli.documents.formats.equations import EQUATION, equation
 from ngtcli.documents.formats.markup import decode_page, lines_of, tree_of, write_tree
 from ngtcli.documents.formats.package import BROKEN, RELATION, Package, Part
-from ngtcli.documents.formats.visible import set_apart, show
+from ngtcli.documents.formats.visible import join_scripts, set_apart, show
 from ngtcli.documents.formats.word_numbering import (
     BULLET,
     Numbering,
@@ -243,7 +243,7 @@ class _Document:
         _put_ruby_behind(root)
         self._show_runs(root)
         self._rename(root, part)
-        _join_scripts(root)
+        join_scripts(root)
         set_apart(root)
         for chunk in list(root.iter("chunk")):
             self._insert_chunk(chunk, part)
@@ -521,18 +521,6 @@ def _put_ruby_behind(root: Any) -> None:
             ruby.remove(reading)
             run = etree.SubElement(ruby, f"{W}r")
             etree.SubElement(run, _TEXT).text = f"({''.join(texts)})" if "".join(texts) else ""
-
-
-def _join_scripts(root: Any) -> None:
-    """Make one of raised or lowered runs that stand side by side."""
-    for script in list(root.iter("sup", "sub")):
-        previous = script.getprevious()
-        if previous is not None and previous.tag == script.tag and not previous.tail:
-            text = "".join([*previous.itertext(), *script.itertext()])
-            previous[:] = []
-            previous.text = text
-            previous.tail = script.tail
-            script.getparent().remove(script)
 
 
 def _symbol(node: Any) -> str:

@@ -50,6 +50,18 @@ def show(root: Any) -> int:
     return hidden
 
 
+def join_scripts(root: Any) -> None:
+    """Make one of raised or lowered runs that stand side by side."""
+    for script in list(root.iter("sup", "sub")):
+        previous = script.getprevious()
+        if previous is not None and previous.tag == script.tag and not previous.tail:
+            text = "".join([*previous.itertext(), *script.itertext()])
+            previous[:] = []
+            previous.text = text
+            previous.tail = script.tail
+            script.getparent().remove(script)
+
+
 def set_apart(root: Any) -> None:
     """Write ruby in parentheses behind its base, and raised and lowered signs as such."""
     for reading in root.iter("rt"):
