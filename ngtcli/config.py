@@ -99,6 +99,7 @@ class Use(Flag):
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
     NAMES = auto()  # a list that may be written with commas
+    CHOICES = auto()  # texts that may be written with commas, or as a list in JSON
     SCHEMA = auto()  # a text that may be written as a mapping
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
@@ -181,7 +182,9 @@ class Setting:
         if Use.SCHEMA in self.uses and isinstance(value, dict):
             return dump_json(value, None)
         if kind is tuple:
-            items = [value] if isinstance(value, str) else value
+            if isinstance(value, str):
+                value = choices_of(value, where) if Use.CHOICES in self.uses else [value]
+            items = value
             if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
                 names = names_of(items) if Use.NAMES in self.uses else tuple(items)
                 if names or not items or "none" in items:
@@ -367,7 +370,9 @@ class Settings:
     )
     regex: str = _answer("", "The answer matches this regular expression, as a whole.", Use.NGT)
     choices: tuple[str, ...] = _answer(
-        (), "The answer is one of these, divided by commas.", Use.NAMES | Use.NGT
+        (),
+        "The answer is one of these, divided by commas; or a list in JSON, where some have commas.",
+        Use.CHOICES | Use.NGT,
     )
     quote: bool = _answer(False, "The answer quotes the documents, word for word.", Use.NGT)
     ask_fields: bool = _answer(
@@ -692,6 +697,24 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
             raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")
         return f"@{where.parent / os.path.expanduser(typed[1:])}"  # as seen from the settings file
     return typed
+
+
+def choices_of(text: str, where: object) -> tuple[str, ...]:
+    """The texts in a list with commas or, where some have commas, in JSON. Raises UsageError.
+
+    >>> choices_of("yes, no", ""), choices_of('["Yes, Sir", "no"]', "")
+    (('yes', 'no'), ('Yes, Sir', 'no'))
+    """
+    if not text.lstrip().startswith("["):
+        return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+    hint = 'Write a list of texts in JSON, as in ["Yes, Sir", "no"].'
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        found = None
+    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        raise UsageError(f"{where} is {shown(text)}", hint)
+    return tuple(dict.fromkeys(found))
 
 
 def names_of(items: Sequence[str]) -> tuple[str, ...]:

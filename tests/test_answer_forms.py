@@ -16,7 +16,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from llguidance import LLMatcher
 
-from ngtcli.config import Settings
+from ngtcli.config import Settings, choices_of
 from ngtcli.errors import UsageError
 from ngtcli.grammar.bounds import ITEMS, QUOTE, STRING, WHOLE
 from ngtcli.grammar.form import AnswerForm, Field, form_of, grammar_of
@@ -133,13 +133,27 @@ def test_own_types_of_concise_schemas() -> None:
 @pytest.mark.parametrize(
     ("text", "says"),
     [
-        ("name foo", "'foo' is no type, for the field 'name'"),
-        ("a, a int", "'a int' is no field, or stands twice"),
+        ("name foo", "unknown type 'foo' of the field 'name'"),
+        ("invoice number", "unknown type 'number' of the field 'invoice'"),
+        ("a, a int", "the field 'a' stands twice"),
         (",", "no field"),
-        (": x", "is no field"),
-        ("name str long", "is no field"),
+        (": x", "': x' has no name before the colon"),
+        ("name str long", "'name str long' is more than a name and a type"),
+        ("state paid | open", "'state paid | open' is more than a name and a type"),
+        ("a|b", "'a|b' is no name of a field"),
+        ("'name'", "is no name of a field"),
+        ("?", "'?' is no name of a field"),
+        ("false", "false is no JSON object"),
+        ("null", "null is no JSON object"),
+        ("3", "3 is no JSON object"),
         ('{"a":', "not JSON"),
         ("[1]", "no JSON object"),
+        (
+            '{"type": "object", "properties": {"a": {}, "a": {"type": "integer"}}}',
+            "'a' stands twice",
+        ),
+        ('{"type": "integer", "minimum": NaN}', "NaN is no number of JSON"),
+        ('{"type": "number", "maximum": 1e999}', "1e999 is too large"),
         ('{"name": "string"}', "'name' is no keyword"),
         ("x" * 10_000_000, "more than 200,000 characters"),
         ('{"a":' * 10_000, "not JSON"),
@@ -148,6 +162,25 @@ def test_own_types_of_concise_schemas() -> None:
 def test_what_is_no_schema_is_told_in_a_line(text: str, says: str) -> None:
     with pytest.raises(UsageError, match=re.escape(says)):
         form(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "hint"),
+    [
+        ("invoice number", "Did you mean float? A name has no spaces: write invoice_number."),
+        (
+            "due day",
+            "A name has no spaces: write due_day. Types: str, int, float, bool, date, quote",
+        ),
+        ("date of birth date", "A name has no spaces: write date_of_birth date"),
+        ("date of birth", "A name has no spaces: write date_of_birth"),
+        ("state paid | open", "A choice has no spaces: write state paid|open"),
+    ],
+)
+def test_a_name_of_several_words_is_told_how_it_is_written(text: str, hint: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        form(text)
+    assert caught.value.hint.startswith(hint)
 
 
 # --- JSON Schemas ---
@@ -482,6 +515,10 @@ def test_an_answer_is_one_of_the_choices() -> None:
     own = form_of(Settings(choices=choices))
     assert own is not None
     assert {walk(grammar_of(own), seed) for seed in range(200)} == {*choices}
+    choices = choices_of('["yes, sir", "no"]', "--choices")
+    own = form_of(Settings(choices=choices))
+    assert own is not None
+    assert {walk(grammar_of(own), seed) for seed in range(50)} == {"yes, sir", "no"}
     with pytest.raises(UsageError, match="regex and choices together"):
         form_of(Settings(choices=choices, regex="a"))
 

@@ -27,9 +27,12 @@ def test_an_answer_is_json_by_its_schema_from_a_flag_or_a_file(tmp_path: Path, t
     jsonschema.validate(value, form.schema)
     assert list(value) == ["who", "year", "proof"] and value["proof"] in text
     (tmp_path / "fields.json").write_text(json.dumps(form.schema))
-    (tmp_path / "fields").write_text("who\nyear int?\nproof quote\n")
-    for name in ("fields.json", "fields", "@fields"):
+    for name in ("fields", "fields.txt", "who"):
+        (tmp_path / name).write_text("who\nyear int?\nproof quote\n")
+    for name in ("fields.json", "fields.txt", "@fields", "./fields", tmp_path / "fields"):
         assert ngt(*ASK, "--schema", name, cwd=tmp_path).stdout == done.stdout
+    of_who = ngt(*ASK, "--schema", "who", cwd=tmp_path)  # a word alone is no file
+    assert list(json.loads(of_who.stdout)) == ["who"]
     many = ngt(*ASK, "--schema-multi", "year int", "-o", tmp_path / "out.json")
     found = json.loads((tmp_path / "out.json").read_text())["items"]
     assert many.returncode == 0 and all(list(one) == ["year"] for one in found)
@@ -37,6 +40,7 @@ def test_an_answer_is_json_by_its_schema_from_a_flag_or_a_file(tmp_path: Path, t
 
 def test_choices_a_pattern_and_quotations(text: str) -> None:
     assert ngt(*ASK, "--choices", "yes,no way").stdout in (b"yes\n", b"no way\n")
+    assert ngt(*ASK, "--choices", '["yes, sir", "no, sir"]').stdout in (b"yes, sir\n", b"no, sir\n")
     assert ngt(*ASK, "--regex", "[0-9]{4}").stdout.strip().isdigit()
     quoted = ngt(*ASK, "--quote").stdout.decode().strip()
     assert quoted and all(one in text for one in quoted.split("\n\n"))
@@ -66,7 +70,12 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
     [
         (("--schema", '{"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}}}'), 2,
          "$.properties.a.minimum: minimum (5) is greater"),
-        (("--schema", "a foo"), 2, "'foo' is no type, for the field 'a'"),
+        (("--schema", "a foo"), 2, "unknown type 'foo' of the field 'a'"),
+        (("--regex", ""), 2, "--regex is empty"),
+        (("--schema", ""), 2, "--schema is empty"),
+        (("--choices", ""), 2, "--choices is empty"),
+        (("--set", "regex="), 2, "--regex is empty"),
+        (("--choices", '["a", 1]'), 2, "--choices is"),
         (("--schema", "none.json"), 3, "none.json: no such file"),
         (("--schema", "a", "--regex", "b"), 2, "schema and regex together"),
         (("--schema", "a", "--stop", "b"), 2, "--schema with stop"),
@@ -120,7 +129,7 @@ def test_a_preset_and_lines_of_a_batch_have_schemas(own_home: Path, tmp_path: Pa
     found = [json.loads(line) for line in done.stdout.splitlines()]
     assert done.returncode == 7 and [*json.loads(found[0]["text"])] == ["name"]
     assert found[1]["text"] in ('"x"', '"y"') and len(json.loads(found[3]["text"])) <= 3
-    assert "'foo' is no type" in found[2]["error"]["message"]
+    assert "unknown type 'foo'" in found[2]["error"]["message"]
     assert found[4]["text"] in ("p", "q") and found[5]["finish_reason"] == "length"
     assert "with a summary" in found[6]["error"]["message"]
     assert "$.properties.i.maximum: numbers beyond" in found[7]["error"]["message"]

@@ -228,8 +228,14 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
             raise UsageError(f"{setting.flag} with --set {name}", "Give one of them.")
         if setting.choices and setting.is_switch:
             value = "on" if value else "off"
+        if config.Use.CHOICES in setting.uses:
+            value = [one for text in value for one in config.choices_of(text, setting.flag)]
         flags[name] = setting.typed(value, setting.flag) if isinstance(value, list) else value
-    return flags | more
+    flags |= more
+    if empty := next((n for n in config.FORMS if n in flags and flags[n] in ("", ())), None):
+        what = f"{config.SETTINGS[empty].flag} is empty"
+        raise UsageError(what, "Say what the answer is like, or leave it out.")
+    return flags
 
 
 def names_in(flag: str, text: str | None) -> list[str]:

@@ -12,6 +12,8 @@ from ngtcli.errors import InputError
 from ngtcli.model_files.card import load_card
 from ngtcli.system.cache import in_bounds
 
+_SCHEMA_FILES = (".json", ".txt")  # ends of names that are no field
+
 
 def settings_of(layers: Sequence[Layer]) -> Resolved:
     """The settings of all layers, the card of their model being the lowest. Raises UsageError.
@@ -40,11 +42,16 @@ def with_room(settings: Settings, is_given: bool) -> Settings:
 
 
 def _schema(given: str, max_mb: int) -> str:
-    """A schema as it is given, or that of a file. Raises InputError."""
-    is_file = given.startswith("@") or given.endswith(".json") or os.path.isfile(given)
-    if given.lstrip().startswith("{") or not is_file:
+    """A schema as it is given, or that of a file: @FILE, or a name that no list of fields is.
+
+    A word alone is always a field, whatever files there are. Raises InputError.
+    """
+    name = given.strip()
+    is_text = name.startswith("{") or "," in name or "\n" in name
+    is_file = name.endswith(_SCHEMA_FILES) or os.sep in name
+    if not given.startswith("@") and (is_text or not is_file):
         return utf8(given)
-    return read_text(os.path.expanduser(given.removeprefix("@")), max_mb, f"schema {given}").strip()
+    return read_text(os.path.expanduser(name.removeprefix("@")), max_mb, f"schema {name}").strip()
 
 
 def text_of(given: str, max_mb: int, of: str = "--system") -> str:
