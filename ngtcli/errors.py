@@ -42,6 +42,10 @@ class ModelError(NgtError):
     exit_code = 4
 
 
+class HubUnreachableError(ModelError):
+    """The model is not on this machine, and Hugging Face cannot be asked for it."""
+
+
 class ContextOverflowError(NgtError):
     """Prompt and answer need more positions than the model has."""
 

@@ -200,7 +200,7 @@ def test_interruption_while_loading_is_quiet() -> None:
 
 def test_a_terminal_sees_colours_and_a_summary() -> None:
     out, code = in_terminal("summarize", HARBOUR, NO_COLOR="", columns=60)
-    assert code == 0 and "\x1b[4;36m" in out and "small demonstration" in out
+    assert code == 0 and "\x1b[4;36m" in out and "demonstration that only quotes" in out
     facts = out[out.rindex("tokens/s") - 40 :]
     assert "acceptance length" in facts and "Sources:" not in out
     assert all(len(line) < 80 for line in facts.splitlines()[-3:])

@@ -272,7 +272,11 @@ def test_what_the_hub_cannot_give_is_told(own_hub: Hub, monkeypatch: pytest.Monk
     check("some/other", f"{own_hub.url} answers 401", "hf auth login")
     monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:9")
     monkeypatch.setattr(hf_api.api, "endpoint", "http://127.0.0.1:9")
-    check("some/other", "cannot be reached (ConnectError, http://127", "Give a folder")
+    check(
+        "some/other",
+        "cannot be reached (ConnectError, http://127",
+        "Once online: ngt models pull some/other",
+    )
 
 
 def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -194,6 +194,22 @@ def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     assert wrong.returncode == 4 and b"no such folder" in wrong.stderr and not wrong.stdout
 
 
+def test_env_says_what_it_knows_of_a_model_that_cannot_be_asked_for(tmp_path: Path) -> None:
+    done = ngt("env", "-m", "maker/Large-8B")
+    assert done.returncode == 0, done.stderr
+    facts = [line.split("\t") for line in done.stdout.decode().splitlines()]
+    assert ["download", "once online: ngt models pull maker/Large-8B"] in facts
+    memory = [value for name, value in facts if name == "memory"]
+    assert memory[0].startswith("8B parameters in bfloat16: about 16.0 GB")
+    assert memory[1].startswith("8B parameters in int8: about 8.5 GB")
+    assert memory[-1].endswith(" are free")
+    body = json.loads(ngt("env", "-m", "maker/Large", "--json").stdout)
+    Draft202012Validator(build("env")).validate(body)
+    assert body["unreachable"]["estimate"] is None
+    assert "HF_HUB_OFFLINE is set" in body["unreachable"]["problem"]
+    assert "model" not in body
+
+
 def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
     files = files_of(BUILTIN_PATH)
     with Hub({ID: {"main": {**files, **OTHERS}}}) as hub:
@@ -206,4 +222,6 @@ def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:
         assert hub.run(tmp_path, "models", "pull", ID).returncode == 0
         again = hub.run(tmp_path, "env", "-v", "-m", ID)
         assert "models pull" not in again.stdout and f"model\t{ID}: 6.1" in again.stdout
-        assert hub.run(tmp_path, "env", "-m", "maker/Other").returncode == 4
+        unknown = hub.run(tmp_path, "env", "-m", "maker/Other")
+        assert unknown.returncode == 4
+        assert "no such model on the hub" in unknown.stderr

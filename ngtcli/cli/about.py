@@ -16,10 +16,11 @@ from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, layers_of, reports, resolve, with_settings
 from ngtcli.cli.show import Shown, facts, table
-from ngtcli.errors import UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.errors import HubUnreachableError, UsageError
+from ngtcli.model_files.checkpoint import BUILTIN_PATH, fetch
 from ngtcli.model_files.hub import cache_folder
-from ngtcli.model_files.needs import ModelNeeds
+from ngtcli.model_files.needs import ModelNeeds, UnreachableModel
+from ngtcli.model_files.recommended import estimate_of
 from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets
 from ngtcli.render.terminal import visible
 from ngtcli.session.settings import settings_of
@@ -27,7 +28,7 @@ from ngtcli.system import sandbox
 from ngtcli.system.cpu import model_name
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
-from ngtcli.system.machine import pick_device, pick_threads
+from ngtcli.system.machine import free_memory, pick_device, pick_threads
 from ngtcli.system.yaml_file import read_text
 
 config_app = typer.Typer(no_args_is_help=True)
@@ -126,12 +127,13 @@ def _env_schema() -> Schema:
     folders = [f"{name} folder" for name in _FOLDERS]
     names = ("ngt", "python", *_MACHINE, *PACKAGES, *folders, "executable")
     facts = {name: schema_of(int if name == "threads" else str) for name in names}
-    return shape({**facts, "model": schema_of(ModelNeeds)}, ["model"])
+    models = {"model": schema_of(ModelNeeds), "unreachable": schema_of(UnreachableModel)}
+    return shape({**facts, **models}, ["model", "unreachable"])
 
 
 def _env_view(found: dict[str, Any]) -> Shown:
-    needs: ModelNeeds | None = found.get("model")
-    known = {name: value for name, value in found.items() if name != "model"}
+    needs: ModelNeeds | UnreachableModel | None = found.get("model") or found.get("unreachable")
+    known = {name: value for name, value in found.items() if name not in ("model", "unreachable")}
     return facts({**known, **(needs.facts if needs else {})})
 
 
@@ -149,6 +151,8 @@ def env(
     layers = [config.Layer("flag", flags), *config.environment_and_file_layers()]
     settings: config.Settings = config.merge(layers).settings
     full = verbose or bool(flags)
+    unreachable = _unreachable(settings.model) if full else None
+    full = full and unreachable is None
     device, name = _device_of_torch(settings.device) if full else (settings.device, model_name())
     if device == "auto":  # which one that is only torch can tell, if it is not built for CPUs alone
         device = "cpu" if "+cpu" in _version("torch") else "auto (ngt env -v says which)"
@@ -171,7 +175,21 @@ def env(
         from ngtcli.decode.memory_needs import needs_of  # here: it imports torch
 
         found["model"] = needs_of(settings.model, device)
+    if unreachable is not None:
+        found["unreachable"] = unreachable
     return found
+
+
+def _unreachable(name: str) -> UnreachableModel | None:
+    """What is known of a model that Hugging Face would have to be asked for, but cannot be.
+
+    None where its configuration is here, or can be had. Raises ModelError for other problems.
+    """
+    try:
+        fetch(name, ["config"])
+    except HubUnreachableError as error:
+        return UnreachableModel(name, str(error), estimate_of(name), free_memory("cpu"))
+    return None
 
 
 def _folders() -> Iterator[tuple[str, Path]]:

@@ -18,6 +18,7 @@ from ngtcli.cli.output import check_written, write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import Settings, seconds_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
+from ngtcli.model_files.recommended import RECOMMENDED
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import THOUGHT, visible, wants_color
@@ -96,9 +97,11 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
 def remark_demonstration(model: str, notes: Notes) -> None:
     """What the built-in model is."""
     if model == "builtin":
+        smallest = RECOMMENDED[0]
         notes.remark(
-            "The built-in model is a small demonstration that quotes sentences;"
-            " name a real one with -m FOLDER."
+            "The built-in model is a small demonstration that only quotes. For real answers:"
+            f" {smallest.command} ({smallest.download_gb:.1f} GB), then -m {smallest.name};"
+            " ngt models list names others."
         )
 
 

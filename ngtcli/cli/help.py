@@ -13,6 +13,7 @@ from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import UsageError, nearest
+from ngtcli.model_files.recommended import recommendations
 
 _WIDEST = 100  # columns of a page; wider lines are hard to read: guess
 _LONGEST = 15  # characters of the choices of a value: guess
@@ -40,6 +41,10 @@ def help_page(
     pages = topics()
     if not topic:
         print_table(["topic", "about"], [[name, about(page)] for name, page in pages.items()])
+        if sys.stdout.isatty():
+            print_line("\nInstruct models to begin with, by the memory of the machine:")
+            for line in recommendations():
+                print_line(f"  {line}")
     elif topic in pages:
         _show(pages[topic].read_text("utf-8"))
     else:

@@ -19,6 +19,7 @@ from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
 from ngtcli.model_files.hub import be_quiet, cache_folder, cached_ids, split_id
 from ngtcli.model_files.quantized import kept
+from ngtcli.model_files.recommended import recommendations
 from ngtcli.system.cache import Removed
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized
@@ -60,7 +61,7 @@ def _cells(model: Model) -> list[str]:
 @models_app.command("list")
 @reports(table("name,size,quantised,path", _cells))
 def models_list() -> list[Model]:
-    """List models that can be used without a download, and those kept with quantised weights."""
+    """List the models on this machine, and those kept with quantised weights."""
     found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
     _, repos, broken = _scan()
     for repo in repos:
@@ -75,6 +76,11 @@ def models_list() -> list[Model]:
             found.append(model := Model(one.folder, _size(Path(one.folder)), one.folder))
         quantized_bytes = model.quantized_bytes + one.bytes
         found[found.index(model)] = replace(model, quantized_bytes=quantized_bytes, kinds=("int8",))
+    if len(found) == 1:
+        notes = Notes()
+        notes.say("Only the built-in demonstration is here. Instruct models to begin with:")
+        for line in recommendations():
+            notes.say(f"  {line}")
     return found
 
 

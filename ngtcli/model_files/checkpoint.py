@@ -15,7 +15,7 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from ngtcli.errors import ModelError, UsageError
+from ngtcli.errors import HubUnreachableError, ModelError, UsageError
 from ngtcli.model_files import hub
 from ngtcli.system.files import key_of, read_bounded
 
@@ -225,6 +225,10 @@ def _check_hub(name: str, needs: Collection[str]) -> None:
     """Raise ModelError where the hub has no such model, or one that lacks a part in `needs`."""
     try:
         remote = hub.ask(name)
+    except HubUnreachableError as error:
+        once_online = f"Once online: ngt models pull {name}. ngt models list shows what is here."
+        hint = error.hint or _near_model(name) or once_online
+        raise HubUnreachableError(str(error), hint) from None
     except ModelError as error:
         raise ModelError(str(error), error.hint or _near_model(name) or HINT) from None
     what, hint = _lacking(remote.sizes, needs)

@@ -23,7 +23,7 @@ from itertools import islice
 from pathlib import Path
 from types import SimpleNamespace
 
-from ngtcli.errors import ModelError
+from ngtcli.errors import HubUnreachableError, ModelError
 from ngtcli.system.files import read_bounded
 from ngtcli.system.progress import ByteBar, sized
 from ngtcli.words import counted, reason_of
@@ -136,7 +136,7 @@ def ask(name: str) -> Remote:
             url = huggingface_hub.hf_hub_url(repo, "config.json", revision=about.sha)
             huggingface_hub.get_hf_file_metadata(url)
     except Exception as error:  # networks fail in many ways
-        raise ModelError(*_why_not(name, error)) from None
+        raise _refusal(name, error) from None
     sizes = {name: file.size or 0 for name, file in files.items()}
     large = [f for f in files.values() if f.lfs and re.fullmatch("[0-9a-f]{64}", f.lfs.sha256)]
     most = constants.MAX_HTTP_DOWNLOAD_SIZE  # larger ones the hub sends by its own protocol
@@ -144,31 +144,34 @@ def ask(name: str) -> Remote:
     return Remote(repo, revision, about.sha or "", sizes, hashes)
 
 
-def _why_not(name: str, error: Exception) -> tuple[str, str]:
-    """What a failure to ask the hub for a model says, and a hint."""
+def _refusal(name: str, error: Exception) -> ModelError:
+    """Return the error that explains why Hugging Face does not say what it has of a model."""
     from huggingface_hub import constants, errors
 
-    here, later = "no such folder, and it is not in the local cache", ""
-    if cached_folder(name):
-        here, later = "what the local cache has of it stays as it is", "Try it again later."
     match error:
-        case errors.OfflineModeIsEnabled():
-            return f"{name}: HF_HUB_OFFLINE is set; {here}", later
         case errors.GatedRepoError():
-            return (
+            return ModelError(
                 f"{name} asks for consent on the hub",
                 "Give it there, then log in: hf auth login",
             )
         case errors.RevisionNotFoundError():
             repo, revision = split_id(name)
-            return f"{repo} has no revision {revision}", "Name a branch, tag or commit."
+            return ModelError(f"{repo} has no revision {revision}", "Name a branch, tag or commit.")
         case errors.RepositoryNotFoundError():
-            return f"{name}: no such folder, and no such model on the hub", ""
+            return ModelError(f"{name}: no such folder, and no such model on the hub")
         case errors.HfHubHTTPError():
-            said = f"{constants.ENDPOINT} answers {error.response.status_code}"
-            return f"{name}: {said}", "Log in again: hf auth login" * said.endswith("401")
-    why = f"{type(error).__name__}, {constants.ENDPOINT}"
-    return f"{name}: the hub cannot be reached ({why}); {here}", later
+            status = error.response.status_code
+            hint = "Log in again: hf auth login" if status == 401 else ""
+            return ModelError(f"{name}: {constants.ENDPOINT} answers {status}", hint)
+    if isinstance(error, errors.OfflineModeIsEnabled):
+        problem = "HF_HUB_OFFLINE is set"
+    else:
+        why = f"{type(error).__name__}, {constants.ENDPOINT}"
+        problem = f"Hugging Face cannot be reached ({why})"
+    if cached_folder(name):
+        message = f"{name}: {problem}; what the local cache has of it stays as it is"
+        return HubUnreachableError(message, "Try it again later.")
+    return HubUnreachableError(f"{name}: not on this machine, and {problem}")
 
 
 def download(name: str, weights: bool, progress: Notify, before: Collection[str] = ()) -> str:

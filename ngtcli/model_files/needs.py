@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from ngtcli.model_files.recommended import SizeEstimate
 from ngtcli.system.progress import sized
 
 
@@ -23,6 +24,42 @@ class Need:
         fits = f"; {self.tokens:,} tokens fit" if self.tokens else "; does not fit"
         fits = "" if self.tokens is None else fits
         return f"{self.form}: {sized(self.weight_bytes)}, cache of 1,000 tokens {cache}{fits}"
+
+
+@dataclass(frozen=True, slots=True)
+class UnreachableModel:
+    """A model that is not on this machine while Hugging Face cannot be reached.
+
+    Attributes:
+        name: Its id.
+        problem: Why nothing more is known of it.
+        estimate: Its weights by the size in its name, None where the name has none.
+        free_bytes: Free memory, None where that is not known.
+    """
+
+    name: str
+    problem: str
+    estimate: SizeEstimate | None
+    free_bytes: int | None
+
+    @property
+    def facts(self) -> dict[str, list[str]]:
+        """All of it in words, by subject."""
+        memory = []
+        if self.estimate is not None:
+            sizes = {"bfloat16": self.estimate.bfloat16_bytes, "int8": self.estimate.int8_bytes}
+            for dtype, size in sizes.items():
+                line = f"{self.estimate.label} parameters in {dtype}: about {sized(size)}"
+                if self.free_bytes is not None:
+                    line += ", fits" if size <= self.free_bytes else ", does not fit"
+                memory.append(line)
+        if self.free_bytes is not None:
+            memory.append(f"{sized(self.free_bytes)} are free")
+        return {
+            "model": [self.problem],
+            "download": [f"once online: ngt models pull {self.name}"],
+            "memory": memory,
+        }
 
 
 @dataclass(frozen=True, slots=True)

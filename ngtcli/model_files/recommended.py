@@ -1,0 +1,80 @@
+"""Models to begin with, by the memory of a machine: the table that pages and commands show."""
+
+import re
+from dataclasses import dataclass
+
+# Weights that stay in 2 bytes with --quantize int8, mostly embeddings, are about 6% of all.
+_INT8_BYTES = 1.06
+_SIZE = re.compile(r"(?<![A-Za-z0-9.])(\d+(?:\.\d+)?)([BM])(?![A-Za-z0-9])", re.IGNORECASE)
+
+
+@dataclass(frozen=True, slots=True)
+class RecommendedModel:
+    """An instruct model of Hugging Face in bfloat16.
+
+    Attributes:
+        memory_gb: Memory of a machine that it suits.
+        name: Its id on Hugging Face.
+        download_gb: Bytes of its weights, in units of 10^9.
+    """
+
+    memory_gb: int
+    name: str
+    download_gb: float
+
+    @property
+    def command(self) -> str:
+        """The command that downloads it."""
+        return f"ngt models pull {self.name}"
+
+
+RECOMMENDED = (
+    RecommendedModel(8, "Qwen/Qwen2.5-1.5B-Instruct", 3.1),
+    RecommendedModel(16, "Qwen/Qwen3-4B-Instruct-2507", 8.0),
+    RecommendedModel(32, "Qwen/Qwen2.5-7B-Instruct", 15.2),
+)
+
+
+def markdown_table() -> str:
+    """The table as it stands in README.md and in the manual."""
+    rows = ["| memory | model | download | get it | use it |", "|---|---|---|---|---|"]
+    for model in RECOMMENDED:
+        size = f"{model.download_gb:.1f} GB"
+        rows.append(
+            f"| {model.memory_gb} GB | {model.name} | {size} | `{model.command}` |"
+            f" `-m {model.name}` |"
+        )
+    return "\n".join(rows)
+
+
+def recommendations() -> list[str]:
+    """A line for each model: for which machine, its download, and the command that gets it."""
+    return [
+        f"{model.memory_gb} GB of memory: {model.command}  ({model.download_gb:.1f} GB)"
+        for model in RECOMMENDED
+    ]
+
+
+@dataclass(frozen=True, slots=True)
+class SizeEstimate:
+    """The bytes of a model's weights, by the number of parameters in its name."""
+
+    label: str
+    bfloat16_bytes: int
+    int8_bytes: int
+
+
+def estimate_of(name: str) -> SizeEstimate | None:
+    """Estimate a model's weights by its name; None where the name has no number of parameters.
+
+    >>> estimate_of("Qwen/Qwen3-8B")
+    SizeEstimate(label='8B', bfloat16_bytes=16000000000, int8_bytes=8480000000)
+    >>> estimate_of("gpt2") is None
+    True
+    """
+    found = _SIZE.search(name.rpartition("/")[2].replace("-", " ").replace("_", " "))
+    if found is None:
+        return None
+    parameters = float(found[1]) * (1e9 if found[2].upper() == "B" else 1e6)
+    label = f"{found[1]}{found[2].upper()}"
+    return SizeEstimate(label, round(2 * parameters), round(_INT8_BYTES * parameters))
