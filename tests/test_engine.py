@@ -2,6 +2,7 @@
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -13,11 +14,12 @@ from ngtcli.prompt.preset import load_preset
 from ngtcli.session import engine as engine_module
 from ngtcli.session.drivers import answer, run
 from ngtcli.session.engine import Asked
-from ngtcli.session.events import Ended, Event, Message, Part, Prompted, Stepped
+from ngtcli.session.events import Ended, Event, Message, Part, Prompted, Stepped, Wants
 from ngtcli.session.parts import PARTS
 from ngtcli.session.question import Question
 from ngtcli.system import process
 from tests.support.fakes import CONTEXT, FakeAnswers, FakeEngine
+from tests.support.helpers import HARBOUR, ngt
 
 TIDE = "The tide came in at noon. "
 LONG = "".join(f"{i}. {TIDE}" for i in range(1000))
@@ -65,6 +67,59 @@ def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
         last = events.throw(KeyboardInterrupt())
         assert [*events] == []
     assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
+
+
+def fails(*_: object, **__: object) -> None:
+    raise MemoryError("no memory")
+
+
+def test_a_failed_comparison_with_the_documents_loses_no_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(engine_module, "with_sources", fails)
+    events = [*answer(engine(), question())]
+    last = events[-1]
+    assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
+    assert not last.sources.spans
+
+
+def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(engine_module, "with_sources", fails)
+    done = ngt("summarize", HARBOUR, "-o", str(tmp_path / "out.txt"), "--max-tokens", "8")
+    assert done.returncode == 0 and (tmp_path / "out.txt").read_text()
+    says = "the answer is complete, but its sources are not known: "
+    assert says in done.stderr.decode()
+
+
+def test_what_fails_after_an_answer_was_delivered_is_a_warning(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    said: list[Event] = []
+    own = engine(said=said)
+    monkeypatch.setattr(own, "_close", fails)
+    coming = iter([(0, question())])
+    found = [*run(own, lambda _: next(coming, None))]
+    assert [type(one.answer) for one in found] == [Ended]
+    assert any(isinstance(e, Message) and "is not kept" in e.text for e in said)
+
+
+@pytest.mark.parametrize("broken", ["add", "prepare"])
+def test_a_question_that_cannot_begin_ends_with_an_error_and_others_go_on(
+    broken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_once(*_: object) -> None:
+        monkeypatch.undo()
+        raise MemoryError("no memory")
+
+    own = engine()
+    monkeypatch.setattr(engine_module, "look_alikes", fails_once)
+    if broken == "prepare":
+        monkeypatch.setattr(own, "_start", fails_once)
+    coming = iter([(0, question()), (1, question())])
+    found = {o.key: o.answer for o in run(own, lambda _: next(coming, None), Wants(remarks=True))}
+    assert isinstance(found[0], NgtError) and isinstance(found[1], Ended)
 
 
 def test_an_interrupt_before_an_answer_begins_says_what_is_kept() -> None:

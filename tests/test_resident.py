@@ -24,8 +24,10 @@ from ngtcli.retrieve.vectors import VECTORS
 from ngtcli.serve import fair_queue
 from ngtcli.serve.fair_queue import FairQueue
 from ngtcli.serve.resident import Resident
+from ngtcli.session import engine as engine_module
 from ngtcli.session.engine import Asked
 from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped, Wants
+from ngtcli.session.local import LocalSession
 from ngtcli.session.local_engine import LocalEngine
 from ngtcli.session.question import Question
 from tests.support.head_files import save_head
@@ -95,6 +97,31 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
 
     monkeypatch.setattr(TargetModel, "score", counted)
     return counts
+
+
+@pytest.mark.parametrize("where", ["look_alikes", "takes", "close"])
+def test_each_question_ends_whatever_fails_in_the_models_thread(
+    where: str, monkeypatch: pytest.MonkeyPatch, resident: Resident
+) -> None:
+    """What fails between the queue and the model has an end as well, and other questions too."""
+
+    def fails(*_: object, **__: object) -> None:
+        failed.append(where)
+        raise MemoryError("no memory")
+
+    failed: list[str] = []
+    target, name = {
+        "look_alikes": (engine_module, "look_alikes"),
+        "takes": (LocalEngine, "_has_room"),
+        "close": (LocalSession, "save"),
+    }[where]
+    with monkeypatch.context() as patch:
+        patch.setattr(target, name, fails)
+        first = Heard()
+        resident.submit(asked(), first, wants=Wants(remarks=True))
+        assert isinstance(first.last, Ended if where == "close" else NgtError)
+        wait_until(lambda: failed)
+    assert ids_alone(resident, asked())
 
 
 LONG: dict[str, Any] = {"temperature": 9.0, "max_tokens": 10}  # of random words, to the last

@@ -146,8 +146,15 @@ class Resident:
             except BaseException as error:
                 for asked in self._engine.asked:
                     asked.say(unexpected(error))
-                self._engine.interrupt()
-        self._engine.interrupt()
+                self._interrupt()
+        self._interrupt()
+
+    def _interrupt(self) -> None:
+        """End all that is being answered. This thread goes on whatever fails then."""
+        try:
+            self._engine.interrupt()
+        except BaseException as error:
+            self._told(Message("warn", str(unexpected(error))))
 
     def _step(self) -> None:
         """Take the next question if there is one that the engine takes, or else have it go on."""
@@ -156,10 +163,19 @@ class Resident:
         if is_idle or time.monotonic() - self._returned > _RETURNED_S:
             return_memory()
             self._returned = time.monotonic()
-        if asked := self._queue.take(engine.takes, wait=not engine.busy):
-            engine.add(asked)
+        if asked := self._queue.take(self._takes, wait=not engine.busy):
+            if not asked.is_over:
+                engine.add(asked)
         elif engine.busy:
             engine.step()
+
+    def _takes(self, asked: Asked) -> bool:
+        """Whether the engine takes a question now. One that it fails at leaves with its error."""
+        try:
+            return self._engine.takes(asked)
+        except BaseException as error:
+            asked.say(unexpected(error))
+            return True
 
     def _tell_of_loading(self, event: Event) -> None:
         if isinstance(event, Message):

@@ -180,11 +180,17 @@ class Engine(ABC):
         return not self._pending and self._has_room(asked)
 
     def add(self, asked: Asked) -> None:
-        """Begin a question that is prepared; `step` goes on with it."""
-        if asked.prompt is None:
-            self._go_on(asked)
-        else:
-            self._add(asked)
+        """Begin a question that is prepared; `step` goes on with it.
+
+        A question that cannot begin is told why, and ends: nobody else knows of it any more.
+        """
+        try:
+            if asked.prompt is None:
+                self._go_on(asked)
+            else:
+                self._add(asked)
+        except BaseException as error:
+            self._fail(asked, caught(error))
 
     def step(self) -> None:
         """One pass, or what comes before and after passes; tells what comes of it."""
@@ -197,18 +203,27 @@ class Engine(ABC):
             self._told(self._pass())
         else:  # all that was answered has been told, and delivered
             while self._finished:
-                self._finished.pop()()
-            self._close()
+                self._after_answers(self._finished.pop())
+            self._after_answers(self._close)
             self._is_open = False
+
+    def _after_answers(self, work: Callable[[], None]) -> None:
+        """Do what follows answers that were delivered; a failure of it is no failure of theirs."""
+        try:
+            work()
+        except Exception as error:
+            self.session.warn(f"what the model learned is not kept: {caught(error)}")
 
     def interrupt(self) -> None:
         """End all as far as it came, without a pass: one may be half done."""
-        if self._is_open:
-            self._close(store=False)
-        self._is_open = False
+        is_open, self._is_open = self._is_open, False
         self._finished.clear()
-        for asked in self.asked:
-            self._stop(asked)
+        try:
+            if is_open:
+                self._close(store=False)
+        finally:
+            for asked in self.asked:
+                self._stop(asked)
 
     def tell(self, event: Event) -> None:
         """Tell who asked for what this thread does. Raises StoppedError where it is cancelled."""
@@ -308,30 +323,32 @@ class Engine(ABC):
         if text.parts and answer.finish_reason != "interrupted":
             self._finished.append(text.parts.kept.forget)
         settings, known = text.question.settings, text.session.facts
-        answer = self._with_sources(
-            text, replace(answer, facts=tuple(facts(settings, known, answer)))
-        )
+        answer = replace(answer, facts=tuple(facts(settings, known, answer)))
+        if text.wants.sources:
+            answer = self._with_sources(text, answer)
         if text.wants.remarks:
             words = remarks(settings, known, answer, rows, background)
             answer = replace(answer, remarks=tuple(words))
         text.say(answer)
 
     def _with_sources(self, asked: Asked, answer: Ended) -> Ended:
-        """The answer with its sources if they are wanted, without where that is interrupted."""
+        """Return the answer with its sources; without them where looking for them fails.
+
+        The answer is complete by then, so that it comes in any case.
+        """
         documents = asked.question.documents
-        if not asked.wants.sources:
-            return answer
         try:
             with self._for(asked):
                 if not answer.selection and sum(len(d.text) for d in documents) > _LONG:
                     self.session.status("Comparing the answer with the documents …")
                 return with_sources(answer, documents)
         except StoppedError:  # nobody waits for them
-            pass
+            return answer
         except KeyboardInterrupt:
-            asked.say(Message("warn", "interrupted: the answer is whole, but for its sources"))
+            why = "interrupted"
         except Exception as error:
-            asked.say(caught(error))
+            why = "interrupted" if process.interrupted() else str(unexpected(error))
+        asked.say(Message("warn", f"the answer is complete, but its sources are not known: {why}"))
         return answer
 
     def _stop(self, asked: Asked) -> None:

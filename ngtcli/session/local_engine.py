@@ -281,11 +281,14 @@ class LocalEngine(Engine):
         return answer, alone.rows, text.session.memory.backgrounds.words()
 
     def _close(self, *, store: bool = True) -> None:
-        if self._decoder is not None:
-            self._decoder.close()
-        self._decoder = self._opened = None
+        # None before what may fail: beside a closed decoder no other question would ever begin.
+        decoder, self._decoder = self._decoder, None
+        self._opened = self._alone = None
         self._late = []
-        self._alone = None
-        if self._saving is not None:
-            self._saving.save(documents=store)
+        try:
+            if decoder is not None:
+                decoder.close()
+        finally:
+            if self._saving is not None:
+                self._saving.save(documents=store)
         self._saving = None
