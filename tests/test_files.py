@@ -169,6 +169,67 @@ def test_a_killed_run_leaves_the_last_file_as_it_was(tmp_path: Path) -> None:
 
     assert in_process(work) == -signal.SIGKILL
     assert (tmp_path / "answer").read_text() == "whole"
+    assert in_process(work) == -signal.SIGKILL
+    assert len([*tmp_path.iterdir()]) == 2  # what the second left; that of the first is gone
+    write_atomically(tmp_path / "other", "of another name")
+    assert len([*tmp_path.iterdir()]) == 3
+    write_atomically(tmp_path / "answer", "new")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["answer", "other"]
+    assert (tmp_path / "answer").read_text() == "new"
+
+
+def test_two_who_write_one_file_at_once_disturb_each_other_in_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "answer"
+    with new_file(path) as first:
+        first.write(b"first")
+        with new_file(path) as second:  # takes nothing away from the first
+            second.write(b"second")
+        assert path.read_bytes() == b"second"
+    assert path.read_bytes() == b"first"
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_writers_of_one_file_in_many_processes_leave_one_whole_file(tmp_path: Path) -> None:
+    path = tmp_path / "answer"
+
+    def work() -> None:
+        for _ in range(200):
+            write_atomically(path, "whole" * 1000)
+            assert path.read_text() == "whole" * 1000
+
+    children = [multiprocessing.get_context("fork").Process(target=work) for _ in range(3)]
+    for child in children:
+        child.start()
+    for child in children:
+        child.join(120)
+    assert [child.exitcode for child in children] == [0, 0, 0]
+    assert [*tmp_path.iterdir()] == [path]
+
+
+def test_where_files_have_no_locks_they_are_written_all_the_same(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: object) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    monkeypatch.setattr("fcntl.flock", fails)
+    for text in ("one", "two"):
+        write_atomically(tmp_path / "answer", text)
+    assert (tmp_path / "answer").read_text() == "two"
+    assert [*tmp_path.iterdir()] == [tmp_path / "answer"]
+
+
+def test_a_file_of_another_that_has_the_passing_name_stays(tmp_path: Path) -> None:
+    """As one that is a link: nothing is removed or written through it."""
+    seen: list[Path] = []
+    with new_file(tmp_path / "answer") as file:
+        file.write(b"x")
+        seen = [*tmp_path.iterdir()]
+    (tmp_path / "far").write_text("far")
+    seen[0].symlink_to(tmp_path / "far")
+    write_atomically(tmp_path / "answer", "new")
+    assert seen[0].is_symlink() and (tmp_path / "far").read_text() == "far"
+    assert (tmp_path / "answer").read_text() == "new"
 
 
 def test_a_link_a_pipe_and_a_descriptor_are_written_through(tmp_path: Path) -> None:

@@ -1,6 +1,7 @@
 """Where commands write: never over what they read, and what they wrote is no document."""
 
 import io
+import shutil
 from pathlib import Path
 
 import pytest
@@ -155,13 +156,36 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
     out.write_bytes(first + b"edited")
     assert run() == (2, refused)
     out.write_bytes(first)
-    assert run() == (0, "")
+    assert run() == (0, "")  # as ngt wrote it, again
     (tmp_path / "copy.html").write_bytes(first)
     assert ngt("summarize", HARBOUR, *FEW, flag, "copy.html", cwd=tmp_path).returncode == 2
-    assert ngt("cache", "clear", "written").returncode == 0
-    assert run() == (2, refused)
     out.write_text("")  # as mktemp makes it
     assert run() == (0, "")
+
+
+@pytest.mark.parametrize("clear", [("cache", "clear"), ("cache", "clear", "written")])
+def test_clearing_the_cache_does_not_change_which_files_are_ngts(
+    clear: tuple[str, ...], tmp_path: Path, own_home: Path
+) -> None:
+    asked = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
+    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    ngt(*clear)
+    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    shutil.rmtree(own_home / "cache", ignore_errors=True)  # as a cleaner of caches does
+    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    (tmp_path / "out.txt").write_text("edited")
+    assert ngt(*asked, cwd=tmp_path).returncode == 2
+
+
+def test_a_damaged_state_refuses_to_write_over_files_and_says_so(
+    tmp_path: Path, own_home: Path
+) -> None:
+    asked = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
+    assert ngt(*asked, cwd=tmp_path).returncode == 0
+    (own_home / "state" / "ngt.db").write_bytes(b"x" * 5000)
+    done = ngt(*asked, cwd=tmp_path)
+    assert done.returncode == 2
+    assert b"ngt.db was damaged: it is renamed, and what was in it is forgotten" in done.stderr
 
 
 def test_what_came_meanwhile_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
 _LARGEST = 1_000_000_000  # bytes of a file that is compared; larger ones are not ours: guess
+_VERSIONS = 16  # of a file that ngt wrote, that are known as its own; guess
 _ELSEWHERE = "Choose another file."
 _PRINTED = "Choose another file; the result went to standard output."
 _FORCE = "Name another file, or give --force to write over it."
@@ -93,24 +94,31 @@ def check_written(outputs: Iterable[Path | None], force: bool = False, hint: str
 def _check_own(path: Path, hint: str, force: bool = False) -> None:
     """Raise UsageError with `hint` for a regular file, not empty, that is not as ngt wrote it.
 
-    For each that it wrote the store has a piece: its path and the SHA-256 of what was written.
+    The user's state has the SHA-256 of what was written last to each path.
     """
     if force or not path.is_file() or not (size := path.stat().st_size):
         return
     with suppress(OSError), path.open("rb") as file:
-        if size <= _LARGEST and _written().get(_key(path, hashlib.file_digest(file, "sha256"))):
+        written = _written().get(_key(path)) if size <= _LARGEST else None
+        if written and hashlib.file_digest(file, "sha256").hexdigest() in written:
             return
     raise UsageError(f"{path}: it is there already, and not as ngt wrote it", hint)
 
 
-def _key(path: Path, content: "hashlib._Hash") -> str:
-    return key_of(str(path.resolve()), content.hexdigest())
+def _key(path: Path) -> str:
+    return key_of(str(path.resolve()))
 
 
-def _written() -> "Kind[bool]":
+def _written() -> "Kind[list[str]]":
     from ngtcli.system.store import Kind  # here: most runs write no file
 
-    return Kind("written", bool)
+    return Kind("written", list[str], is_state=True)
+
+
+def _remember(path: Path, text: str) -> None:
+    """Note that ngt wrote this text to the file."""
+    new, before = hashlib.sha256(text.encode()).hexdigest(), _written().get(_key(path)) or []
+    _written().put(_key(path), [*(old for old in before if old != new), new][-_VERSIONS:])
 
 
 def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Path]:
@@ -143,7 +151,7 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
     with errors_named(path, hint):
         write_atomically(path, text)
         if path.is_file():
-            _written().put(_key(path, hashlib.sha256(text.encode())), True)
+            _remember(path, text)
 
 
 def print_line(text: str) -> None:

@@ -92,7 +92,6 @@ STORES = (
         "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins/*"
     ),
     Store("checked", "which files were compared with their checksums", "using them", "checked"),
-    Store("written", "which files are as ngt wrote them", "-o, --html, /save", "written"),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", NONE, True),
 )  # fmt: skip
 _BY_PART = {part: named for named in STORES for part in named.parts.split()}

@@ -1,11 +1,13 @@
 """Files of the user: folders, cache keys, reading up to a bound, atomic writing.
 
 Files are written below a passing name and get theirs when they are complete: a reader never sees a
-part of one, and two writers cannot mix theirs. Only their owner can read those of the cache, since
+part of one, and two writers cannot mix theirs. What a killed writer leaves is removed by the next
+one of the same file. Only their owner can read those of the cache, since
 they contain text of documents and answers.
 """
 
 import errno
+import fcntl
 import hashlib
 import os
 import re
@@ -25,6 +27,7 @@ from ngtcli.system import process
 PARTIAL = ".partial"  # end of the name of a file that is being written
 Kind = TypeVar("Kind")
 WRITER_WAIT_S = 5.0  # longest wait for the first writer of a named pipe; guess
+_NEW = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC | os.O_NOFOLLOW
 _PIECE = 1 << 20  # bytes read at once if the size is not known; guess
 _DIGITS = 32  # hex digits of a key, 128 bits; guess
 
@@ -142,7 +145,7 @@ def private_folder(path: Path) -> None:
 @contextmanager
 def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
     """A file to write, which is `path` when the block ends. Raises OSError."""
-    with process.unbroken(), closing(NewFile(path.parent, mode)) as new:
+    with process.unbroken(), closing(NewFile(path.parent, mode, name=path.name)) as new:
         yield new.file
         new.file.flush()
         new.finish(path)
@@ -151,24 +154,71 @@ def new_file(path: Path, mode: int = 0o600) -> Iterator[IO[bytes]]:
 class NewFile:
     """A file that is written, and gets its name when it is complete.
 
-    The user's mask holds for `mode`. Methods raise OSError; `close` is to be called at last.
+    The user's mask holds for `mode`. With the `name` that it will have, what a killed process left
+    of an earlier such file is removed. Methods raise OSError; `close` is to be called at last.
     """
 
-    def __init__(self, folder: Path, mode: int = 0o600, buffering: int = -1) -> None:
-        self._passing = folder / f".{os.urandom(8).hex()}{PARTIAL}"
-        flags = os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC
-        self.file: IO[bytes] = os.fdopen(os.open(self._passing, flags, mode), "w+b", buffering)
+    def __init__(
+        self, folder: Path, mode: int = 0o600, buffering: int = -1, name: str = ""
+    ) -> None:
+        self._is_finished = False
+        self._passing, handle = _partial_file(folder, mode, name)
+        self.file: IO[bytes] = os.fdopen(handle, "w+b", buffering)
 
     def finish(self, path: Path) -> None:
         """The file, which is flushed, is `path` then, in the place of another."""
         self._passing.replace(path)
+        self._is_finished = True  # another writer may have the passing name from now on
 
     def close(self) -> None:
         """Close it; nothing is left of a file that is not finished."""
+        if not self._is_finished:
+            self._passing.unlink(missing_ok=True)  # still locked, so that it is this one
+        self.file.close()  # which may write, and fail
+
+
+def _partial_file(folder: Path, mode: int, name: str) -> tuple[Path, int]:
+    """Make a file below a passing name, which depends on the `name` that it will have; open it.
+
+    Its writer holds a lock on it as long as it lives. So the next writer of that name knows what a
+    killed one left, and removes it; where another one is still writing, the passing name is random.
+    """
+    if name:
+        path = folder / f".{key_of(name)[:16]}{PARTIAL}"
+        for _ in range(2):
+            with suppress(FileExistsError):
+                handle = os.open(path, _NEW, mode)
+                if _lock(handle) is not False and identity(path) == identity(handle):
+                    return path, handle
+                os.close(handle)  # another writer took it for one that was left, and removes it
+                break
+            _remove_left(path)
+    path = folder / f".{os.urandom(8).hex()}{PARTIAL}"
+    return path, os.open(path, _NEW, mode)
+
+
+def _remove_left(path: Path) -> None:
+    """Remove a file that is not finished, if it is the user's and nobody is writing it."""
+    with suppress(OSError):
+        handle = os.open(path, os.O_RDWR | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK)
         try:
-            self.file.close()  # which may write, and fail
+            about = os.fstat(handle)
+            is_own = stat.S_ISREG(about.st_mode) and about.st_uid == os.geteuid()
+            if is_own and _lock(handle) and identity(path) == identity(handle):
+                path.unlink()
         finally:
-            self._passing.unlink(missing_ok=True)
+            os.close(handle)
+
+
+def _lock(handle: int) -> bool | None:
+    """Lock an open file: False where another process has locked it, None where files have none."""
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    except OSError:
+        return None
+    return True
 
 
 def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:

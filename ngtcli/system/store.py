@@ -3,6 +3,9 @@
 It holds pieces, each of a kind and with a key of all that it is made of, so that nothing in it is
 ever out of date. Several processes may use it at once. What is stored can be made again: a write
 that fails costs a remark, and a damaged file is set aside and begun anew.
+
+What cannot be made again has such a file, too, in the folder of the state: nothing clears or bounds
+that one.
 """
 
 import hashlib
@@ -36,7 +39,6 @@ _MAKING = (
     "PRAGMA auto_vacuum = FULL",  # which writes to a file that has it, too
 )
 _OPENING = (
-    "PRAGMA synchronous = OFF",  # what a failing power supply damages is noticed by sums
     "PRAGMA journal_mode = TRUNCATE",
     "CREATE TABLE IF NOT EXISTS piece (kind TEXT NOT NULL, key TEXT NOT NULL,"
     " used INTEGER NOT NULL, checksum BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key))",
@@ -51,12 +53,14 @@ class Kind(Generic[Value]):
 
     Values are anything that msgspec decodes to `type`, and are read back strictly as that type.
     Methods raise nothing of the file's. `key` is a `key_of` all that a value is made of. Where the
-    `variable` of the environment names a folder they are in a store there.
+    `variable` of the environment names a folder they are in a store there. With `is_state` they are
+    in the store of the user's state, and not of the cache.
     """
 
     name: str
     type: type[Value]
     variable: str = ""
+    is_state: bool = False
 
     def get(self, key: str) -> Value | None:
         """The piece; None where there is none, or where it is damaged or of another form."""
@@ -82,7 +86,7 @@ class Kind(Generic[Value]):
                 data = msgspec.msgpack.encode(value)
                 rows.append((self.name, key, now, _checksum(self.name, key, data), data))
             self._store.execute("REPLACE INTO piece VALUES (?, ?, ?, ?, ?)", rows)
-            for tell in listeners if rows else []:
+            for tell in listeners if rows and not self.is_state else []:
                 tell(sum(len(row[-1]) for row in rows))
 
     def delete(self, keys: Iterable[str]) -> None:
@@ -91,7 +95,7 @@ class Kind(Generic[Value]):
 
     @property
     def _store(self) -> "_Store":
-        return _store(os.environ.get(self.variable))
+        return _store(os.environ.get(self.variable), "state" if self.is_state else "cache")
 
     def _decoded(self, stored: dict[str, bytes]) -> dict[str, Value]:
         values, decoder = dict[str, Value](), msgspec.msgpack.Decoder(self.type)
@@ -135,8 +139,8 @@ def take_remark() -> str:
 class _Store:
     """The file at `path`, opened when it is first used; methods may be called from any thread."""
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, is_state: bool) -> None:
+        self._path, self._is_state = path, is_state
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
         self._identity: tuple[int, int] | None = None  # of the file that is open
@@ -212,6 +216,8 @@ class _Store:
         )
         try:
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
+            # What a power failure damages of the cache is noticed by its sums, and made again.
+            connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_state else 'OFF'}")
             for command in _OPENING if pages else (*_MAKING, *_OPENING):
                 connection.execute(command).close()
         except BaseException:  # also Ctrl-C: half opened it would look damaged
@@ -230,7 +236,8 @@ class _Store:
             with suppress(OSError):
                 os.replace(self._path, f"{self._path}{DAMAGED}")
                 os.unlink(f"{self._path}-journal")
-            self._remark("was damaged: it is renamed, and what was in it made again")
+            became = "forgotten" if self._is_state else "made again"
+            self._remark(f"was damaged: it is renamed, and what was in it is {became}")
 
     def _remark(self, text: str) -> None:
         if text not in self._told:
@@ -242,10 +249,10 @@ _stores: dict[Path, _Store] = {}
 _of_parent: list[object] = []  # connections of the process that forked; to close them is not safe
 
 
-def _store(folder: str | None = None) -> _Store:
-    """The store of a folder, or of the cache that is the user's now."""
-    path = (Path(folder) / "ngt" if folder else home("cache")) / NAME
-    return _stores.get(path) or _stores.setdefault(path, _Store(path))
+def _store(folder: str | None = None, place: str = "cache") -> _Store:
+    """The store of a folder, or of the user's cache or state as they are now."""
+    path = (Path(folder) / "ngt" if folder else home(place)) / NAME
+    return _stores.get(path) or _stores.setdefault(path, _Store(path, place == "state"))
 
 
 def _after_fork() -> None:
