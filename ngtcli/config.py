@@ -104,6 +104,7 @@ class Use(Flag):
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
     SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
+    OWN = auto()  # not in ./ngt.yaml: a file in the current folder need not be the user's
     SAMPLES = auto()  # from here on: read only where tokens are drawn,
     NGT = auto()  # with this engine,
     VLLM = auto()
@@ -567,6 +568,10 @@ def _check_encoding(name: str) -> None:
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
 _LISTED = {
     Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
+    # What is loaded, fetched, kept and run, and what is shown, is for the user to say.
+    Use.OWN: "model draft_model heads device device_map dtype quantize threads packed capture pool"
+    " pool_documents embedder reranker parser_seconds parser_mb cache_mb keep_documents color"
+    " history engine serve keep_warm tensor_parallel pipeline_parallel data_parallel ray",
     Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
     " top_k top_p min_p repetition_penalty presence_penalty frequency_penalty chat_template"
     " template_arg template_documents ask_fields max_repeats device_map threads packed capture"
@@ -621,10 +626,14 @@ def shown_settings(settings: Settings) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Values from one place; `origin` is how `ngt config show` names that place."""
+    """Values from one place; `origin` is how `ngt config show` names that place.
+
+    `ignored` are settings that stand there and may not: see `project_layer`.
+    """
 
     origin: str
     values: Mapping[str, Any] = field(default_factory=dict)
+    ignored: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -652,7 +661,7 @@ def environment_and_file_layers() -> list[Layer]:
     """The layers between flags and preset: NGT_*, ./ngt.yaml, the user's config.yaml."""
     return [
         environment_layer(os.environ),
-        file_layer(Path(PROJECT_FILE)),
+        project_layer(Path(PROJECT_FILE)),
         file_layer(home("config") / "config.yaml"),
     ]
 
@@ -682,6 +691,46 @@ def file_layer(path: Path) -> Layer:
     """The values of one settings file; none if there is no such file."""
     values = read_mapping(path) if os.path.lexists(path) else {}
     return Layer(str(path), {k: check_key(k, v, path) for k, v in values.items()})
+
+
+def project_layer(path: Path) -> Layer:
+    """The values of the settings file of the current folder, whoever made that.
+
+    It may say how answers are made and documents are read. What is loaded, fetched, kept or run,
+    and other files to be read, it may not: such settings are ignored, and named.
+    """
+    values = read_mapping(path) if os.path.lexists(path) else {}
+    ignored = [name for name, value in values.items() if _is_for_the_user(name, value)]
+    kept = {k: check_key(k, v, path) for k, v in values.items() if k not in ignored}
+    return Layer(str(path), kept, tuple(ignored))
+
+
+def _is_for_the_user(name: str, value: Any) -> bool:
+    about = SETTINGS.get(name)
+    if about is None:
+        return False
+    return Use.OWN in about.uses or (Use.FILE in about.uses and names_file(about, value))
+
+
+def names_file(about: Setting, value: Any) -> bool:
+    """Whether the value of a setting of Use.FILE stands for the text of a file."""
+    if not isinstance(value, str):
+        return False
+    is_schema = Use.SCHEMA in about.uses and not value.lstrip().startswith("{")
+    return value.startswith("@") or (
+        is_schema and (value.endswith(".json") or os.path.isfile(value))
+    )
+
+
+def words_of_ignored(layer: Layer) -> str:
+    """Say which settings of a layer are ignored, and how to give them; "" for none."""
+    if not layer.ignored:
+        return ""
+    names, flags = ", ".join(layer.ignored), ", ".join(SETTINGS[n].flag for n in layer.ignored)
+    return (
+        f"{layer.origin} in this folder may not set {names}: that is ignored. Give {flags}, or set"
+        f" it in {home('config') / 'config.yaml'}"
+    )
 
 
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:

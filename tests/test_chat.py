@@ -234,17 +234,23 @@ def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
 ) -> None:
     (tmp_path / "wording").mkdir()
     (tmp_path / "wording" / "system.txt").write_bytes("\ufeffBe brief, é.\r\n".encode())
-    (tmp_path / "ngt.yaml").write_text("system: '@wording/system.txt'\n")
+    (tmp_path / "ngt.yaml").write_text("system: Be brief, é.\n")
     (tmp_path / "other").mkdir()
     presets = tmp_path / "home" / "config" / "presets"
     presets.mkdir(parents=True)
     (presets / "mine.yaml").write_text("template: '{documents}'\nsystem: '@own.txt'\n")
     (presets / "own.txt").write_text("Be brief, é.")
+    config = tmp_path / "user" / "config"
+    config.mkdir(parents=True)
+    (config / "config.yaml").write_text("system: '@own.txt'\n")
+    (config / "own.txt").write_text("Be brief, é.")
+    user = {"NGT_HOME": str(tmp_path / "user")}
     file, own = "@wording/system.txt", {"NGT_HOME": str(tmp_path / "home")}
     for text in (
         sent("-m", model, "--system", f"@{tmp_path / file[1:]}", cwd=tmp_path / "other"),
         sent("-m", model, "--system", " Be brief, é. ", cwd=tmp_path / "other"),
         sent("-m", model, cwd=tmp_path),
+        sent("-m", model, cwd=tmp_path / "other", **user),
         sent("-m", model, cwd=tmp_path / "other", NGT_SYSTEM=f"@{tmp_path / file[1:]}"),
         sent("-m", model, "-p", "mine", cwd=tmp_path / "other", **own),
     ):

@@ -26,7 +26,9 @@ from ngtcli.config import (
 from ngtcli.draft.drafter import DraftSettings, draft_settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompt.preset import load_preset
+from ngtcli.system.files import home
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml
+from tests.support.helpers import HARBOUR, ngt
 
 TEMPLATE = "template: '{documents}'\n"
 
@@ -80,10 +82,10 @@ ODD_FILES: dict[str, tuple[Callable[[Path], Any], str]] = {
     "a wrong type": (text("n: 2.5\n"), "n is 2.5"),
     "a word for a number": (text("n: many"), "It must be a whole number."),
     "a switch for a number": (text("n: true"), "n is true"),
-    "a number for a choice": (text("quantize: 8"), "Choose from none, int8."),
+    "a number for a choice": (text("overflow: 8"), "Choose from auto, error"),
     "a number for a list": (text("stop: 3"), "It must be a list of strings."),
     "out of range": (text("n: 99"), "n is 99"),
-    "an unknown word": (text("color: pink"), "color is 'pink'"),
+    "an unknown word": (text("ocr: pink"), "ocr is 'pink'"),
     "a wrong key": (text("num_drafts: 2\n"), "num_draft"),
 }
 
@@ -96,6 +98,84 @@ def test_a_bad_settings_file_is_named_with_exit_code_2(kind, tmp_path, monkeypat
     _, code, said = run("config", "show")
     assert code == 2 and "ngt.yaml" in said and words in said
     assert len(said) < 400 and "\n" in said.strip()
+
+
+# What ./ngt.yaml may set: how drafts and answers are made, and how documents are read. A new
+# setting is decided upon here.
+OF_PROJECTS = """
+    method n lp num_draft learn_output background calibrate exact max_tokens think max_thinking
+    temperature top_p top_k min_p seed repetition_penalty presence_penalty frequency_penalty system
+    chat_template template_arg template_documents stop schema schema_multi regex choices quote
+    ask_fields max_repeats overflow passages passage_tokens passage_overlap whole_tokens max_mb
+    max_files max_depth strict encoding password field ocr ocr_language
+""".split()
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_a_file_in_the_current_folder_sets_answers_and_reading_alone(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever made it: what is loaded, fetched, kept and run is for the user to say."""
+    monkeypatch.chdir(tmp_path)
+    about = SETTINGS[name]
+    value: Any = {str: "10m", int: 200, float: 0.5, tuple: ["x=1"]}.get(about.kind)
+    if about.kind is int:
+        value = min(value, int(about.within[1]))
+    elif about.kind is bool:
+        value = not about.default
+    elif about.choices:
+        value = next(choice for choice in about.choices if choice != about.default)
+    (tmp_path / "ngt.yaml").write_text(json.dumps({name: value}))
+    by_name = {layer.origin: layer for layer in environment_and_file_layers()}
+    layer = by_name["ngt.yaml"]
+    if name in OF_PROJECTS:
+        assert name in layer.values and not layer.ignored
+    else:
+        assert name not in layer.values and layer.ignored == (name,)
+        own = config_file({name: value})
+        assert name in environment_and_file_layers()[2].values
+        done = ngt("config", "show", cwd=tmp_path)
+        said = done.stderr.decode()
+        assert said.count("\n") == 1 and f"may not set {name}" in said
+        assert about.flag in said and str(own) in said
+
+
+def config_file(values: dict[str, Any]) -> Path:
+    """The user's own settings file, with these values."""
+    path = home("config") / "config.yaml"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(json.dumps(values))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [("system", "@secret"), ("schema", "@secret"), ("schema", "secret"), ("schema", "s.json"),
+     ("schema_multi", "@secret")],
+)  # fmt: skip
+def test_a_file_in_the_current_folder_has_no_other_file_read(
+    name: str, value: str, tmp_path: Path
+) -> None:
+    (tmp_path / "secret").write_text("the secret text int")
+    (tmp_path / "s.json").write_text('{"type": "object", "properties": {"secret": {}}}')
+    (tmp_path / "ngt.yaml").write_text(json.dumps({name: value}))
+    done = ngt("summarize", HARBOUR, "--dry-run", cwd=tmp_path)
+    assert done.returncode == 0 and b"secret" not in done.stdout
+    assert f"may not set {name}: that is ignored".encode() in done.stderr
+
+
+def test_a_folder_neither_empties_the_cache_nor_names_a_model(tmp_path: Path) -> None:
+    ngt("docs", "list", HARBOUR)
+    before = json.loads(ngt("cache", "list", "--json").stdout)
+    (tmp_path / "ngt.yaml").write_text("cache_mb: 1\nmodel: someone/tracker\nmax_tokens: 3\n")
+    done = ngt("summarize", HARBOUR, "--json", "--method", "none", cwd=tmp_path)
+    answer = json.loads(done.stdout)
+    assert answer["model"] == "builtin" and answer["statistics"]["new_tokens"] == 3
+    assert answer["settings"]["cache_mb"] == SETTINGS["cache_mb"].default
+    assert b"may not set cache_mb, model" in done.stderr
+    after = json.loads(ngt("cache", "list", "--json").stdout)
+    documents = [next(s for s in held if s["name"] == "documents") for held in (before, after)]
+    assert documents[0]["bytes"] <= documents[1]["bytes"]
 
 
 # How a preset can be bad besides.

@@ -148,8 +148,7 @@ def env(
     ] = False,
 ) -> dict[str, Any]:
     """Show versions, device and folders, and what a model needs here."""
-    layers = [config.Layer("flag", flags), *config.environment_and_file_layers()]
-    settings: config.Settings = config.merge(layers).settings
+    settings: config.Settings = config.merge(layers_of(flags)).settings
     full = verbose or bool(flags)
     unreachable = _unreachable(settings.model) if full else None
     full = full and unreachable is None

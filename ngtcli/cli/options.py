@@ -270,10 +270,14 @@ def tasks_of(
 
 
 def layers_of(flags: Mapping[str, Any]) -> list[config.Layer]:
-    """All layers but a preset; variables that are not read are named on stderr."""
+    """All layers but a preset; what is not read of variables and files is named on stderr."""
     for name, hint in config.unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
-    return [config.Layer("flag", flags), *config.environment_and_file_layers()]
+    layers = [config.Layer("flag", flags), *config.environment_and_file_layers()]
+    for layer in layers:
+        if words := config.words_of_ignored(layer):
+            Notes().warn(words)
+    return layers
 
 
 def command_line() -> str:
