@@ -168,3 +168,23 @@ def test_plans_are_captured_by_their_size(tmp_path: Path, monkeypatch: pytest.Mo
         head.read(torch.randn(3, 96), torch.tensor([4, 5, 6]), at)
         head.first(6)
     assert list(head._replays._captured) == [room._SIZES[0]]
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+def test_numbers_that_are_none_of_one_text_do_not_reach_the_next(kind: str, tmp_path: Path) -> None:
+    """A padded pass reads a buffer that stays: its rows behind those of the text are masked."""
+    head, width = made(kind, tmp_path / "head")
+    planning(head)
+    size, following = width * len(head.layers), torch.tensor([5] * 6)
+    torch.manual_seed(1)
+    states = torch.randn(2, size)
+    head.read(states, following[:2], 0)
+    right = head.first(5)
+    head.reset()
+    head.read(torch.full((6, size), torch.nan), following, 0)
+    head.first(5)
+    head.reset()
+    head.read(states, following[:2], 0)
+    guessed = head.first(5)
+    assert guessed.tokens.tolist() == right.tokens.tolist()
+    np.testing.assert_array_equal(guessed.probabilities, right.probabilities)

@@ -146,6 +146,7 @@ class Head:
             self._replays.forget()
         buffer = self._replays.buffer(size, states.shape[1], self._target.dtype)
         buffer[:count] = states
+        buffer[count:] = 0  # an earlier text may have left NaN, which a mask does not keep out
         given = torch.zeros(2 + size, dtype=torch.int64)
         given[0], given[1], given[2 : 2 + count] = kept, count, following
         (whole,) = self._replays.run(size, self._pass(buffer), given)
