@@ -179,6 +179,33 @@ def test_a_head_that_does_not_pay_is_asked_less_and_less_and_one_that_pays_alway
         assert asked <= most and (asked == 400) == (most == 400)
 
 
+@pytest.mark.parametrize("first_s", [0.05, 0.4])
+@pytest.mark.parametrize("captures", [0, 2])
+def test_a_head_that_pays_is_asked_whatever_its_first_call_of_a_text_takes(
+    first_s: float, captures: int
+) -> None:
+    """A first call reads a prompt; the next ones may capture a graph."""
+    use = HeadUse()
+    for _ in range(3):
+        use.start()
+        for step in range(100):
+            assert use.wants(0.02)
+            use.took(first_s if step <= captures else 0.002)
+            use.learn(1.0, 0.8)
+    assert use.report().first_s == 0.002
+
+
+def test_a_head_that_was_dear_for_a_while_is_asked_again() -> None:
+    use, asked = HeadUse(), [0, 0, 0]
+    for phase, seconds in enumerate((0.002, 0.2, 0.002)):
+        for _ in range(2000):
+            if use.wants(0.02):
+                asked[phase] += 1
+                use.took(seconds)
+                use.learn(1.0, 0.8)
+    assert asked[0] == 2000 and asked[1] < 200 and asked[2] > 1000
+
+
 def test_without_known_costs_a_head_is_always_asked() -> None:
     use = HeadUse()
     for _ in range(50):

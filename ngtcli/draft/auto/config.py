@@ -92,7 +92,8 @@ class AutoConfig:
     guess_trials: int = 8  # steps in which a head is asked before it is judged; guess
     guess_rest: int = 64  # most steps between two questions to a head that does not pay; guess
     pace_decay: float = 0.9  # a step, of the seconds and tokens by which a token's are known; guess
-    guess_rate: float = 0.05  # learning rate of what a head gains and takes, a step; guess
+    guess_rate: float = 0.05  # learning rate of what a head gains, a step; guess
+    guess_timings: int = 15  # calls of a head whose median time is its cost; guess
 
     # The pool of earlier answers (pool.py)
     # Tokens in a row that count as a quotation of the prompt. Swept: -0.77% / 0; +0.08% / 0.

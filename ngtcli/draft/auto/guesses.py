@@ -4,7 +4,9 @@ What a head gains decides how often it is asked.
 """
 
 import time
+from collections import deque
 from collections.abc import Sequence
+from statistics import median
 
 import numpy as np
 
@@ -16,7 +18,7 @@ from ngtcli.draft.auto.core.tables import (
     GuessArrays,
     RankArrays,
 )
-from ngtcli.draft.auto.policy import Pause, averaged
+from ngtcli.draft.auto.policy import Pause
 from ngtcli.draft.guesses import WIDTH, Guessed, Heads
 from ngtcli.draft.origins import HeadReport
 from ngtcli.trie.counts import NONE
@@ -38,12 +40,17 @@ class HeadUse:
 
     A guess pays if the tokens that it adds are worth more, at the seconds that one takes of late,
     than the seconds it takes. `asked` says whether the head guessed in this step.
+
+    The first call of a text, and the first after a rest, read all tokens since the call before: a
+    whole prompt, it may be. So after a rest the head is asked in two steps, and the time of the
+    second counts. The cost of a call is the median of several, since some capture a graph.
     """
 
     def __init__(self) -> None:
         self.asked = False
+        self._was_asked = False  # in the step before
         self._gain = 0.0  # tokens that the head adds in a step in which it is asked
-        self._first_s = 0.0  # a call's seconds
+        self._calls_s = deque[float](maxlen=CONFIG.guess_timings)
         self._asks = 0
         self._pause = Pause(patience=1, first=1, longest=CONFIG.guess_rest)
 
@@ -51,16 +58,27 @@ class HeadUse:
         """What was learned of the head."""
         return HeadReport(self._asks, self._gain, self._first_s)
 
+    @property
+    def _first_s(self) -> float:
+        """The seconds of a call that reads the tokens of one step; 0.0 if none was timed."""
+        return median(self._calls_s) if self._calls_s else 0.0
+
+    def start(self) -> None:
+        """Begin a text."""
+        self.asked = False
+
     def wants(self, token_s: float) -> bool:
         """Begin a step; whether to ask. `token_s`: seconds that a token takes, 0.0 if not known."""
-        self.asked = not self._pause.goes_on()
-        if self.asked and token_s and self._asks >= CONFIG.guess_trials:
+        self._was_asked, self.asked = self.asked, not self._pause.goes_on()
+        has_read = self.asked and self._was_asked
+        if has_read and token_s and self._asks >= CONFIG.guess_trials:
             self._pause.learn(self._gain * token_s > self._first_s)
         return self.asked
 
     def took(self, seconds: float) -> None:
-        """Learn what a call took."""
-        self._first_s = averaged(self._first_s, seconds, CONFIG.guess_rate)
+        """Learn what a call took, if it read the tokens of one step alone."""
+        if self._was_asked:
+            self._calls_s.append(seconds)
 
     def learn(self, reached: float, gain: float) -> None:
         """Learn from a step, in which it guessed before so many of its tokens.
@@ -88,6 +106,11 @@ class Guesses:
             np.full((*shape, 5), NONE, np.int32),
         )
         self.states = np.full(len(heads), NONE, np.int32)
+
+    def start(self) -> None:
+        """Begin a text."""
+        for use in self.uses:
+            use.start()
 
     def report(self) -> dict[str, HeadReport] | None:
         """What was learned of the heads, by their kind, behind its first numbered; or None."""
