@@ -15,10 +15,11 @@ from hypothesis import strategies as st
 
 from ngtcli.documents.load import Document
 from ngtcli.draft.methods.trie import GrowingTrie
+from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.files import DamagedFileError
 from ngtcli.trie import store
 from ngtcli.trie.corpus import Corpus, Ints, build
-from ngtcli.trie.files import DATASTORES, TRIES, list_files
+from ngtcli.trie.files import DATASTORES, TRIES, TrieReport, list_files
 
 texts = st.lists(st.lists(st.integers(0, 3), max_size=24), max_size=4)
 Found = tuple[tuple[int, ...], range]
@@ -159,6 +160,22 @@ def test_what_was_stored_comes_back_and_is_listed(
     assert (listed.tokens, listed.path) == (13, path)
     path.unlink()
     assert load() is None
+
+
+def test_a_cached_trie_has_the_number_of_nodes_of_its_file() -> None:
+    """To count them again takes ten times as long as to open the file."""
+    documents, tokenizer = [Document("a.txt", "one two three")], load_tokenizer("builtin")
+
+    def report() -> TrieReport:
+        return store.document_trie(documents, tokenizer, 10**6, 5, 3, print)[1]
+
+    built = report()
+    assert report().nodes == built.nodes > 0 and built.path is not None
+    arrays, metadata = TRIES.map(built.path)
+    for nodes, status in (("12345", "cached"), ("many", "rebuilt")):
+        TRIES.write(built.path, arrays, {**metadata, "nodes": nodes})
+        again = report()
+        assert (again.status, again.nodes) == (status, 12345 if status == "cached" else built.nodes)
 
 
 def test_the_key_depends_on_everything() -> None:

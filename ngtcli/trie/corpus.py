@@ -21,7 +21,6 @@ Algorithm 1 starts with the first and stops with the last full window.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterator, Sequence
-from functools import cached_property
 from heapq import heappop, heappush
 from typing import Any
 
@@ -40,15 +39,16 @@ class Corpus:
     """Lookup over `stream` and `order`, int32, one-dimensional.
 
     With an order that is not that of the suffixes, as a manipulated file may have it, what is found
-    is wrong, but consists of tokens of the stream.
+    is wrong, but consists of tokens of the stream. `sequences` is their number where it is known.
 
     >>> corpus = build([[1, 2, 3], [1, 2, 4]], depth=3)
     >>> [(token, len(found)) for token, _, found in corpus.below(corpus.find([1]), 1)]
     [(2, 2)]
     """
 
-    def __init__(self, stream: Ints, order: Ints, depth: int) -> None:
+    def __init__(self, stream: Ints, order: Ints, depth: int, sequences: int | None = None) -> None:
         self.stream, self.order, self.depth = stream, order, depth
+        self._sequences = sequences
         # Slices of a memoryview become Python ints without numpy's overhead per element.
         self._stream, self._order = stream.data, order.data
         self._many: dict[tuple[int, int, int], list[tuple[int, int, range]]] = {}
@@ -154,9 +154,14 @@ class Corpus:
         """The arrays of a file."""
         return {"stream": self.stream, "order": self.order}
 
-    @cached_property
+    @property
     def sequences(self) -> int:
         """How many different sequences of at most `depth` tokens there are."""
+        if self._sequences is None:
+            self._sequences = self._count_sequences()
+        return self._sequences
+
+    def _count_sequences(self) -> int:
         places, total = self.order.astype(np.int64), 0
         differs = np.zeros(len(places), bool)  # from the one before, within the tokens looked at
         differs[:1] = True

@@ -55,7 +55,8 @@ def document_trie(
                 path = TRIES.write(TRIES.path(key), *trie_file(corpus, key, lp, documents))
             except OSError as error:
                 warn(f"the trie is not cached: {reason_of(error)}")
-    return corpus, TrieReport(status, time.perf_counter() - clock, corpus.sequences, path)
+    nodes = corpus.sequences  # counted where it is not known, which takes time as well
+    return corpus, TrieReport(status, time.perf_counter() - clock, nodes, path)
 
 
 def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -> str:
@@ -125,4 +126,8 @@ def _load(file: ArrayFile, key: str, depth: int, vocabulary: int, **wanted: str)
         raise DamagedFileError("places outside the text")
     if len(order) != int((stream != SEPARATOR).sum()) or (stream[order] == SEPARATOR).any():
         raise DamagedFileError("places that are not those of all tokens")
-    return Corpus(stream, order, depth)
+    try:
+        nodes = int(metadata["nodes"]) if "nodes" in metadata else None
+    except ValueError:
+        raise DamagedFileError("its number of nodes is not a number") from None
+    return Corpus(stream, order, depth, nodes)
