@@ -44,6 +44,14 @@ def test_the_oldest_answer_goes_first() -> None:
     assert [int(answer[0]) for answer in pool.answers] == [7, 13, 19]
 
 
+def test_what_is_not_stored_yet_is_bounded_as_well() -> None:
+    """A process that stores nothing may run for months."""
+    pool = Pool(limit=18)
+    for first in range(0, 6000, 6):
+        pool.add(range(first, first + 6), [])
+    assert [int(answer[0]) for answer in pool.new] == [5982, 5988, 5994]
+
+
 def tallied(answers: list[list[int]]) -> Pool:
     pool = Pool(predicted=np.full(6, 1.5), reached=np.full(6, 4.0))
     for answer in answers:

@@ -35,7 +35,7 @@ Floats = npt.NDArray[np.float64]
 class Pool:
     """`answers` as arrays of ids, the newest last; `predicted` and `reached` are auto's tallies.
 
-    `new` are the answers since it was loaded.
+    `new` are the answers that are not stored yet, of which the newest are kept as well.
     """
 
     limit: int = TOKENS
@@ -54,7 +54,7 @@ class Pool:
         """Learn an answer to a prompt; the pieces of it that were kept."""
         pieces = [answer] if self.quotes else list(own_words(answer, prompt))
         kept = [np.array(p[: self.limit], np.int32) for p in pieces if len(p) > 1]
-        self.new += kept
+        self.new = newest(self.new + kept, self.limit)
         self.answers = newest(self.answers + kept, self.limit)
         return kept
 
