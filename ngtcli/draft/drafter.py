@@ -159,12 +159,16 @@ class Drafter:
         raise NotImplementedError
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens that were emitted in a step, in order; `propose` has them in its ids."""
+        """Learn the next tokens of the text, in order; `propose` has them in its ids.
+
+        They were emitted in a step, or are expected: what a grammar forces, what an exact pass
+        found in a branch. Expected tokens are not observed again when they are emitted.
+        """
 
     def retract(self, count: int, ids: Sequence[int]) -> None:
         """The last `count` tokens observed were not emitted after all; the text is `ids`.
 
-        What was learned from them may stay: drafts may then be worse, never the answer.
+        Drafts are then those of a drafter that never observed them.
         """
 
     def learn(self, feedback: "Feedback") -> None:

@@ -48,7 +48,7 @@ _METHODS = {
     "prompt-lookup": Method("methods.prompt_lookup", "PromptLookup"),
     "llma": Method("methods.llma", "Llma"),
     "akunu": Method("methods.akunu", "Akunu"),
-    "trtllm": Method("methods.trtllm", "Trtllm"),
+    "trtllm": Method("methods.trtllm", "Trtllm", many="TrtllmDrafters"),
     "rest": Method("methods.rest", "Rest", "a datastore (ngt trie build --rest)"),
     "suffix": Method("methods.suffix", "Suffix", "the package arctic-inference"),
     "lookahead": Method("methods.lookahead", "Lookahead", _SCORES, live=True),

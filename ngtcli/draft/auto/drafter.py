@@ -12,8 +12,9 @@ compete for the rows of the pass: the likeliest are taken, as many as the policy
 """
 
 import time
+from collections import deque
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 
 import numpy as np
@@ -24,7 +25,7 @@ from ngtcli.draft.auto.core.blend import HEADS
 from ngtcli.draft.auto.core.growth import Growth, arrange, grow
 from ngtcli.draft.auto.core.sizes import count_accepted
 from ngtcli.draft.auto.core.tables import learn_ranks
-from ngtcli.draft.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.draft.auto.escapes import EscapeTallies, TallyChanges, fitted_escapes
 from ngtcli.draft.auto.policy import Pause, Policy
 from ngtcli.draft.auto.sources import PoolCounts, Sources
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
@@ -37,6 +38,25 @@ _EMPTY, _SETTINGS, _OPTIONS = DraftTree(), DraftSettings(), Options()
 # Rows at which the cost of a pass over several sequences is learned, with those that calibration
 # measures over one; a guess.
 _ROWS = (96, 128, 192, 256, 384, 512, 1024)
+# Observations that may be taken back. Expected tokens are at most as many as a draft has nodes, and
+# each observation has one or more: so 1,024 are those of the largest draft.
+_REMEMBERED = 1024
+
+
+@dataclass(frozen=True, slots=True)
+class Observed:
+    """Tokens that were observed at once, `start` to `end` of the output, and all as it was before.
+
+    `nodes` are the matches, `changes` what the tokens taught; the others are Auto's own.
+    """
+
+    start: int
+    end: int
+    nodes: npt.NDArray[np.int32]
+    changes: TallyChanges
+    last: float
+    paid: int
+    pace_tokens: float
 
 
 class Auto(Drafter):
@@ -63,6 +83,7 @@ class Auto(Drafter):
         self._last = 0.0  # usual probability of a full tree's last node
         self._pace_s, self._pace_tokens = 0.0, 1.0
         self._output: list[int] = []
+        self._observed = deque[Observed](maxlen=_REMEMBERED)
         self.reset(Context(()))
 
     @classmethod
@@ -91,6 +112,7 @@ class Auto(Drafter):
             self.sources.prefer_first()
         self._prompt = self._ids = context.ids
         self._growth: Growth | None = None  # what this step's draft was taken from
+        self._observed.clear()
         self.pause = Pause()
 
     def finish(self) -> None:
@@ -113,8 +135,8 @@ class Auto(Drafter):
         return tree
 
     def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the tokens that were emitted in a step."""
-        self.joint.observe([self], [tokens])
+        """As Drafter.observe."""
+        self.joint.learn_tokens([self], [tokens])
 
     def learn(self, feedback: Feedback) -> None:
         """Learn the model's best tokens after the root and after every node."""
@@ -122,9 +144,25 @@ class Auto(Drafter):
         learn_ranks(scored, feedback.top, self.sources.ranks)
 
     def retract(self, count: int, ids: Sequence[int]) -> None:
-        """Forget tokens; they stay in the counts, as the end of a text."""
-        del self._output[len(self._output) - count :]
-        self.sources.retract(count, ids)
+        """Forget tokens, and what they taught: all is as before the steps in which they came.
+
+        What else was observed in the first of these steps is learned again.
+        """
+        length = len(self._output) - count
+        if length < 0:  # another drafter goes on with the answer
+            return
+        again: list[int] = []
+        self._growth = None
+        for use in self.sources.guesses.uses:
+            use.asked = False
+        while self._observed and self._observed[-1].end > length:
+            step = self._observed.pop()
+            self.tallies.undo(step.changes)
+            self._last, self._paid, self._pace_tokens = step.last, step.paid, step.pace_tokens
+            again = self._output[step.start : length]
+            forgotten, self._output = len(self._output) - step.start, self._output[: step.start]
+            self.sources.retract(forgotten, self._output, step.nodes)
+        self.extend(again)
 
     def spent(self, rows: int, seconds: float) -> None:
         """Refine the cost of a pass, and what a token takes."""
@@ -181,6 +219,8 @@ class Auto(Drafter):
         """The text goes on with `tokens`: count what became of the last draft, and learn them."""
         if not tokens:
             return
+        start, before = len(self._output), self.tallies.copied()
+        nodes, pace_tokens = self.sources.nodes.copy(), self._pace_tokens
         self._output += tokens
         self._pace_tokens = CONFIG.pace_decay * self._pace_tokens + len(tokens)
         new = np.asarray(tokens, np.int32)
@@ -192,6 +232,9 @@ class Auto(Drafter):
         self.sources.learn(new, self.tallies)
         for at, use in enumerate(self.sources.guesses.uses, HEADS):
             use.learn(*self.tallies.recent[at].tolist())
+        changes, end = self.tallies.changes_since(before), len(self._output)
+        own = self._last, self._paid, pace_tokens
+        self._observed.append(Observed(start, end, nodes, changes, *own))
 
 
 class AutoDrafters(Drafters[Auto]):
@@ -318,9 +361,14 @@ class AutoDrafters(Drafters[Auto]):
 
     def observe(self, drafters: Sequence[Auto], emitted: Sequence[Sequence[int]]) -> None:
         """Learn the tokens that each sequence emitted in a step."""
+        pairs = zip(drafters, emitted, strict=True)
+        self.learn_tokens(drafters, [self._unknown(drafter, new) for drafter, new in pairs])
+
+    def learn_tokens(self, drafters: Sequence[Auto], tokens: Sequence[Sequence[int]]) -> None:
+        """Let each drafter learn the next tokens of its text, emitted or expected."""
         clock = time.perf_counter()
-        for drafter, tokens in zip(drafters, emitted, strict=True):
-            drafter.extend(self._unknown(drafter, tokens))
+        for drafter, new in zip(drafters, tokens, strict=True):
+            drafter.extend(new)
         if self.policy is not None and self._drafting_s:  # something was searched
             self.policy.learn_drafting(self._drafting_s + time.perf_counter() - clock)
             self._drafting_s = 0.0  # what is observed before the next search is no part of this one

@@ -1,6 +1,7 @@
 """Escape probabilities: those fitted on recorded runs, and the tallies that move them on."""
 
 import json
+from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 
@@ -50,6 +51,18 @@ def fitted_escapes(heads: int = 0) -> Floats:
     return escapes
 
 
+@dataclass(frozen=True, slots=True)
+class TallyChanges:
+    """Changes of `predicted` and `reached`, rows 0 and 1 of `before` and `after`.
+
+    `at`, int64 (changes,), are the places in the flat tallies.
+    """
+
+    at: npt.NDArray[np.int64]
+    before: Floats
+    after: Floats
+
+
 class EscapeTallies:
     """Tallies that start as `trust` observations of given escape probabilities, few of heads.
 
@@ -91,6 +104,31 @@ class EscapeTallies:
         weight = np.minimum(1.0, most / np.maximum(self.reached, 1e-9))
         self.predicted *= weight
         self.reached *= weight
+
+    def copied(self) -> tuple[Floats, Floats]:
+        """`predicted` and `reached` as they now are, for `changes_since`."""
+        return self.predicted.copy(), self.reached.copy()
+
+    def changes_since(self, before: tuple[Floats, Floats]) -> TallyChanges:
+        """What was learned since they were as `before`."""
+        (predicted, reached), now = before, (self.predicted, self.reached)
+        at = np.flatnonzero(self.reached != reached)
+        return TallyChanges(
+            at,
+            np.stack([predicted.ravel()[at], reached.ravel()[at]]),
+            np.stack([tally.ravel()[at] for tally in now]),
+        )
+
+    def undo(self, changes: TallyChanges) -> None:
+        """Forget what was learned; what other texts have taught the same tallies since stays."""
+        at = changes.at
+        tallies = self.predicted.reshape(-1), self.reached.reshape(-1)
+        for tally, before, after in zip(tallies, changes.before, changes.after, strict=True):
+            tally[at] = np.where(tally[at] == after, before, tally[at] - (after - before))
+        predicted, reached = tallies
+        reached[at] = np.maximum(reached[at], 1e-3)
+        predicted[at] = np.clip(predicted[at], 0.0, reached[at])
+        update_escapes(self.arrays)
 
     def trust_heads(self) -> None:
         """Believe all that heads guess."""

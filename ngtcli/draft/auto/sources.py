@@ -89,6 +89,7 @@ class Sources:
         self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
         self.copies = Copies()
         self.last = 0
+        self._is_private = False  # whether the scores are those of a private text
 
     @property
     def repeats(self) -> bool:
@@ -104,10 +105,14 @@ class Sources:
         return *known, tuple(self.copies.arrays), tuple(self.guesses.arrays)
 
     def start(self, context: Context) -> None:
-        """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept."""
+        """Begin a prompt: own text and prompt are emptied; the pool and the scores are kept.
+
+        Scores of a private text are not kept, and it begins without any.
+        """
         if self.own.tokens or self._prompt.tokens:
             self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self.pool = self._earlier.trie
+        self.guesses.start()
         ids = np.asarray(context.ids, dtype=np.int32)
         self.borders = learn_prompt(self._prompt, ids, context.references)
         self._predicted, predicted = _UNPREDICTED, np.zeros(0, np.int32)
@@ -116,8 +121,9 @@ class Sources:
             predicted = np.array([*context.ids[-ORDERS:], *context.predicted], np.int32)
             self._predicted = CountTrie(ORDERS)
             self._predicted.extend(predicted)
-        if len(self.ranks.tokens) != context.vocabulary:
+        if len(self.ranks.tokens) != context.vocabulary or context.private or self._is_private:
             self.ranks = no_ranks(context.vocabulary)
+        self._is_private = context.private
         end = np.full(min(1, len(predicted)), NONE, np.int32)
         before = np.concatenate([predicted, end, ids])
         self.copies.start(before, self.nodes[COPIED], len(predicted))
@@ -138,14 +144,17 @@ class Sources:
         if self._alone:
             self.nodes[:HEADS] = NONE
 
-    def retract(self, count: int, ids: Sequence[int]) -> None:
-        """Forget the last `count` tokens that were learned: the text ends with `ids` again.
+    def retract(self, count: int, output: Sequence[int], nodes: Ints) -> None:
+        """Forget the last `count` tokens that were learned: `output` is left.
 
-        They stay in the own text's counts.
+        `nodes` are the matches as they were at its end.
         """
-        self.own.end()
-        self.match(ids)
-        self.copies.retract(count, self.nodes[COPIED])
+        self.own = CountTrie(ORDERS)
+        self.own.extend(output)
+        self.copies.retract(count)
+        self.arrays = self._gathered()
+        self.nodes[:] = nodes
+        self.nodes[HEADS:] = NONE  # guesses hold for one step
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
         """Learn emitted tokens: their sources' tallies, the own text's counts, the new matches."""

@@ -16,10 +16,11 @@ full.
 - `reset` clears the tables: the chapter's belong to one generation.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.indexed import Indexed
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 
@@ -36,18 +37,40 @@ class Options(MethodOptions):
     max_history: int = option(512, 1, 1_000_000)
 
 
-class Akunu(Drafter):
+class Akunu(Indexed):
     """Counts followers of contexts; `reset` clears the tables."""
 
-    def reset(self, context: Context) -> None:
+    def clear(self, context: Context) -> None:
         self._longest = min(self.options.max_order - 1, self.options.max_history)
         self._counts: dict[tuple[int, ...], dict[int, int]] = {}  # of followers, by context
         self._best: dict[tuple[int, ...], int] = {}  # context -> its most frequent follower
-        self._tail: list[int] = []
-        self.observe(context.ids)
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        context = list(ids[-self._longest :])
+    def index(self, start: int) -> None:
+        """Count each token after the contexts that end before it."""
+        for place in range(start, len(self.text)):
+            for size in range(1, min(self._longest, place) + 1):
+                self._count(tuple(self.text[place - size : place]), place)
+
+    def _count(self, context: tuple[int, ...], place: int) -> None:
+        """Count the token at `place` after `context`."""
+        token = self.text[place]
+        counts = self._counts.setdefault(context, {})
+        best = self._best.get(context, -1)
+        self.on_retract(place + 1, partial(self._uncount, context, token, best))
+        counts[token] = counts.get(token, 0) + 1
+        if counts[token] > counts.get(best, 0):
+            self._best[context] = token
+
+    def _uncount(self, context: tuple[int, ...], token: int, best: int) -> None:
+        """Undo `_count`; `best` was the most frequent follower before, -1 for none."""
+        self._counts[context][token] -= 1
+        if best < 0:
+            del self._best[context]
+        else:
+            self._best[context] = best
+
+    def draft(self, budget: int) -> DraftTree:
+        context = self.text[-self._longest :]
         known = len(context)
         for _ in range(min(self.options.draft_count, budget)):
             sizes = range(min(self._longest, len(context)), 0, -1)
@@ -57,13 +80,3 @@ class Akunu(Drafter):
                 break
             context.append(self._best[longest])
         return chain(context[known:])
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        for token in tokens:
-            for size in range(1, len(self._tail) + 1):
-                suffix = tuple(self._tail[-size:])
-                counts = self._counts.setdefault(suffix, {})
-                counts[token] = counts.get(token, 0) + 1
-                if counts[token] > counts.get(self._best.get(suffix, -1), 0):
-                    self._best[suffix] = token
-            self._tail = [*self._tail, token][-self._longest :]

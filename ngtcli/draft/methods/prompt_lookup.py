@@ -16,10 +16,11 @@ What decides drafts:
 An index of the first place of every n-gram grows with the text, so no text is scanned twice.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 
-from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.indexed import Indexed
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, chain
 
@@ -32,27 +33,30 @@ class Options(MethodOptions):
     num_output_tokens: int = option(10, 1, 1024)
 
 
-class PromptLookup(Drafter):
+class PromptLookup(Indexed):
     """An index of the text's n-grams, cleared by `reset`."""
 
-    def reset(self, context: Context) -> None:
+    def clear(self, context: Context) -> None:
         # N-gram -> index of its first follower in the text.
         self._follows: dict[tuple[int, ...], int] = {}
-        self._indexed = 0  # tokens that are in the index as followers
-        self._index(context.ids)
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        self._index(ids)
-        longest = min(self.options.max_matching_ngram_size, len(ids) - 1)
-        for size in range(longest, 0, -1):
-            start = self._follows.get(tuple(ids[-size:]))
-            if start is not None:
-                return chain(ids[start : start + min(self.options.num_output_tokens, budget)])
-        return DraftTree()
-
-    def _index(self, ids: Sequence[int]) -> None:
-        for place in range(self._indexed, len(ids)):
+    def index(self, start: int) -> None:
+        """Index the n-grams before each place."""
+        text, follows = self.text, self._follows
+        for place in range(start, len(text)):
             longest = min(self.options.max_matching_ngram_size, place)
             for size in range(1, longest + 1):
-                self._follows.setdefault(tuple(ids[place - size : place]), place)
-        self._indexed = len(ids)
+                ngram = tuple(text[place - size : place])
+                if ngram in follows:
+                    continue
+                follows[ngram] = place
+                self.on_retract(place + 1, partial(follows.pop, ngram))
+
+    def draft(self, budget: int) -> DraftTree:
+        text = self.text
+        longest = min(self.options.max_matching_ngram_size, len(text) - 1)
+        for size in range(longest, 0, -1):
+            start = self._follows.get(tuple(text[-size:]))
+            if start is not None:
+                return chain(text[start : start + min(self.options.num_output_tokens, budget)])
+        return DraftTree()

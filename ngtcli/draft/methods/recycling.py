@@ -3,7 +3,7 @@
 An adjacency matrix has, for every token, the k most likely next tokens of the last pass that
 contained the token, accepted or not. A static tree of 80 nodes is filled from it: the child of rank
 r of a node is the r-th successor of the node's token. After each pass the rows of all its tokens
-are replaced. The matrix is kept across prompts.
+are replaced. The matrix is kept across prompts; a private text has one of its own.
 
 As in the source, rows start as zeros, so the successor of a new token is token 0, and a token that
 occurs twice in a pass gets its last row. Siblings with the same token are merged. The source
@@ -49,11 +49,13 @@ class Recycling(Drafter):
         super().__init__(settings, options)
         self.top_k = options.output_id_topk
         self._unseen = (0,) * self.top_k
-        self._successors: dict[int, tuple[int, ...]] = {}
+        self._shared: dict[int, tuple[int, ...]] = {}
+        self._successors = self._shared
         self._last = 0  # the text's last token
 
     def reset(self, context: Context) -> None:
         self._last = context.ids[-1] if len(context.ids) else 0
+        self._successors = {} if context.private else self._shared
 
     def observe(self, tokens: Sequence[int]) -> None:
         self._last = tokens[-1]

@@ -9,13 +9,17 @@ most `max_spec_factor` times it). The draft with the larger expected number of a
   off. `max_spec_tokens` bounds a draft below the budget; with 0 only the budget does.
 - The pattern has `max_tree_depth` tokens, and the library matches one token less.
 - `reset` keeps the global tree, which contains outputs, never prompts. `max_cached_requests` = 0
-  turns it off, -1 sets no limit; else the oldest outputs are dropped.
+  turns it off, -1 sets no limit; else the oldest outputs are dropped. A private text has one of its
+  own.
+- Where tokens are taken back the request is started again, with what is left of its output.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import Any
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
+from ngtcli.draft.drafter import Context, DraftSettings
+from ngtcli.draft.indexed import Indexed
 from ngtcli.draft.options import MethodOptions, option
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.errors import UsageError
@@ -33,7 +37,7 @@ class Options(MethodOptions):
     tree: bool = False
 
 
-class Suffix(Drafter):
+class Suffix(Indexed):
     """Starts a request of the library at each `reset`."""
 
     def __init__(self, settings: DraftSettings, options: Options) -> None:
@@ -46,20 +50,26 @@ class Suffix(Drafter):
                 "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++"
                 " compiler).",
             ) from None
-        self._cache = SuffixDecodingCache(options.max_tree_depth, options.max_cached_requests)
+
+        def new_cache() -> Any:
+            return SuffixDecodingCache(options.max_tree_depth, options.max_cached_requests)
+
+        self._new_cache = new_cache
+        self._shared = self._cache = new_cache()
         self._request = 0
 
-    def reset(self, context: Context) -> None:
+    def clear(self, context: Context) -> None:
         if self._request in self._cache.active_requests:
             self._cache.stop_request(self._request)
+        self._cache = self._new_cache() if context.private else self._shared
         self._request += 1
-        self._cache.start_request(self._request, list(context.ids))
+        self._cache.start_request(self._request, self.text)
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+    def draft(self, budget: int) -> DraftTree:
         options = self.options
         draft = self._cache.speculate(
             self._request,
-            list(ids[-options.max_tree_depth :]),
+            self.text[-options.max_tree_depth :],
             max_spec_tokens=min(options.max_spec_tokens or budget, budget),
             max_spec_factor=options.max_spec_factor,
             min_token_prob=options.min_token_prob,
@@ -67,5 +77,15 @@ class Suffix(Drafter):
         )
         return in_depth_first_order(draft.token_ids, draft.parents, draft.probs)
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        self._cache.add_active_response(self._request, list(tokens))
+    def index(self, start: int) -> None:
+        """Add the tokens of the output."""
+        output = self.text[max(start, self.prompt_length) :]
+        if output:
+            self._cache.add_active_response(self._request, output)
+
+    def retract(self, count: int, ids: Sequence[int]) -> None:
+        """Start the request again: the library cannot forget a part of an output."""
+        del self.text[len(ids) :]
+        self._cache.stop_request(self._request)
+        self._cache.start_request(self._request, self.text[: self.prompt_length])
+        self.index(self.prompt_length)

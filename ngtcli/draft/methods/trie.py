@@ -9,10 +9,11 @@ prompt (made here) and, with `learn_output`, a trie of the output, which grows. 
 frequency is the sum over all, as in one trie of the context.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from heapq import heappop, heappush, merge
 
-from ngtcli.draft.drafter import Context, Drafter
+from ngtcli.draft.drafter import Context
+from ngtcli.draft.indexed import Indexed
 from ngtcli.draft.tree import DraftTree, in_depth_first_order
 from ngtcli.trie.corpus import NOWHERE, build
 
@@ -52,13 +53,36 @@ class GrowingTrie:
 
     def _extend(self, tokens: Iterable[int], count: int) -> None:
         for token in tokens:
-            self._open = [self.root, *self._open][: self.n]
-            for i, node in enumerate(self._open):
-                child = node.children.get(token)
-                if child is None:
-                    child = node.children[token] = Node()
-                child.count += count
-                self._open[i] = child
+            self._count(token, count)
+
+    def _count(self, token: int, count: int) -> None:
+        self._open = [self.root, *self._open][: self.n]
+        for i, node in enumerate(self._open):
+            child = node.children.get(token)
+            if child is None:
+                child = node.children[token] = Node()
+            child.count += count
+            self._open[i] = child
+
+    def extend_by(self, token: int) -> Callable[[], None]:
+        """Count the sequences that end at `token`; the function that undoes it.
+
+        Tokens are to be undone from the last one on.
+        """
+        before = self._open
+        parents = [self.root, *before][: self.n]
+        had_it = [token in parent.children for parent in parents]
+        self._count(token, 1)
+
+        def undo() -> None:
+            self._open = before
+            for parent, had in zip(parents, had_it, strict=True):
+                if had:
+                    parent.children[token].count -= 1
+                else:
+                    del parent.children[token]
+
+        return undo
 
     def match(self, sequence: Sequence[int]) -> Node | None:
         """The node of `sequence`, or None."""
@@ -77,10 +101,10 @@ def _falling(child: Child) -> int:
     return -child[1]
 
 
-class TrieDrafter(Drafter):
+class TrieDrafter(Indexed):
     """The paper's method; with `learn_output` it also drafts from the output so far."""
 
-    def reset(self, context: Context) -> None:
+    def clear(self, context: Context) -> None:
         self._documents, n = context.documents or _NOTHING, self.settings.n
         self._outside = build(context.outside, n) if context.outside else _NOTHING
         last = tuple(context.outside[-1]) if context.outside else ()
@@ -88,11 +112,15 @@ class TrieDrafter(Drafter):
         goes_on = last == tuple(context.ids[len(context.ids) - len(last) :])
         self._output = GrowingTrie(n, last if goes_on and self.settings.learn_output else ())
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        if self.settings.learn_output:
-            self._output.extend(tokens)
+    def index(self, start: int) -> None:
+        """Count the tokens of the output."""
+        if not self.settings.learn_output:
+            return
+        for place in range(max(start, self.prompt_length), len(self.text)):
+            self.on_retract(place + 1, self._output.extend_by(self.text[place]))
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+    def draft(self, budget: int) -> DraftTree:
+        ids = self.text
         for length in range(min(self.settings.lp, len(ids)), 0, -1):
             sequence = ids[len(ids) - length :]
             found = self._documents.find(sequence), self._outside.find(sequence)

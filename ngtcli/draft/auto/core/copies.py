@@ -127,6 +127,19 @@ def _extend(arrays: Any, state: Any, ids: Any) -> None:
         extend_text(copies, state, token)
 
 
+@njit()
+def _shorten(arrays: Any, length: int) -> None:
+    """Forget the tokens behind the first `length`: places are those of before them again."""
+    copies = CopyArrays(arrays[0], arrays[1], arrays[2])
+    for end in range(max(length + 1, _KEY), copies.sizes[USED] + 1):
+        copies.places[_slot(copies, end)] = NONE
+    copies.sizes[USED] = length
+    for end in range(length, _KEY - 1, -1):  # only slots that were cleared are free now
+        slot = _slot(copies, end)
+        if copies.places[slot] == NONE:
+            copies.places[slot] = end
+
+
 @njit(inline="always")
 def copied_token(copies: Any, state: Any, way: int) -> Any:
     """What is copied next, NONE if nothing: after a departure, way 0 as if as many tokens had been
@@ -196,7 +209,6 @@ class Copies:
             self._read(text[:used], np.empty(BEHIND + 1, np.int32))
             self.arrays.sizes[:] = sizes
 
-    def retract(self, tokens: int, state: Ints) -> None:
-        """Forget the last tokens; nothing is copied then."""
-        self.arrays.sizes[USED] -= tokens
-        state[:] = NONE
+    def retract(self, tokens: int) -> None:
+        """Forget the last tokens."""
+        _shorten(tuple(self.arrays), int(self.arrays.sizes[USED]) - tokens)
