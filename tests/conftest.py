@@ -39,6 +39,13 @@ with suppress(ValueError):  # outside the main thread
     signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only wait
 
+# With NGT_BUFFERS_STAY=1 the buffers of a model's cache stay where they are on a CPU, as on a GPU.
+# Some models are made as test modules are imported, so that this comes before.
+if os.environ.get("NGT_BUFFERS_STAY"):
+    from ngtcli.decode import model as _model
+
+    _model.STAYING_DEVICES = frozenset({"cuda", "cpu"})
+
 # What libraries read when they are imported, and tests would see instead of what they set.
 for _name in ("FORCE_COLOR", "PY_COLORS", "GITHUB_ACTIONS", "NO_COLOR", "COLUMNS", "LINES"):
     os.environ.pop(_name, None)

@@ -3,12 +3,15 @@
 import gc
 import weakref
 from collections.abc import Generator, Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import pytest
 
 from ngtcli.config import Settings
+from ngtcli.decode import kv_cache, memory_limits, prefixes
+from ngtcli.decode import model as model_module
 from ngtcli.decode.decoder import Decoder
 from ngtcli.decode.model import TargetModel
 from ngtcli.draft.drafter import Drafters
@@ -28,6 +31,13 @@ TEXTS = [
     "The harbour was built in", "Once there was a ship. Once there was", "1 2 3 4 1 2 3 4 1 2",
     "A", "The lighthouse keeper wrote every evening that", "list: a b c a b c a b c a b",
 ]  # fmt: skip
+
+
+TOLD = [
+    "The harbour of Dunmore was dug between 1820 and 1826 by two hundred men. The keeper was Moran.",
+    "Oysters were brought to the bay by Ann Kerr in 1911. The beds were sold in 1950.",
+    "A note on seeds. They are sown in spring by all who have a field here.",
+]
 
 
 def given(session: LocalSession) -> list[NumberedPrompt]:
@@ -214,6 +224,48 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
     finally:
         gc.enable()
     assert "shapes do not match" in said[0] and "by itself" in said[0]
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
+    stay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """On buffers that stay, too, as on a GPU, and with what was read of the prompts kept."""
+    for place in (kv_cache, prefixes):
+        monkeypatch.setattr(place, "CHUNK", 8)
+    monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", 8)
+    monkeypatch.setattr(model_module, "STAYING_DEVICES", {"cpu"} if stay else set())
+    session = session_with(max_tokens=30)
+    model = session.model
+    monkeypatch.setattr(model, "prefixes", None)
+    model.use(model.way)
+    texts = [TEXTS[0], *(f"{text} Question: What is told here? Answer:" for text in TOLD)]
+    ids = [model.tokenizer.encode(text) for text in texts]
+    asked = [(i, Prompt(text, ids[i], (), ())) for i, text in enumerate(texts)]
+    each = [replace(session.settings, max_tokens=2 if i == 0 else 30) for i in range(4)]
+
+    def all_answers(size: int) -> dict[Any, list[int]]:
+        prompts = GivenPrompts(session, size=size, many=True)
+        return {a.key: ids_of(a) for a in answers(prompts, asked, dict(enumerate(each)))}
+
+    alone = all_answers(1)
+    score, shared = TargetModel.score, list[int]()
+
+    def failing(self: TargetModel, layout: Any) -> Any:
+        shared.extend([len(layout.spans)] * (len(layout.spans) > 1))
+        if len(shared) == 5 and len(layout.spans) > 1:
+            raise RuntimeError("a kernel failed")
+        return score(self, layout)
+
+    monkeypatch.setattr(TargetModel, "score", failing)
+    model.keep_prefixes(memory=True)
+    model.use(model.way)
+    try:
+        assert all_answers(4) == alone
+        assert len(shared) == 5 and max(shared) > shared[-1]  # one had ended
+    finally:
+        monkeypatch.undo()
+        model.use(model.way)
 
 
 def test_where_sharing_fails_the_first_text_goes_on_as_it_was(

@@ -207,6 +207,24 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
     assert not dropped  # rows kept of prompts: memory has not ended
 
 
+def test_free_memory_is_looked_up_as_texts_come_and_go_and_not_in_each_step(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    model, looked = make_target("llama"), list[str]()
+    model.end_ids = frozenset()
+    monkeypatch.setattr(decoder, "free_memory", lambda device: looked.append(device) or 10**10)
+    batch, steps = Decoder(model, own(), 4), 0
+    for ids in prompts(2, seed=8):
+        context = Context(ids, vocabulary=model.vocabulary)
+        batch.add(Member(None, Continuation(model, context, GREEDY, Limits(60)), context))
+    while not batch.done:
+        assert batch.takes_more  # as is asked for each question that waits
+        batch.step()
+        steps += 1
+    assert steps == 60
+    assert 1 <= len(looked) <= 8
+
+
 def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_target("llama", max_position_embeddings=600)
     model.context, model.end_ids = 600, frozenset()

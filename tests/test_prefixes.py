@@ -17,7 +17,8 @@ import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decode import kv_cache, memory_limits
+from ngtcli.decode import attention, kv_cache, memory_limits
+from ngtcli.decode import model as model_module
 from ngtcli.decode import prefixes as module
 from ngtcli.decode.kv_cache import Keeping, RollbackCache
 from ngtcli.decode.model import TargetModel
@@ -184,6 +185,57 @@ def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) 
         assert all(map(torch.equal, found, wanted))
 
 
+@pytest.mark.parametrize("stay", [False, True])
+def test_a_text_that_leaves_its_slot_for_the_first_one_keeps_its_rows(
+    stay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As when it goes on alone after a batch: its chunks lie where buffers are about to change."""
+    monkeypatch.setattr(model_module, "STAYING_DEVICES", {"cpu"} if stay else set())
+    model = anew(shared())
+    read(model, IDS)
+    wanted = rows_of(model)
+    mine = random.Random(2).choices(range(4, 90), k=2 * CHUNK + 9)
+    read(anew(model), mine)
+    model.resize(2, 4 * CHUNK)
+    model.start(3 * CHUNK, ids=IDS, keeping=MINE, beside=1)
+    model.prefill(IDS, CHUNK)
+    assert read(model, IDS) == [2 * CHUNK]
+    assert len(model.cache.regions) == 1
+    assert all(map(torch.equal, model.cache.rows(), wanted))
+
+
+def test_exact_passes_get_no_rows_that_another_kernel_computed(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """On a GPU in half precision a prompt's chunks are read by a kernel that exact passes avoid."""
+
+    class OtherKernel:
+        def attend(
+            self, query: Tensor, key: Tensor, value: Tensor, _: Tensor, scale: float | None
+        ) -> Tensor:
+            rows, places = query.shape[2], key.shape[2]
+            seen = torch.ones(rows, places).tril(places - rows).bool()[None, None]
+            return 1.01 * attention.grouped(query, key, value, seen, scale).transpose(1, 2)
+
+    monkeypatch.setattr(model_module, "reads_apart", lambda _: True)
+    monkeypatch.setattr(model_module, "Behind", OtherKernel)
+    model = anew(shared())
+    assert read(model, IDS, MINE, 8)[0] == 0
+    exact = rows_of(model)
+    anew(model)
+    assert read(model, IDS, DISK)[0] == 0
+    usual = rows_of(model)
+    assert not all(map(torch.equal, usual, exact))
+    assert model.prefixes.store(model.cache) > 0
+    assert read(model, IDS, MINE, 8)[0] == 0  # not from the cache, nor from memory
+    assert all(map(torch.equal, model.cache.rows(), exact))
+    assert read(model, IDS, DISK) == [2 * CHUNK]
+    assert all(map(torch.equal, model.cache.rows(), usual))
+    anew(model)
+    assert read(model, IDS, DISK, 8)[0] == 0  # nor from disk
+    assert all(map(torch.equal, model.cache.rows(), exact))
+
+
 def test_only_whole_chunks_that_the_prefill_read_are_kept(model: TargetModel) -> None:
     model.start(3 * CHUNK, ids=IDS, keeping=MINE)
     model.prefill(IDS, chunk=CHUNK // 2)  # as where memory ends
@@ -249,6 +301,22 @@ def test_nothing_is_written_where_it_is_not_worth_it(model: TargetModel, keeping
     read(model, IDS, keeping)
     assert model.prefixes.store(model.cache) == 0 and read(model, OTHER, keeping)
     assert not files()
+
+
+def test_why_a_prompt_is_not_written_is_told_once_and_of_no_later_prompt(
+    model: TargetModel,
+) -> None:
+    """Also not when its rows go for the next prompt, which is written."""
+    read(model, IDS, replace(DISK, most=1))
+    assert model.prefixes.store(model.cache) == 0
+    assert "the cache may have" in model.prefixes.take_not_stored()
+    other = random.Random(3).choices(range(4, 90), k=2 * CHUNK)
+    read(model, other, DISK)
+    assert model.prefixes.store(model.cache) > 0
+    assert model.prefixes.take_not_stored() == ""
+    read(model, IDS, replace(DISK, most=1))  # again: it is told again
+    assert model.prefixes.store(model.cache) == 0
+    assert model.prefixes.take_not_stored() != ""
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other rows", "other ids"])

@@ -6,6 +6,7 @@ from collections import Counter
 from dataclasses import replace
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -182,6 +183,18 @@ def test_penalties_are_the_same_whatever_was_committed(
             found = sampler._spoken.penalize(scores[None], [*parts])
         assert torch.allclose(found, wanted, atol=1e-6)
     assert sampler.choose(scores, said[at:]) == int(wanted[0].argmax())
+
+
+@pytest.mark.parametrize("temperature", [1e-3, 1e-30, 1e-38, 1e-45, 5e-324])
+@pytest.mark.parametrize("more", [{}, {"top_k": 2}, {"top_p": 0.5}, {"min_p": 0.1}])
+def test_a_tiny_temperature_gives_the_greedy_token(
+    temperature: float, more: dict[str, Any]
+) -> None:
+    scores = torch.tensor([30.0, -1.0, 2.0, -torch.inf])
+    sampler = Sampler(Settings(temperature=temperature, **more), [1, 2])
+    assert sampler.choose(scores) == 0
+    mask = np.array([False, True, True, True])
+    assert sampler.choose(scores, mask=mask) == 2
 
 
 @pytest.mark.parametrize("warped", [Settings(), Settings(temperature=0.9, top_p=0.9)])

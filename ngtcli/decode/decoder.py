@@ -38,6 +38,9 @@ _AHEAD = 512  # tokens of output that there is room for at first; guess: more th
 # Of the memory that is free, so much is for the cache of several texts. Guess: the rest is for
 # scores and what else the machine does.
 _SHARE = 0.5
+# Steps after which the free memory is looked up again, while no text comes or goes. Guess: to look
+# it up takes up to 10 ms on a busy machine.
+_LOOKS_AFTER = 64
 _NOTHING = Path((), ())
 
 
@@ -90,6 +93,8 @@ class Decoder:
         self._most, self._is_alone = size or MOST, size == 1
         self._wait = model.finish_device_work if split_times else None
         self._retries = False  # whether memory may have become free for one that waits
+        self._free: int | None = None  # bytes that were free when they were looked up last
+        self._fresh = 0  # steps for which that counts
 
     # --- texts that come and go ---
 
@@ -140,6 +145,7 @@ class Decoder:
         while self._retries and self._waiting and self._has_room:
             self._join(self._waiting.popleft(), time.perf_counter())
         if self.running:
+            self._fresh = max(0, self._fresh - 1)
             if not self._advance():
                 self._set_aside()
             self._leave()
@@ -179,7 +185,7 @@ class Decoder:
     def _join(self, member: Member, clock: float) -> None:
         """Let a text run. It waits where memory does not suffice for it with the others."""
         error = self._read(member, clock)
-        self._retries = error is None
+        self._retries, self._fresh = error is None, 0
         if error is None:
             self.running.append(member)
         elif self.running:
@@ -227,7 +233,7 @@ class Decoder:
             self._end(members[0])
             return
         self._model.close(0, 0)
-        self._most = max(1, len(members) // 2)
+        self._most, self._fresh = max(1, len(members) // 2), 0
         self._waiting.extend(members)
 
     def _leave(self) -> None:
@@ -236,15 +242,30 @@ class Decoder:
         for at in reversed(range(len(self.running))):
             if not (member := self.running[at]).ended:
                 continue
-            if self._most > 1 and model.prefixes and len(model.cache.regions) > 1:
-                fits(model, partial(model.prefixes.keep, model.cache, model.cache.regions[at]))
+            if self._most > 1:
+                self._keep_prompt(at)
             self.running[at] = self.running[-1]
             self.running.pop()
             model.close(at, len(self.running))
-            self._retries = True
+            self._retries, self._fresh = True, 0
             if not self.running:
                 self._drafters.end()
             self._end(member)
+
+    def _keep_prompt(self, at: int) -> None:
+        """Keep what was read of the prompt of a text beside others, whose slot is about to go."""
+        model = self._model
+        if model.prefixes and len(model.cache.regions) > 1:
+            fits(model, partial(model.prefixes.keep, model.cache, model.cache.regions[at]))
+
+    def close_slots(self) -> None:
+        """Give the cache back, as the texts go on elsewhere; their prompts are kept if they fit.
+
+        No slot may stay: a text that begins alone gets the first one, over what others had there.
+        """
+        for at in reversed(range(len(self.running))):
+            self._keep_prompt(at)
+            self._model.close(at, at)
 
     # --- room for several ---
 
@@ -260,7 +281,9 @@ class Decoder:
     def _allowed(self, places: int) -> int:
         """How many texts of so many places the free memory allows; all if it is not known."""
         cache, places = self._model.cache, capacity_for(places)
-        free, each = free_memory(str(self._model.device)), cache.bytes_of(1)
+        if not self._fresh:
+            self._free, self._fresh = free_memory(str(self._model.device)), _LOOKS_AFTER
+        free, each = self._free, cache.bytes_of(1)
         if free is None or not each:
             return max(self._most, len(self.running) + 1)
         return max(int(_SHARE * free) // (each * places), cache.capacity // places * cache.stay)
@@ -271,7 +294,9 @@ class Decoder:
         if places <= cache.places and count <= len(cache.regions):
             return True
         places = capacity_for(max(places, self._needed))
+        self._fresh = 0
         most = self._allowed(places)
+        self._fresh = 0  # buffers will take some of it
         if count > max(1, most):
             return False
         room = max(count, min(self._most, most))

@@ -66,6 +66,8 @@ class Region:
     """The places of a sequence, from `start` on; `used` of them may have been written.
 
     `chunks` are those at its start whose rows can be kept, as `keeping` says; None: none can.
+    `root` stands for all that the bits of their rows depend on beside the token ids. `refused`:
+    they were to be written to disk, and could not be.
     """
 
     start: int
@@ -73,6 +75,8 @@ class Region:
     used: int = 0
     chunks: list[Chunk] = field(default_factory=list)
     keeping: Keeping | None = None
+    root: str = ""
+    refused: bool = False
 
     def cut(self, length: int) -> None:
         """Drop all rows from `length` on."""
@@ -203,7 +207,7 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         """Empty a region but for so many chunks at its start."""
         kept = chunks * CHUNK
         # First: where an interrupt comes between, no chunk may be known whose rows are gone.
-        region.keeping, region.length = None, kept
+        region.keeping, region.length, region.refused = None, kept, False
         del region.chunks[chunks:]
         self._clear(region, kept, region.used)
         region.used = kept

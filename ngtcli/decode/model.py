@@ -51,6 +51,9 @@ from ngtcli.system.machine import free_memory
 from ngtcli.tokens.tokenizer import Tokenizer
 
 PREFILL_CHUNK = CHUNK
+# Kinds of devices on which the buffers of the cache stay where they are, as captured passes read
+# them by their addresses.
+STAYING_DEVICES = frozenset({"cuda"})
 _SPARE = 64  # places behind the last draft, for padding; a guess. More are made when needed
 # Of a GPU's free memory, so much at most is for buffers that stay. Guess: the rest is for several
 # texts, for what is kept of prompts, and for passes.
@@ -100,7 +103,7 @@ class TargetModel:
             window is not None and (not mixed or kinds[i] == "sliding_attention")
             for i in range(self.layers)
         ]
-        self.cache = RollbackCache(self._narrow, 0, stay=self.device.type == "cuda")
+        self.cache = RollbackCache(self._narrow, 0, stay=self.device.type in STAYING_DEVICES)
         self._at = 0  # the region of the text that was begun last
         self.passes.forget()
         self._reads_apart = self._rolls_back and window is None and reads_apart(self.hf)
@@ -192,7 +195,8 @@ class TargetModel:
             if reader is not None and not reader.reads_all:
                 ids = ids[:-1]  # it wants the last row, which is then read in any case
             layers, region = self._layers_of_all_rows, cache.regions[beside]
-            restored = self.prefixes.start(cache, region, ids, keeping, layers)
+            kernel = "apart" if self._reads_apart and rows is None else ""  # see `_read_chunk`
+            restored = self.prefixes.start(cache, region, ids, keeping, layers, kernel)
             self._fit(places)
             self.reused = restored()
         self._give_kept()

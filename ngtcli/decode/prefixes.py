@@ -2,11 +2,11 @@
 
 Kept are whole chunks of the prefill from a prompt's start on, so the rows are those that reading
 them again would compute, bit for bit. Rows of other passes are never kept. A chunk's key is a hash
-of the model, the owner, and all ids up to its end; its ids are compared besides. The rows of the
-last prompt lie in the model's cache; those of prompts before it in memory, as far as there is room,
-and on disk, one array file a chunk. What is missing or damaged is read again. Where learned heads
-read the text, the hidden states that they want are kept beside the rows; a chunk that lacks them is
-of no use to heads.
+of the model, the attention kernel, the owner, and all ids up to its end; its ids are compared
+besides. The rows of the last prompt lie in the model's cache; those of prompts before it in memory,
+as far as there is room, and on disk, one array file a chunk. What is missing or damaged is read
+again. Where learned heads read the text, the hidden states that they want are kept beside the rows;
+a chunk that lacks them is of no use to heads.
 """
 
 from array import array
@@ -38,7 +38,7 @@ WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a
 # is for the caches of texts that are being answered.
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
-_FORMAT = 3
+_FORMAT = 4
 PREFIXES = ArrayFile("prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
 _HEADER = 1 << 17  # bytes of a file's header: 500 layers, and the ids of a chunk
 _LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest text so far
@@ -54,7 +54,7 @@ class Prefixes:
         self._model, self._device, self._memory = model, device, memory
         self._held: OrderedDict[str, _Held] = OrderedDict()  # by key; used last are the last
         self._bytes = 0
-        self.not_stored = ""  # why chunks were not written to disk, though they were to be
+        self._not_stored = ""  # see `take_not_stored`
 
     def start(
         self,
@@ -63,14 +63,19 @@ class Prefixes:
         ids: Sequence[int],
         keeping: Keeping | None,
         layers: Sequence[int] = (),
+        kernel: str = "",
     ) -> Callable[[], Reused]:
         """Empty a region but for the chunks that `ids` begin with; what it has besides is kept.
 
-        The chunks have the hidden states of `layers`. What is returned puts the others of them
+        The chunks were read by `kernel`, which names all that their bits depend on beside the
+        model, and have the hidden states of `layers`. Those that lie in other regions are put there
+        at once: their rows may be overwritten when buffers change. What is returned puts the others
         there, once there is room. Raises MemoryError and the like.
         """
         clock, kept, found, on_disk = perf_counter(), 0, list[_Held](), 0
-        for at, wanted in enumerate(self._chunks(ids, keeping.owner) if keeping else ()):
+        moved = 0  # the first of `found`, up to the last that lies in another region
+        root = self._root(keeping.owner, kernel) if keeping else ""
+        for at, wanted in enumerate(_chunks(root, ids) if keeping else ()):
             if at == kept and at < len(region.chunks) and region.chunks[at].is_for(wanted, layers):
                 kept += 1
                 continue
@@ -84,16 +89,19 @@ class Prefixes:
             if held is None or not held[0].is_for(wanted, layers):
                 break
             found.append(held)
+            moved = len(found) if other is not None else moved
         for chunk, _ in reversed(found):  # the first are needed by all: they are used last
             if chunk.key in self._held:
                 self._held.move_to_end(chunk.key)
         self.keep(cache, region, kept)
         cache.reset(region, kept)
-        region.keeping = keeping
+        region.keeping, region.root = keeping, root
+        for held in found[:moved]:
+            cache.restore(region, *held)
 
         def restored() -> Reused:
-            for one in found[: max(0, cache.places // CHUNK - kept)]:
-                cache.restore(region, *one)
+            for held in found[moved : max(moved, cache.places // CHUNK - kept)]:
+                cache.restore(region, *held)
             took = sum((chunk.seconds for chunk in region.chunks), 0.0)
             seconds = perf_counter() - clock if region.chunks else 0.0
             return Reused(len(region.chunks) * CHUNK, on_disk * CHUNK, seconds, took)
@@ -106,13 +114,13 @@ class Prefixes:
         """The last pass was a prefill's over `ids`, took so long, and gave these hidden states."""
         whole = len(ids) == CHUNK and region.length == (len(region.chunks) + 1) * CHUNK
         if whole and region.keeping is not None:
-            before = region.chunks[-1].key if region.chunks else self._root(region.keeping.owner)
+            before = region.chunks[-1].key if region.chunks else region.root
             region.chunks.append(_chunk(before, ids, seconds, states))
 
     def store(self, cache: RollbackCache, region: Region | None = None) -> int:
         """Write the chunks of a region, or of all, to disk, where they are to be; the bytes.
 
-        A disk that is full or closed to the user ends it, and `not_stored` says so.
+        A disk that is full or closed to the user ends it; `take_not_stored` then says so.
         """
         if region is None:
             return sum(self.store(cache, one) for one in cache.regions)
@@ -121,9 +129,10 @@ class Prefixes:
         if keeping is None or not chunks:
             return 0
         if size > keeping.most:
-            self.not_stored = (
+            self._not_stored = (
                 f"it takes {sized(size)}, and the cache may have {sized(keeping.most)}"
             )
+            region.refused = True
             return 0
         if sum(chunk.seconds for chunk in chunks) < keeping.least_s:
             return 0
@@ -134,29 +143,33 @@ class Prefixes:
                 if not (path := _path(chunks[at].key, chunks[at].states)).exists():
                     written += _write(path, chunks[at], self._model, cache.chunk(region, at))
         except OSError as error:
-            self.not_stored = reason_of(error)
+            self._not_stored, region.refused = reason_of(error), True
         return written
+
+    def take_not_stored(self) -> str:
+        """Why chunks were not written to disk, though they were to be; each reason is given once.
+
+        "" where none is left out.
+        """
+        why, self._not_stored = self._not_stored, ""
+        return why
 
     def drop(self) -> None:
         """Free the memory of all that is kept in it."""
         self._held.clear()
         self._bytes = 0
 
-    def _root(self, owner: str) -> str:
-        return _hash(self._model.encode(), owner.encode("utf-8", "surrogatepass"))
-
-    def _chunks(self, ids: Sequence[int], owner: str) -> Iterator[Chunk]:
-        """The whole chunks that `ids` begin with."""
-        before = self._root(owner)
-        for at in range(0, len(ids) - CHUNK + 1, CHUNK):
-            yield (chunk := _chunk(before, ids[at : at + CHUNK], 0.0))
-            before = chunk.key
+    def _root(self, owner: str, kernel: str) -> str:
+        """What the first chunk of a prompt is the successor of, in its key."""
+        own = _hash(self._model.encode(), kernel.encode())
+        return _hash(own.encode(), owner.encode("utf-8", "surrogatepass"))
 
     def keep(self, cache: RollbackCache, region: Region, first: int = 0) -> None:
         """Keep the chunks of a region from the `first` on, which are about to go."""
         if len(region.chunks) <= first:
             return
-        self.store(cache, region)
+        if not region.refused:
+            self.store(cache, region)
         for at in reversed(range(first, len(region.chunks))) if self._memory else ():
             chunk = region.chunks[at]
             held = self._held.pop(chunk.key, None)
@@ -228,6 +241,15 @@ def _path(key: str, layers: Iterable[int]) -> Path:
     """The file of a chunk that is kept with the states of these layers."""
     named = sorted(layers)
     return PREFIXES.path(key_of(key, *named) if named else key)
+
+
+def _chunks(root: str, ids: Sequence[int]) -> Iterator[Chunk]:
+    """The whole chunks that `ids` begin with."""
+    before = root
+    for at in range(0, len(ids) - CHUNK + 1, CHUNK):
+        chunk = _chunk(before, ids[at : at + CHUNK], 0.0)
+        yield chunk
+        before = chunk.key
 
 
 def _chunk(

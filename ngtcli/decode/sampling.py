@@ -163,6 +163,8 @@ def _signed(value: int) -> int:
 # Of the likeliest tokens, looked at first for top-p; guess: mostly enough. On a device that is not
 # the CPU no others are.
 _FIRST, _MANY = 64, 1024
+# The least temperature: below it a float32 has fewer digits, and 0 would be divided by 0 at last.
+_TINY = torch.finfo(torch.float32).tiny
 
 
 class Sampler:
@@ -276,7 +278,8 @@ def warp(scores: Tensor, settings: Settings) -> Tensor:
     On a device all of a row are 0 whose `top_p` the likeliest _MANY tokens do not have.
     """
     if settings.temperature not in (0.0, 1.0):
-        scores = scores / settings.temperature
+        # The highest is 0 then: none overflows, however low the temperature.
+        scores = (scores - scores.amax(-1, keepdim=True)) / max(settings.temperature, _TINY)
     weights = torch.softmax(scores, dim=-1)
     if 0 < settings.top_k < scores.shape[-1]:
         weights = _cut(weights, highest(weights, settings.top_k)[0][:, -1:])

@@ -237,6 +237,7 @@ class LocalEngine(Engine):
         self._tell_apart(error)
         for text in self._texts:
             text.run.drafter.leave()
+        self._decoder.close_slots()
         self._decoder.close()
         self._decoder, over = None, list[Asked]()
         for text in reversed(self._texts):
