@@ -34,7 +34,7 @@ TEXTS = [
 
 
 TOLD = [
-    "The harbour of Dunmore was dug between 1820 and 1826 by two hundred men. The keeper was Moran.",
+    "The harbour of Dunmore was dug between 1820 and 1826 by two hundred men.",
     "Oysters were brought to the bay by Ann Kerr in 1911. The beds were sold in 1950.",
     "A note on seeds. They are sown in spring by all who have a field here.",
 ]
