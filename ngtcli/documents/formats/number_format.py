@@ -1,8 +1,9 @@
 """Values as spreadsheets show them: number formats, as Excel and LibreOffice write them.
 
 A format has up to four sections, for positive numbers, negative ones, zero and text, each of
-placeholders and words. Dates of the formats that follow the user's country are written as in ISO
-8601, as a file does not say which country that is; names of months and days are English.
+placeholders and words. There are two differences to Excel: a date of year, month and day in digits
+is written as in ISO 8601, since 03/04/2026 is in March or in April by the country of the user, and
+has no time at midnight; and names of months and days are English.
 """
 
 import datetime
@@ -16,7 +17,7 @@ from functools import lru_cache
 GENERAL = "General"
 _DATE = "yyyy-mm-dd"
 _ACCOUNTS = '_(* #,##0{0}_);_(* \\(#,##0{0}\\);_(* "-"{1}_);_(@_)'
-BUILT_IN = {  # formats by the number that files have for them; 14 and 22 follow the country
+BUILT_IN = {  # by the numbers that files have for them
     0: GENERAL, 1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00",
     5: "$#,##0_);($#,##0)", 6: "$#,##0_);($#,##0)",
     7: "$#,##0.00_);($#,##0.00)", 8: "$#,##0.00_);($#,##0.00)",
@@ -37,6 +38,7 @@ _MONTHS = (
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 _DAY_S = 86_400
 _LAST_DAY = 2_958_466  # the first serial number behind 9999-12-31
+_SIMPLE = re.compile(r"(#,##)?0(\.0+)?(%)?")
 _COMPARED = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?\d+(?:\.\d+)?)\]")
 _TOKEN = re.compile(
     r"""
@@ -68,6 +70,7 @@ class _Section:
         }[sign]  # fmt: skip
 
 
+@lru_cache(16_384)  # most sheets have few values, or few formats
 def shown_number(value: float, code: str, from_1904: bool = False) -> str:
     """A number in a format.
 
@@ -78,6 +81,13 @@ def shown_number(value: float, code: str, from_1904: bool = False) -> str:
     """
     if code == GENERAL or not math.isfinite(value):
         return general(value)
+    simple = _simple(code)
+    if simple is not None:
+        is_grouped, places, is_share = simple
+        exact = Decimal(f"{value:.15g}") * (100 if is_share else 1)
+        rounded = exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+        shown = f"{abs(rounded) if not rounded else rounded:{',' if is_grouped else ''}f}"
+        return f"{shown}%" if is_share else shown
     section, number, has_sign = _chosen(_sections(code), value)
     if section.kind == "date":
         text = _date(section, number if has_sign else value, from_1904)
@@ -114,7 +124,14 @@ def general(value: float) -> str:
     >>> [general(v) for v in (3.0, 0.1 + 0.2, 1e21, -0.5)]
     ['3', '0.3', '1E+21', '-0.5']
     """
-    return f"{value:.15g}".upper()
+    return f"{value or 0.0:.15g}".upper()
+
+
+@lru_cache(4096)
+def _simple(code: str) -> tuple[bool, int, bool] | None:
+    """Thousands apart, decimal places, and whether it is a share, of the commonest formats."""
+    found = _SIMPLE.fullmatch(code)
+    return (bool(found[1]), len(found[2] or ".") - 1, bool(found[3])) if found else None
 
 
 @lru_cache(4096)
@@ -145,13 +162,13 @@ def _section(part: str) -> _Section:
         text = found[kind]
         if kind in ("quoted", "escaped", "currency", "literal"):
             tokens.append(("words", text))
-        elif kind == "space":
+        elif kind in ("space", "fill"):
             tokens.append(("words", " "))
-        elif kind not in ("fill", "other"):
+        elif kind != "other":
             tokens.append((kind, text))
     kinds = {kind for kind, _ in tokens}
     if kinds & {"date", "elapsed", "half"}:
-        return _Section("date", _with_minutes(tokens), condition)
+        return _Section("date", _in_iso(_with_minutes(tokens)), condition)
     if "general" in kinds:
         return _Section("general", _as_words(tokens, "general"), condition)
     if "digit" in kinds:
@@ -302,9 +319,11 @@ def _fraction(tokens: tuple[_Token, ...], value: float) -> str | None:
         shown = shown.rjust(wide + 1 + len(str(bottom)))
     else:
         shown = ""
-    head = _number(tuple(tokens[:start]), float(integer)) if whole and (integer or not top) else ""
-    if not whole:
-        head = "".join(text for _, text in tokens[:start])
+    head = "".join(text for kind, text in tokens[:start] if kind != "digit")
+    if whole and (integer or any(tokens[i][1] == "0" for i in whole)):
+        head = _number(tuple(tokens[:start]), float(integer))
+    elif not top:
+        head = f"0{head}"
     return head + shown + "".join(text for _, text in tokens[end:])
 
 
@@ -334,6 +353,21 @@ def _with_minutes(tokens: list[_Token]) -> tuple[_Token, ...]:
     return tuple(marked)
 
 
+def _in_iso(tokens: tuple[_Token, ...]) -> tuple[_Token, ...]:
+    """The tokens of a date with one for year, month and day where all are in digits."""
+    places = {}
+    for i, (kind, text) in enumerate(tokens):
+        if kind == "date" and (text[0] == "y" or (text[0] in "md" and len(text) < 3)):
+            if text[0] in places:
+                return tokens
+            places[text[0]] = i
+    first, last = min(places.values(), default=0), max(places.values(), default=0)
+    between = tokens[first : last + 1]
+    if len(places) < 3 or sum(kind != "words" for kind, _ in between) != 3:
+        return tokens
+    return (*tokens[:first], ("iso", ""), *tokens[last + 1 :])
+
+
 def _date(section: _Section, serial: float, from_1904: bool) -> str | None:
     """A date or a time; None for a number that is none."""
     tokens = section.tokens
@@ -344,7 +378,7 @@ def _date(section: _Section, serial: float, from_1904: bool) -> str | None:
     if not 0 <= serial < _LAST_DAY:
         return None
     fractions = [len(text) - 1 for kind, text in tokens if kind == "fraction"]
-    shows_seconds = any(kind == "date" and text.startswith("s") for kind, text in tokens)
+    shows_seconds = any(k in ("date", "elapsed") and text.startswith("s") for k, text in tokens)
     places = fractions[0] if fractions else 0 if shows_seconds else 3
     total = Decimal(f"{serial:.15g}") * _DAY_S
     total = total.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
@@ -354,6 +388,11 @@ def _date(section: _Section, serial: float, from_1904: bool) -> str | None:
     if day is None:
         return None
     year, month, number, weekday = day
+    has_time = any(kind == "date" and text[0] == "h" for kind, text in tokens)
+    if not in_day and has_time and ("iso", "") in tokens:
+        until = tokens.index(("iso", "")) + 1
+        shown = [t for t in tokens[:until] if t[0] == "iso" or (t[0] == "date" and t[1][0] in "da")]
+        tokens = tuple(token for t in shown for token in (t, ("words", " ")))
     hours, minutes = seconds // 3600, seconds // 60 % 60
     half = any(kind == "half" for kind, _ in tokens)
     clock = (hours - 1) % 12 + 1 if half else hours
@@ -361,6 +400,8 @@ def _date(section: _Section, serial: float, from_1904: bool) -> str | None:
     for kind, text in tokens:
         if kind == "words":
             out.append(text)
+        elif kind == "iso":
+            out.append(f"{year:04}-{month:02}-{number:02}")
         elif kind == "half":
             words = text.split("/")
             out.append(words[hours >= 12])
