@@ -95,7 +95,7 @@ class Use(Flag):
     LINE = auto()  # a line of a batch may have its own
     LOADS = auto()  # says what is loaded, and how that runs
     READS = auto()  # says how documents are read
-    REPLAYS = auto()  # a replay of a recording drafts as it says
+    DRAFTS = auto()  # decides drafts and no token; ngt tune writes it into its presets
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
     NAMES = auto()  # a list that may be written with commas
@@ -232,7 +232,7 @@ _auto = partial(setting, "Drafting", Use.AUTO)
 _loads = partial(setting, "Model", Use.TEXT | Use.LOADS | Use.NGT)
 _for_passages = partial(setting, "Passages", Use.TEXT | Use.LINE | Use.CARD | Use.RETRIEVE)
 _sampled = partial(setting, "Sampling", Use.TEXT | Use.LINE | Use.SAMPLES)
-_trie = partial(setting, "Drafting", Use.TEXT | Use.REPLAYS | Use.NGT | Use.TRIE)
+_trie = partial(setting, "Drafting", Use.TEXT | Use.DRAFTS | Use.NGT | Use.TRIE)
 _answer = partial(setting, "Answer", Use.TEXT | Use.LINE)
 _sampling = partial(setting, "Sampling", Use.TEXT | Use.LINE)
 _model = partial(setting, "Model", Use.TEXT | Use.LOADS)
@@ -259,7 +259,7 @@ class Settings:
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
         " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
         " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
-        Use.REPLAYS,
+        Use.DRAFTS,
         complete="methods",
     )
     draft_model: str = _drafting(
@@ -278,24 +278,24 @@ class Settings:
     n: int = _trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
     lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
     num_draft: int = _drafting(
-        32, "At most this many draft nodes in a step.", Use.REPLAYS, within=(0, 1024)
+        32, "At most this many draft nodes in a step.", Use.DRAFTS, within=(0, 1024)
     )
     learn_output: bool = _trie(False, "Draft from the generated text as well.")
     pool: bool = _auto(
         True,
         "For auto: draft from earlier answers of the model as well, and keep this one.",
-        Use.REPLAYS,
+        Use.DRAFTS,
     )
     pool_documents: bool = _auto(
         False,
         "For auto: keep in the pool also what answers quote from documents.",
-        Use.NGT | Use.REPLAYS,
+        Use.NGT | Use.DRAFTS,
     )
     background: tuple[str, ...] = _auto(
         ("english",),
         "For auto: draft from counts of words in general text as well. english comes with ngt;"
         " ngt trie build --background makes others. May be given again.",
-        Use.NAMES | Use.REPLAYS,
+        Use.NAMES | Use.DRAFTS,
         complete="backgrounds",
     )
     calibrate: bool = _auto(
@@ -458,7 +458,7 @@ class Settings:
     )
     max_mb: int = _reading(
         256,
-        "At most this many megabytes of documents (or prompts, or recordings) are read.",
+        "At most this many megabytes of documents (or prompts) are read.",
         within=(1, 10**6),
     )
     max_files: int = _reading(

@@ -6,19 +6,38 @@ Whoever still gives one is told so in an error, with that sentence as its hint.
 _SPEED = "Each answer shows its speed below it; -v shows it in full, and --json has it."
 _TYPED = "In ngt chat, --set history=no keeps nothing of what is typed."
 
+_IN_A_CLONE = "In a clone of ngt's repository: python -m tests.tools."
+_NO_PAGES = "ngt bench and ngt tune write no pages and no Markdown any more: give --json."
+_NO_REPLAY = f"ngt tune measures on a model. {_IN_A_CLONE}replay measures on a recording."
+
 COMMANDS = {
     "runs": _SPEED,
+    "bench replay": f"{_IN_A_CLONE}replay RECORDING",
+    "bench record": f"{_IN_A_CLONE}record RECORDING",
+    "bench quality": f"{_IN_A_CLONE}quality",
+    "heads": f"Published heads are used as they are: --heads. {_IN_A_CLONE}heads trains some.",
 }
 # By flag, or by command and flag where other commands have a flag of that name.
 FLAGS = {
     "--log": _SPEED,
     "--no-log": f"ngt keeps no log of answers any more: leave the flag out. {_TYPED}",
     "--log-text": _SPEED,
-    "bench --replay": "Give ngt bench replay RECORDING.",
-    "bench --record": "Give ngt bench record RECORDING.",
-    "bench --quality": "Give ngt bench quality.",
-    "bench --shape": "In a clone: python -m tests.tools.shapes.",
-    "bench --noise": "In a clone: python -m tests.tools.datasets.",
+    "bench --replay": f"{_IN_A_CLONE}replay RECORDING",
+    "bench --record": f"{_IN_A_CLONE}record RECORDING",
+    "bench --quality": f"{_IN_A_CLONE}quality",
+    "bench --no-quality": "ngt bench judges no answers any more: leave the flag out.",
+    "bench --shape": f"{_IN_A_CLONE}shapes",
+    "bench --noise": f"{_IN_A_CLONE}datasets",
+    "bench --sweep-num-draft": "Give --num-draft 4,8,16,32,64,128.",
+    "bench --ids": f"{_IN_A_CLONE}replay RECORDING --ids odd",
+    "bench --html": _NO_PAGES,
+    "bench --markdown": _NO_PAGES,
+    "tune --html": _NO_PAGES,
+    "tune --markdown": _NO_PAGES,
+    "tune --replay": _NO_REPLAY,
+    "tune --task": _NO_REPLAY,
+    "tune --ids": _NO_REPLAY,
+    "tune --costs": _NO_REPLAY,
 }
 # Of settings files, variables and --set.
 SETTINGS = {
@@ -42,7 +61,7 @@ def removed_command(words: list[str]) -> tuple[str, str] | None:
 def removed_flag(command: str, flag: str) -> str:
     """What to do instead of a removed flag of a command; "" for a flag that never was.
 
-    >>> removed_flag("bench", "--quality")
-    'Give ngt bench quality.'
+    >>> removed_flag("bench", "--sweep-num-draft")
+    'Give --num-draft 4,8,16,32,64,128.'
     """
     return FLAGS.get(f"{command} {flag}") or FLAGS.get(flag, "")

@@ -30,8 +30,6 @@ from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import UsageError
-from ngtcli.measure.replay import replay
-from ngtcli.measure.traces import Trace
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.compiled import njit
 from ngtcli.system.files import DamagedFileError
@@ -53,6 +51,8 @@ from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
 from tests.support.tokenizers_of_kinds import KINDS, backend
 from tests.tools import hostile_background
+from tests.tools.measuring.replaying import replay
+from tests.tools.measuring.traces import Trace
 
 # --- counts of texts ---
 

@@ -1,58 +1,64 @@
-"""`ngt bench` as a shell runs it: results, files, replay, errors, interruption."""
+"""`ngt bench` as a shell runs it: its table, JSON, files, interruption; and what tools record."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 from jsonschema import Draft202012Validator, ValidationError
 
 from ngtcli.cli.schema import build
-from ngtcli.measure.traces import TraceWriter, read_traces
 from tests.support import warm
-from tests.support.helpers import END, HARBOUR, ngt
+from tests.support.helpers import END, HARBOUR, ngt, tool
+from tests.tools.measuring.traces import TraceWriter, read_traces
+from tests.tools.record import record
+from tests.tools.replay import replay
 
 
-def test_a_live_run_prints_one_object_and_writes_a_page(tmp_path: Path) -> None:
+def test_a_live_run_prints_one_object() -> None:
     done = ngt(
         "bench", "--limit", "1", "--rounds", "1", "--max-tokens", "6", "--against", "hf",
         "--methods", "trie,nonsense", "--num-draft", "4,16", "--json",
-        "--html", str(tmp_path / "r.html"),
     )  # fmt: skip
-    assert done.returncode == 0 and done.stderr == b"", done.stderr
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.startswith(b"ngt: nonsense takes no part: no method 'nonsense'")
     body = json.loads(done.stdout)
     validator = Draft202012Validator(build("bench"))
     validator.validate(body)
     with pytest.raises(ValidationError):
         validator.validate({**body, "rows": [{**body["rows"][0], "new": 1}]})
     assert body["kind"] == "live" and body["questions"] == 2
-    overall = [r for r in body["rows"] if r["task"] == "overall"]
-    assert [(r["method"], r["num_draft"]) for r in overall] == [
+    rows = body["rows"]
+    assert [(r["method"], r["num_draft"]) for r in rows] == [
         ("none", None), ("trie", 4), ("trie", 16), ("hf", None), ("hf-prompt-lookup", None),
     ]  # fmt: skip
-    assert all(r["same_ids"] == 2 and r["new_tokens"] > 0 for r in overall)
-    assert all(r["rouge_l"] == overall[0]["rouge_l"] for r in overall)
-    assert overall[0]["mean_acceptance_length"] == overall[3]["mean_acceptance_length"] == 1.0
+    assert all(r["same_ids"] == 2 and r["new_tokens"] > 0 for r in rows)
+    assert rows[0]["mean_acceptance_length"] == rows[3]["mean_acceptance_length"] == 1.0
     assert [r["method"] for r in body["refused"]] == ["nonsense"]
-    assert [r["method"] for r in body["split"]] == ["none", "trie", "trie"]
+    for row in rows[:3]:
+        assert sum(row["share"].values()) == pytest.approx(1, abs=1e-3)
+        assert row["share"].keys() == {"prefill", *row["step_us"]}
+        assert row["prefill_ms"] > 0 and row["step_us"]["forward"] > 0
+    assert rows[3]["share"] is None and rows[3]["prefill_ms"] is None
     assert {"command", "date", "versions", "device_name", "dtype"} <= set(body)
-    text = (tmp_path / "r.html").read_text()
-    assert "hf-prompt-lookup" in text and "nonsense" in text
 
 
-def test_prompts_come_from_json_lines_and_tables_go_to_a_file(tmp_path: Path) -> None:
+def test_prompts_come_from_json_lines_and_the_table_goes_to_a_file(tmp_path: Path) -> None:
     lines = tmp_path / "p.jsonl"
     message = "Say this again: the slate came by rail, the slate came by rail."
     lines.write_text(json.dumps({"id": 1, "task": "qa", "message": message}) + "\n")
     done = ngt(
         "bench", "--prompts", str(lines), "--methods", "trie", "--rounds", "1", "--max-tokens",
-        "6", "--markdown", "-o", str(tmp_path / "out.md"),
+        "6", "-o", str(tmp_path / "out.txt"),
     )  # fmt: skip
     assert done.returncode == 0 and done.stdout == done.stderr == b""
-    text = (tmp_path / "out.md").read_text()
-    assert (
-        text.startswith("### 1 prompt, live, at most 64 draft nodes a step\n\n| method |")
-        and "| trie |" in text
-    )
+    title, headings, plain, trie, empty, facts = (tmp_path / "out.txt").read_text().splitlines()
+    assert title == "# 1 prompt, at most 64 draft nodes a step" and empty == ""
+    named = dict(zip(headings.split("\t"), trie.split("\t"), strict=True))
+    assert named["method"] == "trie" and named["speed-up"].endswith("×")
+    parts = ("prefill", "draft", "tree", "forward", "verify", "cache")
+    assert sum(int(named[part].rstrip("%")) for part in parts) == pytest.approx(100, abs=3)
+    assert plain.startswith("none\t1.00×\t") and facts.startswith("# builtin · float32 on cpu")
 
 
 def test_ctrl_c_keeps_what_was_measured() -> None:
@@ -77,7 +83,12 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     assert b"interrupted" in done.stderr and b"Traceback" not in done.stderr
 
 
-def record(folder: Path) -> Path:
+def replayed(*arguments: str) -> Any:
+    """What `python -m tests.tools.replay` does."""
+    return tool(replay, "tests.tools.replay", *arguments)
+
+
+def record_by_hand(folder: Path) -> Path:
     """A recording of three questions for each of two tasks, whose answers repeat their prompts."""
     with TraceWriter(folder, "print", "tiny", 97) as writer:
         for i in range(6):
@@ -87,35 +98,36 @@ def record(folder: Path) -> Path:
 
 
 def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path) -> None:
-    replay = ("bench", "replay", str(record(tmp_path / "r")), "--methods", "trie, recycling")
+    folder = str(record_by_hand(tmp_path / "r"))
+    methods = (folder, "--methods", "trie, recycling")
     part = ("--tasks", "b,a", "--limit", "2", "--ids", "odd", "--num-draft", "4,8", "--fresh")
-    body = json.loads(ngt(*replay, *part, "--set", "n=4", "--json").stdout)
+    body = json.loads(replayed(*methods, *part, "--set", "n=4", "--json").stdout)
     assert (body["questions"], body["fresh"], body["model"]) == (2, True, "tiny")
     rows = [(r["method"], r["num_draft"], r["task"]) for r in body["rows"]]
     assert rows == [("trie", k, task) for k in (4, 8) for task in ("b", "overall")]
     assert max(int(k) for r in body["rows"] for k in r["acceptance_histogram"]) == 3  # of a window
     assert [r["method"] for r in body["refused"]] == ["recycling"]
     page = tmp_path / "r.html"
-    done = ngt(*replay, "--html", str(page))
+    done = replayed(*methods, "--html", str(page))
     assert done.returncode == 0 and b"\ntrie\t" in done.stdout and b"recycling\t" in done.stdout
-    assert "replay of a recording" in page.read_text()
+    assert "python -m tests.tools.replay" in page.read_text()
     for more, words in (
         ((HARBOUR,), b"unexpected extra argument"),
         (("--tasks", "a,xyz"), b"no task 'xyz'"),
         (("--rounds", "3"), b"--rounds"),
     ):
-        assert words in ngt(*replay, *more).stderr
-    assert b"no method can run: it needs" in ngt(*replay[:3], "--methods", "recycling").stderr
+        assert words in replayed(*methods, *more).stderr
+    assert b"no method can run: it needs" in replayed(folder, "--methods", "recycling").stderr
 
 
 def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
     folder = str(tmp_path / "trace")
-    recording = ("bench", "record", folder, HARBOUR, "--max-tokens", "30")
-    out = ngt(*recording).stdout.decode()
+    recording = (folder, HARBOUR, "--max-tokens", "30")
+    out = tool(record, "tests.tools.record", *recording).stdout.decode()
     assert out.startswith("1 prompt, ") and out.endswith(f" tokens: {folder}\n")
-    body = json.loads(ngt("bench", "replay", folder, "--methods", "trie", "--json").stdout)
+    body = json.loads(replayed(folder, "--methods", "trie", "--json").stdout)
     assert body["kind"] == "replay" and body["questions"] == 1 and body["model"] == "builtin"
     row = body["rows"][0]
     assert f"1 prompt, {row['new_tokens']} tokens" in out and row["mean_acceptance_length"] > 1
-    assert b"not empty" in ngt(*recording).stderr
+    assert b"not empty" in tool(record, "tests.tools.record", *recording).stderr
     assert {trace.room for trace in read_traces(Path(folder)).traces} == {30}  # as the run had

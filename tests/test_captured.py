@@ -22,10 +22,10 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
-from ngtcli.heads.training.recipes import begin_as
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target, plain, prompts
 from tests.support.together import outputs, own, together
+from tests.tools.heads.recipes import begin_as
 
 pytestmark = pytest.mark.numeric
 

@@ -272,7 +272,7 @@ COMMANDS = {  # and how many of these each may be given
     "summarize nowhere.txt": 7, "summarize nowhere.txt -o out/": 7, "ask -d nowhere.txt Who?": 7,
     "check nowhere.txt": 7, "batch in.jsonl": 7, "bench nowhere.txt --methods auto,none": 6,
     "tune nowhere.txt --sweep n=8,9": 5, "summarize nowhere.txt --dry-run": 3,
-    "bench quality nowhere.txt --dtype bfloat16": 2, "trie build nowhere.txt": 2,
+    "trie build nowhere.txt": 2,
     "trie show nowhere.txt": 2, "docs list nowhere.txt": 2, "docs show nowhere.txt": 2,
 }  # fmt: skip
 

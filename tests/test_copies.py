@@ -8,10 +8,10 @@ from ngtcli.draft.auto.core.blend import COPIED
 from ngtcli.draft.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.drafter import Context
-from ngtcli.measure.replay import replay
-from ngtcli.measure.traces import Trace
 from ngtcli.trie.counts import NONE
 from tests.support.naive_copy import NaiveCopy, Place
+from tests.tools.measuring.replaying import replay
+from tests.tools.measuring.traces import Trace
 
 TEXT = list(range(100, 300))
 

@@ -20,7 +20,6 @@ from ngtcli.heads.eagle import Eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.layers import layer_config
-from ngtcli.heads.training.recipes import blocks_of, depths_of
 from ngtcli.weights.linear import PackedLinear, float_blocks
 from tests.support.head_files import (
     BLOCK,
@@ -44,6 +43,7 @@ from tests.support.head_files import (
 )
 from tests.support.helpers import CONTEXT, VOCABULARY
 from tests.support.tiny_models import make_hf
+from tests.tools.heads.recipes import blocks_of, depths_of
 
 CPU = torch.device("cpu")
 

@@ -55,7 +55,6 @@ LIGHT = [
     "--help", "summarize --help", "--version", "presets list", "config show", "cache path",
     "env", "summarize nowhere.txt", "models list", "bench --help", "tune --help",
     "tune --sweep n=x", "trie list", "cache list", "batch --help", "batch nowhere.jsonl",
-    "heads train --help", "heads train --kind medusa -o x -d nowhere.txt",
 ]  # fmt: skip
 
 

@@ -15,7 +15,7 @@ from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt, wait_u
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]
 # Whole measurements, and what does not end: only their flags are looked at.
-SLOW = ("bench", "check", "tune", "serve", "heads")
+SLOW = ("bench", "check", "tune", "serve")
 # Of others.
 ELSEWHERE = {
     "--engine", "--heads", "pull", "rm", "--think", "--quantize", "--dtype",

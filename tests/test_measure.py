@@ -6,7 +6,6 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
-from dataclasses import fields
 from pathlib import Path
 from typing import Any
 
@@ -15,8 +14,7 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.measure.grid import BenchOptions, Cell, Refusal, cells_of, check_some_left
-from ngtcli.measure.live import Live, split_rows
-from ngtcli.measure.quality import Quality, Scores
+from ngtcli.measure.live import Live
 from ngtcli.measure.records import (
     Answering,
     Generation,
@@ -27,17 +25,7 @@ from ngtcli.measure.records import (
     raced,
     take,
 )
-from ngtcli.measure.summary import (
-    LIVE,
-    PROMPT,
-    Group,
-    Judge,
-    PromptTimes,
-    Row,
-    percentile,
-    row_of,
-    summarized,
-)
+from ngtcli.measure.summary import Row, columns, shown_columns, summarized
 from ngtcli.measure.tune import State
 from ngtcli.prompt.build import Prompt
 from tests.support.tiny_models import make_target
@@ -191,73 +179,44 @@ def small_race() -> Race:
     return Race([cell("none"), cell("trie at 8")], records)
 
 
-def judged(answers: Any) -> Scores | None:
-    """The question's reference is 4 5 6; the summary has none."""
-    found = [(" ".join(map(str, g.ids)), ["4 5 6"], True) for i, g in answers if i == 1]
-    return Quality().scores(found) if found else None
-
-
-def summed_up(judge: Judge | None = None) -> list[Row]:
-    return summarized(LIVE, small_race(), ["summarize", "ask"], judge)
-
-
 def test_a_speed_up_is_the_median_of_ratios_prompt_by_prompt() -> None:
-    rows = summed_up()
-    assert [(r.method, r.task) for r in rows] == [
-        ("none", "overall"), ("trie", "overall"), ("none", "summarize"), ("trie", "summarize"),
-        ("none", "ask"), ("trie", "ask"),
-    ]  # fmt: skip
-    plain, trie = rows[:2]
+    plain, trie = summarized(small_race())
+    assert (plain.method, trie.method) == ("none", "trie")
     assert plain.speedup == 1.0 and trie.speedup == 1.5  # of 4/2 and 2/2
     assert trie.speedup_least_and_most == (1.0, 2.0) and trie.speedup_over_hf is None
     assert trie.seconds_median == 2.0 and trie.spread == 0.5  # of 2 s / 2 s and none
     assert trie.tokens_per_s_with_prefill == 1.5 and plain.tokens_per_s == 1.5
 
 
-def test_acceptance_same_ids_and_quality_are_in_the_row() -> None:
-    plain, trie, summary = summed_up(judged)[:3]
+def test_acceptance_and_same_ids_are_in_the_row() -> None:
+    plain, trie = summarized(small_race())
     assert trie.mean_acceptance_length == 1.5 and trie.draft_acceptance_rate == 0.25
     assert trie.acceptance_histogram == {0: 2, 2: 2} and trie.undrafted_share == 0.5
     assert trie.nodes_per_step == 4.0 and plain.draft_acceptance_rate is None
     assert (plain.same_ids, trie.same_ids, trie.questions) == (2, 1, 2)
-    assert (plain.exact_match, trie.exact_match) == (1.0, 0.0)
-    assert trie.f1 == pytest.approx(2 / 3, abs=1e-4)
-    assert summary.judged is None and summed_up()[0].f1 is None
+
+
+def test_where_the_time_goes_is_in_the_row_of_cells_that_were_timed_apart() -> None:
+    race = small_race()
+    parts = {"draft": 1.0, "tree": 0.5, "forward": 3.0, "verify": 0.25, "cache": 0.25}
+    race.splits = [
+        Record("trie at 8", i, 0, answer(1, 2, steps=2, prefill_s=1.0, split_s=parts))
+        for i in (0, 1)
+    ]
+    plain, trie = summarized(race)
+    assert trie.prefill_ms == 1000.0
+    assert trie.step_us == {part: s * 1e6 / 2 for part, s in parts.items()}
+    assert trie.share and trie.share["forward"] == 0.5
+    assert trie.share["prefill"] == round(2 / 12, 4)
+    assert plain.share is plain.step_us is plain.prefill_ms is None
 
 
 def test_every_figure_is_computed_shown_and_named_by_its_own_column() -> None:
     """Nothing else knows the columns: two of one place would hide one another."""
-    declared = [f.metadata["column"] for f in fields(Row)]
-    assert all(callable(one.of) for one in declared)
-    for kind in ("live", "replay"):
-        places = [one.shown[kind] for one in declared if kind in one.shown]
-        assert len({place for place, _ in places}) == len({r for _, r in places}) == len(places)
-        assert all(kind in one.kinds and one.heading for one in declared if kind in one.shown)
-
-
-def test_drafting_is_timed_by_percentiles_and_a_replay_without_drafts_accepts_none() -> None:
-    records = {("a", 0): [Record("a", 0, 0, answer(1, draft_us=[3.0, 1.0, 2.0]))]}
-    group = Group("replay", cell("a"), "t", [0], records)
-    assert group.draft_us(50) == 2.0 and group.acceptance_rate() == 0.0
-    assert percentile([], 50) == 0.0 and percentile([7.0], 99) == 7.0
-
-
-def test_prompts_keep_their_own_median_and_quartiles() -> None:
-    race = small_race()
-    assert row_of(PROMPT, Group(PROMPT, race.cells[1], "", [0], race.answers())) == PromptTimes(
-        rounds=3, seconds_median=2.0, seconds_quartiles=(1.5, 3.5), new_tokens=3
-    )
-
-
-def test_the_time_is_split_into_prefill_and_the_parts_of_a_step() -> None:
-    split = {"draft": 0.1, "tree": 0.1, "forward": 0.6, "verify": 0.15, "cache": 0.05}
-    parts = Record("trie", 0, 0, answer(1, 2, steps=2, prefill_s=1.0, split_s=split))
-    (row,) = split_rows(Race([cell("none"), cell("trie")], splits=[parts]))
-    assert row.prefill_ms == 1000.0 and row.step_us["forward"] == 300000.0
-    assert row.share == {
-        "prefill": 0.5, "draft": 0.05, "tree": 0.05, "forward": 0.3, "verify": 0.075,
-        "cache": 0.025,
-    }  # fmt: skip
+    assert all(callable(one.of) for one in columns(Row))
+    shown = shown_columns(Row)
+    ranks = [one.rank for one in shown]
+    assert len({one.place for one in shown}) == len(set(ranks)) == len(shown)
 
 
 # --- who cannot take part ---
@@ -315,6 +274,25 @@ def test_finished_passes_are_kept_and_the_others_taken_again(tmp_path: Path) -> 
     assert not done_at(path, fresh=True)
 
 
+class CountedName(str):
+    """A name of a cell that counts how often it is looked up."""
+
+    lookups = 0
+
+    def __hash__(self) -> int:
+        CountedName.lookups += 1
+        return super().__hash__()
+
+
+def test_an_answer_is_looked_at_once_however_many_prompts_came_before_it(tmp_path: Path) -> None:
+    CountedName.lookups = 0
+    made = Generation([1], 1)
+    with closing(State(tmp_path / "s", "key", 500)) as state:
+        for prompt in range(499):
+            state.add(Record(CountedName("a"), prompt, 0, made))
+    assert CountedName.lookups <= 2 * 500
+
+
 def stored(prompt: int, **generation: Any) -> dict[str, Any]:
     own = {"ids": [5, 6], "steps": 1, "decode_s": 0.5, **generation}
     return {"cell": "a", "prompt": prompt, "round": 0, "generation": own}
@@ -337,7 +315,7 @@ def test_a_damaged_line_is_measured_again(records: Any, tmp_path: Path) -> None:
 
 
 def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "s").write_text('{"format": "ngt-tune", "version": 4, "key": "key"}\n')
+    (tmp_path / "s").write_text('{"format": "ngt-tune", "version": 5, "key": "key"}\n')
     with pytest.raises(UsageError, match="another sweep") as caught:
         state_at(tmp_path / "s", "other")
     assert "--fresh" in caught.value.hint

@@ -12,7 +12,6 @@ from ngtcli.cli.output import check_written, write_result
 from ngtcli.cli.reading import read_documents
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
-from ngtcli.measure.traces import TraceWriter
 from tests.support.helpers import HARBOUR, ngt
 
 
@@ -23,15 +22,9 @@ from tests.support.helpers import HARBOUR, ngt
         ("summarize", "a.txt", "--html", "a.txt"),
         ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--html", "./folder/../a.txt"),
         ("bench", "a.txt", "-o", "a.txt", "--force"),
-        ("bench", "--prompts", "a.txt", "--html", "a.txt", "--force"),
         ("bench", "--prompts", "naming.jsonl", "-o", "folder/a.txt", "--force"),
-        ("bench", "replay", "rec", "--methods", "trie", "-o", "rec/traces.jsonl", "--force"),
-        ("bench", "replay", "rec", "--methods", "trie", "--html", "rec/trace.json", "--force"),
         ("tune", "--sweep", "n=8,9", "a.txt", "-o", "a.txt", "--force"),
         ("tune", "--sweep", "n=8,9", "--prompts", "naming.jsonl", "-o", "a.txt", "--force"),
-        ("tune", "--sweep", "n=8,9", "--replay", "rec", "-o", "rec/traces.jsonl", "--force"),
-        ("tune", "--sweep", "n=8,9", "--replay", "rec", "--costs", "a.txt", "-o", "a.txt",
-         "--force"),
     ],
 )  # fmt: skip
 def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[str, ...]) -> None:
@@ -40,8 +33,6 @@ def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[s
     (tmp_path / "folder" / "a.txt").hardlink_to(tmp_path / "a.txt")
     (tmp_path / "link.txt").symlink_to("a.txt")
     (tmp_path / "naming.jsonl").write_text('{"documents": [{"file": "folder/a.txt"}]}\n')
-    with TraceWriter(tmp_path / "rec", "print", "tiny", 97) as writer:
-        writer.add("1", "a", [10, 11, 12], [13, 14])
     before = {path: path.read_bytes() for path in tmp_path.rglob("*.*")}
     done = ngt(*arguments, cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b""), done.stderr
@@ -83,17 +74,13 @@ def test_the_earlier_result_is_no_error_where_all_else_that_cannot_be_read_is(
 def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
     tmp_path: Path, name: str
 ) -> None:
-    with TraceWriter(tmp_path / "rec", "print", "tiny", 97) as writer:
-        writer.add("1", "a", [10, 11, 12], [13, 14])
-    replay = ("bench", "replay", "rec", "--methods", "trie")
-    for flag in ("-o", "--html"):
-        done = ngt(*replay, flag, name, cwd=tmp_path)
-        if name == "-":
-            assert done.returncode == 2 and b"-: this is not a file" in done.stderr
-        else:
-            assert done.returncode == 0, done.stderr
-            assert (tmp_path / "-").stat().st_size > 0
-            (tmp_path / "-").unlink()
+    tuned = ("tune", "--sweep", "n=8", "--rounds", "1", "--limit", "1", "--max-tokens", "2")
+    done = ngt(*tuned, "-o", name, cwd=tmp_path)
+    if name == "-":
+        assert done.returncode == 2 and b"-: this is not a file" in done.stderr
+    else:
+        assert done.returncode == 0, done.stderr
+        assert (tmp_path / "-").stat().st_size > 0
     assert AnswerFlags(out=name).output == (Path("-") if name == "-" else Path.cwd() / "-")
 
 

@@ -17,7 +17,6 @@ from ngtcli.draft.origins import PREDICTED
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.steps import Statistics
 from ngtcli.errors import UsageError
-from ngtcli.measure.replay import walk
 from ngtcli.prompt.preset import load_preset
 from ngtcli.serve import wire
 from ngtcli.serve.client import _plain
@@ -26,6 +25,7 @@ from ngtcli.serve.resident import Resident
 from ngtcli.session.events import Ended, Wants
 from ngtcli.session.question import MOST_PREDICTED, Question, check_prediction
 from tests.support.helpers import HARBOUR, ngt
+from tests.tools.measuring.replaying import walk
 
 WORDS = random.Random(4).choices(range(10, 400), k=300)
 PROMPT = [1, 2, 3, 4, 5, 6, 7, 8]

@@ -13,18 +13,17 @@ from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.grid import BenchOptions
-from ngtcli.measure.replay import replay, run_replay, select, walk
-from ngtcli.measure.results import ReplayResult
-from ngtcli.measure.traces import TraceWriter, read_traces
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from tests.support.helpers import END, SHARED
 from tests.support.tiny_models import make_drafter, make_target
+from tests.tools.measuring.replaying import ReplayOptions, replay, run_replay, select, walk
+from tests.tools.measuring.results import ReplayResult, percentile
+from tests.tools.measuring.traces import TraceWriter, read_traces
 from tests.tools.spec_bench import convert
 
 
 def replayed(folder: Path, methods: list[str], nodes: list[int], **more: Any) -> ReplayResult:
-    options = BenchOptions(methods=methods, num_drafts=nodes, **more)
+    options = ReplayOptions(methods=methods, num_drafts=nodes, **more)
     return run_replay(folder, options, Settings(background=()), print, print)
 
 
@@ -54,7 +53,7 @@ def test_a_replay_counts_what_the_live_run_counted(
         again, live = replay(trace, drafter, context, num_draft), run.statistics
         assert (again.histogram, again.drafted) == (live.acceptance_histogram, live.drafted_tokens)
         assert (again.steps, len(again.ids)) == (live.steps, live.new_tokens)
-        assert again.nodes and again.draft_us and again.nodes.total() == len(again.draft_us)
+        assert again.histogram and again.histogram.total() == len(again.draft_us)  # type: ignore
 
 
 def test_walk_follows_the_recording_and_passes_over_probes() -> None:
@@ -142,6 +141,16 @@ def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
     assert all((r.nodes_per_step or 0) <= r.num_draft for r in whole)
     (asked,) = (r for r in replayed(tmp_path / "t", ["trie"], [8]).rows if r.task == "a")
     assert asked.acceptance_histogram == whole[2].acceptance_histogram
+
+
+def test_a_replay_without_drafts_accepts_none_of_them(tmp_path: Path) -> None:
+    with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
+        writer.add("1", "a", [1, 2, 3], [4, 5, END])
+    (row, overall) = replayed(tmp_path / "t", ["none"], [8]).rows
+    assert row.draft_acceptance_rate == overall.draft_acceptance_rate == 0.0
+    assert (row.num_draft, row.nodes_per_step, row.undrafted_share) == (0, 0.0, 1.0)
+    assert row.draft_us_median <= row.draft_us_p99
+    assert percentile([], 50) == 0.0 and percentile([1.0, 2.0, 4.0], 75) == 3.0
 
 
 def test_odd_and_even_ids_are_the_two_halves_and_turns_stay_together(tmp_path: Path) -> None:

@@ -1,7 +1,6 @@
 """`ngt tune`: the grammar against a naive reading, the verdict, stopping and going on, presets."""
 
 import json
-import re
 import weakref
 from contextlib import closing
 from dataclasses import replace
@@ -20,9 +19,7 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import GrammarError, InputError, UsageError
 from ngtcli.measure import tune as tuning
 from ngtcli.measure.grid import (
-    BenchOptions,
     Cell,
-    SkippedCell,
     grid,
     is_axis,
     parse_axis,
@@ -31,22 +28,14 @@ from ngtcli.measure.grid import (
 from ngtcli.measure.live import Live
 from ngtcli.measure.prompts import preset_items
 from ngtcli.measure.records import Answering, Generation, Record, by_cell, take
-from ngtcli.measure.replay import (
-    DEFAULT_COSTS,
-    Replay,
-    check_replayable,
-    chosen_traces,
-    read_costs,
-    run_replay,
-)
 from ngtcli.measure.results import SweepData, SweepReport
-from ngtcli.measure.summary import TUNE, CellRow, Group, row_of
-from ngtcli.measure.traces import TraceWriter
+from ngtcli.measure.summary import CellRow, Group, row_of
 from ngtcli.measure.tune import State, behind, judge, preset_path
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.prompt.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
-from tests.support.helpers import END, ngt
+from ngtcli.system import progress
+from tests.support.helpers import HARBOUR, ngt
 
 # --- the grammar ---
 
@@ -141,7 +130,8 @@ def test_axes_are_told_from_files_come_once_and_make_a_bounded_number_of_cells()
 def test_cells_that_cannot_be_are_skipped_and_named() -> None:
     made = grid(parse_sweep(["n=3,8", "lp=2..3"]), Settings())
     assert [c.key for c in made.cells] == ["n=3 lp=2", "n=8 lp=2", "n=8 lp=3"]
-    assert made.skipped == [SkippedCell({"n": 3, "lp": 3}, "lp is 3 and n is 3")]
+    (skipped,) = made.skipped
+    assert skipped.values == {"n": 3, "lp": 3} and "lp must be shorter" in skipped.reason
     made = grid(parse_sweep(["method=trie,trie:n=4", "lp=3,5"]), Settings())
     assert [dict(s.values) for s in made.skipped] == [{"method": "trie:n=4", "lp": 5}]
     with pytest.raises(UsageError, match="no cell"):
@@ -166,7 +156,7 @@ def summarize(rounds: list[list[Generation]]) -> CellRow:
         ("n=8", i): [Record("n=8", i, number, made[i]) for number, made in enumerate(rounds)]
         for i in range(len(rounds[0]))
     }
-    made: CellRow = row_of(TUNE, Group(TUNE, one, "", range(len(rounds[0])), records))
+    made: CellRow = row_of(CellRow, Group(one, range(len(rounds[0])), records))
     return made
 
 
@@ -202,20 +192,21 @@ FEWEST = "2% of its speed fast has the fewest drafts and shortest lengths"
          "faster than every other cell beyond"),
         # Of rounds that overlap the smallest trie is chosen, unless it is much slower.
         ([("large", [98, 101, 110], NINE, 99), ("small", [99, 100, 101], SLOW, 10)], 2, "small",
-         f"2 cells are within the noise of the best; of the 2 {SMALLEST}"),
+         f"2 cells are statistically tied; of the 2 {SMALLEST}"),
         ([("large", [90, 105, 110], NINE, 99), ("small", [80, 90, 100], SLOW, 10)], 2, "large",
          "no other within 2%"),
         # Prompts that disagree are a tie; few prompts in one round cannot decide.
         ([("one", [100], [1.0] * 5 + [3.0] * 4, 5), ("other", [99], SLOW, 5)], 2, "one",
          "fewest drafts"),
-        ([("a", [100], [1.0] * 5, 5), ("bb", [50], [2.0] * 5, 5)], 2, "a", "cannot be told apart"),
+        ([("a", [100], [1.0] * 5, 5), ("bb", [50], [2.0] * 5, 5)], 2, "a",
+         "2 cells are statistically tied"),
         ([("a", [100], [1.0] * 6, 5), ("bb", [50], [2.0] * 6, 5)], 1, "a", "the fastest of 2"),
         # Of noise nothing is said where a cell was measured once.
         ([FAST, ("slow", [50], SLOW, 5)], 1, "fast",
          "the fastest of 2 cells; 1 round, no noise estimate"),
         ([FAST], 1, "fast", "it is the only cell; 1 round, no noise estimate"),
         ([FAST, ("other", [99.5], NINE, 5)], 2, "fast",
-         f"2 cells cannot be told apart; of the 2 within {FEWEST}; 1 round, no noise estimate"),
+         f"2 cells are statistically tied; of the 2 within {FEWEST}; 1 round, no noise estimate"),
         ([("fast", [100, 101], NINE, 5), ("slow", [50], SLOW, 5)], 1, "fast",
          "1 round of some cells, no noise estimate"),
         ([("fast", [100, 101], NINE, 5), ("slow", [50, 51], SLOW, 5)], 1, "fast",
@@ -242,9 +233,7 @@ def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little()
 # --- running, stopping, going on ---
 
 GRID = grid(parse_sweep(["n=8..10", "lp=2,3"]), Settings())
-ABOUT = SweepData(
-    source="replay", model="m", device="d", data="x", data_sha256="0", prompts=2, costs={1: 0.5}
-)
+ABOUT = SweepData(model="builtin", device="d", data="x", data_sha256="0", prompts=2)
 
 
 def measured(path: Path, stop: int = 10**9) -> tuple[Any, list[str], list[int]]:
@@ -295,7 +284,7 @@ def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
         return tuning.state_key(about, replace(grid, base=replace(GRID.base, **base)))
 
     assert key() == key(color="never", n=20)
-    others = key(replace(ABOUT, model="c")), key(num_draft=8), key(grid=replace(GRID, axes={}))
+    others = key(replace(ABOUT, data="c")), key(num_draft=8), key(grid=replace(GRID, axes={}))
     assert key() not in others and key(grid=grid(parse_sweep(["color=never"]), GRID.base))
 
 
@@ -306,96 +295,22 @@ def test_the_key_knows_versions_cpu_and_the_files_of_models(
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((BUILTIN_PATH / name).read_bytes())
     weights.write_bytes(b"one")
-    live, base = replace(ABOUT, source="live"), Settings(model=str(tmp_path))
+    base = Settings(model=str(tmp_path))
     swept = grid(parse_sweep(["num_draft=8"]), base)
-    before = tuning.state_key(live, swept)
-    assert tuning.state_key(live, swept) == before
+    before = tuning.state_key(ABOUT, swept)
+    assert tuning.state_key(ABOUT, swept) == before
     weights.write_bytes(b"two")
-    changed = tuning.state_key(live, swept)
+    changed = tuning.state_key(ABOUT, swept)
     monkeypatch.setattr(tuning, "versions_and_cpu", lambda: ("another",))
-    assert len({before, changed, tuning.state_key(live, swept)}) == 3
+    assert len({before, changed, tuning.state_key(ABOUT, swept)}) == 3
 
 
 # --- what is measured ---
 
 
-def record(folder: Path, count: int = 4) -> Path:
-    """A recording whose outputs repeat their prompts, with tasks a and b."""
-    with TraceWriter(folder, "print", "tiny", 97) as writer:
-        for i in range(count):
-            prompt = [*range(10, 40), 50 + i, *range(10, 40), 5]
-            writer.add(str(i), "ab"[i % 2], prompt, [*range(12, 30), 50 + i, END])
-    return folder
-
-
 def answers_of(source: Any, settings: Settings) -> list[Record]:
     turns = by_cell([Cell("", {}, settings)], len(source.prompts), 1)
     return list(take(source, turns, source.prompts))
-
-
-def recorded(folder: Path, costs: Path = DEFAULT_COSTS, **part: Any) -> tuple[Replay, SweepData]:
-    options, (seconds, of) = BenchOptions(**part), read_costs(costs)
-    source = Replay(chosen_traces(folder, options, 100), print, seconds)
-    return source, source.about(options, of)
-
-
-def test_a_recording_gives_the_acceptance_of_a_replay_and_the_time_of_the_curve(
-    tmp_path: Path,
-) -> None:
-    folder = record(tmp_path / "r")
-    (tmp_path / "costs.json").write_text('{"1": 1000.0, "2": 2000.0}')
-    source, _ = recorded(folder, tmp_path / "costs.json")
-    settings = replace(Settings(), method="trie", num_draft=8)
-    records = answers_of(source, settings)
-    made = [r.generation for r in records]
-    row = run_replay(folder, BenchOptions(num_drafts=[8]), Settings(), print, print).rows[-1]
-    total = sum(len(g.ids) for g in made), sum(g.steps for g in made)
-    assert total == (row.new_tokens, row.steps) and len(made) == 4
-    rows = row.steps * (1 + (row.nodes_per_step or 0))  # at 1000 s a row drafting does not count
-    assert sum(g.decode_s or 0 for g in made) == pytest.approx(1000 * rows, rel=1e-3)
-    assert all(r.generation.trie_bytes and r.generation.trie_build_s for r in records)
-    for plain in answers_of(source, replace(settings, method="none")):
-        one = plain.generation
-        assert one.trie_bytes is None and one.steps == len(one.ids)
-        assert one.decode_s == pytest.approx(1000 * len(one.ids), rel=1e-3)
-
-
-def test_a_part_of_a_recording_is_other_data(tmp_path: Path) -> None:
-    folder = record(tmp_path / "r")
-    whole, odd = recorded(folder)[1], recorded(folder, ids="odd")[1]
-    assert (whole.prompts, odd.prompts) == (4, 2)
-    assert recorded(folder, tasks=["b"])[1].data_sha256 == odd.data_sha256 != whole.data_sha256
-    assert "odd ids" in odd.data
-
-
-@pytest.mark.parametrize(
-    "text",
-    [
-        "", "[1]", "{}", '{"2": 1.0}', '{"1": 0}', '{"1": "x"}', '{"one": 1}', '{"1": NaN}',
-        '{"1": true}', '{"1": "0.5"}', "[" * 200_000, '{"1": %s}' % ("9" * 400), '{"seconds": 3}',
-    ],
-)  # fmt: skip
-def test_a_bad_cost_curve_is_named_and_the_default_says_what_it_is_of(
-    text: str, tmp_path: Path
-) -> None:
-    (tmp_path / "costs.json").write_text(text)
-    for path, words in ((tmp_path / "costs.json", "not a cost curve"), ("no.json", "no such file")):
-        with pytest.raises(InputError, match=words):
-            read_costs(Path(path))
-    seconds, of = read_costs(DEFAULT_COSTS)
-    assert "built-in model" in of and seconds[64] > seconds[1]
-
-
-@pytest.mark.parametrize("text", ["temperature=0,1", "method=recycling"])
-def test_what_a_recording_cannot_tell_is_refused(text: str) -> None:
-    with pytest.raises(UsageError, match="a recording cannot"):
-        check_replayable(grid(parse_sweep([text]), Settings()))
-
-
-@pytest.mark.parametrize("text", ["pool=true,false", "background=none,english"])
-def test_what_a_recording_is_drafted_by_is_swept_on_it_too(text: str, tmp_path: Path) -> None:
-    code, out, errors = tune("--replay", record(tmp_path / "r"), "--sweep", text, "--rounds", "1")
-    assert code == 0 and len(out.splitlines()) == 3, errors
 
 
 def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_path: Path) -> None:
@@ -450,92 +365,46 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
 # --- what is shown ---
 
 
-def shown_report(**changes: Any) -> SweepReport:
-    def row(n: int, lp: int, speed: float, standing: str) -> CellRow:
-        return CellRow(
-            cell=f"n={n} lp={lp}", values={"n": n, "lp": lp}, rounds=3, tokens_per_s=speed,
-            tokens_per_s_least_and_most=(speed - 1, speed + 1), mean_acceptance_length=speed / 50,
-            trie_build_s=n / 1e4, trie_bytes=n * 1000, standing=standing,
-        )  # fmt: skip
-
+def report_of(*cells: CellRow, **changes: Any) -> SweepReport:
     values: dict[str, Any] = {
-        "about": replace(ABOUT, source="live", costs=None),
-        "command": "ngt tune --sweep 'n=3,8' lp=2,3",
-        "sweep": {"n": (3, 8), "lp": (2, 3)}, "rounds": 3, "measured": 9, "planned": 9,
-        "complete": True,
-        "cells": [row(3, 2, 100, "chosen"), row(8, 2, 101, "tied"), row(8, 3, 50, "")],
-        "skipped_cells": [SkippedCell({"n": 3, "lp": 3}, "lp is 3 and n is 3")],
-        "best": "n=8 lp=2", "tied": ["n=8 lp=2", "n=3 lp=2"], "chosen": "n=3 lp=2",
-        "reason": "2 cells are within the noise of the best", "state": "s.jsonl",
+        "about": ABOUT, "sweep": {"n": (3, 8)}, "rounds": 3, "measured": 6, "planned": 6,
+        "complete": True, "cells": cells, "skipped_cells": [], "best": "n=8",
+        "tied": ["n=8", "n=3"], "chosen": "n=3", "reason": "2 cells are statistically tied",
+        "state": "s.jsonl",
     }  # fmt: skip
     return SweepReport(**values | changes)
 
 
-def screen(report: SweepReport, width: int, colour: bool = False, every: bool = False) -> str:
-    return forms_of(report, every).terminal(width, colour).replace("\xa0", " ")
+def shown_cell(n: int, speed: float, standing: str) -> CellRow:
+    made = cell(f"n={n}", [speed - 1, speed, speed + 1], NINE, n * 1000)
+    return replace(made, values={"n": n}, standing=standing)
 
 
-SCREEN = """\
-tokens/s                acceptance length
-
-n \\ lp       2     3    n \\ lp       2      3
-─────────────────────   ──────────────────────
-3       100.0*     –    3       2.000*      –
-8       101.0=  50.0    8       2.020=  1.000
-
-* chosen   = within the noise of the best
-Chosen: n=3 lp=2 (100.0 tokens/s, acceptance length 2.000, trie
-0.30 ms and 3.0 kB).
-Why: 2 cells are within the noise of the best.
-Not to be told apart: n=8 lp=2; n=3 lp=2.
-Skipped 1 cell: lp is 3 and n is 3."""
+def test_a_terminal_shows_the_cells_and_what_follows_from_them() -> None:
+    report = report_of(shown_cell(3, 100, "chosen"), shown_cell(8, 101, "tied"))
+    text = forms_of(report).terminal(80, False)
+    assert "100.0*" in text and "101.0=" in text and "±1.0%" in text
+    assert "* chosen   = statistically tied" in text
+    assert "Chosen: n=3 (100.0 tokens/s, acceptance length 2.000" in text
+    assert "Statistically tied: n=8; n=3." in text
+    assert max(len(line) for line in text.split("\n")) <= 80
 
 
-def bare(text: str) -> str:
-    return re.sub(r"\x1b\[[0-9;]*m", "", text)
+def test_a_sweep_that_is_not_complete_has_no_chosen_cell() -> None:
+    ahead = replace(shown_cell(3, 100, "ahead"), rounds=1)
+    report = report_of(ahead, complete=False, measured=1, chosen=None, tied=["n=3"])
+    forms = forms_of(report)
+    text = forms.terminal(80, False)
+    assert "Ahead so far: n=3" in text and "1 of 6 measurements" in text
+    assert "chosen" not in text.lower() and "chosen" not in forms.plain()
 
 
-def test_two_names_are_a_grid_that_reads_without_colour(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delenv("NO_COLOR", raising=False)
-    plain, painted = (screen(shown_report(), 64, colour) for colour in (False, True))
-    assert plain == SCREEN
-    assert "\x1b[" in painted and "48;5;" in painted
-    assert bare(painted).split() == plain.split()
-    monkeypatch.setenv("NO_COLOR", "1")
-    assert "48;5;" not in screen(shown_report(), 64, colour=True)
-
-
-@pytest.mark.parametrize("width", [80, 60])
-def test_nothing_is_wider_than_the_terminal_and_a_wide_grid_becomes_a_list(width: int) -> None:
-    three = {"n": (3, 8), "lp": (2, 3), "num_draft": (8,)}
-    cells = [replace(c, values={**c.values, "num_draft": 8}) for c in shown_report().cells]
-    for report in (shown_report(), shown_report(sweep=three, cells=cells)):
-        text = bare(screen(report, width, True, every=True))
-        assert max(len(line) for line in text.split("\n")) <= width
-        assert all(figure in text for figure in ("100.0", "50.0", "2.020"))
-    text = screen(shown_report(sweep={"n": (3, 8), "lp": tuple(range(2, 60))}), 80)
-    assert "n=8 lp=3" in text and "build" in text and "±1.0%" in text
-
-
-def test_what_is_not_measured_yet_is_a_dot_and_said() -> None:
-    cells = [replace(shown_report().cells[0], rounds=1, standing="ahead")]
-    report = shown_report(cells=cells, complete=False, measured=1, chosen=None)
-    text, forms = screen(report, 80), forms_of(report)
-    assert text.count("·") == 4 and "1 of 9 measurements" in text
-    for shown in (text, forms.markdown(), forms.page(), forms.plain()):
-        assert "chosen" not in shown.lower()
-    assert "* ahead so far   = not to be told from the best" in text
-    assert "Ahead so far: n=3 lp=2" in text and "100.0*" in text
-
-
-def test_pipes_csv_and_markdown_hold_every_figure() -> None:
-    forms = forms_of(shown_report())
-    lines = forms.plain().split("\n")
-    assert lines[0].split("\t")[:4] == ["n", "lp", "rounds", "tokens_per_s"]
-    assert lines[1].split("\t")[:4] == ["3", "2", "3", "100"] and len(lines) == 4
-    assert forms.csv().split("\n")[1].startswith("3,2,3,100,99,101,2.0,0.0003,3000,")
-    markdown = forms.markdown()
-    assert "| 8 | 101.0= | 50.0 |" in markdown and "| 3 | 100.0\\* | – |" in markdown
+def test_pipes_and_csv_hold_every_figure_under_headings() -> None:
+    forms = forms_of(report_of(shown_cell(3, 100, "chosen"), shown_cell(8, 101, "tied")))
+    headings, first, second = (line.split("\t") for line in forms.plain().split("\n"))
+    assert headings[:4] == ["n", "rounds", "tokens_per_s", "least"]
+    assert first[:4] == ["3", "3", "100", "99"] and second[-1] == "tied"
+    assert forms.csv().split("\n")[1] == "3,3,100,99,101,2.0,0.001,3000,chosen"
 
 
 # --- the command ---
@@ -547,37 +416,41 @@ def tune(*arguments: str | Path) -> tuple[int, str, str]:
     return done.returncode, done.stdout.decode(), done.stderr.decode()
 
 
+SHORT = ("--max-tokens", "4", "--limit", "1", "--set", "calibrate=no")
+
+
 def test_the_items_after_sweep_belong_to_it_and_files_are_written_whole(tmp_path: Path) -> None:
-    page, table = tmp_path / "t.html", tmp_path / "t.csv"
-    arguments = ("--replay", record(tmp_path / "r"), "--rounds", "2", "--sweep", "n=4,8", "lp=2..3")
+    arguments = (*SHORT, "--rounds", "1", "--sweep", "n=3,8", "lp=2..3")
     code, out, errors = tune(*arguments, "--json")
     body = json.loads(out)
-    assert code == 0 and errors == ""
-    assert body["sweep"] == {"n": [4, 8], "lp": [2, 3]} and len(body["cells"]) == 4
-    assert body["complete"] and body["measured"] == 8
-    again = tune(*arguments, "--json", "-o", tmp_path / "t.json", "--html", page)
-    assert again[0] == 0 and page.read_text().startswith("<!DOCTYPE html>")
+    assert code == 0
+    assert errors == (
+        "ngt: left out 1 cell: n=3 lp=3. lp is 3 and n is 3."
+        " The prefix lp must be shorter than the window n.\n"
+    )
+    assert body["sweep"] == {"n": [3, 8], "lp": [2, 3]} and len(body["cells"]) == 3
+    assert [one["values"] for one in body["skipped_cells"]] == [{"n": 3, "lp": 3}]
+    assert body["complete"] and body["measured"] == 3
+    again = tune(*arguments, "--json", "-o", tmp_path / "t.json")
+    assert again[0] == 0 and "3 measurements are taken over" in again[2]
     assert json.loads((tmp_path / "t.json").read_text())["cells"] == body["cells"]  # nothing is new
-    assert tune(*arguments, "--ids", "odd", "--csv", "-o", table)[0] == 0
-    assert len(table.read_text().splitlines()) == 5
+    assert tune(*arguments, "--csv", "-o", tmp_path / "t.csv")[0] == 0
+    assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
 
 
 def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    left = [3]
+    left, begin = [3], Live.begin
 
-    begin = Replay.begin
-
-    def interrupted(source: Replay, cell: Cell, split: bool = False) -> Any:
+    def interrupted(source: Live, cell: Cell, split: bool = False) -> Any:
         if not left[0]:
             raise KeyboardInterrupt
         left[0] -= 1
         return begin(source, cell, split)
 
-    monkeypatch.setattr(Replay, "begin", interrupted)
-    folder = record(tmp_path / "r")
-    sweep = ("--replay", folder, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
+    monkeypatch.setattr(Live, "begin", interrupted)
+    sweep = (*SHORT, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
     code, out, errors = tune(*sweep)
     assert code == 130 and len(out.splitlines()) == 4 and "go on" in errors
     assert "best" not in preset_files()
@@ -592,15 +465,15 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     assert code == 2 and "auto from environment" in errors
 
 
-def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path: Path) -> None:
-    folder = record(tmp_path / "r")
-    sweep = ("--replay", folder, "--sweep", "num_draft=5", "--set", "n=9", "--write", "best")
+def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used() -> None:
+    sweep = (*SHORT, "--sweep", "num_draft=5", "--set", "n=9", "--write", "best")
     assert tune(*sweep)[0] == 0
     preset = load_preset("best")
     assert preset.template == load_preset("summarize").template
     assert {"n": 9, "num_draft": 5, "method": "auto"}.items() <= preset.settings.values.items()
-    assert preset.provenance["model"] == "tiny" and preset.provenance["based_on"] == "summarize"
-    assert preset.provenance["command"].startswith("ngt tune --replay")
+    assert preset.provenance["model"] == "builtin"
+    assert preset.provenance["based_on"] == "summarize"
+    assert preset.provenance["command"].startswith("ngt tune --max-tokens 4")
     assert preset.provenance["figures"]["rounds"] == 3
     shown = json.loads(ngt("config", "show", "-p", "best", "--json").stdout)
     assert {"value": 5, "origin": "preset best"}.items() <= shown["num_draft"].items()
@@ -609,15 +482,45 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used(tmp_path:
     assert code == 2 and "--force" in errors
     assert tune(*sweep, "--force", "--rounds", "4")[0] == 0
     assert load_preset("best").provenance["rounds"] == 4
-    sweep = ("--replay", record(tmp_path / "q"), "--sweep", "lp=2", "-p")
-    assert tune(*sweep, "ask", "--write", "first")[0] == 0
-    assert tune(*sweep, "first", "--write", "second")[0] == 0
+    of_questions = (*SHORT, "--sweep", "lp=2", "--rounds", "1", "-p")
+    assert tune(*of_questions, "ask", "--write", "first")[0] == 0
+    assert tune(*of_questions, "first", "--write", "second")[0] == 0
     ask, second = load_preset("ask"), load_preset("second")
     assert (second.template, second.separator) == (ask.template, ask.separator)
     assert second.provenance["based_on"] == "first"
     for name in ("", ".x", "a/b", "../a", "a b", "-a"):
         with pytest.raises(UsageError, match="not a name"):
             preset_path(name, False)
+
+
+@pytest.mark.parametrize("name", ["ask", "summarize", "chat"])
+def test_a_preset_that_ngt_ships_is_not_replaced_without_force(name: str) -> None:
+    code, out, errors = tune(*SHORT, "--sweep", "n=4", "--write", name)
+    assert (code, out) == (2, "")
+    assert errors == (
+        f"ngt: {name} is a preset of ngt's own, which yours would replace everywhere\n"
+        "Choose another name, or give --force.\n"
+    )
+    assert name in str(preset_path(name, True))
+
+
+def test_a_preset_without_a_place_for_a_question_is_named_with_its_file() -> None:
+    assert tune(*SHORT, "--sweep", "n=4", "--rounds", "1", "--write", "ask", "--force")[0] == 0
+    own = preset_files()["ask"]
+    done = ngt("ask", "Why?", "-d", HARBOUR, "--dry-run")
+    assert done.returncode == 2
+    assert f"ngt: {own}: preset ask has no place for a question\n" in done.stderr.decode()
+
+
+@pytest.mark.parametrize("command", ["tune --sweep n=4,5", "bench --methods none,trie"])
+def test_progress_in_a_pipe_is_that_of_the_heartbeat(
+    command: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    messages = list[str]()
+    monkeypatch.setattr(progress.Heartbeat, "update", lambda _, line: messages.append(line))
+    done = ngt(*command.split(), *SHORT, "--rounds", "1", *(["--fresh"] * ("tune" in command)))
+    assert done.returncode == 0 and done.stderr == b""
+    assert any(line.startswith("1 of ") and " answers" in line for line in messages)
 
 
 def test_a_wrong_axis_is_pointed_at_on_the_command_line() -> None:

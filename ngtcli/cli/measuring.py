@@ -17,7 +17,7 @@ import typer
 from ngtcli.cli import options, streams
 from ngtcli.cli.checks import refuse_idle, refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import check_output_files, check_written, write_page, write_result
+from ngtcli.cli.output import check_output_files, check_written, write_result
 from ngtcli.config import Resolved, Settings
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.measure.results import Invocation, versions
@@ -44,32 +44,23 @@ class OutputFlags:
     verbose: options.VerboseOption = False
 
     @property
-    def outputs(self) -> tuple[Path | None, Path | None]:
-        """The file and the page."""
-        return self.output, getattr(self, "html", None)
+    def outputs(self) -> tuple[Path | None, ...]:
+        """The files that are written, None for those that are not asked for."""
+        return (self.output,)
 
     def check(self) -> str:
         """The flag of the form that is asked for, "" for tables.
 
         Raises UsageError for two of them, and for files that cannot be written.
         """
-        forms = [form for form in ("json", "markdown", "csv") if getattr(self, form, False)]
+        forms = [form for form in ("json", "csv") if getattr(self, form, False)]
         if len(forms) > 1:
             raise UsageError(f"--{forms[0]} and --{forms[1]} are both given", "Give one of them.")
-        output, html = self.outputs
-        check_output_files({"-o": output, "--html": html})
-        kept = getattr(self, "write", None) or output or html
+        check_output_files({"-o": self.output})
+        kept = getattr(self, "write", None) or self.output
         refuse_with("no file to write", {"--force": self.force and not kept}, "Leave it out.")
         check_written(self.outputs, self.force)
         return "".join(forms)
-
-
-@dataclass(frozen=True, kw_only=True)
-class PageFlags(OutputFlags):
-    """The same for tables."""
-
-    markdown: Annotated[bool, result_option("--markdown", help="Print Markdown tables.")] = False
-    html: Annotated[Path | None, _file(help="Write a page as well.")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -88,6 +79,13 @@ class Run:
     preset: Preset
     flags: Mapping[str, Any]
     notes: Notes
+
+    @classmethod
+    def begin(cls, given: OutputFlags, flags: Mapping[str, Any]) -> "Run":
+        """Resolve the settings. Raises UsageError, also for a flag that would do nothing."""
+        resolved, preset = options.resolve(dict(flags), given.preset)
+        refuse_idle(flags, resolved.settings)
+        return cls(resolved, preset, flags, Notes(given.verbose))
 
     @property
     def settings(self) -> Settings:
@@ -108,9 +106,7 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
         hints = get_type_hints(work)
 
         def command(given: Any, flags: dict[str, Any] | None = None) -> None:
-            resolved, preset = options.resolve(flags or {}, given.preset)
-            refuse_idle(flags or {}, resolved.settings)
-            run = Run(resolved, preset, flags or {}, Notes(given.verbose))
+            run = Run.begin(given, flags or {})
             form, made = given.check(), work(run, given)
             try:
                 with run.notes.heartbeat():
@@ -129,22 +125,24 @@ def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
     return decorate
 
 
+def invocation() -> Invocation:
+    """The command line, the time and the versions of this run."""
+    date = datetime.now().astimezone().isoformat(timespec="seconds")
+    return Invocation(command=options.command_line(), date=date, versions=versions())
+
+
 def _put_out(result: Any, run: Run, given: OutputFlags, form: str) -> None:
     from ngtcli.render.results import forms_of  # here: help does without
 
     run.notes.clear()
     if hasattr(result, "invocation"):
-        date = datetime.now().astimezone().isoformat(timespec="seconds")
-        invocation = Invocation(command=options.command_line(), date=date, versions=versions())
-        result = replace(result, invocation=invocation)
-    forms, (output, html) = forms_of(result, given.verbose), given.outputs
+        result = replace(result, invocation=invocation())
+    forms = forms_of(result)
     if form:
         text = str(getattr(forms, form)())
-    elif output is None and sys.stdout.isatty():
+    elif given.output is None and sys.stdout.isatty():
         colour = wants_color(sys.stdout, run.settings.color)
         text = forms.terminal(streams.terminal_width(sys.stdout), colour)
     else:
         text = forms.plain()
-    write_result(text, output, force=given.force)
-    if html is not None:
-        write_page(forms.page(), html, force=given.force)
+    write_result(text, given.output, force=given.force)

@@ -1,4 +1,4 @@
-"""`ngt tune`: try settings on a recording or a model, and keep the ones that are fastest.
+"""`ngt tune`: try settings on a model, and keep the ones that are fastest.
 
 The winner becomes a preset of the user's, with where it comes from written in it.
 """
@@ -6,18 +6,17 @@ The winner becomes a preset of the user's, with where it comes from written in i
 from collections.abc import Generator, Sequence
 from contextlib import closing, suppress
 from dataclasses import dataclass, replace
-from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.measuring import (
-    PageFlags,
+    OutputFlags,
     PromptFlags,
     Run,
     measures,
+    prompt_option,
     result_option,
 )
 from ngtcli.cli.notes import Notes, once
@@ -25,10 +24,10 @@ from ngtcli.cli.options import OF_OWN_ENGINE, command_line
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.config import SETTINGS, Resolved, Settings, Use, settings_where
+from ngtcli.config import Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
-from ngtcli.errors import INTERRUPTED, UsageError
-from ngtcli.measure.grid import BenchOptions, Grid, grid, is_axis, parse_sweep
+from ngtcli.errors import INTERRUPTED, UsageError, counted
+from ngtcli.measure.grid import Grid, grid, is_axis, label_of, parse_sweep
 from ngtcli.measure.prompts import preset_items
 from ngtcli.measure.records import Source
 from ngtcli.measure.results import SweepData, SweepReport
@@ -44,28 +43,21 @@ from ngtcli.measure.tune import (
 from ngtcli.session.checks import check_session
 from ngtcli.system import process
 
-_ALWAYS = ("color", "max_mb", "cache_mb")  # settings that count on a recording, too
-_data = partial(typer.Option, rich_help_panel="Data")
 _ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on.")
+_MAX_NAMED = 8  # cells that are left out and named; guess
 _SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
 _ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each cell.")
 _STATE = typer.Option(help="Keep finished measurements in this file.")
 _FRESH = typer.Option("--fresh", help="Start again, whatever was measured before.")
-_COSTS = "Seconds of a pass by its rows, as JSON, for a recording."
-_IDS = "Of a recording all, odd or even ids."
 
 
 @dataclass(frozen=True, kw_only=True)
-class TuneFlags(PromptFlags, PageFlags):
+class TuneFlags(PromptFlags, OutputFlags):
     """What stands on the command line, unread; None stands for what is not there."""
 
     items: Annotated[list[str] | None, _ITEMS] = None
     sweep: Annotated[list[str] | None, _SWEEP] = None
-    replay: Annotated[Path | None, _data(help="Measure on this recording.")] = None
-    task: Annotated[list[str] | None, _data(help="Of a recording only this task.")] = None
-    ids: Annotated[str, _data(help=_IDS)] = "all"
-    limit: Annotated[int | None, _data(min=1, help="Most prompts of a task.")] = None
-    costs: Annotated[Path | None, _data(help=_COSTS)] = None
+    limit: Annotated[int | None, prompt_option(min=1, help="Most prompts.")] = None
     rounds: Annotated[int, _ROUNDS] = 3
     state: Annotated[Path | None, _STATE] = None
     fresh: Annotated[bool, _FRESH] = False
@@ -81,10 +73,10 @@ class TuneFlags(PromptFlags, PageFlags):
 def tune(run: Run, given: TuneFlags) -> Generator[SweepReport]:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
     notes, preset = run.notes, run.preset
-    _refuse_idle(run, given)
     cells, texts, remark = _plan(run, given)
     # A bad name is refused before hours are spent.
     saved = None if given.write is None else preset_path(given.write, given.force)
+    _report_left_out(run, cells)
     report = _measure(run, given, cells, texts)
     if remark and (notes.terminal or given.verbose):
         notes.say(remark, dim=True)
@@ -98,16 +90,16 @@ def tune(run: Run, given: TuneFlags) -> Generator[SweepReport]:
         notes.say(f"Saved as {saved}; use it with -p {saved.stem}.")
 
 
-def _refuse_idle(run: Run, given: TuneFlags) -> None:
-    """Raise UsageError for a flag that does nothing on a recording, or without one."""
-    if given.replay is None:
-        flags = {"--task": given.task, "--ids": given.ids != "all", "--costs": given.costs}
-        refuse_with("--replay", flags, "Leave it out.", how="without")
-        return
-    flags = {SETTINGS[n].flag: Use.REPLAYS not in SETTINGS[n].uses for n in run.flags}
-    flags |= dict.fromkeys((SETTINGS[name].flag for name in _ALWAYS), False)
-    flags |= {"--docs": given.docs, "--prompts": given.prompts}
-    refuse_with("--replay", flags, "Leave it out.")
+def _report_left_out(run: Run, cells: Grid) -> None:
+    """Say which cells no settings can have, and why."""
+    by_reason: dict[str, list[str]] = {}
+    for cell in cells.skipped:
+        by_reason.setdefault(cell.reason, []).append(label_of(cell.values))
+    for reason, labels in by_reason.items():
+        shown = labels[:_MAX_NAMED]
+        more = len(labels) - len(shown)
+        names = "; ".join(shown) + (f"; and {more} more" if more else "")
+        run.notes.warn(f"left out {counted(len(labels), 'cell')}: {names}. {reason}")
 
 
 def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
@@ -126,13 +118,8 @@ def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
         raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
     base, remark = _base(run.resolved, list(axes))
     cells = grid(axes, base)
-    if texts and (given.prompts or given.replay):
-        what = "a recording" if given.replay else "--prompts"
-        raise UsageError(f"texts and {what} are given", "Leave out one of them.")
-    if given.replay is not None:
-        from ngtcli.measure.replay import check_replayable
-
-        check_replayable(cells)
+    if texts and given.prompts:
+        raise UsageError("texts and --prompts are given", "Leave out one of them.")
     return cells, texts, remark
 
 
@@ -160,10 +147,7 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
     """The report, of what there is when interrupted; None where there is nothing at all."""
     notes = run.notes
     try:
-        if given.replay is None:
-            source, about, skipped = _live(run, given, cells, texts)
-        else:
-            source, about, skipped = _recording(run, given, given.replay)
+        source, about, skipped = _live(run, given, cells, texts)
         key = state_key(about, cells)
         kept = State(given.state or default_state(key), key, len(source.prompts), given.fresh)
     except KeyboardInterrupt:
@@ -201,20 +185,3 @@ def _live(
 
     live = Live(items, run.preset, run.notes.status, once(run.notes.warn), sweeps=True)
     return live, live.about(cells.cells[0].settings), tuple(dict.fromkeys(read.skipped))
-
-
-def _recording(
-    run: Run, given: TuneFlags, folder: Path
-) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
-    """The same of a recording."""
-    from ngtcli.measure.replay import DEFAULT_COSTS, Replay, chosen_traces, read_costs
-    from ngtcli.measure.traces import recorded_files
-
-    costs = given.costs.expanduser() if given.costs else DEFAULT_COSTS
-    read = [costs] if given.costs else []
-    check_not_read(given.outputs, [*recorded_files(folder), *read])
-    run.notes.status(f"Reading {folder} …")
-    seconds, of = read_costs(costs)
-    part = BenchOptions(tasks=given.task or [], limit=given.limit, ids=given.ids)
-    source = Replay(chosen_traces(folder, part, run.settings.max_mb), lambda _: None, seconds)
-    return source, source.about(part, of), ()

@@ -205,7 +205,7 @@ def grid(axes: Axes, base: Settings) -> Grid:
             _method_of(settings)
             made.cells.append(Cell(label_of(named), named, settings))
         except UsageError as error:
-            made.skipped.append(SkippedCell(named, str(error)))
+            made.skipped.append(SkippedCell(named, f"{error}. {error.hint}"))
     if not made.cells:
         reason = made.skipped[0].reason
         raise UsageError(f"no cell is left to measure: {reason}", "Sweep other values.")
@@ -228,11 +228,10 @@ def refusal(method: str, error: Exception) -> Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What is measured and how, live or on a recording.
+    """What is measured and how.
 
-    Live, plain decoding always takes part: the others are set against it. `tasks` (none: all) and
-    `limit`, per task, choose prompts; of a recording `ids` keeps the questions with "odd" or "even"
-    ids, or "all".
+    Plain decoding always takes part: the others are set against it. With `against` generate of
+    `transformers` does, too. With `fresh` drafters forget what they learned at each prompt.
     """
 
     methods: Sequence[str] = ("trie",)
@@ -240,10 +239,6 @@ class BenchOptions:
     against: bool = False
     rounds: int = 1
     fresh: bool = False
-    quality: bool = True
-    tasks: Sequence[str] = ()
-    limit: int | None = None
-    ids: str = "all"
 
 
 def cells_of(

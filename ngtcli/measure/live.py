@@ -1,14 +1,15 @@
 """A model that runs as a source of records: our loop by the settings of a cell, `transformers`'
-generate beside it; what `ngt bench` measures of them, and recordings.
+generate beside it; what `ngt bench` measures of them.
 """
 
 import gc
 import os
+import time
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -20,10 +21,7 @@ from ngtcli.errors import ContextOverflowError, NgtError, counted
 from ngtcli.measure import records, results
 from ngtcli.measure.grid import AGAINST, BASELINE, BenchOptions, Cell
 from ngtcli.measure.prompts import Item
-from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.replay import timed_trie
-from ngtcli.measure.summary import LIVE, PROMPT, SPLIT, Group, SplitRow, row_of, summarized
-from ngtcli.measure.traces import TraceWriter
+from ngtcli.measure.summary import summarized
 from ngtcli.model_files.quantized import name_of
 from ngtcli.prompt.build import Prompt
 from ngtcli.prompt.preset import Preset, can_ask, load_preset
@@ -33,6 +31,7 @@ from ngtcli.session.question import OtherModelError
 from ngtcli.session.session import AnswerOptions
 from ngtcli.system.cpu import model_name
 from ngtcli.system.machine import return_memory
+from ngtcli.trie.corpus import Corpus, build
 from ngtcli.trie.files import TrieReport
 from ngtcli.weights.linear import bits_of
 
@@ -81,7 +80,7 @@ class Live:
 
     def worded(self, session: LocalSession) -> list[Prompt]:
         """The prompts of all items; those of the last settings that word them are kept."""
-        plain = {name: getattr(Settings(), name) for name in settings_where(Use.REPLAYS)}
+        plain = {name: getattr(Settings(), name) for name in settings_where(Use.DRAFTS)}
         own = replace(session.settings, **plain)
         if self._worded[0] != own:
             self._worded = own, build_prompts(session, self.items, self._preset)
@@ -101,7 +100,7 @@ class Live:
             if not (self._sweeps and method.entry.documents and not model.plain_reason):
                 return decoded(session.generate(prompts[i], options))
             ids = [model.tokenizer.encode(d.text.strip()) for d in prompts[i].documents]
-            trie, figures = timed_trie(ids, method.settings.n, method.settings.lp)
+            trie, figures = timed_trie(ids, method.settings.n)
             given = replace(options, trie=(trie, TrieReport("built")))
             return replace(decoded(session.generate(prompts[i], given)), **figures)
 
@@ -115,7 +114,6 @@ class Live:
         preset = self._preset or load_preset("summarize")
         items = [(i.id, [d.text for d in i.documents], i.question) for i in self.items]
         return results.SweepData(
-            source="live",
             model=settings.model,
             device=f"{device}, {on.dtype}",
             data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
@@ -182,51 +180,33 @@ def run_live(
 ) -> results.LiveResult:
     """Measure, then put the figures together. Raises UsageError where no method can run."""
     session = source.session(replace(settings, method=BASELINE))
-    prompts, items, model = source.worded(session), source.items, session.model
-    made = records.raced(source, options, settings, source.prompts, progress, splits=True)
-    measured, answers = made.measured(), made.answers()
-    quality = Quality() if options.quality and any(item.answers for item in items) else None
-    judge = partial(judged, session, items, quality) if quality else None
-    notes = [quality.note] if quality else []
+    source.worded(session)  # a prompt that does not fit is reported before anything is measured
+    model = session.model
+    race = records.raced(source, options, settings, source.prompts, progress, splits=True)
+    notes = []
     if model.plain_reason:
-        notes.insert(0, f"{settings.model} decodes without drafts: {model.plain_reason}")
+        notes.append(f"{settings.model} decodes without drafts: {model.plain_reason}")
     return results.LiveResult(
         model=settings.model,
         machine=machine(model),
-        questions=len(measured),
+        questions=len(race.measured()),
         rounds=options.rounds,
         max_tokens=settings.max_tokens,
         fresh=options.fresh,
-        interrupted=made.interrupted,
-        notes=[note for note in notes if note],
-        rows=summarized(LIVE, made, [item.task for item in items], judge),
-        split=split_rows(made),
-        prompts=[
-            results.PromptRow(
-                id=items[i].id,
-                task=items[i].task,
-                prompt_tokens=len(prompts[i].ids),
-                results={
-                    c.key: row_of(PROMPT, Group(PROMPT, c, "", [i], answers)) for c in made.cells
-                },
-            )
-            for i in measured
-        ],
-        refused=made.refused,
+        interrupted=race.interrupted,
+        notes=notes,
+        rows=summarized(race),
+        refused=race.refused,
     )
 
 
-def judged(
-    session: LocalSession,
-    items: Sequence[Item],
-    quality: Quality,
-    answers: Sequence[tuple[int, records.Generation]],
-) -> Scores | None:
-    """The quality of answers to those of `items` that have references; None without any."""
-    decode = session.model.tokenizer.decode
-    own = [(decode(g.ids).strip(), items[i]) for i, g in answers if items[i].answers]
-    found = [(text, item.answers, bool(item.question)) for text, item in own]
-    return quality.scores(found) if found else None
+def timed_trie(documents: Sequence[Sequence[int]], n: int) -> tuple[Corpus, dict[str, Any]]:
+    """Build a trie of the documents' tokens; its figures are fields of a `Generation`."""
+    clock = time.perf_counter()
+    trie = build(documents, n)
+    seconds = time.perf_counter() - clock
+    size = sum(a.nbytes for a in trie.arrays.values())
+    return trie, {"trie_build_s": seconds, "trie_bytes": size}
 
 
 def machine(model: TargetModel) -> results.Machine:
@@ -239,41 +219,4 @@ def machine(model: TargetModel) -> results.Machine:
         dtype=f"int{bits} in {dtype}" if (bits := bits_of(model.hf)) else dtype,
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
-    )
-
-
-def split_rows(made: records.Race) -> list[SplitRow]:
-    """Where the time of each cell goes, by the answers whose parts were timed apart."""
-    found = {(one.cell, one.prompt): [one] for one in made.splits}
-    cells = [cell for cell in made.cells if cell.key not in AGAINST]
-    split = [(cell, [p for key, p in found if key == cell.key]) for cell in cells]
-    return [row_of(SPLIT, Group(SPLIT, cell, "", own, found)) for cell, own in split if own]
-
-
-def record(
-    source: Live, settings: Settings, folder: Path, progress: records.Notify
-) -> results.RecordResult:
-    """Decode every prompt plainly and write a recording for `ngt bench replay`.
-
-    An interruption keeps the prompts that are done.
-    """
-    session, interrupted = source.session(replace(settings, method=BASELINE)), False
-    prompts, model, lengths = source.worded(session), session.model, list[int]()
-    about = model.tokenizer.fingerprint, settings.model, model.vocabulary
-    with TraceWriter(folder, *about) as trace:
-        try:
-            for item, prompt in zip(source.items, prompts, strict=True):
-                progress(f"Recording: {len(lengths) + 1} of {counted(len(prompts), 'prompt')}")
-                run = session.generate(prompt, AnswerOptions(to_the_end=True)).finish()
-                room = min(run.limits.most, model.context - len(prompt.ids))
-                trace.add(item.id, item.task, prompt.ids, run.output, prompt.references, room)
-                lengths.append(len(run.output))
-        except KeyboardInterrupt:
-            interrupted = True
-    return results.RecordResult(
-        path=str(folder),
-        model=settings.model,
-        questions=len(lengths),
-        new_tokens=sum(lengths),
-        interrupted=interrupted,
     )

@@ -1,7 +1,6 @@
 """One measurement: cells × prompts × rounds, as a flat list of records.
 
-A contestant is a cell of settings, and a source answers with them: a model that runs, or a
-recording. They differ in how a record is made and in nothing else. What a drafter learns lives
+A contestant is a cell of settings, and a source answers with them. What a drafter learns lives
 across the prompts of one round, in their order, and is dropped before the next: no cell drafts from
 its own earlier answer to the same prompt, and none from what another one has answered. With `fresh`
 it is dropped at each prompt. Knows no torch.
@@ -30,7 +29,7 @@ from ngtcli.measure.grid import (
 )
 from ngtcli.system.progress import time_left
 
-P = TypeVar("P")  # what is answered: a recorded trace, or the index of a prompt
+P = TypeVar("P")  # what is answered, such as the index of a prompt
 Notify = Callable[[str], None]
 _CANNOT = (NgtError, ImportError, OSError)  # something that a cell needs is not there
 # More is no measurement, and stored figures with it are measured again; guess.
@@ -42,10 +41,9 @@ Seconds = Annotated[float, Meta(ge=0, lt=1e15)]
 class Generation:
     """One answer: its ids, the passes of the model it took, and what drafting did, where known.
 
-    `decode_s` are seconds without prefill; on a recording they come from a cost curve. `undrafted`
-    counts the steps without a draft; `histogram` steps by accepted drafts, `nodes` by nodes of the
-    tree, probes included. `draft_us` are microseconds of drafting, step by step. A trie that was
-    built for this answer has its seconds and bytes.
+    `decode_s` are seconds without prefill. `undrafted` counts the steps without a draft;
+    `histogram` steps by accepted drafts. A trie that was built for this answer has its seconds and
+    bytes.
     """
 
     ids: Sequence[int]
@@ -56,8 +54,6 @@ class Generation:
     accepted: Count | None = None
     undrafted: Count | None = None
     histogram: Mapping[int, int] | None = None
-    nodes: Mapping[int, int] | None = None
-    draft_us: Sequence[float] | None = None
     split_s: dict[str, float] | None = None
     trie_build_s: Seconds | None = None
     trie_bytes: Count | None = None
@@ -88,7 +84,7 @@ Answering = Callable[[P], Generation]
 
 
 class Source(Protocol[P]):
-    """What cells are measured on: a model that runs, or a recording."""
+    """What cells are measured on, such as a model that runs."""
 
     @property
     def prompts(self) -> Sequence[P]:
@@ -199,36 +195,44 @@ def raced(
     warm: Sequence[P],
     progress: Notify,
     *,
-    order: Callable[[Sequence[Cell], int, int], Iterator[Turn]] = by_prompt,
     splits: bool = False,
 ) -> Race:
-    """Measure the methods of `options`, with by_prompt plain decoding and its rivals beside them.
+    """Measure the methods of `options`, with plain decoding and its rivals beside them.
 
     Each answers `warm` before, untimed. Raises UsageError where no method can run, what plain
     decoding raises, and KeyboardInterrupt where no prompt was answered by all.
     """
-    plain = (BASELINE,) if order is by_prompt else ()
-    cells, refused = cells_of((*plain, *options.methods), options.num_drafts, settings)
+    cells, refused = cells_of((BASELINE, *options.methods), options.num_drafts, settings)
     for name in AGAINST if options.against else ():
         cells.append(replace(cells[0], key=name, values={"method": name}))
-    made = Race(cells, refused=refused)
-    for cell in list(cells):
+    race = Race(cells, refused=refused)
+    warm_up(source, race, warm, progress, fresh=options.fresh)
+    check_some_left(options.methods, race.cells, race.refused)
+    turns = list(by_prompt(race.cells, len(source.prompts), options.rounds))
+    for _ in run(source, race, turns, fresh=options.fresh, splits=splits, progress=progress):
+        pass
+    if race.interrupted and not race.measured():
+        raise KeyboardInterrupt
+    return race
+
+
+def warm_up(
+    source: Source[P], race: Race, prompts: Sequence[P], progress: Notify, *, fresh: bool = False
+) -> None:
+    """Let every cell answer `prompts` untimed, which fills caches; refuse those that cannot.
+
+    Raises what plain decoding raises.
+    """
+    for cell in list(race.cells):
         progress(f"Warming up: {cell.key}")
-        own = by_prompt([cell], len(warm), 1)
+        turns = by_prompt([cell], len(prompts), 1)
         try:
-            for _ in take(source, own, warm, fresh=options.fresh):
-                pass  # it fills the cache of tries
+            for _ in take(source, turns, prompts, fresh=fresh):
+                pass
         except _CANNOT as error:
             if cell.key == BASELINE:
                 raise
-            made.refuse(cell, error)
-    check_some_left(options.methods, made.cells, made.refused)
-    turns = list(order(made.cells, len(source.prompts), options.rounds))
-    for _ in run(source, made, turns, fresh=options.fresh, splits=splits, progress=progress):
-        pass
-    if made.interrupted and not made.measured():
-        raise KeyboardInterrupt
-    return made
+            race.refuse(cell, error)
 
 
 def run(
@@ -259,6 +263,8 @@ def run(
             race.records.append(record)
             yield record
         for cell in race.cells if splits else ():
+            if cell.key in AGAINST:
+                continue
             progress(f"Splitting the time of {cell.key}")
             own = by_prompt([cell], len(prompts), 1)
             race.splits += take(source, own, prompts, fresh=fresh, split=True)

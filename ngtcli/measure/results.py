@@ -42,7 +42,8 @@ def digest(value: Any) -> str:
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
-def _invocation() -> Any:
+def invocation_field() -> Any:
+    """The field of a result for how it was started; its keys stand beside the others."""
     return field(default_factory=Invocation, metadata=json_key(flat=True))
 
 
@@ -58,16 +59,6 @@ class Machine:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class PromptRow:
-    """One prompt, and what each method took for it."""
-
-    id: str
-    task: str
-    prompt_tokens: int
-    results: Mapping[str, summary.PromptTimes]
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
 class LiveResult:
     """A live measurement; `skipped` are the files that were left out."""
 
@@ -80,83 +71,21 @@ class LiveResult:
     fresh: bool
     interrupted: bool
     notes: Sequence[str]
-    rows: Sequence[summary.Row] = summary.json_rows(summary.LIVE)
-    split: Sequence[summary.SplitRow] = summary.json_rows(summary.SPLIT)
-    prompts: Sequence[PromptRow]
+    rows: Sequence[summary.Row] = summary.json_rows(summary.Row)
     refused: Sequence[Refusal]
     skipped: Sequence[Skipped] = ()
-    invocation: Invocation = _invocation()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class ReplayResult:
-    """A replay of a recording."""
-
-    kind: Literal["replay"] = "replay"
-    source: str
-    model: str
-    questions: int
-    fresh: bool
-    seconds: float
-    rows: Sequence[summary.Row] = summary.json_rows(summary.REPLAY)
-    refused: Sequence[Refusal]
-    invocation: Invocation = _invocation()
-
-    interrupted, notes = False, ()  # one that is interrupted has no result
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class RecordResult:
-    """A recording that was written to the folder `path`."""
-
-    kind: Literal["record"] = "record"
-    path: str
-    model: str
-    questions: int
-    new_tokens: int
-    interrupted: bool
-    skipped: Sequence[Skipped] = ()
-    invocation: Invocation = _invocation()
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QualityResult:
-    """What a dtype or a kind of weights costs against float32 of the same checkpoint.
-
-    `scored` says what was scored: `texts` whole texts, or the reference answers of so many prompts.
-    A text of more than `window` tokens is scored in windows of that many, one every `stride`.
-    `machine` is that of the model that was set against float32.
-    """
-
-    kind: Literal["quality"] = "quality"
-    model: str
-    machine: Machine = field(metadata=json_key(flat=True))
-    scored: Literal["texts", "answers"]
-    texts: int
-    window: int
-    stride: int
-    notes: Sequence[str]
-    rows: Sequence[summary.QualityRow] = summary.json_rows(summary.QUALITY)
-    skipped: Sequence[Skipped] = ()
-    invocation: Invocation = _invocation()
-
-    interrupted = False  # one that is has no result
-
-
-Measured = LiveResult | ReplayResult | QualityResult
+    invocation: Invocation = invocation_field()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepData:
-    """What cells are measured on; `costs` are seconds of a pass by its rows, of a recording."""
+    """What cells are measured on."""
 
-    source: Literal["live", "replay"]
     model: str
     device: str
     data: str
     data_sha256: str
     prompts: int
-    costs: Mapping[int, float] | None = field(default=None, metadata=json_key(omit=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -174,7 +103,7 @@ class SweepReport:
     measured: int
     planned: int
     complete: bool
-    cells: Sequence[summary.CellRow] = summary.json_rows(summary.TUNE)
+    cells: Sequence[summary.CellRow] = summary.json_rows(summary.CellRow)
     skipped: Sequence[Skipped] = ()
     skipped_cells: Sequence[SkippedCell]
     best: str

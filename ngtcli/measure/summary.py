@@ -1,9 +1,8 @@
 """From records to rows: one figure, one `column`, which is all that a new figure takes.
 
-A row is one cell over the prompts of one task. Its columns say how they are computed, what they
-are called in tables and in JSON, and in which measurements there are any. A prompt's time is the
-median of its rounds, on the clock of wall time with prefill in live runs and of decoding alone
-elsewhere; a speed-up is formed prompt by prompt and its median is reported.
+A row is one cell over the prompts. Its columns say how they are computed and what they are called
+in tables and in JSON. A prompt's time is the median of its rounds; a speed-up is formed prompt by
+prompt and its median is reported.
 Shares and rates are from 0 to 1, quartiles are (lower, upper), a unit stands in the name. None is
 what could not be known. Knows no torch.
 """
@@ -12,23 +11,17 @@ import statistics
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
-from functools import cached_property
 from typing import Any, get_type_hints
 
 from ngtcli.draft.steps import PARTS
 from ngtcli.measure.grid import BASELINE, Cell
-from ngtcli.measure.quality import Scores
-from ngtcli.measure.records import Generation, Race, Record
+from ngtcli.measure.records import Race, Record
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
-LIVE, REPLAY, QUALITY, TUNE = "live", "replay", "quality", "tune"  # ways of measuring
-SPLIT, PROMPT = "split", "prompt"  # of live ones, too
-_LIVE = (LIVE,)
-OVERALL = "overall"  # the task of rows over all tasks
 HF = "hf"  # the cell that speed-ups over `transformers` are of
 MISSING = "–"
 Pair = tuple[float, float]
-Judge = Callable[[Sequence[tuple[int, Generation]]], Scores | None]  # of answers by prompt
+Records = Mapping[tuple[str, int], Sequence[Record]]  # by cell and prompt, in the order of rounds
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
@@ -43,40 +36,40 @@ def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
     return low, middle, high
 
 
-def percentile(values: Sequence[float], percent: int) -> float:
-    """The percentile, interpolated; 0.0 of none.
-
-    >>> percentile([1.0, 2.0, 4.0], 75)
-    3.0
-    """
-    if len(values) < 2:
-        return values[0] if values else 0.0
-    return statistics.quantiles(values, n=100, method="inclusive")[percent - 1]
-
-
-def _ratio(a: float | None, b: float | None, digits: int = 4) -> float | None:
+def ratio(a: float | None, b: float | None, digits: int = 4) -> float | None:
+    """A quotient, rounded; None where one side is not known or there is nothing to divide by."""
     return None if a is None or b is None or not b else round(a / b, digits)
 
 
 class Group:
-    """The records of one cell over some prompts, with those of all cells for comparison."""
+    """The records of one cell over some prompts, with those of all cells for comparison.
+
+    Args:
+        cell: The cell whose figures are formed.
+        prompts: The indices of the prompts.
+        records: The records of all cells.
+        splits: Those with the parts of a step timed apart, if there are any.
+        by_wall: Whether a prompt's seconds are wall time with prefill, else of decoding alone.
+    """
 
     def __init__(
         self,
-        kind: str,
         cell: Cell,
-        task: str,
         prompts: Sequence[int],
-        records: Mapping[tuple[str, int], Sequence[Record]],
-        judge: Judge | None = None,
+        records: Records,
+        splits: Records | None = None,
+        by_wall: bool = False,
     ) -> None:
-        self.kind, self.cell, self.task, self.prompts = kind, cell, task, prompts
-        self._records, self._judge = records, judge
+        self.cell, self.prompts = cell, prompts
+        self._records, self._by_wall = records, by_wall
         self.rounds = [records[cell.key, prompt] for prompt in prompts]
         self.every = [record.generation for rounds in self.rounds for record in rounds]
         self.last = [rounds[-1].generation for rounds in self.rounds]
         self.tokens = sum(len(g.ids) for g in self.last)
         self.steps = sum(g.steps for g in self.last)
+        found = splits or {}
+        taken = [found.get((cell.key, prompt), ()) for prompt in prompts]
+        self.split = [record.generation for rounds in taken for record in rounds]
 
     def sum_of(self, name: str) -> int | None:
         """The sum of a count over answers; None where it is not known of one."""
@@ -85,20 +78,11 @@ class Group:
 
     def length(self) -> float | None:
         """Tokens a pass of the model."""
-        return _ratio(self.tokens, self.steps)
+        return ratio(self.tokens, self.steps)
 
     def acceptance_rate(self) -> float | None:
-        """Accepted by drafted tokens; without drafts None, in a replay 0."""
-        rate = _ratio(self.sum_of("accepted"), self.sum_of("drafted"))
-        return 0.0 if rate is None and self.kind == REPLAY else rate
-
-    def draft_us(self, percent: int) -> float:
-        """Microseconds of drafting a step, at that percentile."""
-        return round(percentile([us for g in self.last for us in g.draft_us or ()], percent), 1)
-
-    def clock(self, record: Record) -> float:
-        """The seconds that count."""
-        return record.seconds if self.kind == LIVE else record.generation.decode_s or 0.0
+        """Accepted by drafted tokens; None without drafts."""
+        return ratio(self.sum_of("accepted"), self.sum_of("drafted"))
 
     def seconds(self, key: str = "") -> list[float]:
         """The seconds of each prompt, by this cell or by another one."""
@@ -107,15 +91,43 @@ class Group:
             for prompt in self.prompts
         ]
 
+    def clock(self, record: Record) -> float:
+        """The seconds that count."""
+        return record.seconds if self._by_wall else record.generation.decode_s or 0.0
+
     def tokens_per_s(self) -> float | None:
         """New tokens by seconds of decoding."""
         medians = (statistics.median(r.generation.decode_s or 0.0 for r in p) for p in self.rounds)
-        return _ratio(self.tokens, sum(medians), 2 if self.kind == LIVE else 3)
+        return ratio(self.tokens, sum(medians), 2 if self._by_wall else 3)
 
     def parts(self) -> dict[str, float]:
-        """Seconds of prefill and of the parts of steps, over all answers (paper, Figure 5)."""
-        found = {"prefill": sum(g.prefill_s or 0.0 for g in self.last)}
-        return found | {p: sum((g.split_s or {}).get(p, 0.0) for g in self.last) for p in PARTS}
+        """Seconds of prefill and of the parts of steps, over all answers (paper, Figure 5).
+
+        Empty where the parts were not timed.
+        """
+        if not self.split:
+            return {}
+        found = {"prefill": sum(g.prefill_s or 0.0 for g in self.split)}
+        for part in PARTS:
+            found[part] = sum((g.split_s or {}).get(part, 0.0) for g in self.split)
+        return found
+
+    def prefill_ms(self) -> float | None:
+        """Milliseconds of prefill a prompt, of the answers whose parts were timed."""
+        return round(self.parts()["prefill"] / len(self.split) * 1e3, 3) if self.split else None
+
+    def step_us(self) -> dict[str, float] | None:
+        """Microseconds of each part of a step; None where the parts were not timed."""
+        steps = max(sum(g.steps for g in self.split), 1)
+        found = {part: round(s / steps * 1e6, 1) for part, s in self.parts().items()}
+        found.pop("prefill", None)
+        return found or None
+
+    def shares(self) -> dict[str, float] | None:
+        """The share of each part in the time of an answer; None where parts were not timed."""
+        parts = self.parts()
+        total = sum(parts.values()) or 1.0
+        return {part: round(s / total, 4) for part, s in parts.items()} or None
 
     def spread(self) -> float | None:
         """A prompt's interquartile range over its median, typically; None with one round."""
@@ -155,25 +167,17 @@ class Group:
         known = [value for g in self.every if (value := getattr(g, name)) is not None]
         return statistics.median(known) if known else None
 
-    @cached_property
-    def scores(self) -> Scores | None:
-        """The quality of the answers; None where they are not judged."""
-        answers = list(zip(self.prompts, self.last, strict=True))
-        return self._judge(answers) if self._judge else None
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure of a row, the field `name`: `of` computes it, for the `kinds` that have it.
+    """A figure of a row, the field `name`: `of` computes it from a group.
 
     In JSON it is rounded to `digits`, and left out where the field `needs` is None, or if `hidden`.
-    `shown` has its place in the table of a kind and its rank (see `render.tables.Column`); there it
-    stands under `heading`, times `scale`, in `form`, which may read the row as `{1}`, and with a
-    `bar` behind it where it is compared. `less`: less is better.
+    One with a `heading` stands in tables, times `scale`, in `form`, which may read the row as
+    `{1}`; `place` is its place there and `rank` that of `render.tables.Column`.
     """
 
     of: Callable[[Any], Any]
-    kinds: Sequence[str]
     name: str = ""
     needs: str = ""
     heading: str = ""
@@ -181,10 +185,8 @@ class Figure:
     scale: float = 1
     digits: int | None = None
     hidden: bool = False
-    less: bool = False
-    bar: bool = False
-    shown: Mapping[str, tuple[int, int]] = field(default_factory=dict)
-    everywhere: bool = False
+    place: int = 0
+    rank: int = 0
 
     def value(self, row: Any) -> float | None:
         """What is shown of it, in the unit of the heading."""
@@ -198,20 +200,10 @@ class Figure:
 
 
 def column(
-    of: Callable[[Any], Any],
-    heading: str = "",
-    form: str = "{}",
-    kinds: Sequence[str] = (),
-    **how: Any,
+    of: Callable[[Any], Any], heading: str = "", form: str = "{}", place: int = 0, **how: Any
 ) -> Any:
-    """The field of a figure; `live=(place, rank)` and the like show it in that kind's table.
-
-    Without `kinds` those have it that show it, or all where none does, or with `everywhere`.
-    """
-    known = {f.name for f in fields(Figure)}
-    shown = {kind: how.pop(kind) for kind in list(how) if kind not in known}
-    kinds = kinds or tuple(shown)
-    made = Figure(of=of, kinds=kinds, heading=heading, form=form, shown=shown, **how)
+    """The field of a figure; `how` are further fields of `Figure`."""
+    made = Figure(of=of, heading=heading, form=form, place=place, **how)
     return field(default=None, metadata={"column": made})
 
 
@@ -221,114 +213,76 @@ def _three(values: Sequence[float], digits: int) -> tuple[float, float, float]:
     return round(low, digits), round(middle, digits), round(high, digits)
 
 
-def _score(name: str, heading: str = "", **how: Any) -> Any:
-    """The column of a score of judged answers, in percent, or of how many were judged."""
-    if name != "judged":
-        how |= {"form": "{:.1f}", "scale": 100.0}
-    needs = "rouge_l" if name == "rouge_l" else "judged"
-    return column(lambda g: g.scores and getattr(g.scores, name), heading, needs=needs, **how)
-
-
 def _median(values: Iterable[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return round(statistics.median(known), 5) if known else None
 
 
-_HF: dict[str, Any] = {"kinds": _LIVE, "needs": "speedup_over_hf"}
+def _setup_seconds(record: Record) -> float | None:
+    """Seconds before prefill: the trie from the cache, and the drafter."""
+    generation = record.generation
+    if not generation.prefill_s or generation.decode_s is None:
+        return None
+    return record.seconds - generation.prefill_s - generation.decode_s
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A cell over the prompts of one task. What its measurement does not have is None."""
+    """A cell of `ngt bench` over all prompts. What is not known of it is None.
+
+    `prefill_ms` (a prompt), `step_us` and `share` (of the whole time) are of answers whose parts
+    were timed apart, in a run of their own.
+    """
 
     method: str = column(lambda g: g.cell.values["method"])
-    num_draft: int | None = column(
-        lambda g: 0 if g.kind == REPLAY and g.cell.num_draft is None else g.cell.num_draft
-    )
-    task: str = column(lambda g: g.task)
+    num_draft: int | None = column(lambda g: g.cell.num_draft)
     questions: int = column(lambda g: len(g.prompts))
-    new_tokens: int = column(lambda g: g.tokens, "tokens", replay=(7, 7), everywhere=True)
-    steps: int = column(lambda g: g.steps, "steps", replay=(6, 6), everywhere=True)
-    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"), kinds=_LIVE)
-    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"), kinds=_LIVE)
+    new_tokens: int = column(lambda g: g.tokens)
+    steps: int = column(lambda g: g.steps)
+    drafted_tokens: int | None = column(lambda g: g.sum_of("drafted"))
+    accepted_tokens: int | None = column(lambda g: g.sum_of("accepted"))
     mean_acceptance_length: float | None = column(
-        Group.length, "accept. length", "{:.2f}", live=(3, 1), replay=(0, 0), bar=True,
-        everywhere=True,
-    )  # fmt: skip
+        Group.length, "accept. length", "{:.2f}", 3, rank=1
+    )
     draft_acceptance_rate: float | None = column(
-        Group.acceptance_rate, "accepted", "{:.1%}", live=(11, 10), replay=(1, 1), everywhere=True
+        Group.acceptance_rate, "accepted", "{:.1%}", 8, rank=10
     )
     acceptance_histogram: Mapping[int, int] = column(
         lambda g: sum((Counter(one.histogram or {}) for one in g.last), Counter())
     )
-    nodes_per_step: float | None = column(
-        lambda g: _ratio(g.sum_of("drafted"), g.steps, 3 if g.kind == REPLAY else 4),
-        "nodes/step", "{:.1f}", replay=(2, 3), everywhere=True,
-    )  # fmt: skip
-    draft_us_median: float = column(lambda g: g.draft_us(50), "draft µs", "{:.0f}", replay=(3, 2))
-    draft_us_p99: float = column(lambda g: g.draft_us(99), "99th", "{:.0f}", replay=(4, 5))
+    nodes_per_step: float | None = column(lambda g: ratio(g.sum_of("drafted"), g.steps))
     undrafted_share: float | None = column(
-        lambda g: _ratio(g.sum_of("undrafted"), g.steps),
-        "undrafted", "{:.0%}", live=(12, 12), replay=(5, 4), everywhere=True,
-    )  # fmt: skip
+        lambda g: ratio(g.sum_of("undrafted"), g.steps), "undrafted", "{:.0%}", 9, rank=12
+    )
     seconds_median: float = column(
-        lambda g: _three(g.seconds(), 5)[1], "seconds", "{:.3f}", live=(9, 8)
+        lambda g: _three(g.seconds(), 5)[1], "seconds", "{:.3f}", 6, rank=8
     )
-    seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2], kinds=_LIVE)
-    spread: float | None = column(Group.spread, "spread", "{:.0%}", live=(10, 11))
-    tokens_per_s: float | None = column(Group.tokens_per_s, "tokens/s", "{:.1f}", kinds=_LIVE)
+    seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2])
+    spread: float | None = column(Group.spread, "spread", "{:.0%}", 7, rank=11)
+    tokens_per_s: float | None = column(Group.tokens_per_s)
     tokens_per_s_with_prefill: float = column(
-        lambda g: round(g.tokens / sum(g.seconds()), 2), "tokens/s", "{:.1f}", live=(5, 3)
+        lambda g: round(g.tokens / sum(g.seconds()), 2), "tokens/s", "{:.1f}", 5, rank=3
     )
-    prefill_s_median: float | None = column(
-        lambda g: _median(one.prefill_s for one in g.last), kinds=_LIVE
+    prefill_s_median: float | None = column(lambda g: _median(one.prefill_s for one in g.last))
+    setup_s_median: float | None = column(
+        lambda g: _median(_setup_seconds(r) for rounds in g.rounds for r in rounds)
     )
-    setup_s_median: float | None = column(  # before prefill: the trie from the cache, the drafter
-        lambda g: _median(
-            r.generation.prefill_s and r.seconds - r.generation.prefill_s - r.generation.decode_s
-            for rounds in g.rounds for r in rounds
-        ), kinds=_LIVE,
-    )  # fmt: skip
-    speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", live=(0, 0), bar=True)
+    speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", 0)
     speedup_quartiles: Pair = column(
-        lambda g: g.speedup()[1], "quartiles", "{0[0]:.2f}–{0[1]:.2f}", live=(1, 4)
+        lambda g: g.speedup()[1], "quartiles", "{0[0]:.2f}–{0[1]:.2f}", 1, rank=4
     )
-    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2], kinds=_LIVE)
+    speedup_least_and_most: Pair = column(lambda g: g.speedup()[2])
     speedup_over_hf: float = column(
-        lambda g: g.speedup(HF)[0], "over hf", "{:.2f}×", live=(2, 9), **_HF
+        lambda g: g.speedup(HF)[0], "over hf", "{:.2f}×", 2, rank=9, needs="speedup_over_hf"
     )
-    speedup_over_hf_quartiles: Pair = column(lambda g: g.speedup(HF)[1], **_HF)
-    speedup_over_hf_least_and_most: Pair = column(lambda g: g.speedup(HF)[2], **_HF)
-    same_ids: int = column(Group.same_ids, "same ids", "{0}/{1.questions}", live=(4, 2))
-    judged: int = _score("judged", kinds=_LIVE)
-    exact_match: float | None = _score("exact_match", "EM", live=(6, 6))
-    f1: float | None = _score("f1", "F1", live=(7, 5))
-    rouge_l: float | None = _score("rouge_l", "ROUGE-L", live=(8, 7))
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class QualityRow:
-    """What one dtype, or kind of weights, gives on texts and on prompts with reference answers.
-
-    Shares are from 0 to 1. `perplexity` is over `tokens` tokens. Against float32: how much higher
-    it is, the mean KL divergence of the next token's distribution from float32's in nats a token,
-    and the share of places where the likeliest token is the same; None of float32 itself.
-    """
-
-    weights: str = column(lambda s: s.weights)
-    tokens: int = column(lambda s: s.tokens)
-    perplexity: float = column(lambda s: s.perplexity, "perplexity", "{:,.3f}", quality=(0, 0))
-    perplexity_change: float | None = column(
-        lambda s: s.beside[0], "against float32", "{:+.2f}%", quality=(1, 1), scale=100.0
+    speedup_over_hf_quartiles: Pair = column(lambda g: g.speedup(HF)[1], needs="speedup_over_hf")
+    speedup_over_hf_least_and_most: Pair = column(
+        lambda g: g.speedup(HF)[2], needs="speedup_over_hf"
     )
-    kl_divergence: float | None = column(lambda s: s.beside[1], "KL", "{:.2e}", quality=(2, 0))
-    equal_tokens: float | None = column(
-        lambda s: s.beside[2], "equal tokens", "{:.2f}%", quality=(3, 0), scale=100.0
-    )
-    judged: int | None = _score("judged", "answers", quality=(4, 5))
-    exact_match: float | None = _score("exact_match", "EM", quality=(5, 2))
-    f1: float | None = _score("f1", "F1", quality=(6, 3))
-    rouge_l: float | None = _score("rouge_l", "ROUGE-L", quality=(7, 4))
+    same_ids: int = column(Group.same_ids, "same ids", "{0}/{1.questions}", 4, rank=2)
+    prefill_ms: float | None = column(Group.prefill_ms)
+    step_us: Mapping[str, float] | None = column(Group.step_us)
+    share: Mapping[str, float] | None = column(Group.shares)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -344,26 +298,28 @@ class CellRow:
     values: Mapping[str, Any] = column(lambda g: g.cell.values)
     rounds: int = column(lambda g: len(g.rounds[0]))
     tokens_per_s: float = column(
-        lambda g: statistics.median(g.speeds()), "tokens/s", "{:.1f}", tune=(0, 0), digits=3
+        lambda g: statistics.median(g.speeds()), "tokens/s", "{:.1f}", digits=3
     )
     tokens_per_s_least_and_most: Pair = column(
         lambda g: (min(g.speeds()), max(g.speeds())), digits=3
     )
     mean_acceptance_length: float = column(
         lambda g: sum(len(x.ids) for x in g.every) / max(1, sum(x.steps for x in g.every)),
-        "acceptance length",
+        "length",
         "{:.3f}",
-        tune=(1, 1),
+        rank=1,
         digits=4,
     )
     trie_build_s: float | None = column(
-        lambda g: g.middle("trie_build_s"), "trie build, ms", "{:.2f}", scale=1e3, less=True,
-        tune=(2, 2), digits=6,
-    )  # fmt: skip
+        lambda g: g.middle("trie_build_s"), "build ms", "{:.2f}", scale=1e3, rank=2, digits=6
+    )
     trie_bytes: int | None = column(
         lambda g: None if (size := g.middle("trie_bytes")) is None else int(size),
-        "trie, kB", "{:.1f}", scale=1e-3, less=True, tune=(3, 3),
-    )  # fmt: skip
+        "kB",
+        "{:.1f}",
+        scale=1e-3,
+        rank=3,
+    )
     standing: str = column(lambda g: "")
     prompts: Sequence[tuple[int, float]] = column(
         lambda g: [
@@ -371,66 +327,27 @@ class CellRow:
             for rounds, seconds in zip(g.rounds, g.seconds(), strict=True)
         ],
         hidden=True,
-    )  # fmt: skip
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PromptTimes:
-    """The rounds of one prompt by one cell."""
-
-    rounds: int = column(lambda g: len(g.rounds[0]))
-    seconds_median: float = column(lambda g: _three([r.seconds for r in g.rounds[0]], 5)[1])
-    seconds_quartiles: Pair = column(lambda g: _three([r.seconds for r in g.rounds[0]], 5)[::2])
-    new_tokens: int = column(lambda g: g.tokens)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class SplitRow:
-    """Where a method's time goes: prefill in ms a prompt, the parts of a step in µs, shares."""
-
-    method: str = column(lambda g: g.cell.values["method"])
-    num_draft: int | None = column(lambda g: g.cell.num_draft)
-    steps: int = column(lambda g: g.steps)
-    prefill_ms: float = column(lambda g: round(g.parts()["prefill"] / len(g.every) * 1e3, 3))
-    step_us: Mapping[str, float] = column(
-        lambda g: {p: round(s / max(g.steps, 1) * 1e6, 1) for p, s in [*g.parts().items()][1:]}
-    )
-    share: Mapping[str, float] = column(
-        lambda g: {p: round(s / (sum(g.parts().values()) or 1.0), 4) for p, s in g.parts().items()}
     )
 
 
-AnyRow = Row | QualityRow | CellRow
-ROWS: dict[str, type[Any]] = {  # by the kind; a tool may add one
-    LIVE: Row,
-    REPLAY: Row,
-    QUALITY: QualityRow,
-    TUNE: CellRow,
-    SPLIT: SplitRow,
-    PROMPT: PromptTimes,
-}
+def columns(row: type) -> list[Figure]:
+    """The columns of a class of rows, in the order of JSON."""
+    return [replace(f.metadata["column"], name=f.name) for f in fields(row)]
 
 
-def columns(kind: str) -> list[Figure]:
-    """The columns of a kind in the order of JSON."""
-    found = (replace(f.metadata["column"], name=f.name) for f in fields(ROWS[kind]))
-    return [one for one in found if one.everywhere or not one.kinds or kind in one.kinds]
+def shown_columns(row: type) -> list[Figure]:
+    """The columns in the table of these rows."""
+    return sorted((one for one in columns(row) if one.heading), key=lambda one: one.place)
 
 
-def shown_columns(kind: str) -> list[Figure]:
-    """The columns in the table of a kind."""
-    found = [one for one in columns(kind) if kind in one.shown]
-    return sorted(found, key=lambda one: one.shown[kind][0])
+def row_of(row: Any, group: Any) -> Any:
+    """The row of a group: every column computed."""
+    return row(**{one.name: one.of(group) for one in columns(row)})
 
 
-def row_of(kind: str, group: Any) -> Any:
-    """The row of a group (for quality: of what was scored): every column computed."""
-    return ROWS[kind](**{one.name: one.of(group) for one in columns(kind)})
-
-
-def json_rows(kind: str) -> Any:
-    """The field of a result that holds the rows of a kind: their JSON and its schema."""
-    printed = [one for one in columns(kind) if not one.hidden]
+def json_rows(row: type) -> Any:
+    """The field of a result that holds such rows: their JSON and its schema."""
+    printed = [one for one in columns(row) if not one.hidden]
 
     def form(found: Sequence[Any]) -> list[dict[str, Any]]:
         return [
@@ -443,29 +360,16 @@ def json_rows(kind: str) -> Any:
         ]
 
     def schema() -> Schema:
-        hints = get_type_hints(ROWS[kind])
+        hints = get_type_hints(row)
         keys = {one.name: schema_of(hints[one.name]) for one in printed}
         return {"type": "array", "items": shape(keys, [o.name for o in printed if o.needs])}
 
     return field(metadata=json_key(form=form, schema=schema))
 
 
-def summarized(
-    kind: str, race: Race, tasks: Sequence[str], judge: Judge | None = None
-) -> list[Any]:
-    """A row for each cell over all prompts, then, of several tasks, one for each.
-
-    Of replays first all tasks of a cell, then what it did over all. `tasks` are those of the
-    prompts; `judge` scores answers.
-    """
+def summarized(race: Race) -> list[Row]:
+    """A row for each cell, over the prompts that every cell has answered."""
     measured, records = race.measured(), race.answers()
-
-    def row(cell: Cell, task: str) -> Any:
-        prompts = [i for i in measured if task in (OVERALL, tasks[i])]
-        return row_of(kind, Group(kind, cell, task, prompts, records, judge))
-
-    found = list(dict.fromkeys(tasks[i] for i in measured))
-    if kind == REPLAY:
-        return [row(cell, task) for cell in race.cells for task in (*found, OVERALL)]
-    wanted = [OVERALL, *(found if len(found) > 1 else [])]
-    return [row(cell, task) for task in wanted for cell in race.cells]
+    splits = {(one.cell, one.prompt): [one] for one in race.splits}
+    groups = (Group(cell, measured, records, splits, by_wall=True) for cell in race.cells)
+    return [row_of(Row, group) for group in groups]

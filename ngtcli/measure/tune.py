@@ -1,8 +1,8 @@
-"""`ngt tune`: the cells of a grid, measured on a recording or on a model that runs.
+"""`ngt tune`: the cells of a grid, measured on a model that runs.
 
-A recording says what is accepted, and a cost curve how long a pass takes. Finished passes stand in
-a journal, so that a sweep can go on: one cell's answers to all prompts in one round, for what its
-drafter learns lives that long. The winner becomes a preset of the user's. Knows no torch.
+Finished passes stand in a journal, so that a sweep can go on: one cell's answers to all prompts in
+one round, for what its drafter learns lives that long. The winner becomes a preset of the user's.
+Knows no torch.
 
 The best cell has the highest median of tokens/s over rounds. Another is tied with it where their
 rounds overlap, or where the best one may owe its lead to the prompts that happened to be there:
@@ -27,10 +27,10 @@ from ngtcli.heads.places import OWN, find_head
 from ngtcli.measure.grid import Grid
 from ngtcli.measure.records import Notify, P, Race, Record, Source, Turn, by_cell, run
 from ngtcli.measure.results import SweepData, SweepReport, digest
-from ngtcli.measure.summary import TUNE, CellRow, Group, row_of
+from ngtcli.measure.summary import CellRow, Group, row_of
 from ngtcli.model_files.checkpoint import fetch
 from ngtcli.model_files.quantized import weights_of
-from ngtcli.prompt.preset import PROVENANCE, Preset
+from ngtcli.prompt.preset import PROVENANCE, Preset, preset_files
 from ngtcli.system.files import home, write_atomically
 from ngtcli.system.journal import Form, Journal, errors_named
 from ngtcli.system.json_form import to_json
@@ -42,7 +42,7 @@ DRAWS = 1000
 FEWEST = 6  # prompts: of fewer, all may well favour one cell by chance
 NEAR = 0.02  # a tied cell slower by more than this share is not taken for its smaller trie
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # of a preset
-VERSION = 4
+VERSION = 5
 _LONGEST = 100_000_000  # bytes of a pass, which has some thousand a prompt; guess
 _HINT = "Name another with --state, or start again with --fresh."
 _KIND: Any = list[Record]
@@ -84,9 +84,13 @@ class State:
 
     def add(self, record: Record) -> None:
         """Take in one answer; with the last one of its pass the pass is written."""
-        own = replace(record.generation, nodes=None, draft_us=None)  # by far the longest
-        self._begun = [*(self._begun if record.prompt else []), replace(record, generation=own)]
-        if place := self._place(self._begun):
+        if record.prompt == 0:
+            self._begun = []
+        self._begun.append(record)
+        if record.prompt < self._prompts - 1:
+            return
+        place = self._place(self._begun)
+        if place is not None:
             self.done[place] = self._begun
             self._journal.add(self._begun)
 
@@ -97,7 +101,7 @@ def state_key(about: SweepData, grid: Grid) -> str:
     for name in ("color", *grid.axes):
         settings.pop(name, None)
     axes = [{"name": name, "values": values} for name, values in grid.axes.items()]
-    files = files_named(grid) if about.source == "live" else []
+    files = files_named(grid)
     return digest([VERSION, versions_and_cpu(), files, to_json(about), settings, axes])
 
 
@@ -132,7 +136,7 @@ def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepRepo
     for cell in grid.cells:
         if passes := state.rounds(cell.key, rounds):
             records = {(cell.key, p): [one[p] for one in passes] for p in range(about.prompts)}
-            rows.append(row_of(TUNE, Group(TUNE, cell, "", range(about.prompts), records)))
+            rows.append(row_of(CellRow, Group(cell, range(about.prompts), records)))
     if not rows:
         return None
     measured, planned = sum(row.rounds for row in rows), len(grid.cells) * rounds
@@ -198,8 +202,7 @@ def judge(cells: Sequence[CellRow], complete: bool = True) -> Verdict:
     if not others:
         reason = "it is the only cell"
     elif len(level) > 1:
-        told = "are within the noise of the best" if known else "cannot be told apart"
-        reason = f"{len(level)} cells {told}; {_why(chosen, near)}"
+        reason = f"{len(level)} cells are statistically tied; {_why(chosen, near)}"
     elif known:
         reason = "faster than every other cell beyond the noise of rounds and prompts"
     else:
@@ -233,8 +236,11 @@ def preset_path(name: str, force: bool) -> Path:
         what = f"{name!r} is not a name for a preset"
         raise UsageError(what, "Use letters, digits, dots, dashes and underscores.")
     path = home("config") / "presets" / f"{name}.yaml"
-    if path.exists() and not force:
-        what = f"{path}: there is such a preset already"
+    known = preset_files()
+    if name in known and not force:
+        what = f"{known[name]}: there is such a preset already"
+        if not path.exists():
+            what = f"{name} is a preset of ngt's own, which yours would replace everywhere"
         raise UsageError(what, "Choose another name, or give --force.")
     return path
 
@@ -249,7 +255,7 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
     row = next(row for row in to_json(report)["cells"] if row["cell"] == report.chosen)
     facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
-    for name in dict.fromkeys((*settings_where(Use.REPLAYS), *grid.axes)):
+    for name in dict.fromkeys((*settings_where(Use.DRAFTS), *grid.axes)):
         value = getattr(settings, name)
         body[name] = list(value) if isinstance(value, tuple) else value
     body[PROVENANCE] = {

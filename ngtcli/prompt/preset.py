@@ -141,8 +141,8 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     """
     asks = task != "summarize"
     if asks and not can_ask(preset):
-        what = f"preset {preset.name} has no place for a question"
-        raise UsageError(what, "Put {question} in its template.")
+        what = f"{preset.path}: preset {preset.name} has no place for a question"
+        raise UsageError(what, f"Put {{question}} in its template. {_OTHER_PRESET}")
     if asks and task != "extract" and settings.overflow == "split":
         raise UsageError(
             f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",

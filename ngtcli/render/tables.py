@@ -1,4 +1,4 @@
-"""Tables in four forms: for a pipe (and CSV), Markdown, HTML and terminals, which Rich draws.
+"""Tables in three forms: for a pipe, as CSV, and for terminals, where Rich draws them.
 
 Independent of what is in them. On a terminal what does not fit is folded or left out, and said.
 """
@@ -7,7 +7,6 @@ import csv
 import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Any
 
 from rich import box
@@ -21,10 +20,6 @@ from rich.text import Text
 from ngtcli.render.terminal import DIM, cell, reveal, to_tabs
 from ngtcli.system.json_form import dump_json
 
-_BETWEEN = 3  # columns of the terminal between two tables side by side; guessed
-# Colours of 256, pale to strong green, legible with black letters; guessed.
-_RAMP = (255, 194, 157, 120, 83)
-
 
 @dataclass(frozen=True, slots=True)
 class Column:
@@ -33,22 +28,6 @@ class Column:
     title: str
     rank: int = 0
     left: bool = False
-
-
-class Shaded(str):
-    """A cell with a background, which repeats what it says.
-
-    `heat` is 0.0 for the worst value of a table, 1.0 for the best; `bar` the length of a bar behind
-    the text, 1.0 for the whole cell.
-    """
-
-    heat: float | None
-    bar: float | None
-
-    def __new__(cls, text: str, heat: float | None = None, bar: float | None = None) -> "Shaded":
-        made = super().__new__(cls, text)
-        made.heat, made.bar = heat, bar
-        return made
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +56,7 @@ class Forms:
     result: Any
     plain: Callable[[], str]
     terminal: Callable[[int, bool], str]
-    markdown: Callable[[], str] = str
     csv: Callable[[], str] = str
-    page: Callable[[], str] = str
 
     def json(self) -> str:
         """The object that --json prints."""
@@ -99,41 +76,15 @@ def to_csv(table: Table) -> str:
     return out.getvalue().rstrip("\n")
 
 
-def to_markdown(tables: Sequence[Table]) -> str:
-    """The tables in GitHub's Markdown, each under its title."""
-    return "\n\n".join(map(_markdown, tables))
-
-
-def _markdown(table: Table) -> str:
-    head, *rows = (f"| {' | '.join(map(markdown_text, line))} |" for line in table.lines)
-    rule = "|".join("---" if c.left else "---:" for c in table.columns)
-    title = [f"### {markdown_text(table.title)}", ""] if table.title else []
-    note = ["", table.note] if table.note else []
-    return "\n".join([*title, head, f"|{rule}|", *rows, *note])
-
-
-def markdown_text(text: str) -> str:
-    """`text` on one line, shown by Markdown as it stands."""
-    text = escape(cell(text), quote=False)
-    for mark in "\\`*_[]|":
-        text = text.replace(mark, "\\" + mark)
-    return text
-
-
 def to_terminal(
     tables: Sequence[Table],
     width: int,
     colour: bool = True,
     *,
-    in_pairs: bool = False,
     small: Sequence[str] = (),
     lines: Sequence[str] = (),
 ) -> str:
-    """Tables for a terminal of `width` columns, then the lines in `small` print, then `lines`.
-
-    With `in_pairs` two tables stand in a row where all have room for it. Colour repeats what the
-    cells say.
-    """
+    """Tables for a terminal of `width` columns, then the lines in `small` print, then `lines`."""
     console = Console(
         width=width,
         force_terminal=colour,
@@ -142,8 +93,8 @@ def to_terminal(
         legacy_windows=False,
     )
     with console.capture() as captured:
-        for block in _blocks(tables, width, in_pairs):
-            console.print(block)
+        for table in tables:
+            console.print(_block(table, width))
         for line in small:
             console.print(Text(shown(line), style=DIM))
         for line in lines:
@@ -154,11 +105,6 @@ def to_terminal(
 def shown(text: str) -> str:
     """`text` on one line, all its characters such that a terminal shows them."""
     return reveal(cell(text))
-
-
-def full_width(table: Table) -> int:
-    """The columns of a terminal that a table takes with nothing folded or left out."""
-    return max(sum(_widths(table)), cell_len(shown(table.title)))
 
 
 def fit(table: Table, width: int) -> tuple[Table, list[str]]:
@@ -193,17 +139,6 @@ def _widths(table: Table, most: int = 1_000_000) -> list[int]:
     return widths
 
 
-def _blocks(tables: Sequence[Table], width: int, in_pairs: bool) -> list[RenderableType]:
-    blocks = [_block(table, width) for table in tables]
-    widest = max(map(full_width, tables), default=0)
-    if not in_pairs or 2 * widest + _BETWEEN > width:
-        return blocks
-    pairs = RichTable.grid(padding=(0, _BETWEEN))
-    for i in range(0, len(blocks), 2):
-        pairs.add_row(*blocks[i : i + 2])
-    return [pairs]
-
-
 def _block(table: Table, width: int) -> RenderableType:
     """A table with its title above, its note and the names of omitted columns below."""
     table, left_out = fit(table, width)
@@ -226,12 +161,5 @@ def _rich(table: Table) -> RichTable:
             no_wrap=not column.left,
         )
     for row in table.rows:
-        rich.add_row(*map(_cell, row))
+        rich.add_row(*(Text(shown(text)) for text in row))
     return rich
-
-
-def _cell(text: str) -> Text:
-    if not isinstance(text, Shaded) or text.heat is None:
-        return Text(shown(text))
-    level = min(int(text.heat * len(_RAMP)), len(_RAMP) - 1)
-    return Text(shown(text), Style(color="color(16)", bgcolor=f"color({_RAMP[level]})"))

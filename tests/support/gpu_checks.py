@@ -24,7 +24,6 @@ from ngtcli.decode.probe import target_model
 from ngtcli.decode.scores import as_guesses, likeliest, same_scores
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.steps import Limits
-from ngtcli.measure import precision
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support import families
 from tests.support.helpers import VOCABULARY, FakeBackend
@@ -43,6 +42,7 @@ from tests.support.tiny_models import (
 )
 from tests.support.together import outputs, own, together
 from tests.tools import pretended
+from tests.tools.measuring import precision
 
 SAMPLED = Settings(temperature=0.9, seed=3)
 PENALISED = Settings(repetition_penalty=1.3, frequency_penalty=0.2)

@@ -55,6 +55,24 @@ def ngt(*arguments: str, stdin: bytes = b"", cwd: Path | None = None, **environ:
     return Done(code, streams[1].getvalue(), streams[2].getvalue())
 
 
+def tool(
+    command: Callable[..., Any], module: str, *arguments: str, cwd: Path | None = None, **env: str
+) -> Done:
+    """`python -m MODULE ARGUMENTS` of a tool with this command, in this process."""
+    from tests.tools.measuring.flags import main
+
+    def run() -> int:
+        try:
+            main(command, module)
+        except SystemExit as done:
+            return int(done.code or 0)
+
+    streams = [io.BytesIO(), io.BytesIO(), io.BytesIO()]
+    texts = [io.TextIOWrapper(s, encoding="utf-8", errors="replace") for s in streams]
+    code = _run(arguments, texts, cwd, env, run)
+    return Done(code, streams[1].getvalue(), streams[2].getvalue())
+
+
 def in_terminal(*arguments: str, columns: int = 80, **environ: str) -> tuple[str, int]:
     """Output (stdout and stderr together) and exit code of `ngt` on a pseudo-terminal."""
     main, other = pty.openpty()
@@ -91,10 +109,17 @@ def read_terminal(handle: int) -> bytes:
 
 
 def _run(
-    arguments: Iterable[str], streams: Sequence[Any], cwd: Path | None, environ: dict[str, str]
+    arguments: Iterable[str],
+    streams: Sequence[Any],
+    cwd: Path | None,
+    environ: dict[str, str],
+    run: Callable[[], int] | None = None,
 ) -> int:
-    """The command line's own function; what a process does once, at its end, is left out."""
-    from ngtcli.cli.app import run
+    """`run`, or the command line; what a process does once, at its end, is left out."""
+    if run is None:
+        from ngtcli.cli import app
+
+        run = app.run
 
     with contextlib.ExitStack() as stack:
         stack.enter_context(patch.dict(os.environ, environ))

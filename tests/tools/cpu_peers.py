@@ -28,16 +28,16 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.load import use_threads
-from ngtcli.measure.grid import BenchOptions
-from ngtcli.measure.replay import chosen_traces
 from ngtcli.measure.results import versions
-from ngtcli.render.tables import Column, Table, to_markdown
+from ngtcli.render.tables import Column, Table
 from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json
 from tests.tools import gguf_files
-from tests.tools.gpu_parts import generate_seconds, pass_seconds, plain_seconds
+from tests.tools.measuring.replaying import ReplayOptions, chosen_traces
+from tests.tools.measuring.tables import to_markdown
 from tests.tools.shapes.model import Built, Plan, build, check_memory, copies, find_shape, plan
 from tests.tools.shapes.replay import replay_with_passes
+from tests.tools.shapes.timing import generate_seconds, pass_seconds, plain_seconds
 
 ROWS = (1, 4, 8, 16, 32, 64)
 REPEATS = 5  # passes of each number of rows in a turn
@@ -89,7 +89,7 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
     made["token"] = plain_seconds(built.model, prompt(args.context), GENERATED)
     if args.limit:
         budget, tasks = (settings.num_draft,), [name for name in args.tasks.split(",") if name]
-        options = BenchOptions(methods=["auto"], num_drafts=budget, tasks=tasks, limit=args.limit)
+        options = ReplayOptions(methods=["auto"], num_drafts=budget, tasks=tasks, limit=args.limit)
         traces = chosen_traces(args.replay, options, settings.max_mb)
         rows = replay_with_passes(traces, built, options, settings).rows
         plain, auto = (next(r for r in rows if r.method == m) for m in ("none", "auto"))
@@ -203,7 +203,7 @@ def take_turns(names: Sequence[str], rounds: int, own: Sequence[str]) -> dict[st
 
 def _recorded(folder: Path, limit: int) -> str:
     """A recording of the built-in model's summaries of example texts."""
-    command = f"-m ngtcli bench record {folder} --tasks summarize --limit {limit}"
+    command = f"-m tests.tools.record {folder} --tasks summarize --limit {limit}"
     subprocess.run([sys.executable, *command.split()], check=True, stdout=subprocess.DEVNULL)
     return str(folder)
 
@@ -249,7 +249,7 @@ def _arguments(words: Sequence[str]) -> argparse.Namespace:
     add("--context", type=int, default=500, help="tokens before plain decoding and passes")
     add("--rounds", type=int, default=2)
     add("--threads", type=int, default=1)
-    add("--replay", type=Path, help="a recording, as of ngt bench record")
+    add("--replay", type=Path, help="a recording, as of python -m tests.tools.record")
     add("--tasks", default="summarize", help="of the recording")
     add("--limit", type=int, default=2, help="most questions of a task; 0: nothing is drafted")
     add("--json", type=Path, help="write all that was measured here")

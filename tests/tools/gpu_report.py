@@ -23,25 +23,41 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
+from ngtcli.decode.captured import USES
+from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
+from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
-from ngtcli.measure.grid import BenchOptions
-from ngtcli.measure.live import Live, record
+from ngtcli.draft.drafter import DraftSettings
+from ngtcli.draft.registry import parse_method
+from ngtcli.draft.steps import Limits
+from ngtcli.draft.tree import chain
+from ngtcli.measure.check import first_difference
+from ngtcli.measure.live import Live
 from ngtcli.measure.prompts import builtin_items, choose
-from ngtcli.measure.replay import select
 from ngtcli.measure.results import versions
-from ngtcli.measure.traces import TraceSet, read_traces
 from ngtcli.model_files.quantized import name_of
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
-from tests.tools import gpu_parts as measured
+from tests.tools.measuring.replaying import ReplayOptions, context_of, select
+from tests.tools.measuring.traces import TraceSet, read_traces
+from tests.tools.record import write_recording
 from tests.tools.shapes.model import Built, build, check_memory, copies, find_shape, plan
 from tests.tools.shapes.replay import replay_with_passes
+from tests.tools.shapes.timing import (
+    bandwidth,
+    generate_seconds,
+    pass_seconds,
+    plain_seconds,
+    read_bytes,
+)
 
 _SHAPES = {"cuda": "llama-3.1-8b,llama-3.2-1b,qwen2.5-0.5b"}
 _METHODS = "prompt-lookup,trie,auto"
+_SAME = "auto"  # the method whose tokens are compared with plain ones
+_BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess
 _AIMS = {"1 rows": "1.25 × limit", "32 rows": "1.15 × 1 row", "summarization: auto": "2.8 ×"}
 
 
@@ -68,7 +84,7 @@ class Report:
         device = pick_device(args.device)
         self.settings = Settings(device=device, dtype=args.dtype, threads=args.threads)
         use_threads(args.threads)
-        self.rate = measured.bandwidth(torch.device(device))
+        self.rate = bandwidth(torch.device(device))
         self.own = own_recording(self.settings, args)
         traces = read_traces(args.replay) if args.replay else self.own
         chosen = tuple(select(traces.traces, args.tasks, args.questions))
@@ -133,7 +149,6 @@ class Report:
             return
         built, of = made[0], made[0].plan.shape.name
         self.add("replay", of, partial(self.replay, built))
-        self.add("captures", of, partial(self.captures, built.model))
         for length in a.contexts:
             if length + 2 * max(a.rows) < built.model.context:
                 self.add("step", of, partial(self.steps, built, length), f"{of} behind {length}")
@@ -156,7 +171,7 @@ class Report:
     def sameness(self, model: TargetModel, traces: TraceSet, exact: bool) -> tuple[Any, Rows]:
         """Tokens with drafts beside plain ones."""
         num_draft, tokens = self.args.num_draft - 1, self.args.tokens
-        found = measured.same_tokens(model, traces, num_draft, tokens, exact)
+        found = same_tokens(model, traces, num_draft, tokens, exact)
         dtype = name_of(model.dtype)
         how = f"{dtype}, exact in passes of {found['rows']} rows" if exact else dtype
         value = f"{found['same']} of {found['answers']} answers"
@@ -170,30 +185,19 @@ class Report:
 
     def scores(self, model: TargetModel, hf: Any) -> tuple[Any, Rows]:
         """Scores beside those of one pass of `transformers`."""
-        error, passes = measured.score_error(model, hf, self.args.rows), model.passes
+        error, passes = score_error(model, hf, self.args.rows), model.passes
         what = f"{name_of(model.dtype)}: largest difference from one eager pass, in deviations"
         how = f", {passes.captured} shapes captured in {passes.seconds:.1f} s"
         value = f"{error:.1e}{how if passes.captured else f', eager {passes.reason}'}"
         return {"difference": error, **to_json(passes.report())}, [(what, value)]
-
-    def captures(self, model: TargetModel) -> tuple[Any, Rows]:
-        """How many passes of answers to growing prompts are replayed."""
-        found = measured.replayed(model, self.args.tokens)
-        value = f"{found['replayed']} of {found['passes']}; {found['captured']} shapes captured"
-        value += f" in {found['seconds']:.1f} s{model.passes.reason and ', '}{model.passes.reason}"
-        apart = "without" if model._reads_apart else "under"
-        return found, [
-            ("passes replayed, of 8 growing prompts", value, "90%"),
-            ("what lies before a draft", f"read {apart} a mask"),
-        ]
 
     def steps(self, built: Built, length: int) -> tuple[Any, Rows]:
         """Times of passes behind `length` tokens, over what reading the weights takes."""
         rows = self.args.rows
         check_memory(built.plan, length + 2 * max(rows), copies=0)
         figures, lines, one = list[Any](), list[tuple[str, ...]](), 0.0
-        for r, seconds in measured.pass_seconds(built.model, rows, length).items():
-            taken, limit = sorted(seconds)[len(seconds) // 2], measured.read_bytes(built.plan, r)
+        for r, seconds in pass_seconds(built.model, rows, length).items():
+            taken, limit = sorted(seconds)[len(seconds) // 2], read_bytes(built.plan, r)
             least, one = limit / self.rate, one or taken
             figures.append({"rows": r, "seconds": taken, "limit_s": least, "cached": length})
             value = f"{taken * 1e3:.2f} ms = {taken / least:.2f} × limit = {taken / one:.2f} ×"
@@ -205,15 +209,15 @@ class Report:
         """Plain decoding beside generate's, in tokens a second."""
         tokens = self.args.tokens
         prompt = [(7 * i) % built.model.vocabulary for i in range(self.args.prompt)]
-        own = fmean(measured.plain_seconds(built.model, prompt, tokens))
-        theirs = measured.generate_seconds(built.stock, prompt, tokens)
+        own = fmean(plain_seconds(built.model, prompt, tokens))
+        theirs = generate_seconds(built.stock, prompt, tokens)
         value = f"{1 / theirs:.1f} tokens/s; ngt {theirs / own:.2f} ×"
         lines: Rows = [("ngt", f"{1 / own:.1f} tokens/s"), ("generate", value)]
         return {"ngt": own, "generate": theirs}, lines
 
     def replay(self, built: Built) -> tuple[Any, Rows]:
         """Methods over the recording, with real passes."""
-        options = BenchOptions(methods=self.args.methods, num_drafts=(self.args.num_draft,))
+        options = ReplayOptions(methods=self.args.methods, num_drafts=(self.args.num_draft,))
         found = replay_with_passes(self.traces, built, options, self.settings)
         lines: Rows = []
         for r in found.rows:
@@ -222,6 +226,55 @@ class Report:
             of_pass = f", {r.mean_acceptance_length:.2f} tokens a pass"
             lines.append((what, value + of_pass, _AIMS.get(what, "")))
         return to_json(found), lines
+
+
+def same_tokens(
+    model: TargetModel, traces: TraceSet, num_draft: int, tokens: int, exact: bool
+) -> dict[str, Any]:
+    """Answers of `tokens` tokens to the prompts of `traces` with drafts, beside plain ones.
+
+    `first` counts the tokens that are equal before each difference. With `exact` both are decoded
+    in passes of `rows` rows. Raises ModelError where that cannot be.
+    """
+    settings = DraftSettings(num_draft=num_draft)
+    plain, drafter = (parse_method(m, settings).build() for m in ("none", _SAME))
+    longest = max(len(t.prompt_ids) for t in traces.traces) + tokens
+    choose = ExactRows(model, lambda _: None).choose
+    rows = choose("on" if exact else "off", num_draft, longest)
+    same, accepted, first = 0, 0, list[int]()
+    for trace in traces.traces:
+        context = replace(context_of(trace, traces), vocabulary=model.vocabulary, rows=rows)
+        one = Run(model, plain, context, Settings(), Limits(tokens, 0)).finish()
+        two = Run(model, drafter, context, Settings(), Limits(tokens, num_draft)).finish()
+        accepted += two.statistics.accepted_tokens
+        place = first_difference(one.output, two.output)
+        same += place is None
+        first += [] if place is None else [place]
+    count = len(traces.traces)
+    return {"answers": count, "same": same, "tokens": count * tokens, "accepted": accepted,
+            "rows": rows and rows.most, "first": first}  # fmt: skip
+
+
+@torch.inference_mode()
+def score_error(model: TargetModel, hf: torch.nn.Module, rows: Sequence[int]) -> float:
+    """The largest difference of our passes' scores from those of one pass of `transformers`.
+
+    Our passes are padded, and captured where they are so in use: each size is passed often enough
+    for that. In standard deviations of the scores.
+    """
+    most = max(rows)
+    text = [(7 * i) % model.vocabulary for i in range(_BEHIND + most)]
+    ids = torch.tensor([text], device=model.device)
+    truth = hf(input_ids=ids, use_cache=False).logits[0, _BEHIND:].cpu().double()
+    worst, spread = 0.0, float(truth.std())
+    model.start(len(text) + most)
+    model.prefill(text[:_BEHIND])
+    for count in [*rows] * (USES + 2 if model.passes.captures else 1):
+        found = (
+            model.forward(text[_BEHIND], chain(text[_BEHIND + 1 : _BEHIND + count])).cpu().double()
+        )
+        worst = max(worst, float((found - truth[:count]).abs().max()))
+    return worst / spread
 
 
 def say(words: str) -> None:
@@ -240,7 +293,7 @@ def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
     own = replace(settings, model="builtin", method="none", dtype="float32", calibrate=False)
     source = Live(choose(builtin_items(), (), args.questions), None, say, say)
     with tempfile.TemporaryDirectory() as folder:
-        record(source, own, Path(folder), say)
+        write_recording(source, own, Path(folder), say)
         return replace(read_traces(Path(folder)), source="the example texts")
 
 
@@ -282,7 +335,7 @@ def _arguments(words: Sequence[str] | None) -> argparse.Namespace:
     add("--contexts", type=numbers, default=[1024, 8192, 32512], help="tokens before a pass")
     add("--prompt", type=int, default=1024, help="tokens before plain decoding")
     add("--tokens", type=int, default=96, help="of answers that are not recorded")
-    add("--replay", type=Path, help="a recording, as of ngt bench record")
+    add("--replay", type=Path, help="a recording, as of python -m tests.tools.record")
     add("--tasks", type=names, default=[])
     add("--questions", type=int, default=3, help="most of each task")
     add("--methods", type=names, default=names(_METHODS))

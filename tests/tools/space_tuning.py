@@ -1,6 +1,6 @@
 """Tunes a model to fill mask tokens behind its answers (SPACE, arXiv 2402.11809), from a recording.
 
-    ngt bench record recording -d notes/
+    python -m tests.tools.record recording -d notes/
     python -m tests.tools.space_tuning MODEL recording OUT [--steps 400] [--depth 4] [--rate 1e-4]
 
 The result is a model of its own, for `-m OUT --method space`: its answers do not stay those of the
@@ -20,11 +20,11 @@ from transformers import AutoModelForCausalLM
 
 from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.model import TargetModel
-from ngtcli.heads.training.folder import Text
-from ngtcli.heads.training.recipes import Batch, Guesses, unused_token
-from ngtcli.heads.training.train import cut, of_step
-from ngtcli.measure.traces import read_traces
 from ngtcli.model_files.checkpoint import find
+from tests.tools.heads.folder import Text
+from tests.tools.heads.recipes import Batch, Guesses, unused_token
+from tests.tools.heads.train import cut, of_step
+from tests.tools.measuring.traces import read_traces
 
 _GROUPS = 8  # of masks that are drawn of a text in a step; guess
 _BESIDE = ("*token*", "vocab*", "merges.txt", "*.jinja", "generation_config.json", "*.model")

@@ -1,7 +1,8 @@
 """Vicuna's answers to Spec-Bench (2024) as a recording: `python -m tests.tools.spec_bench OF NEW`.
 
 OF is a folder with `question.jsonl`, one file of answers and the model's tokenizer in `tokenizer/`.
-Texts are tokenized here; NEW is what `ngt bench replay` reads, with a copy of the tokenizer.
+Texts are tokenized here; NEW is what `python -m tests.tools.replay` reads, with a copy
+of the tokenizer.
 """
 
 import argparse
@@ -11,9 +12,9 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ngtcli.measure.traces import ROOM, Trace, TraceWriter
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.tokens.tokenizer import Tokenizer
+from tests.tools.measuring.traces import ROOM, Trace, TraceWriter
 
 # Of a prompt, {history} with those before it, and of what stands in the history.
 PROMPT = (

@@ -10,10 +10,10 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
-from ngtcli.measure.traces import TraceWriter
 from ngtcli.render.tables import to_plain
 from tests.tools import cpu_peers
 from tests.tools.cpu_peers import Figures, contestants, prompt, tables, write_gguf
+from tests.tools.measuring.traces import TraceWriter
 from tests.tools.shapes.model import Shape, plan
 
 SHAPE = {

@@ -10,8 +10,9 @@ import torch
 from ngtcli.config import Settings
 from tests.support.tiny_models import make_target
 from tests.tools import gpu_report
-from tests.tools.gpu_parts import read_bytes, score_error
+from tests.tools.gpu_report import score_error
 from tests.tools.shapes.model import Shape, make_hf, plan
+from tests.tools.shapes.timing import read_bytes
 
 SHAPE = {
     "model_type": "llama", "vocab_size": 8192, "hidden_size": 32, "intermediate_size": 48,
@@ -39,7 +40,7 @@ def test_every_part_gives_lines_and_figures(
     assert not any(line["what"] in ("failed", "left out") for line in found["lines"]), table
     parts = {line["part"] for line in found["lines"]}
     assert parts == {
-        "machine", "same tokens", "shape", "scores", "step", "plain", "replay", "captures"
+        "machine", "same tokens", "shape", "scores", "step", "plain", "replay"
     }  # fmt: skip
     for name in ("builtin float32", "builtin bfloat16 exact", "tiny", "tiny exact"):
         figures = found["parts"]["same tokens"][name]["figures"]
@@ -63,7 +64,7 @@ def test_a_part_that_fails_or_has_no_time_says_so(
     monkeypatch.setattr(gpu_report, "own_recording", lambda *_: made)
     for other in ("builtin_scores", "builtin_sameness", "sameness", "replay"):  # run above
         monkeypatch.setattr(gpu_report.Report, other, lambda *_: (None, []))
-    with patch("tests.tools.gpu_parts.score_error", side_effect=ValueError("so\nit is")):
+    with patch("tests.tools.gpu_report.score_error", side_effect=ValueError("so\nit is")):
         lines = {(x.part, x.of): x for x in gpu_report.Report(args).run().lines}
     assert lines["shape", "nonesuch"].value.startswith("FileNotFoundError: ")
     assert lines["scores", "tiny"].value == "ValueError: so"

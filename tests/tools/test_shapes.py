@@ -13,11 +13,10 @@ from ngtcli.config import Settings
 from ngtcli.draft.drafter import DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.measure import replay
-from ngtcli.measure.grid import BenchOptions
-from ngtcli.measure.replay import context_of, run_replay
-from ngtcli.measure.traces import TraceSet, TraceWriter, read_traces
 from ngtcli.system.json_form import to_json
+from tests.tools.measuring import replaying
+from tests.tools.measuring.replaying import ReplayOptions, context_of, run_replay
+from tests.tools.measuring.traces import TraceSet, TraceWriter, read_traces
 from tests.tools.shapes import __main__ as tool
 from tests.tools.shapes import model as shape_model
 from tests.tools.shapes import replay as shape_replay
@@ -49,7 +48,7 @@ METHODS = ("none", "prompt-lookup", "trie")
 def asked(
     folder: Path, shape: str, methods: Sequence[str] = METHODS, **more: Any
 ) -> shape_replay.ShapeResult:
-    return run_shape(folder, shape, BenchOptions(methods=methods, **more), SETTINGS)
+    return run_shape(folder, shape, ReplayOptions(methods=methods, **more), SETTINGS)
 
 
 def tiny(**changes: Any) -> Shape:
@@ -147,7 +146,7 @@ def test_acceptance_is_that_of_the_replay_without_passes(
     rounds: int, recording: Path, shape_file: str
 ) -> None:
     found = to_json(asked(recording, shape_file, num_drafts=(16,), rounds=rounds))
-    options = BenchOptions(methods=METHODS, num_drafts=(16,))
+    options = ReplayOptions(methods=METHODS, num_drafts=(16,))
     truth = to_json(run_replay(recording, options, SETTINGS, print, print))
     keys = ("questions", "new_tokens", "steps", "mean_acceptance_length", "acceptance_histogram")
     rows = {(r["method"], r["task"]): [r[k] for k in keys] for r in found["rows"]}
@@ -166,7 +165,7 @@ def test_a_shape_whose_layers_keep_states_replays_chains(recording: Path, tmp_pa
     path.write_text(
         json.dumps({**own, "vocab_size": 97, "hidden_size": 32, "num_hidden_layers": 2})
     )
-    options = BenchOptions(methods=("none", "prompt-lookup"), num_drafts=(16,))
+    options = ReplayOptions(methods=("none", "prompt-lookup"), num_drafts=(16,))
     found = to_json(run_shape(recording, str(path), options, SETTINGS))
     truth = to_json(run_replay(recording, options, SETTINGS, print, print))
     of = "method", "task", "steps", "mean_acceptance_length"
@@ -210,7 +209,7 @@ def test_a_background_holds_no_id_that_the_shape_lacks(
     def background(traces: TraceSet, *_: object) -> None:
         asked_for.append(traces.vocabulary)
 
-    monkeypatch.setattr(replay, "recorded_background", background)
+    monkeypatch.setattr(replaying, "recorded_background", background)
     asked(recording, str(path), ["auto"], limit=1)
     assert asked_for == [60]
 

@@ -16,10 +16,11 @@ from pathlib import Path
 from ngtcli.cli.options import command_line
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError
-from ngtcli.measure.grid import BenchOptions
 from ngtcli.measure.results import Invocation, versions
-from ngtcli.render.tables import Column, Table, to_markdown
+from ngtcli.render.tables import Column, Table
 from ngtcli.system.json_form import dump_json
+from tests.tools.measuring.replaying import ReplayOptions
+from tests.tools.measuring.tables import to_markdown
 from tests.tools.shapes.model import shape_names
 from tests.tools.shapes.replay import ShapeResult, run_shape
 
@@ -47,7 +48,7 @@ def main(words: Sequence[str] | None = None) -> None:
 
     parser = argparse.ArgumentParser(description="Replay a recording by a model's shape.")
     add = parser.add_argument
-    add("folder", type=Path, help="a recording, as of ngt bench record")
+    add("folder", type=Path, help="a recording, as of python -m tests.tools.record")
     add("--shape", required=True, help=f"{', '.join(shape_names())}, or a config.json")
     add("--methods", type=names, default=names(_METHODS))
     add("--tasks", type=names, default=[])
@@ -63,7 +64,7 @@ def main(words: Sequence[str] | None = None) -> None:
     args = parser.parse_args(words)
     settings = replace(Settings(), **{name: getattr(args, name) for name in _OF_SETTINGS})
     settings = replace(settings, background=()) if args.no_background else settings
-    options = BenchOptions(
+    options = ReplayOptions(
         methods=args.methods, num_drafts=[int(k) for k in names(args.num_draft)], tasks=args.tasks,
         limit=args.limit, rounds=args.rounds, fresh=args.fresh,
     )  # fmt: skip

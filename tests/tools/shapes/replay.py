@@ -22,18 +22,18 @@ from ngtcli.draft.costs import Costs
 from ngtcli.draft.drafter import Context, Drafter
 from ngtcli.draft.steps import Limits
 from ngtcli.errors import ContextOverflowError
-from ngtcli.measure.grid import BenchOptions, Cell, Refusal
+from ngtcli.measure.grid import Cell, Refusal
 from ngtcli.measure.live import decoded, machine
 from ngtcli.measure.records import Answering, Generation, Notify, raced
-from ngtcli.measure.replay import Replay, chosen_traces, context_of
-from ngtcli.measure.results import Invocation, Machine
-from ngtcli.measure.summary import ROWS, Group, Row, column, json_rows, summarized
-from ngtcli.measure.traces import Trace, TraceSet
+from ngtcli.measure.results import Invocation, Machine, invocation_field
+from ngtcli.measure.summary import Group, column, json_rows, ratio
 from ngtcli.session.memory import PassCosts
 from ngtcli.system.json_form import json_key, json_property, to_json
+from tests.tools.measuring.replaying import Replay, ReplayOptions, chosen_traces, context_of
+from tests.tools.measuring.results import TaskRow, rows_by_task
+from tests.tools.measuring.traces import Trace, TraceSet
 from tests.tools.shapes.model import Built, build, check_memory, find_shape, plan
 
-SHAPE = "shape"  # the kind of these measurements
 _WARM = 4  # tokens of the first answer that every contestant decodes untimed; guess
 _END = -1  # what follows the last recorded token: no draft has it
 _GREEDY = Settings()
@@ -68,18 +68,16 @@ class PromptCache:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class ShapeRow(Row):
+class ShapeRow(TaskRow):
     """A cell over the prompts of one task; seconds are of decoding alone."""
 
+    undrafted_share: float | None = column(lambda g: ratio(g.sum_of("undrafted"), g.steps))
     tokens_per_s: float | None = column(Group.tokens_per_s)
     spread: float | None = column(Group.spread)
     speedup: float = column(lambda g: g.speedup()[0])
     decode_s: float = column(lambda g: round(sum(g.seconds()), 4))
     step_ms: float = column(lambda g: round(sum(g.seconds()) / g.steps * 1e3, 3))
     draft_ms: float | None = column(lambda g: _draft_ms(g))
-
-
-ROWS[SHAPE] = ShapeRow
 
 
 def _draft_ms(group: Group) -> float | None:
@@ -115,9 +113,9 @@ class ShapeResult:
     cost_s: Mapping[int, Mapping[int, float]]
     passes: Mapping[str, Any]
     notes: Sequence[str]
-    rows: Sequence[ShapeRow] = json_rows(SHAPE)
+    rows: Sequence[ShapeRow] = json_rows(ShapeRow)
     refused: Sequence[Refusal]
-    invocation: Invocation = field(default_factory=Invocation, metadata=json_key(flat=True))
+    invocation: Invocation = invocation_field()
 
     @property
     @json_property(after="kind")
@@ -163,7 +161,7 @@ class ShapeSource(Replay):
 def run_shape(
     folder: Path,
     shape: str,
-    options: BenchOptions,
+    options: ReplayOptions,
     settings: Settings,
     progress: Notify = lambda _: None,
 ) -> ShapeResult:
@@ -184,7 +182,7 @@ def run_shape(
 def replay_with_passes(
     traces: TraceSet,
     built: Built,
-    options: BenchOptions,
+    options: ReplayOptions,
     settings: Settings,
     progress: Notify = lambda _: None,
 ) -> ShapeResult:
@@ -226,7 +224,7 @@ def replay_with_passes(
         },
         passes=to_json(model.passes.report()),
         notes=notes,
-        rows=summarized(SHAPE, made, [trace.task for trace in traces.traces]),
+        rows=rows_by_task(ShapeRow, made, [t.task for t in traces.traces], tasks_first=False),
         refused=made.refused,
     )
 

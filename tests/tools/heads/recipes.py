@@ -19,7 +19,7 @@ from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.perceptrons import Hydra, Medusa
 from ngtcli.heads.rows import HeadPass
-from ngtcli.heads.training.folder import Plan, Text
+from tests.tools.heads.folder import Plan, Text
 
 _SMALL = 8  # layers of a target below which others are read than of large ones; guess
 _LAYERS = 2  # of DFlash: a mask finds the last token by one, what follows it by another; guess

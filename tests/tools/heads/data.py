@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.heads.training.folder import Text
 from ngtcli.measure.prompts import Item
-from ngtcli.measure.traces import Trace, TraceWriter
 from ngtcli.prompt.preset import Preset
 from ngtcli.session.events import Wants
 from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 from ngtcli.system.progress import progress_bar
+from tests.tools.heads.folder import Text
+from tests.tools.measuring.traces import Trace, TraceWriter
 
 if TYPE_CHECKING:
     from ngtcli.session.local import LocalSession

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from statistics import fmean
 
-NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (in your clone: pip install -e '.[quality]')"
+NO_ROUGE = "ROUGE-L is left out: it needs rouge-score (pip install -e '.[dev]')"
 _ARTICLES = re.compile(r"\b(a|an|the)\b")
 _NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 

@@ -21,11 +21,11 @@ from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import accepted
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.files import Target, head_files
-from ngtcli.heads.training.folder import CHECKPOINT, Plan, Text, Trained, TrainingFolder
-from ngtcli.heads.training.recipes import NONE, RECIPES, Batch, Subject
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 from ngtcli.weights.linear import bits_of
+from tests.tools.heads.folder import CHECKPOINT, Plan, Text, Trained, TrainingFolder
+from tests.tools.heads.recipes import NONE, RECIPES, Batch, Subject
 
 Notify = Callable[[str], None]
 _TIMED = 6  # steps by whose time the number of steps is chosen, the first left out; guess

@@ -13,12 +13,13 @@ from safetensors.torch import load_file
 
 from ngtcli.errors import UsageError
 from ngtcli.heads.kinds import load_head
-from ngtcli.heads.training.folder import KINDS, Plan, Text, TrainingFolder
-from ngtcli.heads.training.train import Trainer
-from ngtcli.measure.traces import Trace, TraceWriter, read_traces
-from ngtcli.measure.training_data import held_out
-from tests.support.helpers import HARBOUR, VOCABULARY, ngt
+from tests.support.helpers import HARBOUR, VOCABULARY, ngt, tool
 from tests.support.tiny_models import make_target
+from tests.tools.heads.__main__ import train as train_command
+from tests.tools.heads.data import held_out
+from tests.tools.heads.folder import KINDS, Plan, Text, TrainingFolder
+from tests.tools.heads.train import Trainer
+from tests.tools.measuring.traces import Trace, TraceWriter, read_traces
 
 
 def texts(count: int = 24) -> list[Text]:
@@ -176,13 +177,23 @@ def test_the_command_records_and_trains_and_goes_on(tmp_path: Path) -> None:
     def run(*words: str) -> Any:
         own = ("--steps", "2", "--batch-tokens", "200", "--depth", "1", "--model-scores", "--json")
         limits = {"NGT_MAX_TOKENS": "4", "NGT_CALIBRATE": "false"}
-        return ngt("heads", "train", "--kind", "medusa", *words, *own, cwd=tmp_path, **limits)
+        flags = ("--kind", "medusa", *words, *own)
+        return tool(train_command, "tests.tools.heads", *flags, cwd=tmp_path, **limits)
 
     asked = ("-d", HARBOUR, "--part-tokens", "40", "--questions", "1", "--answers", "6")
     done = run("-o", "head", *asked)
     assert done.returncode == 0, done.stderr.decode()
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["kind"] == "medusa" and report["steps"] == 2 and report["held_out"]
+    drafted = ngt(
+        "summarize", HARBOUR, "--heads", str(tmp_path / "head"), "--method", "medusa", "--json",
+        "--max-tokens", "24",
+    )  # fmt: skip
+    assert drafted.returncode == 0, drafted.stderr.decode()
+    answer = json.loads(drafted.stdout)
+    assert answer["statistics"]["drafted_tokens"] > 0
+    plain = ngt("summarize", HARBOUR, "--method", "none", "--json", "--max-tokens", "24")
+    assert answer["text"] == json.loads(plain.stdout)["text"]
     recorded = tmp_path / "head" / "recording"
     found, lines = read_traces(recorded), recorded / "traces.jsonl"
     assert len(found.traces) == report["texts"] + report["held_out"] == 6

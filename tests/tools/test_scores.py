@@ -2,7 +2,7 @@
 
 import pytest
 
-from ngtcli.measure.quality import NO_ROUGE, Quality, exact_match, f1, normalise, rouge_l
+from tests.tools.measuring.scores import NO_ROUGE, Quality, exact_match, f1, normalise, rouge_l
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_exact_match_and_f1_leave_out_what_was_not_asked() -> None:
 
 
 def test_without_the_extra_rouge_is_left_out_and_named(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.measure.quality.find_spec", lambda _: None)
+    monkeypatch.setattr("tests.tools.measuring.scores.find_spec", lambda _: None)
     quality = Quality()
-    assert quality.note == NO_ROUGE and "pip install -e '.[quality]'" in NO_ROUGE
+    assert quality.note == NO_ROUGE and "rouge-score" in NO_ROUGE
     assert quality.scores([("x", ("x",), True)]).rouge_l is None

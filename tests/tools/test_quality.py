@@ -18,14 +18,16 @@ from transformers import AutoModelForCausalLM, AutoTokenizer
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError, ModelError
-from ngtcli.measure import live, precision
-from ngtcli.measure.precision import Passage, compare, distributions, score, windows
+from ngtcli.measure import live
 from ngtcli.measure.prompts import Item
-from ngtcli.measure.results import QualityResult
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.weights.forms import has_blocks
-from tests.support.helpers import HARBOUR, STORIES, ngt
+from tests.support.helpers import HARBOUR, STORIES, tool
 from tests.support.tiny_models import make_target
+from tests.tools.measuring import precision
+from tests.tools.measuring.precision import Passage, compare, distributions, score, windows
+from tests.tools.measuring.results import QualityResult
+from tests.tools.quality import quality
 
 needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="no stories260k")
 HALF = Settings(dtype="bfloat16", max_tokens=40)
@@ -220,10 +222,14 @@ def test_excluded_tokens_do_not_spoil_the_divergence() -> None:
     assert score(model, [passage], "b", score(model, [passage], "a")).divergence < 3e-6
 
 
-def test_bench_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
+def run(*arguments: str) -> Any:
+    return tool(quality, "tests.tools.quality", *arguments)
+
+
+def test_the_tool_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon. The slate came by rail.")
-    run = ("bench", "quality", "--dtype", "bfloat16", str(tmp_path / "a.txt"))
-    done = ngt(*run, "--html", str(tmp_path / "a.html"))
+    half = ("--dtype", "bfloat16")
+    done = run(*half, str(tmp_path / "a.txt"), "--html", str(tmp_path / "a.html"))
     assert done.returncode == 0, done.stderr
     warned = b"bfloat16 is slow on this CPU" in done.stderr
     assert warned != has_blocks(torch.bfloat16) and done.stderr.count(b"\n") == warned
@@ -233,9 +239,32 @@ def test_bench_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
         "weights", "perplexity", "against float32", "KL", "equal tokens"
     ]  # fmt: skip
     assert lines[2].startswith("float32\t") and lines[3].startswith("bfloat16\t")
-    assert "quality against float32" in (tmp_path / "a.html").read_text()
+    page = (tmp_path / "a.html").read_text()
+    assert "against float32" in page and "python -m tests.tools.quality" in page
     prompts = tmp_path / "p.jsonl"
     line = {"question": "When?", "context": "It came at noon.", "answers": ["It came at noon."]}
     prompts.write_text(json.dumps(line))
-    out = ngt(*run[:4], "--prompts", str(prompts), "--markdown").stdout.decode()
+    out = run(*half, "--prompts", str(prompts), "--markdown").stdout.decode()
     assert "of the reference answers to 1 prompt" in out and "| EM | F1 |" in out
+
+
+@pytest.mark.parametrize(
+    ("code", "words", "arguments"),
+    [
+        (2, b"Give --dtype bfloat16", []),
+        (2, b"compares with float32", ["--dtype", "float32"]),
+        (2, b"--tasks and --limit", ["--dtype", "float16", HARBOUR, "--limit", "2"]),
+        (2, b"--prompts and files", ["--dtype", "float16", "--prompts", "p.jsonl", HARBOUR]),
+        (2, b"--temperature", ["--dtype", "float16", "--temperature", "1"]),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(code: int, words: bytes, arguments: list[str]) -> None:
+    done = run(*arguments)
+    assert done.returncode == code and words in done.stderr
+
+
+def test_prompts_without_reference_answers_are_refused(tmp_path: Path) -> None:
+    lines = tmp_path / "p.jsonl"
+    lines.write_text('{"context": "It came at noon.", "question": "When?"}\n')
+    done = run("--dtype", "float16", "--prompts", str(lines))
+    assert done.returncode == 3 and b"no prompt has a reference" in done.stderr

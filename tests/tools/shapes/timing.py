@@ -1,24 +1,18 @@
-"""What the GPU report measures.
+"""How long a machine takes: passes by their rows, plain decoding, generate, a copy of memory.
 
-Some parts compare: scores with `transformers`' own, drafted tokens with plain ones. What a model of
-random weights answers to recorded prompts means nothing, but whether it answers the same with
-drafts does. Others time passes, the machine's bandwidth, and plain decoding. The least that a pass
-can take is the time to read its weights.
+The least that a pass can take is the time to read its weights.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from itertools import pairwise
 from typing import Any
-from unittest.mock import patch
 
 import torch
 
 from ngtcli.config import Settings
 from ngtcli.decode.captured import USES
-from ngtcli.decode.exactness import ExactRows
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import plain_generation
@@ -26,61 +20,7 @@ from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
-from ngtcli.measure.check import first_difference
-from ngtcli.measure.replay import context_of
-from ngtcli.measure.traces import TraceSet
 from tests.tools.shapes.model import Plan
-
-_SAME = "auto"  # the method whose tokens are compared with plain ones
-BEHIND = 24  # tokens of a prompt before the passes whose scores are compared; guess
-
-
-def same_tokens(
-    model: TargetModel, traces: TraceSet, num_draft: int, tokens: int, exact: bool
-) -> dict[str, Any]:
-    """Answers of `tokens` tokens to the prompts of `traces` with drafts, beside plain ones.
-
-    `first` counts the tokens that are equal before each difference. With `exact` both are decoded
-    in passes of `rows` rows. Raises ModelError where that cannot be.
-    """
-    settings = DraftSettings(num_draft=num_draft)
-    plain, drafter = (parse_method(m, settings).build() for m in ("none", _SAME))
-    longest = max(len(t.prompt_ids) for t in traces.traces) + tokens
-    choose = ExactRows(model, lambda _: None).choose
-    rows = choose("on" if exact else "off", num_draft, longest)
-    same, accepted, first = 0, 0, list[int]()
-    for trace in traces.traces:
-        context = replace(context_of(trace, traces), vocabulary=model.vocabulary, rows=rows)
-        one = Run(model, plain, context, Settings(), Limits(tokens, 0)).finish()
-        two = Run(model, drafter, context, Settings(), Limits(tokens, num_draft)).finish()
-        accepted += two.statistics.accepted_tokens
-        place = first_difference(one.output, two.output)
-        same += place is None
-        first += [] if place is None else [place]
-    count = len(traces.traces)
-    return {"answers": count, "same": same, "tokens": count * tokens, "accepted": accepted,
-            "rows": rows and rows.most, "first": first}  # fmt: skip
-
-
-@torch.inference_mode()
-def score_error(model: TargetModel, hf: torch.nn.Module, rows: Sequence[int]) -> float:
-    """The largest difference of our passes' scores from those of one pass of `transformers`.
-
-    Our passes are padded, and captured where they are so in use: each size is passed often enough
-    for that. In standard deviations of the scores.
-    """
-    most = max(rows)
-    text = [(7 * i) % model.vocabulary for i in range(BEHIND + most)]
-    ids = torch.tensor([text], device=model.device)
-    truth = hf(input_ids=ids, use_cache=False).logits[0, BEHIND:].cpu().double()
-    worst, spread = 0.0, float(truth.std())
-    model.start(len(text) + most)
-    model.prefill(text[:BEHIND])
-    for count in [*rows] * (USES + 2 if model.passes.captures else 1):
-        found = model.forward(text[BEHIND], chain(text[BEHIND + 1 : BEHIND + count])).cpu().double()
-        worst = max(worst, float((found - truth[:count]).abs().max()))
-    return worst / spread
-
 
 TIMES = 9  # passes of each size, in turns; the median counts
 _READ = 64  # tokens of the prompt that is repeated up to the length of the context; guess
@@ -136,30 +76,6 @@ def pass_seconds(model: TargetModel, rows: Sequence[int], length: int) -> dict[i
             if turn > USES:
                 found[count].append(seconds)
     return found
-
-
-def replayed(model: TargetModel, tokens: int) -> dict[str, Any]:
-    """Answers of `auto` to eight prompts, each 100 tokens longer: how many passes were replayed.
-
-    What is captured before is forgotten. The tokens are drafted, and seldom accepted.
-    """
-    drafter, run, found = parse_method(_SAME, DraftSettings()).build(), model.passes.run, [0, 0]
-    before = model.passes.seconds
-    model.passes.forget()
-
-    def counted(*given: Any) -> Any:
-        outputs = run(*given)
-        found[0] += 1
-        found[1] += model.passes.captures and not model.passes.took_longer
-        return outputs
-
-    with patch.object(model.passes, "run", counted):
-        for n in range(8):
-            ids = [(7 * i * i) % min(model.vocabulary, 97) for i in range(200 + 100 * n)]
-            context = Context(ids, outside=(tuple(ids),), vocabulary=model.vocabulary)
-            Run(model, drafter, context, Settings(), Limits(tokens, 32)).finish()
-    return {"passes": found[0], "replayed": found[1], "captured": model.passes.captured,
-            "seconds": model.passes.seconds - before}  # fmt: skip
 
 
 def plain_seconds(model: TargetModel, prompt: Sequence[int], tokens: int) -> list[float]:

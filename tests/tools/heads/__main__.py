@@ -1,4 +1,8 @@
-"""`ngt heads`: training of learned heads, which draft from a model's hidden states."""
+"""Heads trained on a model's answers: `python -m tests.tools.heads --kind KIND -d PATH -o HEAD`.
+
+They have the form of published heads, so that `ngt --heads HEAD` drafts from them. The tests train
+tiny ones.
+"""
 
 from collections.abc import Mapping, Sequence
 from contextlib import closing
@@ -18,21 +22,20 @@ from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
-from ngtcli.heads.training.folder import KINDS, Plan, Trained, TrainingFolder
 from ngtcli.measure.prompts import QUESTIONS, Item, file_items, read_jsonl
-from ngtcli.measure.traces import read_traces, recorded_files
-from ngtcli.measure.training_data import held_out, parts_of, record
 from ngtcli.prompt.preset import Preset, deciding
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import telling
 from ngtcli.system import process
 from ngtcli.system.files import key_of
 from ngtcli.system.journal import errors_named
+from tests.tools.heads.data import held_out, parts_of, record
+from tests.tools.heads.folder import KINDS, Plan, Trained, TrainingFolder
+from tests.tools.measuring.flags import main
+from tests.tools.measuring.traces import read_traces, recorded_files
 
 _FEWEST = 2  # prompts: one to train on and one to validate
-heads_app = typer.Typer(
-    help="Learned heads, which guess tokens from a model's hidden states.", no_args_is_help=True
-)
+_MODULE = "tests.tools.heads"
 _TASKS = ("summarize", "ask")
 Tasks = Mapping[str, tuple[Settings, Preset]]
 _PANELS = ("Model", "Reading")
@@ -41,7 +44,9 @@ _data = partial(typer.Option, rich_help_panel="Data")
 _DATA = "Documents like those the head is for: files, folders or globs; give it before each."
 _PROMPTS = "Prompts as JSON lines, as ngt bench takes them, too."
 _ANSWERS = "Most answers of the model to train on."
-_RECORDING = file_option(help="Train on this recording (ngt bench record).", rich_help_panel="Data")
+_RECORDING = file_option(
+    help="Train on this recording (python -m tests.tools.record).", rich_help_panel="Data"
+)
 _QUESTIONS = "Questions about each part."
 _OUT = file_option("--output", "-o", help="The head's folder: a new one, or one to go on with.")
 _OF_DATA = {"part_tokens": 512, "questions": 3}  # tokens; of each part: a recording has both
@@ -82,15 +87,9 @@ class TrainFlags:
     verbose: VerboseOption = False
 
 
-@heads_app.callback()
-def heads() -> None:
-    """Learned heads, which guess tokens from a model's hidden states."""
-
-
-@heads_app.command("train")
 @with_settings(_READ, lambda trained: trained.folder)
 def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
-    """Train a head on a model's own answers: ngt heads train --kind medusa -d notes/ -o head
+    """Train a head on a model's own answers.
 
     The same command goes on where it was interrupted.
     """
@@ -141,8 +140,8 @@ def _trained(
     given: TrainFlags, tasks: Tasks, items: Sequence[Item], folder: TrainingFolder, notes: Notes
 ) -> Trained:
     """The recording, then the head. A KeyboardInterrupt leaves what there is of both."""
-    from ngtcli.heads.training.train import Trainer, check_trainable  # here: they load torch
     from ngtcli.session.local import LocalSession
+    from tests.tools.heads.train import Trainer, check_trainable  # here: they load torch
 
     settings = replace(tasks["ask"][0], packed=False)  # gradients do not pass through those
     tell = telling(once(notes.status), notes.warn)
@@ -198,3 +197,7 @@ def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
         replace(item, id=key_of(kept, *(d.text for d in item.documents), item.question))
         for item in items[: given.answers]
     ]
+
+
+if __name__ == "__main__":
+    main(train, _MODULE)

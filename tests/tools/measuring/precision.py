@@ -20,14 +20,15 @@ from ngtcli.decode.plain import accepted
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
 from ngtcli.measure.grid import BASELINE, cell_of
-from ngtcli.measure.live import Live, judged, machine
+from ngtcli.measure.live import Live, machine
 from ngtcli.measure.prompts import Item
-from ngtcli.measure.quality import Quality, Scores
-from ngtcli.measure.records import Notify, by_prompt, take
-from ngtcli.measure.results import QualityResult
-from ngtcli.measure.summary import QUALITY, row_of
+from ngtcli.measure.records import Generation, Notify, by_prompt, take
+from ngtcli.measure.summary import row_of
 from ngtcli.prompt.build import Prompt, check_known
 from ngtcli.prompt.preset import Preset
+from ngtcli.session.local import LocalSession
+from tests.tools.measuring.results import QualityResult, QualityRow
+from tests.tools.measuring.scores import Quality, Scores
 
 WINDOW = 512  # tokens of a pass: the context of the smallest models in use; a guess
 STRIDE = 256  # tokens from one window to the next, each scored behind as many others; a guess
@@ -200,8 +201,21 @@ def compare(
         window=WINDOW,
         stride=STRIDE,
         notes=[note for note in dict.fromkeys(notes) if note],
-        rows=[row_of(QUALITY, row) for row in rows],
+        rows=[row_of(QualityRow, row) for row in rows],
     )
+
+
+def judged(
+    session: LocalSession,
+    items: Sequence[Item],
+    quality: Quality,
+    answers: Sequence[tuple[int, Generation]],
+) -> Scores | None:
+    """The quality of answers to those of `items` that have references; None without any."""
+    decode = session.model.tokenizer.decode
+    own = [(decode(g.ids).strip(), items[i]) for i, g in answers if items[i].answers]
+    found = [(text, item.answers, bool(item.question)) for text, item in own]
+    return quality.scores(found) if found else None
 
 
 def _passages(

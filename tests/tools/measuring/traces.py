@@ -31,7 +31,7 @@ ROOM = 1024  # new tokens that a run is taken to have had room for, where it doe
 _HEAD, _LINES = "trace.json", "traces.jsonl"
 _OWN_MB = 10**6  # of a recording that is gone on with; the most that settings bound
 _LONGEST = 100_000_000  # bytes of a line; guess: ten million ids
-_ANEW = "Record it again with `ngt bench record`, or mend that place."
+_ANEW = "Record it again with python -m tests.tools.record, or mend that place."
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
     """
     reader, path = Reader(max_mb or Settings().max_mb), folder / _HEAD
     if not os.path.isfile(path):  # False for a name that is too long
-        hint = "Give a folder written by `ngt bench record`."
+        hint = "Give a folder written by python -m tests.tools.record."
         raise InputError(f"{folder}: no recording here", hint)
     try:
         head = converted(json_object(decode_text(reader.read(path))), _Head)

@@ -1,1 +1,0 @@
-"""Training of learned heads on a model's own answers."""

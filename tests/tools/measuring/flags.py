@@ -1,0 +1,114 @@
+"""The command lines of the tools that measure: settings as flags, errors and outputs as ngt has."""
+
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from ngtcli.cli import options
+from ngtcli.cli.measuring import OutputFlags, Run, invocation, measured_option, result_option
+from ngtcli.cli.notes import report_error
+from ngtcli.cli.options import OF_OWN_ENGINE, numbers_of
+from ngtcli.cli.output import check_output_files, check_written, write_page, write_result
+from ngtcli.cli.streams import finish_stdout, own_streams
+from ngtcli.config import SETTINGS
+from ngtcli.errors import INTERRUPTED, ClosedPipeError, NgtError, UsageError
+from tests.tools.measuring.tables import ToolForms
+
+OF_MODEL = ("Reading", "Passages", "Answer", "Model")
+SWEEP = (4, 8, 16, 32, 64, 128)  # draft nodes
+_NODES = measured_option(help="Most draft nodes; several with commas.")
+_SWEPT = measured_option("--sweep-num-draft", help="Try 4 to 128 nodes.")
+_FRESH = "Forget at each prompt what was learned."
+_html = partial(options.file_option, rich_help_panel="Results")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PageFlags(OutputFlags):
+    """Where tables go, unread."""
+
+    markdown: Annotated[bool, result_option("--markdown", help="Print Markdown tables.")] = False
+    html: Annotated[Path | None, _html(help="Write a page as well.")] = None
+
+    @property
+    def outputs(self) -> tuple[Path | None, ...]:
+        """The file and the page."""
+        return self.output, self.html
+
+    def check(self) -> str:
+        """The flag of the form that is asked for, "" for tables. Raises UsageError."""
+        if self.json and self.markdown:
+            raise UsageError("--json and --markdown are both given", "Give one of them.")
+        check_output_files({"-o": self.output, "--html": self.html})
+        check_written(self.outputs, self.force)
+        return "json" if self.json else "markdown" if self.markdown else ""
+
+
+@dataclass(frozen=True, kw_only=True)
+class NodeFlags:
+    """How many nodes are drafted, and whether anything is learned."""
+
+    num_draft: Annotated[str | None, _NODES] = None
+    sweep_num_draft: Annotated[bool, _SWEPT] = False
+    fresh: Annotated[bool, measured_option("--fresh", help=_FRESH)] = False
+
+    def numbers(self, run: Run) -> list[int]:
+        """The numbers of draft nodes to try. Raises UsageError."""
+        if self.num_draft and self.sweep_num_draft:
+            what = "--num-draft and --sweep-num-draft are both given"
+            raise UsageError(what, "Give one of them.")
+        if self.sweep_num_draft:
+            return list(SWEEP)
+        return numbers_of("--num-draft", self.num_draft) or [run.settings.num_draft]
+
+
+def settings_in(
+    panels: tuple[str, ...], more: tuple[str, ...] = (), less: tuple[str, ...] = ()
+) -> list[str]:
+    """The settings of these panels, with `more` and those of every command, without `less`."""
+    more = (*more, "color", "max_mb", "cache_mb")
+    named = [name for name in OF_OWN_ENGINE if SETTINGS[name].panel in panels or name in more]
+    return [name for name in named if name not in less]
+
+
+def put_out(forms: ToolForms, given: OutputFlags) -> None:
+    """Print a result in the form that is asked for, or write it."""
+    form = given.check()
+    text = str(getattr(forms, form)()) if form else forms.plain()
+    write_result(text, given.output, force=given.force)
+    html = getattr(given, "html", None)
+    if html is not None:
+        write_page(forms.page(), html, force=given.force)
+
+
+def with_invocation(result: Any, module: str) -> Any:
+    """The result, with the command line of the tool `module`, the time and the versions."""
+    ran = invocation()
+    command = f"python -m {module}{ran.command.removeprefix('ngt')}"
+    return replace(result, invocation=replace(ran, command=command))
+
+
+def main(command: Callable[..., Any], module: str) -> None:
+    """Run a tool by `sys.argv`, and exit; errors take two lines, as those of ngt."""
+    own_streams()
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.command()(command)
+    code = 0
+    try:
+        app(prog_name=f"python -m {module}")
+    except SystemExit as done:
+        code = done.code if isinstance(done.code, int) else int(done.code is not None)
+    except ClosedPipeError:
+        code = 0
+    except KeyboardInterrupt:
+        code = INTERRUPTED
+    except NgtError as error:
+        report_error(error)
+        code = error.exit_code
+    finally:
+        finish_stdout()
+    sys.exit(code)

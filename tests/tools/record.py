@@ -1,0 +1,82 @@
+"""A model's answers as a recording: `python -m tests.tools.record NEW [FILES]`.
+
+Prompts are decoded without drafts. The recording is what `python -m tests.tools.replay` reads.
+"""
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ngtcli.cli.bench import ItemFlags, open_source, report_end
+from ngtcli.cli.measuring import Run
+from ngtcli.cli.options import with_settings
+from ngtcli.config import Settings
+from ngtcli.errors import counted
+from ngtcli.measure.grid import BASELINE
+from ngtcli.measure.records import Notify
+from ngtcli.session.session import AnswerOptions
+from tests.tools.measuring.flags import OF_MODEL, main, put_out, settings_in, with_invocation
+from tests.tools.measuring.results import RecordResult
+from tests.tools.measuring.tables import forms_of
+from tests.tools.measuring.traces import TraceWriter
+
+if TYPE_CHECKING:
+    from ngtcli.measure.live import Live
+
+_MODULE = "tests.tools.record"
+_NEW = typer.Argument(help="A new folder for the recording.", metavar="FOLDER")
+
+
+@dataclass(frozen=True, kw_only=True)
+class RecordFlags(ItemFlags):
+    """What stands on the command line, unread."""
+
+    folder: Annotated[Path, _NEW]
+    files: Annotated[list[str] | None, typer.Argument(help="Texts to summarize.")] = None
+
+
+@with_settings(settings_in((*OF_MODEL, "Sampling"), ("exact",)))
+def record(given: RecordFlags, flags: dict[str, Any] | None = None) -> None:
+    """Decode without drafts, and write a recording."""
+    run = Run.begin(given, flags or {})
+    given.check()
+    source, skipped = open_source(run, given, "none")
+    made = write_recording(source, run.settings, given.folder, run.notes.status)
+    run.notes.clear()
+    put_out(forms_of(with_invocation(replace(made, skipped=skipped), _MODULE)), given)
+    report_end(run, (), made.interrupted, made.questions)
+
+
+def write_recording(
+    source: "Live", settings: Settings, folder: Path, progress: Notify
+) -> RecordResult:
+    """Decode every prompt plainly and write a recording.
+
+    An interruption keeps the prompts that are done.
+    """
+    session, interrupted = source.session(replace(settings, method=BASELINE)), False
+    prompts, model, lengths = source.worded(session), session.model, list[int]()
+    about = model.tokenizer.fingerprint, settings.model, model.vocabulary
+    with TraceWriter(folder, *about) as trace:
+        try:
+            for item, prompt in zip(source.items, prompts, strict=True):
+                progress(f"Recording: {len(lengths) + 1} of {counted(len(prompts), 'prompt')}")
+                run = session.generate(prompt, AnswerOptions(to_the_end=True)).finish()
+                room = min(run.limits.most, model.context - len(prompt.ids))
+                trace.add(item.id, item.task, prompt.ids, run.output, prompt.references, room)
+                lengths.append(len(run.output))
+        except KeyboardInterrupt:
+            interrupted = True
+    return RecordResult(
+        path=str(folder),
+        model=settings.model,
+        questions=len(lengths),
+        new_tokens=sum(lengths),
+        interrupted=interrupted,
+    )
+
+
+if __name__ == "__main__":
+    main(record, _MODULE)
