@@ -1,6 +1,7 @@
 """What a chat template is given beside the message: a system text, documents, arguments."""
 
 import json
+import os
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -169,6 +170,42 @@ def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts
     for system in ("Be brief.", "Be kind."):
         render(tokenizer.backend, user("One?"), Chat(system=system))
     assert len(made) == 2
+
+
+def test_the_process_is_forked_once_however_long_a_conversation_becomes(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    forks: list[int] = []
+    fork = os.fork
+
+    def counted() -> int:
+        forks.append(1)
+        return fork()
+
+    monkeypatch.setattr(os, "fork", counted)
+    tokenizer = with_template(CHATML + "{# one that is forked for once #}")
+    said = user("One?")
+    for n in range(6):
+        assert "<|im_end|>" in render(tokenizer.backend, said).text
+        said = [*said, ("assistant", f"{n}."), *user("Why?")]
+    assert len(forks) == 1
+
+
+@pytest.mark.parametrize("roles", ["system", "assistant"])
+def test_a_template_without_a_role_writes_what_it_takes(roles: str) -> None:
+    own = f"{{% if messages | selectattr('role', 'equalto', '{roles}') | list %}}"
+    tokenizer = with_template(own + "{{ raise_exception('no such role') }}{% endif %}" + CHATML)
+    assert "One?" in render(tokenizer.backend, user("One?")).text
+    with pytest.raises(ModelError, match="no such role"):
+        render(tokenizer.backend, [("assistant", "A."), *user("B?")], Chat(system="Be brief."))
+
+
+@pytest.mark.parametrize("endless", ["messages | length > 2", "messages | length < 2"])
+def test_a_template_that_takes_too_much_is_refused_at_the_first_message(endless: str) -> None:
+    """Whether it does so in a conversation or for a single message."""
+    big = f"{{% if {endless} %}}{{% set x = 'x' * 10 ** 10 %}}{{% endif %}}"
+    with pytest.raises(ModelError, match="memory|MB"):
+        render(with_template(big + CHATML).backend, user("One?"))
 
 
 def test_a_template_that_changes_texts_is_refused_before_there_are_any() -> None:

@@ -7,7 +7,10 @@ import select
 import signal
 import sys
 import threading
+from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
+from contextlib import suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -247,3 +250,63 @@ def test_a_bound_that_the_process_has_already_is_not_raised() -> None:
         assert bounded(lambda: resource.getrlimit(kind)[0], seconds=5, megabytes=10**8) == lower
     finally:
         resource.setrlimit(kind, before)
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it forks on Linux alone")
+def test_a_lock_that_another_thread_holds_at_the_fork_is_no_end() -> None:
+    """Nobody releases it in the fork: another fork is made, when it may be free."""
+    lock = threading.Lock()
+    lock.acquire()
+    release = threading.Timer(0.5, lock.release)
+    release.start()
+    try:
+        assert bounded(lambda: lock.acquire() and 5, seconds=0.2, megabytes=100) == 5
+    finally:
+        release.join()
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="it forks on Linux alone")
+def test_what_waits_for_ever_in_a_fork_is_told_so() -> None:
+    lock = threading.Lock()
+    with lock, pytest.raises(BoundError, match="does not come"):
+        bounded(lock.acquire, seconds=5, megabytes=100)
+
+
+class Sent:
+    """In the place of a timer, whose end is where `work` calls it."""
+
+    def __init__(self, seconds: float, end: Callable[..., None], *arguments: Any) -> None:
+        Sent.end = partial(end, *(arguments[0] if arguments else ()))
+
+    def start(self) -> None:
+        pass
+
+    cancel = join = start
+
+
+def test_the_end_of_the_time_is_raised_in_the_call_even_as_that_returns(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With what it says, and never in what comes after the call, or in what ends it."""
+    monkeypatch.setattr(threading, "Timer", Sent)
+    with pytest.raises(BoundError, match=r"more than 9 s"):
+        timed(lambda: Sent.end(), 9)
+
+    def fails() -> None:
+        Sent.end()
+        raise ValueError
+
+    with pytest.raises(BoundError, match=r"more than 9 s"):
+        timed(fails, 9)
+
+    def swallows() -> int:
+        with suppress(BaseException):
+            Sent.end()
+            for _ in range(1000):
+                pass
+        return 5
+
+    assert timed(swallows, 9) == 5
+    assert timed(lambda: 6, 9) == 6
+    Sent.end()  # after the call
+    assert sum(range(1000)) == 499500

@@ -1,8 +1,8 @@
 """A chat in a model's format, and which parts of it the template wrote.
 
 The template is given texts between marks that no text has: what is outside of all marks is its own.
-White space at a text's ends stands outside, too, as templates may strip it. Each form of a
-conversation is tried first with texts of ours, in bounds of memory as well as time.
+White space at a text's ends stands outside, too, as templates may strip it. A template is tried
+once with texts of ours first, in bounds of memory as well as time.
 """
 
 import inspect
@@ -15,7 +15,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache, partial
 from itertools import count, groupby, product
 from operator import itemgetter
-from typing import Any
+from typing import Any, TypeVar
 
 from ngtcli.config import SettingError, Settings, arguments_of
 from ngtcli.documents.text import utf8
@@ -43,6 +43,7 @@ _DEPENDS = "the chat template changes the text that it is given"
 _THOUGHT_ENDS = ("</think>", "[/THINK]", "</thought>")  # behind which templates look for an answer
 _CONTENTS: tuple[Callable[[str], Any], ...] = (str, lambda text: [{"type": "text", "text": text}])
 Turns = Sequence[tuple[str, str]]  # role and text
+T = TypeVar("T")
 Span = tuple[int, int]
 
 
@@ -222,28 +223,56 @@ def _rendered(
         thinks = mark and role == "assistant" and mark in text
         texts[_SAID + i] = utf8(text.rpartition(mark)[2].lstrip() if thinks else text)
     roles = tuple(role for role, _ in said)
-    _try(backend, replace(chat, system="", ending=""), source, roles, frozenset(texts))
+    plain = replace(chat, system="", ending="")
+    _try(backend, plain, source, "system" in roles, bool(documents))
     work = partial(_written, backend, chat, source, roles, texts)
-    return _checked(partial(timed, work, _SECONDS), texts)
+    return _checked(_within_bounds(partial(timed, work, _SECONDS)), texts)
 
 
 @lru_cache(64)
-def _try(
-    backend: Any, chat: Chat, source: str, roles: tuple[str, ...], numbers: frozenset[int]
-) -> None:
-    """Have the template write texts of these numbers, in bounds. Raises ModelError."""
-    texts = dict.fromkeys(sorted(numbers), _PROBE * (1 + _PROBES // len(numbers)))
-    work = partial(_written, backend, chat, source, roles, texts)
-    _checked(partial(bounded, work, seconds=_SECONDS, megabytes=_MEGABYTES), texts)
+def _try(backend: Any, chat: Chat, source: str, has_system: bool, has_documents: bool) -> None:
+    """Have the template write a conversation and a single message, in bounds of time and memory.
+
+    This is done once for a template, however long conversations become, as it forks the process.
+    Raises ModelError where a bound is exceeded or a text is changed. What the template refuses of
+    these is left to `render`: what is asked may be of another form.
+    """
+    conversations = [("user", "assistant", "user"), ("user",)]
+    if has_system:
+        conversations = [("system", *roles) for roles in conversations]
+    documents = (0, _NAMES) if has_documents else ()
+    tried: list[tuple[tuple[str, ...], dict[int, str]]] = []
+    for roles in conversations:
+        numbers = [*documents, *range(_SAID, _SAID + len(roles))]
+        tried.append((roles, dict.fromkeys(numbers, _PROBE * (1 + _PROBES // len(numbers)))))
+
+    def work() -> list[str | None]:
+        found: list[str | None] = []
+        for roles, texts in tried:
+            try:
+                found.append(_written(backend, chat, source, roles, texts))
+            except ModelError:
+                found.append(None)
+        return found
+
+    found = _within_bounds(partial(bounded, work, seconds=_SECONDS, megabytes=_MEGABYTES))
+    for (_, texts), text in zip(tried, found, strict=True):
+        if text is not None:
+            _checked(text, texts)
 
 
-def _checked(write: Callable[[], str], texts: Mapping[int, str]) -> Rendered:
-    """What is written of these texts. Raises ModelError where it is not what they say."""
+def _within_bounds(write: Callable[[], T]) -> T:
+    """What is written. Raises ModelError where that takes too much time or memory."""
     try:
-        found = unmarked(write())
+        return write()
     except (BoundError, MemoryError) as error:
         what = str(error) or "it takes more memory than there is"
         raise ModelError(f"the chat template fails: {what}", TEMPLATE_HINT) from None
+
+
+def _checked(text: str, texts: Mapping[int, str]) -> Rendered:
+    """What is written of these texts. Raises ModelError where it is not what they say."""
+    found = unmarked(text)
     own = {n: _MARK.sub("", text.strip()) for n, text in texts.items()}
     for number, (first, last) in found.spans:
         shown = found.text[first:last]

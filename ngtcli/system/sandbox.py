@@ -18,6 +18,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from pathlib import Path
@@ -145,21 +146,39 @@ def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
 
 T = TypeVar("T")
 _WALL = 10  # seconds on the clock for each of the processor; guess
+_SLICE_S = 0.25  # how often a fork is looked at
+# A fork that has slept for so long waits for a lock that another thread held when it was made, and
+# which nobody releases there. Another fork is made then. Guesses.
+_ASLEEP_S, _FORKS = 1.0, 3
+_INSTRUCTIONS = 1000  # that run before an exception sent to this thread has surely been raised
 
 
 class BoundError(BaseException):
     """The code took more time or memory than it may. No Exception: the code must not catch it."""
 
 
+class _AsleepError(Exception):
+    """A fork waits for ever."""
+
+
 def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
     """What `work` returns. Raises BoundError, or what `work` raises.
 
     On Linux it is done in a fork, whose limits are no other thread's: what it returns or raises
-    must pass pickle. `seconds` are of the processor, in user mode; `megabytes` come on top of what
-    the process has. Other systems' libraries do not survive a fork: there time alone is bounded.
+    must pass pickle, and it must not wait for anything. `seconds` are of the processor, in user
+    mode; `megabytes` come on top of what the process has. Other systems' libraries do not survive a
+    fork: there time alone is bounded.
     """
     if sys.platform != "linux":
         return timed(work, seconds)
+    for _ in range(_FORKS):
+        with suppress(_AsleepError):
+            return _in_fork(work, seconds, megabytes)
+    raise BoundError("it waits for something that does not come")
+
+
+def _in_fork(work: Callable[[], T], seconds: float, megabytes: int) -> T:
+    """As `bounded`. Raises _AsleepError where the fork waits for a lock."""
     receiver, sender = os.pipe()
     child = os.fork()  # multiprocessing closes standard input, whose lock a reading thread may hold
     if child == 0:
@@ -167,10 +186,9 @@ def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
         _send(sender, work, seconds, megabytes)
     os.close(sender)
     found, status, ready = None, 0, False
-    (waiting := select.poll()).register(receiver)  # select takes no descriptor from 1024 on
     with open(receiver, "rb") as stream, suppress(EOFError, pickle.UnpicklingError):
         try:
-            if ready := bool(waiting.poll(_WALL * seconds * 1000)):
+            if ready := _comes(receiver, child, _WALL * seconds):
                 found = pickle.load(stream)
         finally:
             with suppress(ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored
@@ -182,6 +200,29 @@ def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
     if found[1] is not None:
         raise found[1]
     return found[0]  # type: ignore[no-any-return]
+
+
+def _comes(receiver: int, child: int, seconds: float) -> bool:
+    """Whether a fork writes, or ends, within `seconds`. Raises _AsleepError where it only waits."""
+    (waiting := select.poll()).register(receiver)  # select takes no descriptor from 1024 on
+    end, asleep_s, before = time.monotonic() + seconds, 0.0, ""
+    while not waiting.poll(_SLICE_S * 1000):
+        if time.monotonic() > end:
+            return False
+        state = _state(child)
+        asleep_s = asleep_s + _SLICE_S if state == before and state.startswith("S") else 0.0
+        before = state
+        if asleep_s >= _ASLEEP_S:
+            raise _AsleepError
+    return True
+
+
+def _state(process: int) -> str:
+    """The state of a process, as "S" for one that waits, and its ticks of the processor so far."""
+    with suppress(OSError, IndexError):
+        values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
+        return f"{values[0]} {values[11]} {values[12]}"
+    return ""
 
 
 def _send(sender: int, work: Callable[[], object], seconds: float, megabytes: int) -> NoReturn:
@@ -206,17 +247,46 @@ def _send(sender: int, work: Callable[[], object], seconds: float, megabytes: in
 
 
 def timed(work: Callable[[], T], seconds: float) -> T:
-    """What `work` returns, in any thread. Raises BoundError between two instructions of Python."""
-    thread = ctypes.c_ulong(threading.get_ident())
-    end = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    timer = threading.Timer(seconds, end, (thread, ctypes.py_object(BoundError)))
+    """What `work` returns, in any thread. Raises BoundError between two instructions of Python.
+
+    It is raised within this call, or not at all.
+    """
+
+    class OverError(BoundError):
+        """The time of this call is over; no other call raises it."""
+
+    thread, lock = ctypes.c_ulong(threading.get_ident()), threading.Lock()
+    raise_there = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    is_done = is_sent = False
+
+    def end() -> None:
+        nonlocal is_sent
+        with lock:
+            if not is_done:
+                is_sent = True
+                raise_there(thread, ctypes.py_object(OverError))
+
+    timer = threading.Timer(seconds, end)
     timer.daemon = True
+    error: BaseException | None = None
+    found: list[T] = []
     try:
         timer.start()
-        return work()
-    except BoundError:
+        try:
+            found.append(work())
+        except OverError:
+            raise
+        except BaseException as raised:
+            error = raised
+        with lock:
+            is_done = True  # from here on nothing is sent
+        # What was sent before is raised between two of these instructions, unless it was already.
+        for _ in range(_INSTRUCTIONS if is_sent else 0):
+            pass
+    except OverError:
         raise BoundError(f"it takes more than {seconds:g} s") from None
     finally:
-        with suppress(BoundError):  # one that has come too late; taken back, it would stay half set
-            timer.cancel()
-            timer.join()
+        timer.cancel()
+    if error is not None:
+        raise error
+    return found[0]
