@@ -429,10 +429,11 @@ class Settings:
         choices=("auto", "error", "truncate", "retrieve", "split"),
     )
     passages: int = _for_passages(
-        5,
-        "At most this many passages are read; 0: as many as fit. The card of a model may say"
-        " otherwise: 1 for builtin.",
-        within=(0, 10**6),
+        -1,
+        "At most this many passages are read; 0: as many as fit; -1: as many as a quarter of the"
+        " room holds, of 4,000 tokens at most. The card of a model may say otherwise: 1 for"
+        " builtin.",
+        within=(-1, 10**6),
     )
     passage_tokens: int = _for_passages(
         200, "About how many tokens are in a passage.", within=(16, 100_000)

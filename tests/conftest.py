@@ -129,6 +129,12 @@ def own_home(
     process.wipe_at_end(b"")
 
 
+@pytest.fixture
+def buffers_move(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of tests that are about buffers of a cache that are made anew when they are too small."""
+    monkeypatch.setattr("ngtcli.decode.model.STAYING_DEVICES", frozenset({"cuda"}))
+
+
 @pytest.fixture(scope="session")
 def _workers() -> Iterator[dict[tuple[int, ...], Parsers]]:
     """Pools of parsers by their limits."""

@@ -136,6 +136,7 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
     assert model.passes.captured == 0 and "other scores" in model.passes.reason
 
 
+@pytest.mark.usefixtures("buffers_move")
 def test_captures_are_dropped_when_the_buffers_move() -> None:
     model = switched_on(make_target(max_position_embeddings=900))
     model.context = 900

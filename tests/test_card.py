@@ -33,7 +33,7 @@ def test_the_card_stands_above_the_default_and_below_all_else(tmp_path: Path) ->
     assert shown("--passages", "7")["passages"]["origin"] == "flag"
     assert shown(NGT_PASSAGES="7")["passages"] == {"value": 7, "origin": "environment"}
     other = card(tmp_path, "# A model\n")
-    assert shown("-m", other)["passages"] == {"value": 5, "origin": "default"}
+    assert shown("-m", other)["passages"] == {"value": -1, "origin": "default"}
     assert shown(NGT_MODEL=other)["whole_tokens"] == {"value": 0, "origin": "default"}
 
 
@@ -41,7 +41,7 @@ def test_the_card_stands_above_the_default_and_below_all_else(tmp_path: Path) ->
     ("text", "wrong"),
     [
         ("---\nngt: {settings: {passages: 1, engine: vllm}}\n---\n", "'engine' is not a setting"),
-        ("---\nngt: {settings: {passages: -1}}\n---\n", "passages is -1"),
+        ("---\nngt: {settings: {passages: -2}}\n---\n", "passages is -2"),
         ("---\nngt: [1]\n---\n", "ngt is"),
     ],
 )

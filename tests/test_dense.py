@@ -205,11 +205,11 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_kept(
     assert (again.candidates(asked, [9]) == found).all() and again.embedded == 0
     CODED.put(key, b"not an index")
     with pytest.raises(TypeError):
-        again.candidates(asked, [])
+        Vectors(index, embedder, search).candidates(asked, [])
     other = faiss.IndexFlatIP(16)
     other.add(np.concatenate([embedder.rows, embedder.rows]))
     CODED.put(key, faiss.serialize_index(other).tobytes())  # it has passages that are not there
-    assert again.candidates(asked, []).max() < 5000
+    assert Vectors(index, embedder, search).candidates(asked, []).max() < 5000
 
 
 @given(st.lists(st.permutations(range(6)).map(lambda p: p[:4]), max_size=3))

@@ -101,6 +101,7 @@ def test_padding_changes_no_score_and_no_row_of_the_cache(family: str) -> None:
         assert length == found[0][1] == len(prompt) + 2
 
 
+@pytest.mark.usefixtures("buffers_move")
 def test_passes_of_one_answer_have_few_shapes() -> None:
     model = make_target(max_position_embeddings=2000)
     model.context = 2000
@@ -116,6 +117,7 @@ def test_passes_of_one_answer_have_few_shapes() -> None:
     assert {capacity for _, capacity in shapes} == {768, 1024, 1280}
 
 
+@pytest.mark.usefixtures("buffers_move")
 def test_at_the_end_of_the_context_passes_have_the_rows_that_fit() -> None:
     model = make_target()
     prompt = [i % 50 for i in range(CONTEXT - 6)]
@@ -162,6 +164,7 @@ def test_rows_that_are_not_kept_yet_are_there_when_the_cache_grows() -> None:
     assert cache.layers[0].values[:, :, :9].equal(-new)
 
 
+@pytest.mark.usefixtures("buffers_move")
 def test_a_cache_that_has_no_memory_to_grow_is_as_it_was(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_target(max_position_embeddings=900)
     model.context = 900

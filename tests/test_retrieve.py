@@ -1,8 +1,10 @@
 """Passages ranked by BM25 against the formula itself, their pieces, and prompts that fit."""
 
+import gc
 import json
 import math
 import os
+import tracemalloc
 from collections import Counter
 from dataclasses import replace
 from pathlib import Path
@@ -24,6 +26,7 @@ from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompt.build import Task
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.selecting import prompt_for
+from ngtcli.retrieve import index as index_module
 from ngtcli.retrieve.index import EARLIER, K1, B, index_of, words
 from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, ngt
@@ -165,6 +168,99 @@ def test_the_best_passages_are_read_in_the_documents_order_under_their_places() 
     assert "log.pdf, page 2\n" in prompt.text and "aboard at dawn" in prompt.text
     total = prompt.selection.of_passages
     assert said == [f"not everything fits: read 2 of {total} passages, from 2 of 2 documents"]
+
+
+def town(passages: int) -> list[Document]:
+    """One document of so many passages of 200 letters, all of which have the question's word."""
+    paragraphs = [
+        f"Pilot {at:04} " + "came in from the sea at dawn and " * 5 for at in range(passages)
+    ]
+    return [Document("log.txt", "\n\n".join(text[:180] for text in paragraphs))]
+
+
+def read_of(context: int, **values: Any) -> tuple[int, int]:
+    """How many passages of a long text are read in such a context, and the tokens of all."""
+    own = {"passage_tokens": 50, "passages": -1, "max_tokens": 20, **values}
+    prompt, _ = fitted(town(2000), "Which pilot?", context, **own)
+    return len(prompt.selection.passages), len(prompt.ids)
+
+
+def test_passages_fill_a_quarter_of_the_room_where_their_number_is_left_open() -> None:
+    """Up to 4,000 tokens; there are five at least, and a number that is given holds."""
+    few, tokens = read_of(9000)
+    assert few > 5 and 0.2 * 9000 < tokens < 0.3 * 9000
+    more, tokens = read_of(15_000)
+    assert more > few and 0.2 * 15_000 < tokens < 0.3 * 15_000
+    most, tokens = read_of(60_000)
+    assert most > more and 3500 < tokens < 4500
+    assert read_of(120_000)[0] == most
+    assert read_of(2000)[0] == 5
+    for context in (9000, 60_000):
+        assert read_of(context, passages=7)[0] == 7
+    filled, tokens = read_of(9000, passages=0)
+    assert filled > 3 * few and tokens > 0.9 * 9000
+
+
+def test_no_more_is_read_in_passages_than_what_is_read_whole() -> None:
+    assert read_of(60_000, whole_tokens=1500)[1] < 2000
+
+
+def test_each_query_has_a_passage_where_the_number_is_left_open() -> None:
+    names = [f"Name{at}" for at in range(12)]
+    texts = [f"{name} was a pilot. " + "He came in at dawn. " * 8 for name in names]
+    documents = [Document("crew.txt", "\n\n".join(texts) + "\n\nRain fell. " * 400)]
+    own = Settings(overflow="retrieve", passage_tokens=50)
+    task = Task(load_preset("ask"), documents, "Who?", TOKENIZER, 6000, 20, queries=names)
+    prompt = prompt_for(task, own)
+    assert prompt.selection is not None and len(prompt.selection.passages) >= 12
+    assert all(name in prompt.text for name in names)
+
+
+def test_the_index_is_made_once_for_all_queries(monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[int] = []
+    real = index_module.index_of
+
+    def counted(*given: Any) -> Any:
+        made.append(1)
+        return real(*given)
+
+    monkeypatch.setattr(index_module, "index_of", counted)
+    queries = [f"pilot {at}" for at in range(12)]
+    own = Settings(overflow="retrieve", passage_tokens=50)
+    task = Task(load_preset("ask"), town(200), "Who?", TOKENIZER, 6000, 20, queries=queries)
+    prompt_for(task, own)
+    assert len(made) == 1
+
+
+def test_each_word_of_questions_is_looked_up_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    index = index_of(town(20), SMALL)
+    hashed: list[str] = []
+    real = index_module._hash
+
+    def counted(word: str) -> int:
+        hashed.append(word)
+        return real(word)
+
+    monkeypatch.setattr(index_module, "_hash", counted)
+    index.scores("pilot dawn pilot pilot dawn", ["the pilot"])
+    assert sorted(hashed) == ["dawn", "pilot", "the"]
+    index.scores("the dawn")
+    assert len(hashed) == 3
+
+
+def test_nothing_of_the_words_stays_in_memory() -> None:
+    text = " ".join(f"word{at}" for at in range(30_000))
+    index_of([Document("a.txt", "once")], SMALL, keep=False)
+    gc.collect()
+    tracemalloc.start()
+    try:
+        before = tracemalloc.get_traced_memory()[0]
+        index_of([Document("b.txt", text)], SMALL, keep=False)
+        gc.collect()
+        grown = tracemalloc.get_traced_memory()[0] - before
+    finally:
+        tracemalloc.stop()
+    assert grown < 500_000
 
 
 def test_a_question_whose_words_stand_nowhere_is_answered_with_a_warning() -> None:

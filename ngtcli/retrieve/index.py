@@ -10,10 +10,11 @@ import math
 import os
 import re
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache, lru_cache
+from functools import cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -50,6 +51,14 @@ class _Pieces(NamedTuple):
 
 
 PASSAGES = Kind("passages", _Pieces)
+_LIKE = 1 << 16  # as many numbers as a uint16 has
+
+
+class _Weights(NamedTuple):
+    """The passages that have a word, and what it adds to their scores for a question."""
+
+    passages: Ints
+    weights: Floats
 
 
 class Index:
@@ -69,6 +78,7 @@ class Index:
         self._document = np.repeat(np.arange(len(pieces)), counts)
         self._words = np.frombuffer(b"".join(piece.words for piece in pieces), np.uint64)
         self._last = np.cumsum(self._lengths, dtype=np.int64)  # where a passage's words end
+        self._weights: dict[str, _Weights] = {}  # of the words that were asked for
 
     def __len__(self) -> int:
         """The number of passages."""
@@ -90,23 +100,44 @@ class Index:
         Words of the `earlier` questions of a conversation count a little.
         """
         scores = np.zeros(len(self), np.float32)
-        for word in words(question):
-            scores += self._scores_of(word)
+        counts = Counter(words(question))
+        self._find([word for word in counts if word not in self._weights])
+        for word, count in counts.items():
+            found = self._weights[word]
+            scores[found.passages] += count * found.weights
         for text in earlier:
             scores = scores + np.float32(EARLIER) * self.scores(text)
         return scores
 
-    def _scores_of(self, word: str) -> Any:
-        """What a word of the question adds to each passage's score, float32 (passages,); or 0."""
-        at = np.flatnonzero(self._words == np.uint64(_hash(word)))
-        if not len(at):
-            return np.float32(0)
-        count = len(self)
-        counts = np.bincount(np.searchsorted(self._last, at, side="right"), minlength=count)
-        having = int(np.count_nonzero(counts))
+    def _find(self, wanted: Sequence[str]) -> None:
+        """Find these words, all in one pass over those of the passages."""
+        if not wanted:
+            return
+        hashes = np.array([_hash(word) for word in wanted], np.uint64)
+        order = np.argsort(hashes)
+        hashes = hashes[order]
+        # The low bits of a hash leave out nearly all words, and the search is for the others.
+        is_like = np.zeros(_LIKE, bool)
+        is_like[hashes % _LIKE] = True
+        at = np.flatnonzero(is_like[self._words.astype(np.uint16)])
+        which = np.searchsorted(hashes, self._words[at]).clip(max=len(hashes) - 1)
+        same = hashes[which] == self._words[at]
+        passages = np.searchsorted(self._last, at[same], side="right")
+        of_each = np.bincount(which[same], minlength=len(hashes))
+        grouped = passages[np.argsort(which[same], kind="stable")]
+        for place, own in zip(order, np.split(grouped, np.cumsum(of_each)[:-1]), strict=True):
+            self._weights[wanted[place]] = self._weighed(own)
+
+    def _weighed(self, at: Ints) -> _Weights:
+        """What a word adds to scores that stands in the passages `at`, in some several times."""
+        passages, counts = np.unique(at, return_counts=True)
+        count, having = len(self), len(passages)
+        if not having:
+            return _Weights(passages, np.empty(0, np.float32))
         idf = np.float32(math.log(1 + (count - having + 0.5) / (having + 0.5)))
-        saturation = K1 * (1 - B + B * self._lengths / self._lengths.mean())
-        return (idf * (counts / (counts + saturation))).astype(np.float32)
+        lengths = self._lengths[passages] / self._lengths.mean()
+        saturation = K1 * (1 - B + B * lengths)
+        return _Weights(passages, (idf * (counts / (counts + saturation))).astype(np.float32))
 
     def ranked(
         self, question: str, most: int | None = None, earlier: Sequence[str] = ()
@@ -165,11 +196,11 @@ def _cut(document: Document, cutting: Cutting) -> _Pieces:
     found = passages(document, cutting)
     of_each = [words(document.text[p.start : p.end]) for p in found]
     ranges = [(p.start, p.end, len(own)) for p, own in zip(found, of_each, strict=True)]
-    hashes = [_hash(word) for own in of_each for word in own]
+    known = {word: _hash(word) for word in {word for own in of_each for word in own}}
+    hashes = [known[word] for own in of_each for word in own]
     return _Pieces(np.array(ranges, np.int32).tobytes(), np.array(hashes, np.uint64).tobytes())
 
 
-@lru_cache(maxsize=1 << 20)
 def _hash(word: str) -> int:
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
 

@@ -17,6 +17,7 @@ from ngtcli.retrieve.selection import Scores
 
 if TYPE_CHECKING:
     from ngtcli.retrieve.index import Index
+    from ngtcli.retrieve.vectors import Vectors
 
 CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
@@ -70,41 +71,59 @@ class Ranking:
 
 def rank(search: Search) -> Ranking:
     """The passages that fit a question best, or fewer. Raises ModelError."""
-    from ngtcli.retrieve.index import index_of
-
-    s = search.settings
-    cutting = Cutting(s.passage_tokens, s.passage_overlap)
-    index = index_of(search.documents, cutting, search.status, search.keep)
-    if s.embedder or s.reranker:
-        search = replace(search, most=max(search.most, CANDIDATES))
-    by_words = index.ranked(search.question, search.most, search.earlier)
-    ranking = Ranking(index, [Ranked(at, Scores(score, score)) for at, score in by_words])
-    if s.embedder and len(index):
-        ranking = _with_vectors(ranking, search)
-    if s.reranker and ranking.found:
-        ranking = replace(ranking, found=_reranked(ranking, search))
-    return ranking
+    return Ranker(search).rank(search.question)
 
 
-def _with_vectors(by_words: Ranking, search: Search) -> Ranking:
-    """The ranks by BM25 and by vectors, put together."""
-    from ngtcli.retrieve.encoders import load_embedder
-    from ngtcli.retrieve.index import best
-    from ngtcli.retrieve.vectors import Vectors
+class Ranker:
+    """Ranks the passages of one set of documents for any number of questions.
 
-    index, settings = by_words.index, search.settings
-    search.status(f"Loading {settings.embedder} …")
-    embedder = load_embedder(settings.embedder, settings.device)
-    vectors, asked = Vectors(index, embedder, search), embedder.question(search.whole)
-    words = [one.passage for one in by_words.found]
-    passages = vectors.candidates(asked, words)
-    found = vectors.of(passages) @ asked
-    together = fused(words, passages[best(found, search.most)].tolist())
-    cosines = dict(zip(passages.tolist(), found.tolist(), strict=True))
-    bm25 = index.scores(search.question, search.earlier).tolist()
-    order = sorted(together, key=lambda passage: (-together[passage], passage))[: search.most]
-    ranked = [Ranked(p, Scores(together[p], bm25[p], cosines[p], together[p])) for p in order]
-    return Ranking(index, ranked, vectors.kind, vectors.embedded)
+    The index, and the vectors where there is an embedding model, are made once for all of them.
+    `search` is that of the first question.
+    """
+
+    def __init__(self, search: Search) -> None:
+        from ngtcli.retrieve.index import index_of
+
+        s = search.settings
+        if s.embedder or s.reranker:
+            search = replace(search, most=max(search.most, CANDIDATES))
+        cutting = Cutting(s.passage_tokens, s.passage_overlap)
+        self._search = search
+        self.index = index_of(search.documents, cutting, search.status, search.keep)
+        self._vectors: Vectors | None = None
+
+    def rank(self, question: str) -> Ranking:
+        """The passages that fit a question best, or fewer. Raises ModelError."""
+        search = replace(self._search, question=question)
+        by_words = self.index.ranked(question, search.most, search.earlier)
+        ranking = Ranking(self.index, [Ranked(at, Scores(score, score)) for at, score in by_words])
+        if search.settings.embedder and len(self.index):
+            ranking = self._with_vectors(ranking, search)
+        if search.settings.reranker and ranking.found:
+            ranking = replace(ranking, found=_reranked(ranking, search))
+        return ranking
+
+    def _with_vectors(self, by_words: Ranking, search: Search) -> Ranking:
+        """The ranks by BM25 and by vectors, put together."""
+        from ngtcli.retrieve.encoders import load_embedder
+        from ngtcli.retrieve.index import best
+        from ngtcli.retrieve.vectors import Vectors
+
+        index, settings = self.index, search.settings
+        search.status(f"Loading {settings.embedder} …")
+        embedder = load_embedder(settings.embedder, settings.device)
+        if self._vectors is None:
+            self._vectors = Vectors(index, embedder, search)
+        vectors, asked = self._vectors, embedder.question(search.whole)
+        words = [one.passage for one in by_words.found]
+        passages = vectors.candidates(asked, words)
+        found = vectors.of(passages) @ asked
+        together = fused(words, passages[best(found, search.most)].tolist())
+        cosines = dict(zip(passages.tolist(), found.tolist(), strict=True))
+        bm25 = index.scores(search.question, search.earlier).tolist()
+        order = sorted(together, key=lambda passage: (-together[passage], passage))[: search.most]
+        ranked = [Ranked(p, Scores(together[p], bm25[p], cosines[p], together[p])) for p in order]
+        return Ranking(index, ranked, vectors.kind, vectors.embedded)
 
 
 def fused(*rankings: Sequence[int]) -> dict[int, float]:

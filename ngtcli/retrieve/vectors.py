@@ -45,6 +45,8 @@ class Vectors:
         many = len(index) > FLAT_MOST and search.keep and find_spec("faiss")
         self.kind = "ivf-pq" if many else "flat"
         self.embedded = 0
+        self._rows: Floats | None = None  # the vectors of all passages
+        self._index_of_codes: Any = None
 
     def candidates(self, asked: Floats, others: Sequence[int]) -> Ints:
         """Passages to compare with a question's vector, ascending: all, or some and the `others`.
@@ -54,7 +56,9 @@ class Vectors:
         count = len(self._keys)
         if self.kind == "flat":
             return np.arange(count)
-        _, found = self._coded().search(asked[None], _AGAIN * self._search.most)
+        if self._index_of_codes is None:
+            self._index_of_codes = self._coded()
+        _, found = self._index_of_codes.search(asked[None], _AGAIN * self._search.most)
         return np.union1d(found[(found >= 0) & (found < count)], others).astype(np.int64)
 
     def of(self, passages: Ints) -> Floats:
@@ -62,11 +66,16 @@ class Vectors:
 
         Those that the store does not have are made.
         """
+        whole = len(passages) == len(self._keys)
+        if whole and self._rows is not None:
+            return self._rows
         texts = {self._keys[passage]: passage for passage in passages.tolist()}
         vectors = VECTORS.get_many(texts) if self._search.keep else {}
         self._embed({k: self._index.text(p) for k, p in texts.items() if k not in vectors}, vectors)
         rows = b"".join([vectors[self._keys[passage]] for passage in passages.tolist()])
-        return np.frombuffer(rows, np.float32).reshape(len(passages), -1)
+        found = np.frombuffer(rows, np.float32).reshape(len(passages), -1)
+        self._rows = found if whole and self.kind == "flat" else None
+        return found
 
     def _embed(self, missing: dict[str, str], vectors: dict[str, bytes]) -> None:
         """Make the vectors of missing texts, store them and add them to `vectors`."""
