@@ -13,9 +13,13 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.cli.check import PROMPTS
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.draft.tree import DraftTree, verify
 from ngtcli.draft.tree import Path as VerifiedPath
+from ngtcli.errors import NgtError
+from ngtcli.measure.live import Live
+from ngtcli.measure.prompts import Item, example_texts
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
 from tests.support.helpers import HARBOUR, NGT, changed, in_terminal, ngt, wait_until_loading
@@ -260,6 +264,35 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
     body = json.loads(done.stdout)
     bad = [r for r in body["results"] if not r["identical"]]
     assert bad and all(r["margin"] is not None for r in bad) and b"differ" in done.stderr
+
+
+def test_check_says_how_many_of_its_prompts_it_took() -> None:
+    words = ("check", HARBOUR, "--drafts", "4", "--max-tokens", "2")
+    body = json.loads(ngt(*words, "--limit", "2", "--json").stdout)
+    available = body["prompts_available"]
+    assert body["prompts"] == 2 < available
+    assert len({result["name"] for result in body["results"]}) == 2
+    assert f"2 of {available} prompts were checked".encode() in ngt(*words, "--limit", "2").stdout
+    for all_of_them in ((), ("--limit", "0"), ("--limit", "99")):
+        done = ngt(*words, *all_of_them)
+        assert f"4\t{available}\t".encode() in done.stdout and b"were checked" not in done.stdout
+
+
+def test_check_takes_summaries_and_questions_of_the_examples(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    taken: list[Item] = []
+
+    def no_check(source: Live, *_: object) -> None:
+        taken.extend(source.items)
+        raise NgtError("enough")
+
+    monkeypatch.setattr("ngtcli.measure.check.run_check", no_check)
+    ngt("check")
+    assert len(taken) == PROMPTS
+    assert {item.task for item in taken} == {"summarize", "ask"}
+    names = {document.name for item in taken for document in item.documents}
+    assert names == {document.name for document in example_texts().documents}
 
 
 WRONG = [

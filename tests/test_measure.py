@@ -6,15 +6,19 @@ import weakref
 from collections import Counter
 from collections.abc import Callable
 from contextlib import closing
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.measure.grid import BenchOptions, Cell, Refusal, cells_of, check_some_left
 from ngtcli.measure.live import Live
+from ngtcli.measure.prompts import Item, spread
 from ngtcli.measure.records import (
     Answering,
     Generation,
@@ -363,3 +367,14 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     for spec in others:
         ((key, alone),) = (pair for pair in histograms(spec).items() if pair[0] != "none")
         assert together[key] == alone
+
+
+@given(st.integers(0, 60), st.integers(1, 70))
+def test_a_limit_takes_items_from_all_parts_in_their_order(available: int, limit: int) -> None:
+    items = [Item(str(i), "summarize", ()) for i in range(available)]
+    taken = [int(item.id) for item in spread(items, limit)]
+    assert len(taken) == min(available, limit)
+    assert taken == sorted(set(taken))
+    if 1 < limit < available:
+        gaps = [b - a for a, b in pairwise([*taken, available])]
+        assert taken[0] == 0 and max(gaps) - min(gaps) <= 1

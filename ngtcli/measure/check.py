@@ -21,10 +21,14 @@ from ngtcli.session.session import AnswerOptions
 def run_check(
     source: Live, settings: Settings, num_drafts: Sequence[int], progress: Callable[[str], None]
 ) -> CheckReport:
-    """Every prompt of the source at each of `num_drafts`; `skipped` is left empty."""
+    """Every prompt of the source at each of `num_drafts`; `skipped` is left empty.
+
+    Each plain answer is decoded once and compared with all drafted ones, as far as their passes
+    have its shape.
+    """
     session, found = source.session(settings), list[Comparison]()
     for done, prompt in enumerate(source.worded(session)):
-        progress(f"{done} of {counted(len(source.items), 'prompt')} compared")
+        progress(f"Comparing: {done} of {counted(len(source.items), 'prompt')}")
         found += _compared(session, source.items[done].id, prompt, num_drafts)
     return CheckReport(
         model=settings.model,
@@ -33,6 +37,7 @@ def run_check(
         quantize=settings.quantize,
         exact=all(c.exact for c in found),
         prompts=len(source.items),
+        prompts_available=len(source.items),
         num_draft=num_drafts,
         runs=len(found),
         identical=sum(c.identical for c in found),

@@ -115,6 +115,12 @@ def preset_items(
     return chosen[:limit]
 
 
+def spread(items: Sequence[Item], limit: int) -> list[Item]:
+    """At most `limit` of the items, in their order and from all parts of them."""
+    count = min(limit, len(items))
+    return [items[i * len(items) // count] for i in range(count)]
+
+
 @dataclass(frozen=True, slots=True)
 class InputRow:
     """One object of a file, and where it stands."""

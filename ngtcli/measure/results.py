@@ -148,6 +148,7 @@ class CheckReport:
     quantize: str = field(metadata=json_key(choices=SETTINGS["quantize"].choices))
     exact: bool
     prompts: int
+    prompts_available: int
     num_draft: Sequence[int]
     runs: int
     identical: int
