@@ -16,7 +16,7 @@ from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
 from tests import document_files as made
 
-for package in ("pypdfium2", "trafilatura", "docx", "openpyxl", "striprtf", "pylatexenc"):
+for package in ("pypdfium2", "trafilatura", "lxml", "pylatexenc"):
     pytest.importorskip(package)
 pytestmark = pytest.mark.usefixtures("kept_workers")
 

@@ -12,8 +12,7 @@ from ngtcli.documents.load import load
 from ngtcli.errors import InputError
 from tests import document_files as made
 
-pytest.importorskip("docx")
-pytest.importorskip("openpyxl")
+pytest.importorskip("lxml")
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 

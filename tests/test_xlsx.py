@@ -255,6 +255,18 @@ def test_values_are_those_that_openpyxl_reads() -> None:
     assert lines == wanted
 
 
+def test_entities_of_a_sheet_are_bounded() -> None:
+    bombs = "".join(f"<!ENTITY x{i} '{f'&x{i - 1};' * 10}'>" for i in range(1, 12))
+    data = sheet_xml(
+        "<sheetData><row><c t='inlineStr'><is><t>a&x11;</t></is></c></row></sheetData>"
+    )
+    members = unzipped(data)
+    name = "xl/worksheets/sheet1.xml"
+    members[name] = f"<!DOCTYPE w [<!ENTITY x0 'tide'>{bombs}]>".encode() + members[name]
+    with pytest.raises(SyntaxError, match="amplification"):
+        read(zipped(members))
+
+
 @pytest.mark.parametrize("target", ["#Sheet1!A1", "NULL", "../drawings/none.xml"])
 def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None:
     data = sheet_xml(

@@ -103,7 +103,7 @@ class _Book:
     def _shared_texts(self) -> Iterator[str]:
         for part in self._part.related("sharedStrings"):
             with part.package.stream(part.name) as stream:
-                for _, item in etree.iterparse(stream, tag=_ITEM, huge_tree=True):
+                for item in _elements(stream, _ITEM):
                     yield _text_of(item)
                     _forget(item)
 
@@ -142,7 +142,7 @@ class _Sheet:
         tags = (_ROW, _COLUMN, _SHEET_FORMAT)
         number = 0
         with self._part.package.stream(self._part.name) as stream:
-            for _, element in etree.iterparse(stream, tag=tags, huge_tree=True):
+            for element in _elements(stream, *tags):
                 if element.tag == _COLUMN:
                     self._note_columns(element)
                     continue
@@ -350,6 +350,19 @@ def _place_of(anchor: Any) -> tuple[int, int]:
 
 def _is_zero(size: str | None) -> bool:
     return size is not None and re.fullmatch(r"0+(?:\.0*)?", size) is not None
+
+
+def _elements(stream: Any, *tags: str) -> Iterator[Any]:
+    """The elements of these tags, each when it is read whole; no entity is expanded."""
+    parsed = etree.iterparse(
+        stream,
+        tag=tags,
+        resolve_entities=False,
+        remove_comments=True,
+        remove_pis=True,
+        huge_tree=True,  # a sheet may be long; what it unpacks to is bounded
+    )
+    return (element for _, element in parsed)
 
 
 def _forget(element: Any) -> None:
