@@ -8,7 +8,7 @@ import pytest
 
 from ngtcli.config import SettingError, Settings
 from ngtcli.documents import parsers
-from ngtcli.documents.content import Extracted, Section, Source, Writer
+from ngtcli.documents.content import Extracted, Section, Source, Writer, markdown
 from ngtcli.documents.formats import HEAD, SUFFIXES, format_of, suffix_of
 from ngtcli.documents.load import load
 from ngtcli.documents.text import Unreadable
@@ -366,3 +366,24 @@ def test_what_stands_behind_packed_text_is_ignored_as_by_gzip(tmp_path: Path) ->
     path.write_bytes(gzip.compress(b"one")[:-1])
     with pytest.raises(InputError, match="broken"):
         load([str(path)])
+
+
+HEADED = {
+    "# A\n\n```sh\n# install it\n```\n## B ##": ["A", "B"],
+    "~~~\n# a\n```\n# b\n~~~\nC\n=": ["C"],
+    "````\n```\n# no\n````\n# D": ["D"],
+    "- item\n  ```\n  # no\n  ```\n\nTwo words\nand more\n---\n": ["Two words and more"],
+    "---\ntitle: x\n---\n\nE\n---\n": ["E"],
+    "a | b\n--- | ---\n1 | 2\n\n* * *\n\n- a\n- b\n---\n\n> q\n---": [],
+    "    # code\n\n<!-- # no\n# no -->\n   # F": ["F"],
+    "#no\n####### no\n\nG\n\n---": [],
+}
+
+
+@pytest.mark.parametrize(("text", "headings"), HEADED.items())
+def test_headings_of_markdown_are_those_that_are_shown(text: str, headings: list[str]) -> None:
+    found = markdown(text).about.sections
+    assert [section.heading for section in found] == headings
+    assert all(
+        text.startswith(s.heading.split()[0], s.start) or text[s.start] in "# " for s in found
+    )

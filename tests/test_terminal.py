@@ -166,7 +166,8 @@ UNSEEN = [
 def test_what_a_terminal_would_not_show_is_shown() -> None:
     for code in UNSEEN:
         assert reveal(f"a{chr(code)}b") == "a\ufffdb"
-        assert reveal(chr(code)) == "\ufffd"
+        is_mark = code in (0x61C, 0x200F)  # of text from right to left, which may come
+        assert reveal(chr(code)) == (chr(code) if is_mark else "\ufffd")
     assert reveal("م\u200c\u200cن❤\ufe0f\ufe0f") == "م\u200c\ufffdن❤\ufe0f\ufffd"  # a second one
     assert reveal("\u200b\u200d") == "\ufffd\ufffd"
 
@@ -179,6 +180,10 @@ def test_what_a_terminal_would_not_show_is_shown() -> None:
         "ക്‍",  # a chillu at the word's end
         "👩‍👩‍👧 🏴‍☠️ 👩🏽‍🚀 ❤️ 1️⃣ ☺︎ 👁️‍🗨️",
         "plain ASCII, ümlaute, 日本語, עברית",
+        "שלום\u200f! \u200fעברית C++\u200e ועוד (\u200e1)\u200f",  # directional marks
+        "قال\u061c: 12\u200f\n\u200fنعم",
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e007f 🇩🇪",  # England
+        "ភាសា\u200bខ្មែរ ภาษา\u200bไทย",  # where words end, in scripts without spaces
     ],
 )
 def test_joiners_and_selectors_that_writing_needs_stay(text: str) -> None:
@@ -186,8 +191,22 @@ def test_joiners_and_selectors_that_writing_needs_stay(text: str) -> None:
     parts, before = [], ""
     for character in text:  # as tokens bring it
         parts.append(reveal(character, before))
-        before = parts[-1]
+        before += parts[-1]
     assert "".join(parts) == text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "pay\u200epal", "pay\u200fpal", "a \u200eb",  # no text from right to left
+        "שלום\u200f\u200f",  # a second one
+        "שלום\u202eabc\u2066d\u202c",  # overrides and isolates
+        "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e0068",  # a message
+        "a\U000e0067", "\U0001f3f4\U000e0041", "ab\u200bc",
+    ],
+)  # fmt: skip
+def test_what_hides_or_turns_text_is_never_shown(text: str) -> None:
+    assert visible(reveal(text)).count("\ufffd") >= 1
 
 
 @given(st.text())

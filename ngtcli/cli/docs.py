@@ -1,5 +1,6 @@
 """`ngt docs`: what is read of documents, and what the cache has of them."""
 
+import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
@@ -175,7 +176,8 @@ def docs_show(
         find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:
-        return "\n\n".join(visible(d.text) for d in loaded.documents)
+        whole = "\n\n".join(document.text for document in loaded.documents)
+        return visible(whole) if sys.stdout.isatty() else whole
     count = _counter(settings.model, notes)
     cut = Cutting(settings.passage_tokens, settings.passage_overlap) if passages else None
     shown = [_shown(d, count, cut) for d in loaded.documents]

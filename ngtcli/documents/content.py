@@ -4,14 +4,21 @@ Offsets count characters of the text.
 """
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Any
 
 BETWEEN_CELLS = " | "  # of a table's row
 Cell = str | Iterable[str]  # of a table: its lines, or the only one
-_HEADING = re.compile(r"^#{1,6}[ \t]+(\S.*)$", re.MULTILINE)  # of Markdown
+# Of Markdown: a line, or a comment over several; and what lines may be.
+_MARKDOWN = re.compile(r"<!--.{0,20000}?-->[^\n]*\n?|[^\n]*\n|[^\n]+", re.DOTALL)
+_METADATA = re.compile(r"---[ \t]*\n(?:[^\n]*\n){0,200}?(?:---|\.\.\.)[ \t]*(?:\n|$)")
+_HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)$")
+_UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
+_FENCE = re.compile(r"[ \t]*(?:[-*+>][ \t]+)*(`{3,}|~{3,})(.*)$")
+_NO_PARAGRAPH = re.compile(r" {0,3}(?:[-*_][ \t]*){3,}$|[^\n]*\|[^\n]*$")
+_IN_LIST = re.compile(r"[ \t]*(?:[-*+>]|\d{1,9}[.)])(?:[ \t]|$)|<")
 MOST_PAGES = 1000  # of a file whose text is recognized; guess
 INSTALL = "Install it: pip install 'ngtcli[{}]'"  # where a package of that extra is missing
 _MOST = 10_000_000  # largest page number or count taken from a parser; guess
@@ -71,10 +78,50 @@ class Extracted:
 
 def markdown(text: str) -> Extracted:
     """A text in Markdown as it is, with its headings as sections."""
-    sections = tuple(
-        Section(m.start(), 0, m[1].rstrip(" \t#") or m[1][0]) for m in _HEADING.finditer(text)
-    )
+    sections = tuple(Section(start, 0, heading) for start, heading in _headings(text))
     return Extracted(text, About(sections=sections))
+
+
+def _headings(text: str) -> Iterator[tuple[int, str]]:
+    r"""The headings of a text in Markdown, and where each begins.
+
+    Those of "#" and those that are underlined, but none in code between fences, in code that is
+    indented, in a comment, or in the metadata at the head of a file.
+
+    >>> list(_headings("# A #\n\n```\n# no\n```\nB\nc\n---\n"))
+    [(0, 'A'), (20, 'B c')]
+    """
+    fence = ""  # that ends the code which is open
+    start, lines = 0, list[str]()  # the paragraph that is open
+    for match in _MARKDOWN.finditer(text, _after_metadata(text)):
+        line, at = match[0].rstrip("\n"), match.start()
+        if match[0].startswith("<!--"):
+            lines = []
+            continue
+        marks = _FENCE.match(line)
+        if fence:
+            if marks and marks[1].startswith(fence) and not marks[2].strip():
+                fence = ""
+            continue
+        if marks and not ("`" in marks[2] and marks[1][0] == "`"):
+            fence, lines = marks[1], []
+        elif heading := _HEADING.match(line):
+            yield at, heading[1].rstrip(" \t#") or heading[1][0]
+            lines = []
+        elif _UNDERLINE.match(line) and lines:
+            yield start, " ".join(" ".join(lines).split())
+            lines = []
+        elif not line.strip() or _NO_PARAGRAPH.match(line) or (not lines and line[:4].isspace()):
+            lines = []
+        elif lines or not _IN_LIST.match(line):
+            start = start if lines else at
+            lines.append(line)
+
+
+def _after_metadata(text: str) -> int:
+    """Where a text begins behind its metadata, which stands between lines of "---"."""
+    match = _METADATA.match(text)
+    return match.end() if match else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -71,10 +71,11 @@ def decoded(data: bytes, encoding: str = "", declared: str = "") -> tuple[str, t
     Raises Unreadable for known formats that are not text, binary data, and white space alone.
     """
     check_format(data)
+    warnings: tuple[str, ...] = ()
     if marked := next((encoding for mark, encoding in _MARKS if data.startswith(mark)), ""):
-        text, warnings = _strictly(data, marked).removeprefix("\ufeff"), ()
+        text = _strictly(data, marked).removeprefix("\ufeff")
     elif encoding and _is_of_ascii(encoding):
-        text, warnings = _strictly(data, encoding), ()
+        text = _strictly(data, encoding)
     else:
         text, warnings = _unmarked(data, encoding, declared)
     return checked_text(text), warnings

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, TextIO
 
 from rich.cells import cell_len
 
-from ngtcli.render.terminal import THOUGHT, drafted_style, paint, reveal, visible
+from ngtcli.render.terminal import REVEALED_BEFORE, THOUGHT, drafted_style, paint, reveal, visible
 
 if TYPE_CHECKING:
     from ngtcli.draft.steps import Token
@@ -76,7 +76,7 @@ class TerminalSink(PlainSink):
         revealed = []
         for text, style in runs:
             revealed.append((reveal(text, self._before), style))
-            self._before = revealed[-1][0][-1:] or self._before
+            self._before = (self._before + revealed[-1][0])[-REVEALED_BEFORE:]
         return self._wrapper.feed(revealed, self._columns())
 
     def close(self) -> None:

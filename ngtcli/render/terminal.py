@@ -31,6 +31,17 @@ _JOINED = (
     (0xFB50, 0xFDFF), (0xFE70, 0xFEFC), (0x10A00, 0x10AFF), (0x11000, 0x11FFF), (0x1E900, 0x1E95F),
 )  # fmt: skip
 
+_WITHOUT_SPACES = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF))  # Thai to Khmer
+REVEALED_BEFORE = 16  # characters that say whether the next one is needed; guess
+_RIGHT_TO_LEFT = "\u200f\u061c"  # marks of text from right to left
+_DIRECTIONAL = f"\u200e{_RIGHT_TO_LEFT}"
+# The flag of a part of a country, as far as it is there: the black one, and its name in tags.
+_FLAG = re.compile(
+    "\U0001f3f4[\U000e0061-\U000e007a]{1,2}$"
+    "|\U0001f3f4[\U000e0061-\U000e007a]{2}[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,3}"
+    "\U000e007f?$"
+)
+
 # Where drafts come from, and what a legend calls the drafts of a method with one source.
 COLORS = {
     DRAFT: "cyan",
@@ -68,29 +79,45 @@ def one_line(text: str) -> str:
 
 
 def reveal(text: str, before: str = "") -> str:
-    """`text` with U+FFFD for each character that a terminal does not show; `before` precedes it.
+    """`text` with U+FFFD for each character that a terminal does not show.
 
-    Characters that scripts need are kept: one joiner after a letter or mark of a script that uses
-    joiners, or after an emoji; one variation selector after a symbol, or a Mongolian letter.
+    `before` is what precedes it, of which the last REVEALED_BEFORE characters count. Characters
+    that scripts need are kept: one joiner after a letter or mark of a script that uses joiners, or
+    after an emoji; one variation selector after a symbol, or a Mongolian letter; one directional
+    mark in text from right to left; the tags of a flag; one zero-width space after a letter of a
+    script that has no others.
 
     >>> reveal("in" + chr(0xAD) + "visible")
     'in\ufffdvisible'
     """
     if not _INVISIBLE.search(text):
         return text
-    shown: list[str] = []
+    shown = list(before[-REVEALED_BEFORE:])
+    start = len(shown)
     for character in text:
-        last = shown[-1] if shown else before
-        kept = not _INVISIBLE.match(character) or _is_needed(character, last)
+        kept = not _INVISIBLE.match(character) or _is_needed(character, shown)
         shown.append(character if kept else "\ufffd")
-    return "".join(shown)
+    return "".join(shown[start:])
 
 
-def _is_needed(mark: str, before: str) -> bool:
-    """Whether an invisible character is part of the script after the character `before`."""
+def _is_needed(mark: str, shown: Sequence[str]) -> bool:
+    """Whether an invisible character is part of the script after those `shown`."""
+    before = shown[-1] if shown else ""
+    if mark in _RIGHT_TO_LEFT and not before:
+        return True
     if not before or before == "\ufffd":
         return False
+    if mark in _RIGHT_TO_LEFT:
+        return before not in _DIRECTIONAL and unicodedata.bidirectional(before) != "L"
+    if mark == "\u200e":
+        near = shown[-REVEALED_BEFORE:]
+        is_near = any(unicodedata.bidirectional(character) in ("R", "AL") for character in near)
+        return is_near and before not in _DIRECTIONAL
     code, kind = ord(before), unicodedata.category(before)
+    if mark == "\u200b":
+        return kind[0] in "LM" and any(low <= code <= high for low, high in _WITHOUT_SPACES)
+    if "\U000e0000" <= mark <= "\U000e007f":
+        return _FLAG.search("".join([*shown[-REVEALED_BEFORE:], mark])) is not None
     if mark in _SELECTORS:
         return kind in ("So", "Sm") or before in "0123456789#*\u203c\u2049\u3030\u303d"
     if mark in _MONGOLIAN:

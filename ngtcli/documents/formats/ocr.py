@@ -22,6 +22,7 @@ LONGEST = 2000  # pixels of a page's longer side: A4 at 171 dpi; with 2600, no m
 _DETECTED = 960  # pixels of the side on which lines are looked for; with 2000, no more was right
 _LIKELY = 0.3  # least score of a box with a line; at 0.5 one line alone on a page was missed
 _SURE = 0.85  # least mean confidence at which a page is taken for upright; guess
+_MOST_ASPECT = 100  # sides against one another: of more, OpenCV wants gigabytes; guess
 _TALL = 1.5  # height of a turned line's box against its width; the library's
 _SAME = 0.35  # heights that differ by a smaller share are of one size, as boxes vary; guess
 _ROW = 0.5  # lines that are nearer than this share of their height are of one row; guess
@@ -34,8 +35,9 @@ def recognized(page: pdfium.PdfPage, language: str = "") -> list[Line]:
     """The lines in the picture of a page, in reading order, in points; turned pages as upright.
 
     By RapidOCR, or by Tesseract in a language as "deu", or "deu+eng". Raises ImportError without
-    its package, and Unreadable where Tesseract does not have the language.
+    its package, and Unreadable where Tesseract does not have the language, or for a strip.
     """
+    check_sides(*page.get_size())
     read, scale = _tesseract(language) if language else _rapidocr(), LONGEST / max(page.get_size())
     picture = np.ascontiguousarray(page.render(scale=scale).to_numpy()[:, :, :3])
     lines, sure = read(picture, scale)
@@ -53,6 +55,13 @@ def recognized(page: pdfium.PdfPage, language: str = "") -> list[Line]:
             top = _middle(line) - usual / 2
             lines[i] = replace(line, top=top, bottom=top + usual)
     return lines if language else _ordered(lines, usual)  # Tesseract has an order of its own
+
+
+def check_sides(width: float, height: float) -> None:
+    """Raise Unreadable for a strip."""
+    if max(width, height) > _MOST_ASPECT * min(width, height):
+        what = f"too {'wide' if width > height else 'tall'} to be recognized"
+        raise Unreadable(what, "Cut it into pieces whose sides are more alike.")
 
 
 @cache

@@ -8,7 +8,7 @@ from PIL import Image, ImageOps, ImageSequence
 
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats import pdf
-from ngtcli.documents.formats.ocr import LONGEST
+from ngtcli.documents.formats.ocr import LONGEST, check_sides
 
 
 def parse(source: Source) -> Extracted:
@@ -18,6 +18,7 @@ def parse(source: Source) -> Extracted:
         # Of other kinds the first picture counts: the next is a preview, or a moment later.
         frames = ImageSequence.Iterator(image) if image.format == "TIFF" else [image]
         for number, frame in enumerate(frames):
+            check_sides(*frame.size)
             _upright(frame).save(scan, "PDF", append=number > 0, quality=95)
     found = pdf.parse(replace(source, data=scan.getvalue(), ocr="force"))
     return replace(found, about=replace(found.about, format="picture"))
