@@ -253,9 +253,10 @@ HUGE = b"BM" + bytes(12) + b"\x28\0\0\0" + b"\x30\x75\0\0" * 2 + b"\1\0\x18\0" +
 @pytest.mark.parametrize(
     ("data", "reason"),
     [(lambda: HUGE, "exceeds limit"), (lambda: saved(picture())[:900], "broken picture"),
-     (bytes, "empty"), (lambda: saved(Image.new("L", (1, 900), 255)), "no text"),
+     (bytes, "empty"), (lambda: saved(Image.new("L", (1, 900), 255)), "too tall to be"),
+     (lambda: saved(Image.new("L", (3000, 20), 255)), "too wide to be recognized"),
      (lambda: b"plain text", "not a picture")],
-    ids=["huge", "cut", "empty", "thin", "text"],
+    ids=["huge", "cut", "empty", "thin", "wide", "text"],
 )  # fmt: skip
 def test_a_picture_that_cannot_be_read_is_told(
     data: Callable[[], bytes], reason: str, tmp_path: Path
@@ -319,3 +320,40 @@ def test_pages_that_were_recognized_are_marked() -> None:
     places = [source.place for source in sources_of(f"{ferry} {tide}", [document]).spans]
     assert places == ["a.pdf, page 2 (OCR)", "a.pdf, page 1"]
     assert _row(Row("a.pdf", "a.pdf", "pdf", 2, 9, 9, 0, (), (2,)))[2] == "2 (1 by OCR)"
+
+
+def stamped(stamp: str, size: tuple[int, int] = (595, 842)) -> bytes:
+    """A page with a picture of so many points, and with text upon it."""
+    from reportlab.lib.utils import ImageReader
+    from reportlab.pdfgen.canvas import Canvas
+
+    out = io.BytesIO()
+    canvas = Canvas(out, pagesize=(595, 842), invariant=1)
+    sheet = Image.new("RGB", (1190, 1684), "white")
+    sheet.paste(picture().resize((1050, 165)), (60, 300))
+    canvas.drawImage(ImageReader(sheet), 0, 0, *size)
+    canvas.setFont("Helvetica", 9)
+    canvas.drawString(480, 15, stamp)
+    canvas.save()
+    return out.getvalue()
+
+
+@with_ocr
+@pytest.mark.parametrize("stamp", ["SMITH000001", "Page 1 of 1", "scanned by ScanApp"])
+def test_a_scan_with_a_stamp_is_recognized(stamp: str) -> None:
+    found = read(stamped(stamp), "pdf")
+    assert "08:15" in found.text and found.text.count(stamp) == 1
+    assert found.about.recognized == (1,) and not found.about.warnings
+
+
+def test_a_scan_with_a_stamp_is_told_where_it_is_not_recognized() -> None:
+    found = read(stamped("SMITH000001"), "pdf", ocr="off")
+    assert found.text == "SMITH000001"
+    warning = "pictures cover page 1, and what is in them is not read"
+    assert found.about.warnings == (warning,)
+
+
+def test_a_page_with_a_small_picture_or_much_text_is_no_scan() -> None:
+    for data in (stamped("SMITH000001", (200, 200)), stamped("word " * 30)):
+        found = read(data, "pdf")
+        assert not found.about.recognized and not found.about.warnings

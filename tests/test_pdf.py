@@ -20,6 +20,16 @@ def read(data: bytes) -> Extracted:
     return parse("pdf", Source(data=data, suffix=".pdf", most=10_000_000))
 
 
+def lines_of(lines: list[str]) -> Callable[[Canvas], None]:
+    """Draws these lines below one another."""
+
+    def draw(canvas: Canvas) -> None:
+        for i, line in enumerate(lines):
+            canvas.drawString(50, 750 - 13 * i, line)
+
+    return draw
+
+
 def drawn(draw: Callable[[Canvas], None], pages: int = 1) -> Extracted:
     """What is read of pages on which `draw` has drawn."""
     out = io.BytesIO()
@@ -62,7 +72,7 @@ def test_turned_pages_are_read_as_upright_ones(saved: int, turned: int) -> None:
         canvas.drawString(50, 30, f"Page {canvas.getPageNumber()}")
 
     found = drawn(draw, pages=4)
-    table = "\n".join(" ".join(row) for row in ROWS)
+    table = "\n".join(" | ".join(row) for row in ROWS)
     once = "\n\n".join([" ".join(TEXT), table])
     assert found.text == "\n\n".join(["Annals of the Coast", *[once] * 4])
     assert found.about.dropped == 3 + 4
@@ -190,3 +200,99 @@ def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are(
     assert kept[4:] == [page[1:] for page in pages[2:]]
     only = [[], [], ["Varn", "Text of Lund.", "1"], []]
     assert running_lines(*only) == (only, 0)
+
+
+def test_hyphens_at_line_ends_belong_to_words_or_not() -> None:
+    lines = [
+        "The well-",
+        "known light-",
+        "house keeper is twenty-",
+        "one; his mother-in-",
+        "law wrote a let-",
+        "ter from 1999-",
+        "2004 about rail-",
+        "way lines, high-",
+        "quality and COVID-",
+        "19, 1914\u2013",
+        "1918, a 5-",
+        "year plan, estab-",
+        "lished.",
+    ]
+    found = drawn(lines_of(lines))
+    assert found.text == (
+        "The well-known lighthouse keeper is twenty-one; his mother-in-law wrote a letter from"
+        " 1999-2004 about railway lines, high-quality and COVID-19, 1914\u20131918, a 5-year plan,"
+        " established."
+    )
+
+
+def test_a_word_that_goes_on_on_the_next_page_is_one() -> None:
+    def draw(canvas: Canvas) -> None:
+        if canvas.getPageNumber() == 1:
+            canvas.drawString(50, 750, "The harbour was opened by the fisher-")
+        else:
+            canvas.drawString(50, 750, "men of the village in spring.")
+
+    found = drawn(draw, pages=2)
+    assert found.text == ("The harbour was opened by the fishermen\n\nof the village in spring.")
+    assert [s.page for s in found.about.sections] == [1, 2]
+
+
+def test_lines_that_begin_with_a_label_stand_by_themselves() -> None:
+    lines = ["Customer: Jonas Reyes", "Invoice no.: 1005", "Due: 3 March 2025", "Total: 12.50"]
+    found = drawn(lines_of(lines))
+    assert found.text == "\n".join(lines)
+
+
+def test_a_label_in_running_text_begins_no_line() -> None:
+    lines = [
+        "The harbour was opened by the fishermen for one simple reason, which they gave",
+        "Later: the railway had come, and the village had grown quiet since then.",
+    ]
+    found = drawn(lines_of(lines))
+    assert found.text == " ".join(lines)
+
+
+def test_short_pieces_below_one_another_are_not_one_number() -> None:
+    def draw(canvas: Canvas) -> None:
+        for row, number in enumerate(("40", "3", "7")):
+            canvas.drawString(50, 750 - 20 * row, number)
+
+    assert drawn(draw).text.split() == ["40", "3", "7"]
+
+
+def annotated(
+    kind: str,
+    contents: str,
+    rect: tuple[int, ...],
+    flags: int = 4,
+    by: str = "",
+    said: str = "Rent:",
+) -> str:
+    """What is read of a page with an annotation beside a line of text."""
+    from reportlab.pdfbase.pdfdoc import PDFArray, PDFDictionary, PDFName, PDFString
+
+    def draw(canvas: Canvas) -> None:
+        canvas.drawString(50, 750, said)
+        canvas.drawString(50, 700, "Signed by the tenant.")
+        entries = {"Type": PDFName("Annot"), "Subtype": PDFName(kind), "F": flags,
+                   "Contents": PDFString(contents), "Rect": PDFArray(rect)}  # fmt: skip
+        canvas._addAnnotation(PDFDictionary(entries | ({"T": PDFString(by)} if by else {})))
+
+    return drawn(draw).text
+
+
+def test_what_is_typed_upon_a_page_stands_where_it_is_seen_and_notes_follow() -> None:
+    right, below = (90, 748, 200, 762), (50, 600, 200, 620)
+    text = "Rent: 950 euro\n\nSigned by the tenant."
+    assert annotated("FreeText", "950 euro", right) == text
+    assert annotated("FreeText", "Paid.", below).split("\n\n")[-1] == "Paid."
+    over = (75, 748, 110, 762)
+    filled = annotated("FreeText", "950", over, said="Rent: ________ euro, from ____ on")
+    assert filled.startswith("Rent: 950 euro, from ____ on")
+    note = "Rent:\n\nSigned by the tenant.\n\n[Note by Ada: Too high.]"
+    assert annotated("Text", "Too high.", right, by="Ada") == note
+    assert annotated("Highlight", "Why?", right).endswith("[Note: Why?]")
+    hidden = "Rent:\n\nSigned by the tenant."
+    assert annotated("FreeText", "950 euro", right, flags=2) == hidden
+    assert annotated("Link", "950 euro", right) == hidden

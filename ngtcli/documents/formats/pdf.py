@@ -3,18 +3,35 @@
 import re
 from collections.abc import Sequence
 from contextlib import closing
+from dataclasses import dataclass, replace
+from difflib import SequenceMatcher
 
 import pypdfium2 as pdfium
 
 from ngtcli.documents.content import INSTALL, MOST_PAGES, Extracted, Source, Writer, pages_named
-from ngtcli.documents.formats.pdf_layout import Joiner, without_running_lines
-from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, field_lines, lines_of
+from ngtcli.documents.formats.pdf_layout import Joiner, join_pages, without_running_lines
+from ngtcli.documents.formats.pdf_page import (
+    UNKNOWN,
+    Line,
+    Rule,
+    field_lines,
+    lines_of,
+    notes_of,
+    placed,
+    rules_of,
+    share_of_pictures,
+)
 from ngtcli.documents.text import Unreadable
 
 _OCR = "Recognize its text first: --set ocr=auto with the extra ocr (pip install 'ngtcli[ocr]')."
 _NONE = "No text was recognized in them either."
 _LETTER, _BARE = r"[^\W\d_]", rf"[{UNKNOWN}\ue000-\uf8ff]"  # private use: known to one font alone
 _MEANINGLESS = re.compile(rf"(?<={_LETTER}){_BARE}+(?={_LETTER})|{_BARE}{{3,}}")
+_COVERED = 0.5  # share of a page that pictures cover where it may be a scan; guess
+_LITTLE = 100  # characters: a page with fewer may be a scan with a stamp; guess
+_ALIKE = (
+    0.8  # share that two lines have in common which are the same one, recognized and as text; guess
+)
 _SHARE = 0.005  # of a page's characters that have no meaning, in words; guess
 
 
@@ -24,26 +41,37 @@ def parse(source: Source) -> Extracted:
     document.init_forms()
     count = len(document)
     read = [_page(document, i) for i in range(count)]
-    empty = [i for i, (lines, fields) in enumerate(read, 1) if not lines and not fields]
-    of_ocr = {"off": [], "auto": empty, "force": range(1, count + 1)}[source.ocr]
-    recognized, advice = _recognized(document, of_ocr, source)
-    read = [(recognized.get(i) or lines, fields) for i, (lines, fields) in enumerate(read, 1)]
+    empty = [i for i, page in enumerate(read, 1) if not page.lines and not page.fields]
+    covered = [i for i, page in enumerate(read, 1) if page.is_covered]
+    of_ocr = {"off": [], "auto": sorted({*empty, *covered}), "force": range(1, count + 1)}
+    recognized, advice = _recognized(document, of_ocr[source.ocr], source)
+    for number, lines in recognized.items():
+        page = read[number - 1]
+        kept = page.lines if page.is_covered else []
+        read[number - 1] = replace(page, lines=_with_stamps(lines, kept), rules=[])
     empty = [number for number in empty if number not in recognized]
+    covered = [number for number in covered if number not in recognized]
     if len(empty) == count:
         named = "its page has" if count == 1 else f"its {count} pages have"
         raise Unreadable(f"{named} no text: a scan, or pictures", advice)
-    pages, dropped = without_running_lines([lines for lines, _ in read])
+    pages, dropped = without_running_lines([page.lines for page in read])
     writer = Writer()
     joiner = Joiner(pages)
-    for number, (lines, (_, fields)) in enumerate(zip(pages, read, strict=True), 1):
+    blocks = [
+        list(joiner.blocks(lines, page.rules)) for lines, page in zip(pages, read, strict=True)
+    ]
+    join_pages(blocks, joiner)
+    for number, (found, page) in enumerate(zip(blocks, read, strict=True), 1):
         writer.mark(number)
-        for text, is_heading in joiner.blocks(lines):
-            if is_heading:
-                writer.heading(text, number)
+        for block in found:
+            if block.rows:
+                writer.table(block.rows)
+            elif block.is_heading:
+                writer.heading(block.text, number)
             else:
-                writer.add(text)
-        writer.add("\n".join(fields))
-    warnings = _warnings(empty, pages)
+                writer.add(block.text)
+        writer.add("\n".join(page.fields))
+    warnings = _warnings(empty, covered, pages)
     known = {"pages": count, "dropped": dropped, "recognized": tuple(recognized)}
     return writer.extracted("pdf", warnings, secret=secret, **known)
 
@@ -75,14 +103,36 @@ def _recognized(
     return found, _OCR if source.ocr == "off" else _NONE
 
 
-def _warnings(empty: Sequence[int], pages: Sequence[Sequence[Line]]) -> tuple[str, ...]:
-    """A line on pages without text, and one on fonts that do not tell their characters."""
+def _with_stamps(recognized: Sequence[Line], lines: Sequence[Line]) -> list[Line]:
+    """What was recognized on a page, and the lines that are text upon it, in their own words."""
+    out = list(recognized)
+    said = ["".join(filter(str.isalnum, line.text.lower())) for line in out]
+    for line in lines:
+        words = "".join(filter(str.isalnum, line.text.lower()))
+        same = [i for i, other in enumerate(said) if _is_alike(words, other)]
+        if same:
+            out[same[0]] = replace(out[same[0]], text=line.text)
+        elif words not in "".join(said):
+            out.append(line)
+    return out
+
+
+def _is_alike(one: str, other: str) -> bool:
+    return SequenceMatcher(None, one, other, autojunk=False).ratio() >= _ALIKE
+
+
+def _warnings(
+    empty: Sequence[int], covered: Sequence[int], pages: Sequence[Sequence[Line]]
+) -> tuple[str, ...]:
+    """Lines on pages that may be scans, and one on fonts that do not tell their characters."""
     texts = ["\n".join(line.text for line in page) for page in pages]
     shares = [len("".join(_MEANINGLESS.findall(text))) / max(len(text), 1) for text in texts]
     unclear = [number for number, share in enumerate(shares, 1) if share > _SHARE]
     scans = f"no text on {pages_named(empty)}: a scan, or pictures"
     fonts = f"characters of a font have no meaning on {pages_named(unclear)}: OCR it"
-    return (scans,) * bool(empty) + (fonts,) * bool(unclear)
+    little = f"pictures cover {pages_named(covered)}, and what is in them is not read"
+    told = (scans,) * bool(empty) + (little,) * bool(covered)
+    return told + (fonts,) * bool(unclear)
 
 
 def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
@@ -101,10 +151,31 @@ def _open(source: Source) -> tuple[pdfium.PdfDocument, bool]:
     raise Unreadable("encrypted", "Give its password with --password.")
 
 
-def _page(document: pdfium.PdfDocument, index: int) -> tuple[list[Line], list[str]]:
-    """The lines and the filled fields of a page; none for a page that is broken."""
+@dataclass(frozen=True, slots=True)
+class _Page:
+    """What was found on a page; `is_covered`: pictures cover most of it, and it has little text."""
+
+    lines: list[Line]
+    fields: list[str]
+    rules: list[Rule]
+    is_covered: bool = False
+
+
+def _page(document: pdfium.PdfDocument, index: int) -> _Page:
+    """What is on a page; nothing for a page that is broken."""
     try:
         with closing(document[index]) as page:
-            return lines_of(page), field_lines(document, page)
+            share = share_of_pictures(page)
+            first = lines_of(page)
+            turn = first[0].turn if first else 0
+            rules = rules_of(page, turn) if first else []
+            if any(not rule.is_across for rule in rules):
+                first = lines_of(page, 0.0)  # cells may be apart by a rule and a narrow space
+            notes = notes_of(page, turn)
+            lines = placed(first, notes.typed)
+            fields = [*field_lines(document, page), *notes.notes]
     except pdfium.PdfiumError:
-        return [], []
+        return _Page([], [], [])
+    size = sum(len(line.text) for line in lines)
+    is_covered = share > _COVERED and 0 < size < _LITTLE
+    return _Page(lines, fields, rules, is_covered)

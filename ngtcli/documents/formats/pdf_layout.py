@@ -3,12 +3,15 @@
 import re
 from collections import defaultdict
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from itertools import chain, pairwise
 from statistics import mode
 from typing import Any
 from unicodedata import east_asian_width
 
-from ngtcli.documents.formats.pdf_page import SOFT_HYPHEN, UNKNOWN, Line
+from ngtcli.documents.formats.hyphens import is_compound
+from ngtcli.documents.formats.pdf_page import SOFT_HYPHEN, UNKNOWN, Line, Rule
+from ngtcli.documents.formats.pdf_tables import Table, with_tables
 from ngtcli.documents.text import UNSPACED
 
 # Set by looking at pages, not swept.
@@ -22,6 +25,10 @@ _LONGEST = 150  # characters of a heading
 _ITEM = re.compile(rf"(?:[•‣▪●○◦■□–—*{UNKNOWN}\ue000-\uf8ff-]|\(?\d{{1,3}}[.)]|\(?[a-z][.)])\s")
 _LEADERS = re.compile(r"(?:[.…·_] ?){4}")
 _SENTENCE_END = tuple('.!?:;…"”»)。！？؟۔׃')
+_DASHES = "\u2013\u2212"  # between numbers
+_FIRST_WORD = re.compile(r"[^\W\d_]+[^\s]*\s*")
+# A name in few words, a colon, and a value: "Invoice no.: 1005".
+_LABEL = re.compile(r"[^\W\d_a-z][\w.'’/()&-]*(?: [\w.'’/()&-]+){0,4} ?:(?:\s|$)")
 _HYPHENS = f"-{SOFT_HYPHEN}\u2010"
 _WORDS = re.compile(r"[^\W\d_]+(?:-[^\W\d_]+)*")
 _NO_SPACE = re.compile(rf"[{UNSPACED}\u3001-\u303f\uff01-\uff60]{{2}}")
@@ -40,6 +47,15 @@ def body_size(pages: Sequence[Sequence[Line]]) -> float:
     return mode([round(line.height, 1) for line in lines for _ in line.text] or [0.0])
 
 
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A paragraph or a heading; or the rows of a table, each of as many cells."""
+
+    text: str = ""
+    is_heading: bool = False
+    rows: tuple[tuple[str, ...], ...] = ()
+
+
 class Joiner:
     """Joins the lines of pages; words that stand whole anywhere decide what a hyphen means."""
 
@@ -48,36 +64,82 @@ class Joiner:
         lines = chain.from_iterable(pages)
         self._words = {word.lower() for line in lines for word in _WORDS.findall(line.text)}
 
-    def blocks(self, lines: Sequence[Line]) -> Iterator[tuple[str, bool]]:
-        """The paragraphs of a page, and whether each is a heading: of few, larger words."""
-        blocks: list[list[Line]] = []
-        for line in lines:
-            if not blocks or _ends(blocks[-1], line):
-                blocks.append([])
-            blocks[-1].append(line)
-        for block in blocks:
-            text = self._joined(block).replace(SOFT_HYPHEN, "-")
-            large = max(line.height for line in block) > _LARGER * self._size
+    def blocks(self, lines: Sequence[Line], rules: Sequence[Rule] = ()) -> Iterator[Block]:
+        """The paragraphs and tables of a page. A heading is of few, larger words."""
+        open_lines: list[Line] = []
+        for item in with_tables(lines, rules, self.joined):
+            if isinstance(item, Table):
+                yield from self._block(open_lines)
+                open_lines = []
+                yield Block(rows=item.rows)
+            elif open_lines and _ends(open_lines, item):
+                yield from self._block(open_lines)
+                open_lines = [item]
+            else:
+                open_lines.append(item)
+        yield from self._block(open_lines)
+
+    def _block(self, lines: Sequence[Line]) -> Iterator[Block]:
+        if lines:
+            text = self._joined(lines)
+            large = max(line.height for line in lines) > _LARGER * self._size
             words = any(len(word) > 1 for word in _WORDS.findall(text))
-            yield text, large and words and len(text) <= _LONGEST
+            yield Block(text, large and words and len(text) <= _LONGEST)
 
     def _joined(self, lines: Sequence[Line]) -> str:
         text = lines[0].text
         for last, line in pairwise(lines):
-            if (_is_row(last) or _is_row(line)) and text[-1] not in _HYPHENS:
+            is_apart = _is_row(last) or _is_row(line) or _is_labelled(last, line)
+            if is_apart and text[-1] not in _HYPHENS:
                 text += f"\n{line.text}"
             else:
                 text = self.joined(text, line.text)
         return text
 
     def joined(self, before: str, after: str) -> str:
-        """Two lines as one; a hyphen between them is undone unless the word has one elsewhere."""
-        if not (before[-1:] in _HYPHENS and before[-2:-1].isalpha() and after[:1].isalpha()):
-            return before + " " * (not _NO_SPACE.match(before[-1:] + after[:1])) + after
+        """Two lines as one; a hyphen between them is undone unless it belongs to the word."""
+        if before[-1:] not in _HYPHENS or not before[-2:-1].isalnum() or not after[:1].isalnum():
+            is_range = before[-1:] in _DASHES and before[-2:-1].isdigit() and after[:1].isdigit()
+            is_joined = is_range or _NO_SPACE.match(before[-1:] + after[:1])
+            return before + " " * (not is_joined) + after
+        if not before[-2].isalpha() or not after[0].isalpha():
+            return f"{before[:-1]}-{after}"  # "1999-2004", "COVID-19"
         head, tail = _WORDS.findall(before[:-1])[-1], _WORDS.findall(after)[0]
-        known = f"{head}-{tail}".lower() in self._words or after[0].isupper()
-        is_kept = known and (head + tail).lower() not in self._words
-        return before[:-1] + "-" * is_kept + after
+        return before[:-1] + "-" * self._is_compound(head, tail) + after
+
+    def _is_compound(self, head: str, tail: str) -> bool:
+        """Whether a word has a hyphen at the place where a line ends.
+
+        What stands in the text counts first, then the words of English that are known.
+        """
+        if tail[0].isupper() or f"{head}-{tail}".lower() in self._words:
+            return (head + tail).lower() not in self._words
+        return (head + tail).lower() not in self._words and is_compound(head, tail, self._words)
+
+
+def join_pages(pages: Sequence[list[Block]], joiner: Joiner) -> None:
+    """Put words together that go on on the next page: there the rest of the text begins."""
+    for blocks, following in pairwise(pages):
+        if not blocks or not following or blocks[-1].rows or following[0].rows:
+            continue
+        before, after = blocks[-1].text, following[0].text
+        parted = _FIRST_WORD.match(after)
+        if before[-1:] in _HYPHENS and before[-2:-1].isalpha() and parted and after[0].islower():
+            whole = joiner.joined(before, parted[0].rstrip())
+            blocks[-1] = replace(blocks[-1], text=whole)
+            following[0] = replace(following[0], text=after[parted.end() :])
+            if not following[0].text:
+                del following[0]
+    for blocks in pages:
+        blocks[:] = [replace(one, text=one.text.replace(SOFT_HYPHEN, "-")) for one in blocks]
+
+
+def _is_labelled(last: Line, line: Line) -> bool:
+    """Whether a line begins with a label, as in "Customer: Ada", and not in running text."""
+    if not _LABEL.match(line.text):
+        return False
+    is_short = last.right - last.left < _SHORT * (line.right - line.left)
+    return is_short or _LABEL.match(last.text) is not None or last.text.endswith(_SENTENCE_END)
 
 
 def _is_row(line: Line) -> bool:
