@@ -20,6 +20,7 @@ from ngtcli.documents.formats.pdf_page import (
     placed,
     rules_of,
     share_of_pictures,
+    turned,
 )
 from ngtcli.documents.text import Unreadable
 
@@ -165,17 +166,16 @@ def _page(document: pdfium.PdfDocument, index: int) -> _Page:
     """What is on a page; nothing for a page that is broken."""
     try:
         with closing(document[index]) as page:
-            share = share_of_pictures(page)
-            first = lines_of(page)
-            turn = first[0].turn if first else 0
-            rules = rules_of(page, turn) if first else []
-            if any(not rule.is_across for rule in rules):
-                first = lines_of(page, 0.0)  # cells may be apart by a rule and a narrow space
+            rules = rules_of(page)
+            has_grid = len({rule.is_across for rule in rules}) == 2
+            # In a grid cells may be apart by a rule and a narrow space.
+            lines = lines_of(page, 0.0) if has_grid else lines_of(page)
+            turn = lines[0].turn if lines else 0
             notes = notes_of(page, turn)
-            lines = placed(first, notes.typed)
+            lines = placed(lines, notes.typed)
             fields = [*field_lines(document, page), *notes.notes]
+            size = sum(len(line.text) for line in lines)
+            is_covered = 0 < size < _LITTLE and share_of_pictures(page) > _COVERED
     except pdfium.PdfiumError:
         return _Page([], [], [])
-    size = sum(len(line.text) for line in lines)
-    is_covered = share > _COVERED and 0 < size < _LITTLE
-    return _Page(lines, fields, rules, is_covered)
+    return _Page(lines, fields, turned(rules, turn), is_covered)

@@ -1,11 +1,10 @@
 """From a PDF's lines to its text: running heads left out, lines joined to paragraphs."""
 
 import re
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import chain, pairwise
-from statistics import mode
 from typing import Any
 from unicodedata import east_asian_width
 
@@ -43,8 +42,10 @@ _MOST_NUMBERS = 2  # in a line that counts the pages, as in "2-7"; dates have th
 
 def body_size(pages: Sequence[Sequence[Line]]) -> float:
     """The line height that most characters have, in points."""
-    lines = chain.from_iterable(pages)
-    return mode([round(line.height, 1) for line in lines for _ in line.text] or [0.0])
+    heights = Counter[float]()
+    for line in chain.from_iterable(pages):
+        heights[round(line.height, 1)] += len(line.text)
+    return heights.most_common(1)[0][0] if heights else 0.0
 
 
 @dataclass(frozen=True, slots=True)

@@ -34,6 +34,7 @@ _ALEFS, _LAM = "\u0622\u0623\u0625\u0627", "\u0644"
 _SPACES = "\t\n\v\f\r"
 _CLEAN = {code: UNKNOWN for code in (*range(1, 32), *range(127, 160)) if chr(code) not in _SPACES}
 _CLEAN |= {0: "", ord(SOFT_HYPHEN): "-"}  # within a line it is drawn
+_UNSEEN = frozenset(chr(i) for i in range(0x3001) if chr(i).isspace() and i not in _CLEAN) | {"\0"}
 _OF_FIELD = (
     raw.FPDFAnnot_GetFormFieldValue,
     raw.FPDFAnnot_GetFormFieldAlternateName,
@@ -129,6 +130,7 @@ class _Characters:
 
     def __init__(self, page: pdfium.PdfPage) -> None:
         self._page = page.get_textpage()  # is closed with it
+        self._rectangle = raw.FS_RECTF()
         handle = self._page.raw
         codes = [raw.FPDFText_GetUnicode(handle, i) for i in range(self._page.count_chars())]
         self._text = [chr(code) if code < 0x110000 else UNKNOWN for code in codes]
@@ -136,11 +138,12 @@ class _Characters:
             # PDFium takes this ligature apart backwards.
             if second == _LAM and first in _ALEFS and self._box(i) == self._box(i + 1):
                 self._text[i : i + 2] = second, first
-        self.turns = {
-            i: round(raw.FPDFText_GetCharAngle(handle, i) / (math.pi / 2)) % 4
+        angles = (
+            (i, raw.FPDFText_GetCharAngle(handle, i))
             for i, character in enumerate(self._text)
-            if character.translate(_CLEAN).strip()
-        }
+            if character not in _UNSEEN
+        )
+        self.turns = {i: round(a / (math.pi / 2)) % 4 if a else 0 for i, a in angles}
 
     def lines(self, turn: int, least_gap: float) -> Iterator[Line]:
         """The pieces of lines whose characters are turned so; others end a piece."""
@@ -164,8 +167,8 @@ class _Characters:
         if not shown:
             return
         first = shown[0]
-        is_plain = all(self._text[k].isascii() for k in shown)  # Japanese may run downwards
-        if is_plain and len(shown) <= _SHORT:
+        # Japanese may run downwards.
+        if len(shown) <= _SHORT and all(self._text[k].isascii() for k in shown):
             boxes = [self._turned(k, turn) for k in shown]
             for (_, top, _, bottom), (_, above, _, below), k in zip(
                 boxes, boxes[1:], shown[1:], strict=False
@@ -205,8 +208,11 @@ class _Characters:
 
     def _box(self, index: int) -> tuple[float, float, float, float]:
         """(left, bottom, right, top) on the page, y growing upward."""
-        left, bottom, right, top = self._page.get_charbox(index, loose=True)
-        return left, bottom, right, top
+        found = raw.FPDFText_GetLooseCharBox(self._page.raw, index, self._rectangle)
+        if not found:
+            raise pdfium.PdfiumError("a character has no box")
+        box = self._rectangle
+        return box.left, box.bottom, box.right, box.top
 
     def _placed(self, text: str, shown: Sequence[int], turn: int) -> Line:
         """The line of these visible characters, for a reader who has turned as they are."""
@@ -239,25 +245,37 @@ def _string(get: Callable[..., int], form: Any, annotation: Any) -> str:
     return " ".join(buffer.raw.decode("utf-16-le", "replace").replace("\0", "").split())
 
 
-def rules_of(page: pdfium.PdfPage, turn: int) -> list[Rule]:
-    """The straight lines and the sides of boxes that are drawn on a page, for a reader who has
-    turned so; none of a page on which more than a bound are drawn.
+def rules_of(page: pdfium.PdfPage) -> list[Rule]:
+    """The straight lines and the sides of boxes that are drawn on a page, as on an upright one.
+
+    None of a page on which more than a bound are drawn.
     """
     found: list[Rule] = []
-    for shape in page.get_objects(filter=[raw.FPDF_PAGEOBJ_PATH], max_depth=1):
+    for i in range(raw.FPDFPage_CountObjects(page)):
+        shape = raw.FPDFPage_GetObject(page, i)  # without a wrapper: pages have thousands
+        if raw.FPDFPageObj_GetType(shape) != raw.FPDF_PAGEOBJ_PATH:
+            continue
         count = raw.FPDFPath_CountSegments(shape)
         if len(found) + count > _MOST_SEGMENTS:
             return []
         if count <= _BOX:
-            left, bottom, right, top = shape.get_bounds()
-            found += _sides(left, bottom, right, top)
+            found += _sides(shape)
         else:
             found += _straight(shape, count)
-    return [_as_read(rule, turn) for rule in found]
+    return [Rule(r.left, -r.bottom, r.right, -r.top) for r in found]
 
 
-def _sides(left: float, bottom: float, right: float, top: float) -> Iterator[Rule]:
+def turned(rules: Sequence[Rule], turn: int) -> list[Rule]:
+    """The rules as a reader sees them who has turned as the text is."""
+    return [_as_read(Rule(r.left, -r.bottom, r.right, -r.top), turn) for r in rules]
+
+
+def _sides(shape: Any) -> Iterator[Rule]:
     """The sides of a box on the page; of a thin one, its middle."""
+    sides = [ctypes.c_float() for _ in range(4)]
+    if not raw.FPDFPageObj_GetBounds(shape, *sides):
+        return
+    left, bottom, right, top = (side.value for side in sides)
     if top - bottom <= _THIN and right - left > _THIN:
         middle = (top + bottom) / 2
         yield Rule(left, middle, right, middle)
@@ -271,15 +289,19 @@ def _sides(left: float, bottom: float, right: float, top: float) -> Iterator[Rul
         yield Rule(right, bottom, right, top)
 
 
-def _straight(shape: pdfium.PdfObject, count: int) -> Iterator[Rule]:
+def _straight(shape: Any, count: int) -> Iterator[Rule]:
     """The parts of a path that go across or down the page."""
-    matrix = shape.get_matrix()
+    matrix = raw.FS_MATRIX()
+    raw.FPDFPageObj_GetMatrix(shape, matrix)
     x, y = ctypes.c_float(), ctypes.c_float()
     last = begin = (0.0, 0.0)
     for i in range(count):
         segment = raw.FPDFPath_GetPathSegment(shape, i)
         raw.FPDFPathSegment_GetPoint(segment, x, y)
-        here = matrix.on_point(x.value, y.value)
+        here = (
+            matrix.a * x.value + matrix.c * y.value + matrix.e,
+            matrix.b * x.value + matrix.d * y.value + matrix.f,
+        )
         kind = raw.FPDFPathSegment_GetType(segment)
         if kind == raw.FPDF_SEGMENT_MOVETO:
             begin = here
