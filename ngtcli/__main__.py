@@ -1,6 +1,11 @@
 """`ngt` as a process, also `python -m ngtcli`: handlers first, then the command, then the end."""
 
-from ngtcli.system import process
+import sys
+
+if sys.platform == "win32":
+    sys.exit("ngt: Windows is not supported\nUse Linux or macOS, or on Windows WSL.")
+
+from ngtcli.system import process  # noqa: E402 (what it imports is not there on Windows)
 
 TYPE_CHECKING = False  # see process
 if TYPE_CHECKING:

@@ -7,10 +7,12 @@ import pty
 import select
 import signal
 import stat
+import threading
 from pathlib import Path
 
 import pytest
 
+from ngtcli.cli import typed
 from ngtcli.cli.typed import piped
 from ngtcli.errors import InputError
 from tests.support.helpers import HARBOUR, ngt, read_terminal
@@ -184,3 +186,26 @@ def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
     process.send_signal(signal.SIGINT)
     _, errors = process.communicate(timeout=60)
     assert process.returncode == 130 and b"interrupted" in errors
+
+
+def test_a_history_that_is_shortened_loses_nothing_of_another_chat(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = typed.history_path()
+    assert path is not None
+    path.write_bytes(b"".join(b"\n# then\n+%d\n" % i for i in range(100_000)))
+    size, read = path.stat().st_size, Path.read_bytes
+    other = threading.Thread(target=typed.history_of(path).store_string, args=("of another",))
+
+    def read_while_another_writes(self: Path) -> bytes:
+        data = read(self)
+        other.start()
+        other.join(0.5)  # it waits, or has written by now
+        return data
+
+    monkeypatch.setattr(Path, "read_bytes", read_while_another_writes)
+    assert typed.history_path() == path
+    other.join(60)
+    monkeypatch.undo()
+    assert path.stat().st_size < size and "+of another\n" in path.read_text()
+    assert "+99999\n" in path.read_text()

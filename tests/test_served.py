@@ -3,6 +3,7 @@
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -167,6 +168,54 @@ def test_an_explicit_start_takes_the_place_of_one_behind_the_scenes(tmp_path: Pa
             assert second.stderr is not None and b"is ready" in second.stderr.readline()
             assert first.wait(30) == 0
             second.terminate()
+
+
+def test_keep_warm_starts_a_process_whatever_the_variables_name(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Relative files and folders are those of the folder that the command was given in."""
+    (tmp_path / "system.txt").write_text("Be brief.")
+    (tmp_path / "home").mkdir()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NGT_HOME", "home")
+    monkeypatch.setenv("NGT_SYSTEM", "@system.txt")
+    started, popen = list[Warm](), subprocess.Popen
+
+    def start(command: list[str], **more: Any) -> Any:
+        if "serve" not in command:
+            return popen(command, **more)
+        started.append(Warm(*command[4:], cwd=Path(more.pop("cwd")), **more))
+        return started[-1]
+
+    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", start)
+    assert ngt(*ASK, "--keep-warm", "20s").returncode == 0
+    (process,) = started
+    place = Place.of(Settings())
+    wait_until(lambda: place.path.exists() or process.poll() is not None)
+    assert process.poll() is None, place.log.read_text()
+    about = client.request(place, "GET /about")
+    assert about is not None and about.kept_warm
+    process.terminate()
+    assert place.left(60)
+
+
+def test_a_process_that_could_not_load_its_model_is_told_of_by_the_next_run(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NGT_HOME", str(tmp_path))
+    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", lambda *_, **__: Ended())
+    assert b"kept loaded" not in ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr
+    place = Place.of(Settings())
+    place.log.write_text("Loading …\nngt: the disk is full\nMake room.\n")
+    said = ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr.decode()
+    assert f"not kept loaded the last time: the disk is full ({place.log})" in said
+
+
+class Ended:
+    """A process that has ended."""
+
+    def wait(self) -> int:
+        return 1
 
 
 def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

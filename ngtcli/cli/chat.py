@@ -16,7 +16,7 @@ from ngtcli.documents.find import STDIN
 from ngtcli.errors import INTERRUPTED, UsageError, counted, nearest, unexpected
 from ngtcli.prompt.turns import Turn
 from ngtcli.render.answer_view import listed, terminal_list
-from ngtcli.render.terminal import visible, wants_color
+from ngtcli.render.terminal import visible
 from ngtcli.serve.answerer import Answerer
 from ngtcli.session.events import Ended
 from ngtcli.session.settings import text_of
@@ -179,7 +179,7 @@ class Conversation:
         if last is None or not last.spans:
             self.notes.say("Nothing of the last answer stands in the documents word for word.")
             return
-        width, styled = streams.terminal_width(sys.stderr), wants_color(sys.stderr, "auto")
+        width, styled = streams.terminal_width(sys.stderr), streams.styles(sys.stderr)
         for line in terminal_list(last, width, styled).splitlines():
             self.notes.styled(line)
 

@@ -9,7 +9,7 @@ from functools import lru_cache
 
 from rich.cells import cell_len
 
-from ngtcli.cli.streams import terminal_width
+from ngtcli.cli.streams import styles, terminal_width
 from ngtcli.errors import GrammarError, NgtError, counted, short
 from ngtcli.render.terminal import (
     DIM,
@@ -20,7 +20,6 @@ from ngtcli.render.terminal import (
     one_line,
     paint,
     reveal,
-    wants_color,
 )
 from ngtcli.system import process, progress
 from ngtcli.system.progress import BAR, progress_bar, time_left
@@ -74,7 +73,7 @@ class Notes:
                 last = reveal(one_line(words[-columns:]))
                 while last and cell_len(line) + cell_len(last) > columns:
                     last = last[1:]
-                line += paint(last, DIM) if wants_color(sys.stderr, "auto") else last
+                line += paint(last, DIM) if styles(sys.stderr) else last
             _write((_WIPE if self._status else "") + line)
             self._status = True
         elif self.verbose and set(BAR).isdisjoint(message):
@@ -99,7 +98,7 @@ class Notes:
     def say(self, message: str, dim: bool = False) -> None:
         """A line that stays."""
         text = reveal(one_line(message))
-        self.styled(paint(text, DIM) if dim and wants_color(sys.stderr, "auto") else text)
+        self.styled(paint(text, DIM) if dim and styles(sys.stderr) else text)
 
     def styled(self, styled: str) -> None:
         """A line that has its control sequences."""
@@ -117,7 +116,7 @@ class Notes:
 
     def legend(self, origins: Sequence[str]) -> None:
         """What the colours of an answer mean: the names of what its drafts may come from."""
-        painted, drafted = wants_color(sys.stderr, "auto"), origins or ["drafted"]
+        painted, drafted = styles(sys.stderr), origins or ["drafted"]
         width = terminal_width(sys.stderr) - len("Sources: ")
         for line in lines_of([*drafted, "the model's own"], width):
             words = [paint(w, drafted_style(w)) if painted and w in drafted else w for w in line]

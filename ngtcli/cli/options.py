@@ -17,6 +17,7 @@ from ngtcli import config, removed
 from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
+from ngtcli.cli.streams import choose_color
 from ngtcli.errors import UsageError, nearest, shortened
 from ngtcli.prompt.preset import Preset, load_preset
 from ngtcli.session.question import Tasks
@@ -277,6 +278,8 @@ def layers_of(flags: Mapping[str, Any]) -> list[config.Layer]:
     for layer in layers:
         if words := config.words_of_ignored(layer):
             Notes().warn(words)
+    color = next((layer.values["color"] for layer in layers if "color" in layer.values), "auto")
+    choose_color(color)
     return layers
 
 

@@ -8,10 +8,10 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from ngtcli.cli.streams import terminal_width
+from ngtcli.cli.streams import styles, terminal_width
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
-from ngtcli.render.terminal import reveal, to_tabs, wants_color
+from ngtcli.render.terminal import reveal, to_tabs
 from ngtcli.system.files import identity, key_of, write_atomically
 from ngtcli.system.journal import errors_named
 
@@ -168,7 +168,7 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         from ngtcli.render.tables import Column, Table, to_terminal  # here: answers need none
 
         table = Table("", [Column(title, left=True) for title in columns], cells)
-        width, colour = terminal_width(sys.stdout), wants_color(sys.stdout, "auto")
+        width, colour = terminal_width(sys.stdout), styles(sys.stdout)
         print_line(to_terminal([table], width=width, colour=colour))
     elif cells:
         print_line(to_tabs(cells))

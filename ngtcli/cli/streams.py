@@ -7,8 +7,26 @@ from contextlib import suppress
 from typing import Any, BinaryIO, TextIO
 
 from ngtcli.errors import ClosedPipeError, NgtError, reason_of
+from ngtcli.render.terminal import wants_color
 
 NARROWEST, WIDEST, USUAL = 20, 1000, 80  # columns; the first two a guess
+
+
+_color = "auto"  # the setting of the running command
+
+
+def choose_color(setting: str) -> None:
+    """Style nothing from now on where the setting `color` says so."""
+    global _color
+    _color = setting
+
+
+def styles(stream: TextIO) -> bool:
+    """Whether the running command styles what it writes to `stream`, besides answers.
+
+    Colours that are forced are those of answers: a log of stderr gets none.
+    """
+    return _color != "never" and wants_color(stream, "auto")
 
 
 class _Stdout(io.FileIO):
@@ -39,6 +57,7 @@ def own_streams() -> None:
 
     Where a caller has put other streams there, those stay.
     """
+    choose_color("auto")
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:
         sys.stdout = _text(_Stdout(1, "wb", closefd=False), sys.stdout)
     if sys.stderr is sys.__stderr__ and sys.stderr is not None:

@@ -1,9 +1,10 @@
 """What is said in a conversation: typed with line editing, or a line each from a pipe."""
 
+import fcntl
 import os
 import sys
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
@@ -54,7 +55,7 @@ def typed(words: list[str], remember: bool) -> Iterator[str | None]:
     if is_plain() or not sys.stderr.isatty():
         yield from _plain()
         return
-    session = _editor(words, _history() if remember else None)
+    session = _editor(words, history_path() if remember else None)
     while True:
         try:
             yield utf8(session.prompt(_PROMPT))
@@ -83,7 +84,7 @@ def _editor(words: list[str], history: Path | None) -> Any:
     """Enter sends; Alt-Enter, or Enter behind a backslash, begins a line."""
     from prompt_toolkit import PromptSession  # here: it takes 0.12 s
     from prompt_toolkit.completion import WordCompleter
-    from prompt_toolkit.history import FileHistory, InMemoryHistory
+    from prompt_toolkit.history import InMemoryHistory
     from prompt_toolkit.key_binding import KeyBindings
     from prompt_toolkit.output.vt100 import Vt100_Output
 
@@ -104,13 +105,8 @@ def _editor(words: list[str], history: Path | None) -> Any:
     def _(event: Any) -> None:
         event.current_buffer.insert_text("\n")
 
-    class Kept(FileHistory):
-        def store_string(self, string: str) -> None:
-            with suppress(OSError):  # a full disk does not end the conversation
-                super().store_string(visible(string))
-
     return PromptSession(
-        history=InMemoryHistory() if history is None else Kept(str(history)),
+        history=InMemoryHistory() if history is None else history_of(history),
         key_bindings=keys,
         multiline=True,
         prompt_continuation=_BELOW,
@@ -120,15 +116,37 @@ def _editor(words: list[str], history: Path | None) -> Any:
     )
 
 
-def _history() -> Path | None:
+def history_of(path: Path) -> Any:
+    """The history in a file, which other chats may write to as well."""
+    from prompt_toolkit.history import FileHistory  # here: see _editor
+
+    class Kept(FileHistory):
+        def store_string(self, string: str) -> None:
+            # A full disk does not end the conversation.
+            with suppress(OSError), _locked(path):
+                super().store_string(visible(string))
+
+    return Kept(str(path))
+
+
+def history_path() -> Path | None:
     """The file of what was typed before, made or shortened; None where there can be none."""
     path = home("state") / _HISTORY
     with suppress(OSError):
         private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         path.chmod(0o600)
-        if path.stat().st_size > 2 * _KEPT:
-            _, _, last = path.read_bytes()[-_KEPT:].partition(b"\n# ")
-            path.write_bytes(b"\n# " + last)
+        with _locked(path):
+            if path.stat().st_size > 2 * _KEPT:
+                _, _, last = path.read_bytes()[-_KEPT:].partition(b"\n# ")
+                path.write_bytes(b"\n# " + last)
         return path
     return None
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[None]:
+    """A block in which no other chat writes to the file of what was typed. Raises OSError."""
+    with path.open("rb") as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        yield

@@ -5,7 +5,7 @@ begin. Loads neither numpy nor what loads models.
 """
 
 import os
-import select
+import selectors
 import subprocess
 import sys
 import threading
@@ -14,7 +14,7 @@ from contextlib import closing, suppress
 from dataclasses import fields, replace
 from typing import Any
 
-from ngtcli.config import Settings
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.load import Loaded
 from ngtcli.errors import NgtError, reason_of
 from ngtcli.serve import places, wire
@@ -38,6 +38,8 @@ class Reply:
         if (connected := place.connect()) is None:
             raise NotServedError
         self.socket, self._data, self._has_begun = connected, bytearray(), False
+        self._waiting = selectors.DefaultSelector()  # select() takes no descriptor from 1024 on
+        self._waiting.register(connected, selectors.EVENT_READ)
         head = f"{request} HTTP/1.0\r\nHost: ngt\r\nContent-Length: {len(body)}\r\n\r\n"
         try:
             self.socket.sendall(head.encode() + body)
@@ -61,7 +63,7 @@ class Reply:
                 del self._data[: end + 1]
                 if line:
                     return wire.decode(line, wanted)
-            if not select.select([self.socket], [], [], places.GIVEN_UP_S)[0]:
+            if not self._waiting.select(places.GIVEN_UP_S):
                 raise TimeoutError
             with process.unbroken():
                 if not (data := self.socket.recv(_PART)):
@@ -70,6 +72,7 @@ class Reply:
 
     def close(self) -> None:
         """Leave; what is still being answered ends."""
+        self._waiting.close()
         self.socket.close()
 
 
@@ -139,24 +142,52 @@ def request(place: Place, what: str) -> wire.Served | None:
 def start(settings: Settings, warn: Callable[[str], object]) -> None:
     """Start the resident process for these settings, which leaves after `keep_warm` of rest.
 
-    It has no terminal; what it says goes to a file.
+    It has no terminal; what it says goes to a file. Where the last one could not start, `warn` is
+    told why.
     """
     place, flags = Place.of(settings), places.flags_of(absolute(settings))
     command = [sys.executable, "-P", "-m", "ngtcli", "serve", *flags]
-    path = filter(None, (str(places.PACKAGE.parent), os.environ.get("PYTHONPATH")))
-    environ = {**os.environ, "PYTHONPATH": os.pathsep.join(path), places.KEPT_WARM: "1"}
+    if why := _why_not_started(place):
+        warn(f"the model was not kept loaded the last time: {why} ({place.log})")
     try:
         places.private(places.folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         with open(log, "wb") as out, open(os.devnull, "rb") as no:
             started = subprocess.Popen(
                 [*command, f"--keep-warm={settings.keep_warm}"],
-                stdin=no, stdout=out, stderr=out, env=environ, cwd="/", start_new_session=True,
+                stdin=no, stdout=out, stderr=out, env=_environment(), cwd="/",
+                start_new_session=True,
             )  # fmt: skip
         # Where it ends before this process does, it is waited for, or it would stay a zombie.
         threading.Thread(target=started.wait, daemon=True).start()
     except (OSError, NgtError) as error:
         warn(f"the model is not kept loaded: {reason_of(error)}")
+
+
+def _environment() -> dict[str, str]:
+    """The variables of a process in another folder.
+
+    Settings are left out: those that say what is loaded come as flags, and each question brings the
+    others. One that names a relative file would end the process.
+    """
+    settings = {about.variable for about in SETTINGS.values()}
+    environ = {name: value for name, value in os.environ.items() if name not in settings}
+    if own := environ.get("NGT_HOME"):
+        environ["NGT_HOME"] = os.path.abspath(os.path.expanduser(own))
+    paths = [str(places.PACKAGE.parent), *environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
+    return {**environ, places.KEPT_WARM: "1"}
+
+
+def _why_not_started(place: Place) -> str:
+    """Why the last process of a place could not load its model; "" where it could, or may yet."""
+    try:
+        lines = place.log.read_text("utf-8", "replace").splitlines()
+    except OSError:
+        return ""
+    errors = [line.removeprefix("ngt: ") for line in lines if line.startswith("ngt: ")]
+    is_ready = any(" is ready: " in line for line in lines)
+    return errors[-1] if errors and not is_ready else ""
 
 
 def _as_named(said: Any, settings: Settings) -> Any:

@@ -75,7 +75,7 @@ class Place:
         values = {name: getattr(full, name) for name in FIXED}
         read = {n: v for n, v in os.environ.items() if n.startswith(tuple(_VARIABLES))}
         read.pop("HF_HUB_OFFLINE", "")  # commands set it, where all models are on this machine
-        where = sys.prefix, sys.version, str(home("cache"))
+        where = sys.prefix, sys.version, os.path.abspath(home("cache"))
         own = __version__, *sorted(_code()), *where, sorted(values.items()), sorted(read.items())
         return cls(key_of(*own)[:_DIGITS])
 
@@ -174,7 +174,7 @@ def folder() -> Path:
 
     Raises UsageError as `home` does.
     """
-    own = home("run")
+    own = Path(os.path.abspath(home("run")))
     if len(os.fsencode(own)) + _DIGITS + len("/.sock") <= _LONGEST:
         return own
     from tempfile import gettempdir  # here: few need it
