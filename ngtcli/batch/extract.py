@@ -7,9 +7,12 @@ field's type in that, for one of them.
 """
 
 import math
+import re
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import partial
 from json import JSONDecoder
 from typing import Any
@@ -19,7 +22,15 @@ from ngtcli.documents.passages import place
 from ngtcli.draft.steps import Token
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.grammar.form import AnswerForm, Field, form_of
-from ngtcli.grounding.values import Found, labelled, pieces, place_of, stated
+from ngtcli.grounding.values import (
+    Found,
+    is_label,
+    labelled,
+    pieces,
+    place_of,
+    stated,
+    truths,
+)  # fmt: skip
 from ngtcli.prompt.splitting import Part
 from ngtcli.retrieve.selection import Excerpt
 from ngtcli.session.events import Ended
@@ -32,6 +43,9 @@ Take = Callable[[Ended], object]
 _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON Schema."
 _MOST_PICKED = 64  # values among which a model chooses; guess
 _BLANK = " \t\r\n"
+# How often rules are right: behind a label, in the one sentence with a word of a field's name, and
+# in the one sentence with a value of its type. These stand as probabilities.
+_BY_LABEL, _BY_WORDS, _BY_TYPE = 0.99, 0.9, 0.5
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,6 +132,7 @@ class Asking:
         self.open: list[tuple[Question, Take]] = []
         self.waiting, self.failed = 0, False
         self._read = "parts" if parts else "whole"
+        self._schemas = extraction.form.schema.get("properties", {})
         self._found: dict[int, list[dict[str, Given]]] = {}  # of the objects of each part
         if extraction.by_field:
             self._found[0] = [dict.fromkeys((f.name for f in extraction.form.fields), Given())]
@@ -141,11 +156,12 @@ class Asking:
 
     def rows(self) -> list[Row]:
         """The rows, once all is answered."""
-        every = [given for i in sorted(self._found) for given in self._found[i]]
-        every = every if self._extraction.form.multi else [merged(every)]
-        rows = [row_of(self.document.name, self._read, given) for given in every]
-        values = [row["values"] for row in rows]  # parts may tell one thing twice
-        return [row for i, row in enumerate(rows) if values[i] not in values[:i]]
+        parts = [self._found[i] for i in sorted(self._found)]
+        if self._extraction.form.multi:
+            every = _without_repeats(parts)
+        else:
+            every = [merged([given for part in parts for given in part])]
+        return [row_of(self.document.name, self._read, given) for given in every]
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
         if answer.selection is not None:
@@ -166,15 +182,20 @@ class Asking:
     # --- a question a field ---
 
     def _begin(self, field: Field) -> None:
+        """Take the value of a field by rules where they are sure, ask the model, or leave it null.
+
+        Null is what a label has nothing behind it for, or digits that no rule is sure of.
+        """
         text = self.document.text
-        behind = [at for at in labelled(field.name, text) if _values(field, text, *at)]
-        at = behind or _likely(field, text)
+        labels = labelled(field.name, text)
+        behind = [at for at in labels if _values(field, text, *at) and _is_first(field, text, at)]
+        if labels and not behind and _is_void(field, text, labels):
+            return
+        at, p = (behind, _BY_LABEL) if behind else _likely(field, text)
         if behind and field.type == "str":
-            self._take(field, Found(*behind[0], text[slice(*behind[0])]), None)
-        elif not at and field.type == "choice":
-            self._choose(field, [Found(0, 0, one) for one in field.choices], text, None)
+            self._take(field, Found(*behind[0], text[slice(*behind[0])]), p)
         elif len(at) == 1 and field.type != "quote":
-            self._pick(field, at[0], None)
+            self._pick(field, at[0], p)
         elif at:
             body = "\n\n".join(text[start:end] for start, end in at)
             self._ask(field, body, partial(self._take_quotation, field, at), quote=True)
@@ -213,32 +234,82 @@ class Asking:
         self._ask(field, text, take, choices=tuple(reversed(by_text)))
 
     def _take(self, field: Field, one: Found, p: float | None) -> None:
+        if not _fits(one.value, self._schemas[field.name], field.is_list):
+            return
         at = place_at(self.document, one.start, one.end) if one.end else None
         given = Given([one.value], p, [at]) if field.is_list else Given(one.value, p, at)
         self._found[0][0][field.name] = given
 
 
-def _likely(field: Field, text: str) -> list[tuple[int, int]]:
-    """The sentences that state a value of the field's type.
+def _is_void(field: Field, text: str, labels: Sequence[tuple[int, int]]) -> bool:
+    """Whether labels of a field say that nothing is known: they are empty, or hold what is unsure.
+
+    An empty one whose next line is no label may have its value there.
+    """
+    if any(start < end for start, end in labels):
+        is_exact = field.type in ("int", "float", "date", "bool", "choice")
+        said = [text[start:end] for start, end in labels]
+        return is_exact and any(re.search(r"\d", one) or field.type == "choice" for one in said)
+    lines = [text[end:].lstrip(" \t\r\n").partition("\n")[0] for _, end in labels]
+    return all(not line.strip() or re.match(r"[^\n:]{1,40}:(?:\s|$)", line) for line in lines)
+
+
+def _is_first(field: Field, text: str, at: tuple[int, int]) -> bool:
+    """Whether the first digits behind a label are a number, where a number is wanted."""
+    if field.type not in ("int", "float"):
+        return True
+    piece = text[slice(*at)]
+    known = [*stated("date", (), piece), *stated("float", (), piece)]
+    digit = re.search(r"[0-9]", piece)
+    return digit is None or any(one.start <= digit.start() < one.end for one in known)
+
+
+def _likely(field: Field, text: str) -> tuple[list[tuple[int, int]], float]:
+    """The sentences that state a value of the field's type, and how often rules are right there.
 
     Where some have a word of its name, or else of what is said of it, it is they alone.
     """
     for words in (field.name.replace("_", " "), field.description, ""):
         if found := [at for at in pieces(text, words) if _values(field, text, *at)]:
-            return found
-    return []
+            return found, _BY_WORDS if words else _BY_TYPE
+    return [], 0.0
 
 
 def _values(field: Field, text: str, start: int, end: int) -> list[Found]:
     """The values of the field's type in a stretch of text, placed in the whole text."""
     piece = text[start:end]
-    found = stated(field.type, field.choices, piece)
+    if field.type == "bool":
+        found = truths(field.name.replace("_", " "), piece)
+    else:
+        found = stated(field.type, field.choices, piece)
     if field.type == "int" and not found and "year" in _asked(field):
         every = stated("date", (), piece)
         found = [replace(one, value=int(one.value[:4])) for one in every]
-    wholes = {"bool": (True, False), "quote": (piece,), "str": (piece,)}
-    found = found or [Found(0, len(piece), one) for one in wholes.get(field.type, ())]
+    if not found and field.type in ("str", "quote") and piece and not is_label(piece):
+        found = [Found(0, len(piece), piece)]
     return [Found(start + one.start, start + one.end, one.value) for one in found]
+
+
+def _fits(value: Any, schema: Any, is_list: bool) -> bool:
+    """Whether a value that was found by rules is valid by the schema of its field."""
+    if not isinstance(schema, dict):
+        return bool(schema)
+    if is_list:
+        return _fits(value, schema.get("items", True), False)
+    if "anyOf" in schema:
+        return any(_fits(value, one, False) for one in schema["anyOf"])
+    if "enum" in schema:
+        return value in schema["enum"]
+    if isinstance(value, str):
+        is_long = len(value) < schema.get("minLength", 0) or len(value) > schema.get(
+            "maxLength", len(value)
+        )
+        return not is_long and bool(re.search(schema.get("pattern", ""), value))
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return True
+    if "multipleOf" in schema and Fraction(str(value)) % Fraction(str(schema["multipleOf"])):
+        return False
+    return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
 
 
 # --- rows ---
@@ -262,6 +333,32 @@ def row_of(file: str, read: str, given: Mapping[str, Given]) -> Row:
     }
     others = {name: list(one.others) for name, one in given.items() if one.others}
     return row | ({"conflicts": others} if others else {})
+
+
+def _without_repeats(
+    parts: Sequence[Sequence[Mapping[str, Given]]],
+) -> list[Mapping[str, Given]]:
+    """The rows of all parts; one that several parts have counts as often as one of them has it."""
+    rows, most = list[Mapping[str, Given]](), Counter[str]()
+    for part in parts:
+        told = Counter[str]()
+        for row in part:
+            values = _key({name: one.value for name, one in row.items()})
+            told[values] += 1
+            if told[values] > most[values]:
+                most[values] = told[values]
+                rows.append(row)
+    return rows
+
+
+def _key(value: Any) -> str:
+    """A text that is the same for equal values of JSON: 5 and 5.0 are one."""
+    if isinstance(value, dict):
+        return f"{{{','.join(f'{name!r}:{_key(one)}' for name, one in sorted(value.items()))}}}"
+    if isinstance(value, list):
+        return f"[{','.join(map(_key, value))}]"
+    is_whole = isinstance(value, float) and value.is_integer()
+    return repr(int(value) if is_whole else value)
 
 
 def merged(rows: Sequence[Mapping[str, Given]]) -> dict[str, Given]:

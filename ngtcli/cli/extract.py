@@ -25,6 +25,7 @@ from ngtcli.config import SETTINGS
 from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN
 from ngtcli.errors import NgtError, UsageError, counted
+from ngtcli.grammar.form import Field
 from ngtcli.prompt.preset import load_preset
 from ngtcli.prompt.splitting import Part, fits, split
 from ngtcli.render.terminal import reveal, visible
@@ -111,6 +112,17 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
         others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
         hint = "Name another model (-m), or give --set ask_fields=no."
         checks.refuse_with("ask_fields, where each field is asked for by itself", others, hint)
+        _check_objects(extraction.form.fields, hint)
+
+
+def _check_objects(fields: Sequence[Field], hint: str) -> None:
+    """Say which fields a model that only quotes is not asked for; raise UsageError for all."""
+    objects = [one.name for one in fields if one.type == "json"]
+    what = f"objects are not asked for with ask_fields: {', '.join(objects)}"
+    if len(objects) == len(fields):
+        raise UsageError(what, hint)
+    if objects:
+        Notes().warn(f"{what} will be null. {hint}")
 
 
 class _Extract(Lines):

@@ -11,9 +11,13 @@ from datetime import date
 from typing import Any
 
 from ngtcli.documents.text import UNSPACED
+from ngtcli.grounding.numbers import numbers
 
-_MONTHS = "jan feb mar apr may jun jul aug sep oct nov dec".split()
-_MONTH = rf"(?P<name>{'|'.join(_MONTHS)})[a-z]*\.?"
+_MONTHS = (
+    "january february march april may june july august september october november december".split()
+)
+_MONTH = rf"(?P<name>{'|'.join(_MONTHS)}|(?:{'|'.join(m[:3] for m in _MONTHS)}|sept)\b\.?)"
+_MONTH_NUMBER = {name[:3]: number for number, name in enumerate(_MONTHS, 1)}
 _DATES = [
     re.compile(rf"(?<![\w-]){form}(?![\w-])", re.IGNORECASE | re.ASCII)
     for form in (
@@ -23,13 +27,9 @@ _DATES = [
         rf"{_MONTH} +(?P<d>\d{{1,2}})(?:st|nd|rd|th)?,? +(?P<y>\d{{4}})",
     )
 ]
-_NUMBER = re.compile(
-    r"(?<![\w.,])[-−]?(?:[1-9]\d{0,2}(?:,\d{3}){1,4}|\d{1,15})(?:\.\d{1,18})?(?!\w|[.,]\d)",
-    re.ASCII,
-)
 _CAPITAL = r"(?=[^\W\d_])(?![a-zß-öø-ÿ])[\w.'’-]*\w"
 _NAME = re.compile(
-    rf"(?<!\w){_CAPITAL}(?:[ \t]+(?:(?:de|van|von|der|of|the|for|and)[ \t]+)*{_CAPITAL})*"
+    rf"(?<!\w){_CAPITAL}(?:[ \t]+(?:(?:de|van|von|der|of|the|for|and|&)[ \t]+)*{_CAPITAL})*"
 )
 _SMALL = frozenset(  # words of English with which sentences begin; none begins a name here
     "a after all also although an and any are as at be because been before but by can do does each"
@@ -38,6 +38,12 @@ _SMALL = frozenset(  # words of English with which sentences begin; none begins 
     " those though to under until was we were what when where which while who why will with yes you"
     " your".split()
 )
+# Words with which letters begin, and never a name.
+_GREETINGS = frozenset(
+    "thank thanks please dear hello hi regards sincerely yours kind best warm enclosed attached"
+    " regarding unfortunately however following further see note re subject".split()
+)
+_NEAR = 60  # characters before a value in which its clause begins; guess
 _STEM = 5  # letters that words of one stem share; guess
 # A sentence, or a line behind which one with a label or an empty one follows.
 _PIECE = re.compile(
@@ -66,9 +72,13 @@ def stated(kind: str, choices: Sequence[Any], text: str) -> list[Found]:
     dates = sorted(_dates(text), key=lambda one: one.start)
     match kind:
         case "int" | "float":
-            every = [one for one in _numbers(text) if kind == "float" or isinstance(one.value, int)]
+            every = [
+                Found(one.start, one.end, one.value)
+                for one in numbers(text)
+                if kind == "float" or isinstance(one.value, int)
+            ]
         case "date":
-            return dates
+            return [one for one in dates if one.value]
         case "choice":
             every = [one for choice in choices for one in _choices(choice, text)]
             return sorted(every, key=lambda one: (one.start, -one.end))
@@ -78,31 +88,87 @@ def stated(kind: str, choices: Sequence[Any], text: str) -> list[Found]:
     return [one for one in every if one.start not in within]
 
 
-def _numbers(text: str) -> Iterator[Found]:
-    for m in _NUMBER.finditer(text):
-        digits = m[0].replace(",", "").replace("−", "-")
-        yield Found(*m.span(), float(digits) if "." in digits else int(digits))
-
-
 def _dates(text: str) -> Iterator[Found]:
+    """Dates; of days that no calendar has the value is ""."""
     for m in (m for form in _DATES for m in form.finditer(text)):
         name, month = m.groupdict().get("name"), m.groupdict().get("m")
-        number = _MONTHS.index(name.lower()) + 1 if name else int(month or 0)
+        number = _MONTH_NUMBER[name.lower()[:3]] if name else int(month or 0)
+        value = ""
         with suppress(ValueError):  # no day of the calendar
-            yield Found(*m.span(), date(int(m["y"]), number, int(m["d"])).isoformat())
+            value = date(int(m["y"]), number, int(m["d"])).isoformat()
+        yield Found(*m.span(), value)
+
+
+# Within a clause, words before a value that turn it round, or with which it is not so yet.
+_NOT = re.compile(r"\b(?:not|never|no|nor|neither|without|cannot|hardly)\b|n[’']t\b", re.IGNORECASE)
+_NOT_YET = re.compile(
+    r"\b(?:to be|will|would|shall|should|must|may|might|can|could|if|unless|until|till|when|once"
+    r"|whether|before|after|as soon as|please)\b",
+    re.IGNORECASE,
+)
+_CLAUSE = re.compile(r"[.;:!?,\n()]|\b(?:and|but)\b")
+_DENIED = re.compile(r"\s*[:?]\s*(?:no|false|not)\b", re.IGNORECASE)
+
+
+def is_denied(text: str, start: int, end: int) -> bool:
+    """Whether the clause before a stretch, or an answer behind it, has a negation."""
+    return bool(_NOT.search(_clause(text, start)) or _DENIED.match(text, end))
+
+
+def is_open(text: str, start: int) -> bool:
+    """Whether the clause before a place says that what follows is not so yet, or may be."""
+    return bool(_NOT_YET.search(_clause(text, start)))
+
+
+def _clause(text: str, end: int) -> str:
+    before = text[max(0, end - _NEAR) : end]
+    return before[max((m.end() for m in _CLAUSE.finditer(before)), default=0) :]
+
+
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+_TRUTH = re.compile(rf"\W*({'|'.join(_TRUTHS)})\b", re.IGNORECASE)
+
+
+def truths(name: str, text: str) -> list[Found]:
+    """Whether a text says that what has this name is so: by yes or no, or by all its words.
+
+    >>> [one.value for one in truths("agreed", "They have not agreed.")]
+    [False]
+    >>> truths("agreed", "They will have agreed by May."), truths("agreed", "It rains.")
+    ([], [])
+    """
+    if m := _TRUTH.match(text):
+        return [Found(m.start(1), m.end(1), _TRUTHS[m[1].lower()])]
+    words = [word[:_STEM] for word in re.findall(r"[^\W_]+", name.lower()) if word not in _SMALL]
+    found = [re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE) for word in words]
+    places = [m.start() for m in found if m]
+    if not places or len(places) < len(words) or is_open(text, max(places)):
+        return []
+    end = max(m.end() for m in found if m)
+    return [Found(0, len(text), not is_denied(text, max(places), end))]
 
 
 def _choices(choice: Any, text: str) -> Iterator[Found]:
-    for m in re.finditer(rf"(?<!\w){_words(str(choice))}(?!\w)", text, re.IGNORECASE):
-        yield Found(*m.span(), choice)
+    """Where a text says one of the choices, unless it denies it, or that it is so yet."""
+    for m in re.finditer(rf"(?<!\w)(?<!\w-){_words(str(choice))}(?!\w)", text, re.IGNORECASE):
+        if not is_denied(text, *m.span()) and not is_open(text, m.start()):
+            yield Found(*m.span(), choice)
 
 
 def _names(text: str) -> Iterator[Found]:
     """Runs of capitalized words, without small ones that begin a sentence; no labels."""
     for m in _NAME.finditer(text):
-        large = (one for one in re.finditer(r"\S+", m[0]) if one[0].lower() not in _SMALL)
+        before = text[max(0, m.start() - 9) : m.start()].rstrip(" \t")
+        begins = not before or before[-1] in ".!?\n"
+        # In a sentence May and Will are names.
+        small = _SMALL if begins else _SMALL - {"may", "will"}
+        large = (
+            one for one in re.finditer(r"\S+", m[0]) if one[0].lower() not in small | _GREETINGS
+        )
         if (first := next(large, None)) and not text.startswith(":", m.end()):
-            yield Found(m.start() + first.start(), m.end(), m[0][first.start() :])
+            start, end = m.start() + first.start(), m.end()
+            end += bool(_SHORT.search(text[start : end + 1]))  # Reed Ltd.
+            yield Found(start, end, text[start:end])
 
 
 def _words(text: str) -> str:
@@ -110,29 +176,87 @@ def _words(text: str) -> str:
     return r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", text.strip("_- "))))
 
 
+# Words of which labels are made, so that the name before one is no part of it.
+_LABEL_WORDS = frozenset(
+    "account address amount amounts attn author balance bank billing client company contact"
+    " contract cost currency customer date day delivery department due email e-mail fax from"
+    " gross invoice issue issued item mail mobile name net number no order page paid payment"
+    " phone po postal price project quantity reference ref sender ship shipping state status"
+    " subject subtotal sum tax tel telephone terms title to total type unit vat vendor".split()
+)
+_SMALL_TAIL = r"(?:[ ](?:[a-zß-öø-ÿ]{1,12}\.?|[IVX]+)){0,2}"  # "Invoice no.", "Date of birth"
+_NEXT_LABEL = re.compile(rf"(?<=\s){_CAPITAL}\.?{_SMALL_TAIL}[ ]?:(?=\s|$)")
+_GAP = re.compile(r"[ ]{2,}|\t|[ ]\|(?=[ ])")
+_SHORT = re.compile(r"\b(?:Ltd|Inc|Co|Corp|Bros|Jr|Sr)\.\Z")
+
+
 def labelled(name: str, text: str) -> list[tuple[int, int]]:
     """Where a text stands behind a label of this name, or of more words that end in it, or "is".
+
+    It ends before the next label, and before two spaces; it is empty where a label has nothing.
 
     >>> text = "Due date: 5 May\\nSender:  A. Reed\\nThe sum of it is 5 pounds. Goodbye."
     >>> [text[slice(*labelled(name, text)[0])] for name in ("sender", "date", "sum")]
     ['A. Reed', '5 May', '5 pounds']
+    >>> text = "Customer: Jonas Reyes Invoice no.: 1005"
+    >>> text[slice(*labelled("customer", text)[0])]
+    'Jonas Reyes'
     """
-    label = rf"{_words(name)}[*_]*[ \t]*[:=|][*_]*[ \t]*(\S[^\n]*)"
+    text = _with_plain_lines(text)
+    label = rf"{_words(name)}[*_]*[ \t]*[:=|][*_ \t|]*([^\n]*)"
     said = rf"\b{_words(name)}\b[^.:\n]{{0,60}}?\b(?:is|are|was|were)\s+"
     ends = r"(\S.*?)(?=[.;]?\s*\Z|[.;]\s)"
     for form in (
         rf"^[^\w\n]*{label}",
         rf"^[^\w\n]*(?:\w+[ \t]+){{1,3}}{label}",
-        f"(?s:{said}{ends})",
+        rf"(?<![\w-]){label}",
     ):
         found = re.finditer(form, text, re.IGNORECASE | re.MULTILINE)
-        if places := [(m.start(1), m.start(1) + len(m[1].rstrip())) for m in found]:
+        if places := [(m.start(1), m.start(1) + _length(m[1])) for m in found]:
             return places
-    return []
+    found = re.finditer(f"(?s:{said}{ends})", text, re.IGNORECASE | re.MULTILINE)
+    return [(m.start(1), m.start(1) + len(m[1].rstrip())) for m in found]
+
+
+def _length(line: str) -> int:
+    """The length of a label's value in what stands behind the label."""
+    gap, label = _GAP.search(line), _next_label(line)
+    if gap is None and label is None:
+        return len(line.rstrip(" \t\r|"))
+    ends = [gap.start()] if gap else []
+    ends += [] if label is None else [label]
+    value = line[: min(ends)].rstrip(",;|·- \t")
+    return len(value if _SHORT.search(value) else value.rstrip(". "))
+
+
+def _next_label(line: str) -> int | None:
+    """Where the next label of a line begins, with the words of labels before its last one."""
+    if (m := _NEXT_LABEL.search(f" {line}")) is None:
+        return None
+    begin = m.start() - 1
+    while before := re.search(r"(\S+)[ ]\Z", line[max(0, begin - 30) : begin]):
+        if before[1].lower().rstrip(".") not in _LABEL_WORDS:
+            break
+        begin -= len(before[0])
+    return max(begin, 0)
+
+
+def is_label(piece: str) -> bool:
+    """Whether a stretch of text is labels alone, without a value."""
+    return bool(re.fullmatch(r"(?:\s*[^\W\d_][^\n:]{0,39}:\s*)+", piece))
+
+
+def _with_plain_lines(text: str) -> str:
+    """The text, as long as before, with \\n for every sign that ends a line."""
+    return text.translate(_LINE_ENDS)
+
+
+_LINE_ENDS = dict.fromkeys(map(ord, "\u2028\u2029\x85\f\v"), "\n")
 
 
 def pieces(text: str, words: str = "") -> list[tuple[int, int]]:
     """Sentences, and lines with a label: those with one of `words`, by its beginning, or all."""
+    text = _with_plain_lines(text)
     own = {word[:_STEM] for word in re.findall(r"[^\W_]+", words.lower()) if word not in _SMALL}
     return [
         (m.start(), m.start() + len(m[0].rstrip()))

@@ -1,0 +1,206 @@
+"""Values that rules find in a text, and those that they leave out because they are not sure."""
+
+import json
+from typing import Any
+
+import pytest
+
+from ngtcli.batch.extract import Asking, Extraction
+from ngtcli.config import Layer
+from ngtcli.documents.load import Document
+from ngtcli.draft.steps import Step, Token
+from ngtcli.grounding.values import labelled, stated, truths
+from ngtcli.prompt.splitting import Part
+from ngtcli.retrieve.selection import Excerpt
+from ngtcli.session.events import Ended
+from ngtcli.session.question import Tasks
+
+
+def numbers_in(text: str) -> list[Any]:
+    return [one.value for one in stated("float", (), text)]
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [
+        ("1'234.50", 1234.5), ("1’234.50", 1234.5), ("CHF 1’234.50", 1234.5),
+        ("1\u00a0234.50", 1234.5), ("1\u202f234,50", 1234.5), ("1\u2009234", 1234),
+        ("1'234'567.89", 1234567.89), ("1,234,567.89", 1234567.89), ("1.234.567,89", 1234567.89),
+        ("1.234,50", 1234.5), ("12,50 EUR", 12.5), ("€ 12,50", 12.5), ("61,000 tons", 61000),
+        ("(1,234.50)", -1234.5), ("($5)", -5), ("(1956)", 1956), ("minus 5", -5), ("−5", -5),
+        ("-$5", -5), ("$-5", -5), ("2.5 million", 2_500_000), ("1 billion", 10**9),
+        ("3 thousand", 3000), ("0.125", 0.125), ("1234.567", 1234.567), ("+5", 5), ("5円", 5),
+        ("3 March 2025 100 trees", 100), ("5-year plan", 5),
+    ],
+)  # fmt: skip
+def test_numbers_are_read_as_they_are_written(text: str, value: float) -> None:
+    assert numbers_in(text) == [value]
+    assert numbers_in(f"Total: {text}.") == [value]
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "12 345", "1 234.50", "1/2", "2 1/2", "3-4", "3 – 4", "1.5e6", "1.2345e3", "10^6",
+        "1,234.50^1", "10⁶", "2½", "12,34,567.50", "1.500", "1.234 Stück", "EUR 1.500",
+        "1.500,--", "12,50", "2024-02-30", "30.02.2024", "10:30", "HB-1041", "555-1234", "~5",
+        "<5", "–5", "(12)", "1,234.50-", "5 hundred", "2 dozen", "3 Mio", "3 x 4", "2×10",
+        "24/7", "v2", ".5",
+    ],
+)  # fmt: skip
+def test_a_part_of_a_number_is_none(text: str) -> None:
+    assert numbers_in(text) == []
+    assert numbers_in(f"Total: {text} of all") == []
+
+
+def test_months_are_words_of_their_own() -> None:
+    text = "Marble 12, 2020 tiles were laid in Decker 5, 2019; Sept. 5, 2020 and 3 Mar 2021."
+    assert [one.value for one in stated("date", (), text)] == ["2020-09-05", "2021-03-03"]
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("The invoice is paid.", ["paid"]),
+        ("Status: open", ["open"]),
+        ("It has not been paid yet, it is still open.", ["open"]),
+        ("The invoice is not paid.", []),
+        ("The invoice is unpaid.", []),
+        ("It isn't paid.", []),
+        ("It isn’t paid.", []),
+        ("It was pre-paid.", []),
+        ("It is no longer open.", []),
+        ("It is to be paid by May.", []),
+        ("It will be paid.", []),
+        ("If it is paid, we go on.", []),
+        ("Paid: no", []),
+        ("The total is 12.50.", []),
+    ],
+)
+def test_a_choice_is_one_that_the_text_affirms(text: str, values: list[str]) -> None:
+    assert [one.value for one in stated("choice", ("paid", "open"), text)] == values
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("They agreed.", [True]), ("They have not agreed.", [False]), ("yes", [True]),
+        ("No.", [False]), ("They will have agreed by May.", []), ("The total is 12.50.", []),
+    ],
+)  # fmt: skip
+def test_what_is_so_or_not_is_said_by_the_text(text: str, values: list[bool]) -> None:
+    assert [one.value for one in truths("agreed", text)] == values
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("customer", "Customer: Ana Ruiz, Total: 12.50, Due: 3 May 2025", ["Ana Ruiz"]),
+        ("total", "Customer: Ana Ruiz, Total: 12.50, Due: 3 May 2025", ["12.50"]),
+        ("customer", "Customer: Jonas Reyes Invoice no.: 1005", ["Jonas Reyes"]),
+        ("customer", "Customer: Jonas Reyes Due Date: 5 May", ["Jonas Reyes"]),
+        ("customer", "Customer: Reed Ltd., Total: 5", ["Reed Ltd."]),
+        ("author", "Author: Miriam Halden. Client: Ludgrave", ["Miriam Halden"]),
+        ("customer", "Customer: Ana Ruiz  Page 3", ["Ana Ruiz"]),
+        ("customer", "Customer: Ana Ruiz\tPage 3", ["Ana Ruiz"]),
+        ("customer", "| Customer: | Ana Ruiz |", ["Ana Ruiz"]),
+        ("customer", "Stores\u2028Customer: Tom\u2028Total: 5", ["Tom"]),
+        ("customer", "Stores\x85Customer: Tom\x85Total: 5", ["Tom"]),
+        ("customer", "Stores\fCustomer: Tom\fTotal: 5", ["Tom"]),
+        ("customer", "Customer:\nTotal:\nDue:", [""]),
+        ("time", "Time: 10:30 Place: Tarn", ["10:30"]),
+    ],
+)
+def test_the_value_of_a_label_ends_before_the_next_one(
+    name: str, text: str, values: list[str]
+) -> None:
+    assert [text[start:end] for start, end in labelled(name, text)] == values
+
+
+def test_words_with_which_letters_begin_are_no_names() -> None:
+    text = "Thank you for the 51 trees. Our customer May Lin of Reed & Sons Ltd. came."
+    assert [one.value for one in stated("str", (), text)] == ["May Lin of Reed & Sons Ltd."]
+
+
+def asked(schema: str, text: str, **more: Any) -> Asking:
+    """What a model that only quotes is asked about a text."""
+    own = {"schema": schema, "ask_fields": True, **more}
+    tasks = Tasks.resolved([Layer("flag", own)], None, ("extract",))
+    return Asking(Extraction.of(tasks), Document("a.txt", text))
+
+
+@pytest.mark.parametrize(
+    ("field", "text"),
+    [
+        ("status paid|open", "Customer: Ana Ruiz\nTotal: 12.50"),
+        ("status paid|open", "The invoice is not paid."),
+        ("colour red|green|blue", "Customer: Ana Ruiz\nTotal: 12.50"),
+        ("agreed bool", "Customer: Ana Ruiz\nTotal: 12.50"),
+        ("total float", "Total: 12 345\n\nWe came with 3 carts."),
+        ("total float", "Total: 1.5e6\nDue: 2024-02-30"),
+        ("total float", "Total: 1.234 pieces of 7"),
+        ("customer", "Customer:\nTotal:\nDue:"),
+        ("customer", "Customer: " + "Ana " * 1000),
+    ],
+)
+def test_a_field_is_null_and_no_model_is_asked_where_no_rule_is_sure(field: str, text: str) -> None:
+    asking = asked(field, text)
+    assert not asking.open
+    (row,) = asking.rows()
+    assert [*row["values"].values()] == [None] and [*row["probability"].values()] == [None]
+
+
+@pytest.mark.parametrize(
+    ("field", "text", "value"),
+    [
+        ("customer", "Customer: Ana Ruiz, Total: 12.50", "Ana Ruiz"),
+        ("total float", "Customer: Ana Ruiz, Total: 1'234.50", 1234.5),
+        ("status paid|open", "It has not been paid yet, it is still open.", "open"),
+        ("agreed bool", "Agreed: no", False),
+        ("due date", "We met. It is due on 3 May 2025.", "2025-05-03"),
+    ],
+)
+def test_a_value_that_rules_take_has_a_probability(field: str, text: str, value: object) -> None:
+    (row,) = asked(field, text).rows()
+    ((name, found),) = row["values"].items()
+    assert found == value and 0 < row["probability"][name] < 1
+    assert row["sources"][name]["quote"]
+
+
+def test_a_value_that_its_schema_does_not_allow_is_null() -> None:
+    def values(**of: Any) -> list[Any]:
+        schema = {"type": "object", "properties": {"total": of}, "required": ["total"]}
+        (row,) = asked(json.dumps(schema), "Total: 12.50").rows()
+        return [*row["values"].values()]
+
+    assert values(type="number") == [12.5]
+    assert values(type="number", maximum=5) == [None]
+    assert values(type="number", multipleOf=5) == [None]
+    assert values(type="string", maxLength=3) == [None]
+    assert values(type="string", pattern="^[a-z]+$") == [None]
+    assert values(anyOf=[{"type": "number", "minimum": 12}, {"type": "null"}]) == [12.5]
+
+
+def rows_of(parts: list[str]) -> list[dict[str, Any]]:
+    """The values of the rows that these answers, one of each part of a text, make."""
+    own = {"schema_multi": "item, price float", "ask_fields": False}
+    tasks = Tasks.resolved([Layer("flag", own)], None, ("extract",))
+    text = "coffee 3.50\ncoffee 3.50\ntea 2.00"
+    document = Document("invoice.txt", text)
+    every: Any = None  # a task, of which no prompt is made
+    split = [Part(every, (document,), (Excerpt(0, 0, len(text)),)) for _ in parts]
+    asking = Asking(Extraction.of(tasks), document, split if len(parts) > 1 else ())
+    for answer in parts:
+        _, take = asking.open.pop(0)
+        asking.waiting += 1
+        step = Step(tokens=(Token(1, answer),), nodes=0)
+        asking.answered(take, Ended(finish_reason="stop", steps=(step,)))
+    return [row["values"] for row in asking.rows()]
+
+
+def test_equal_rows_of_a_table_are_rows_and_what_two_parts_tell_is_one() -> None:
+    coffee, tea = '{"item": "coffee", "price": 3.5}', '{"item": "tea", "price": 2}'
+    first, again = f'{{"items": [{coffee}, {coffee}, {tea}]}}', f'{{"items": [{tea}, {coffee}]}}'
+    assert [row["item"] for row in rows_of([first])] == ["coffee", "coffee", "tea"]
+    assert [row["item"] for row in rows_of([first, again])] == ["coffee", "coffee", "tea"]
+    assert [row["item"] for row in rows_of([again, first])] == ["tea", "coffee", "coffee"]
