@@ -3,7 +3,8 @@
 import re
 from collections.abc import Iterator
 from contextlib import suppress
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, TypeVar
 
 from lxml import etree
 
@@ -12,6 +13,7 @@ from ngtcli.documents.formats.equations import EQUATION_TEXT
 from ngtcli.documents.formats.number_format import GENERAL, shown_number
 from ngtcli.documents.formats.package import BROKEN, RELATION, Part
 
+T = TypeVar("T")
 _OPEN = "http://schemas.openxmlformats.org/"
 A = f"{{{_OPEN}drawingml/2006/main}}"
 _C = f"{{{_OPEN}drawingml/2006/chart}}"
@@ -21,8 +23,56 @@ CHART, CHART_EX, SMART_ART = f"{_C}chart", f"{_CX}chart", f"{_DIAGRAM}relIds"
 DRAWN = (CHART, CHART_EX, SMART_ART)
 # What one of the forms is chosen for in which a thing is stored.
 SEEN = (f"{A}t", EQUATION_TEXT, *DRAWN)
+_SHRINK = 0.05  # of each side of a shape: what overlaps by less does not; guess
 _CONNECTED = ("", "parOf")
 _LAYOUT_POINTS = ("pres", "parTrans", "sibTrans")
+
+
+@dataclass(frozen=True, slots=True)
+class Box:
+    """Where a shape is, in units of its slide or group."""
+
+    left: float
+    top: float
+    right: float
+    bottom: float
+
+
+def by_place(shapes: list[tuple[Box, T]]) -> list[tuple[Box, T]]:
+    """Shapes in the order in which they are read.
+
+    Where a line across parts them, those above it come first; else where a line down parts them,
+    those to its left; and so on in each part.
+    """
+    if len(shapes) < 2:
+        return shapes
+    for is_across in (True, False):
+        parts = _parted(shapes, is_across)
+        if len(parts) > 1:
+            return [shape for part in parts for shape in by_place(part)]
+    return sorted(shapes, key=lambda shape: (shape[0].top, shape[0].left))
+
+
+def _parted(shapes: list[tuple[Box, T]], is_across: bool) -> list[list[tuple[Box, T]]]:
+    """The shapes in groups between which there is room, along one axis."""
+
+    def reach(shape: tuple[Box, T]) -> tuple[float, float]:
+        box = shape[0]
+        start, end = (box.top, box.bottom) if is_across else (box.left, box.right)
+        less = (end - start) * _SHRINK
+        return start + less, end - less
+
+    parts: list[list[tuple[Box, T]]] = []
+    limit = 0.0
+    for shape in sorted(shapes, key=reach):
+        start, end = reach(shape)
+        if parts and (start < limit or start == end == limit):
+            parts[-1].append(shape)
+        else:
+            parts.append([shape])
+            limit = end
+        limit = max(limit, end)
+    return parts
 
 
 def drawn_text(node: Any, part: Part) -> str:

@@ -13,7 +13,7 @@ from lxml import etree
 
 from ngtcli.documents.content import Extracted, Source, Writer, row_of
 from ngtcli.documents.formats.docx import comment_line, unknown_signs
-from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, drawn_text
+from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, Box, by_place, drawn_text
 from ngtcli.documents.formats.equations import EQUATION, equation
 from ngtcli.documents.formats.markup import lines_of
 from ngtcli.documents.formats.numerals import numeral
@@ -29,7 +29,6 @@ _RUNNING = ("ftr", "hdr", "dt")
 _BODY_STYLES = {"title": "titleStyle", "ctrTitle": "titleStyle"}  # others have bodyStyle
 _ALIKE = ({"body", "subTitle", "obj"}, {"title", "ctrTitle"})  # for which a master has one
 _BULLET = "-"
-_SHRINK = 0.05  # of each side of a shape: what overlaps by less does not; guess
 _NUMBER_FORMS = {
     "arabic": "decimal", "alphaLc": "lowerLetter", "alphaUc": "upperLetter",
     "romanLc": "lower-roman", "romanUc": "upper-roman",
@@ -73,16 +72,6 @@ def parse(source: Source) -> Extracted:
         writer.add(slide.notes())
     left = (f"hidden slides left out: {hidden}",) * bool(hidden)
     return writer.extracted("pptx", left + unknown_signs(writer.text()))
-
-
-@dataclass(frozen=True, slots=True)
-class _Box:
-    """Where a shape is, in units of its slide or group."""
-
-    left: float
-    top: float
-    right: float
-    bottom: float
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,9 +139,9 @@ class _Slide:
     def _blocks_of(self, container: Any, part: Part) -> Iterator[_Block]:
         if container is None:
             return
-        placed: list[tuple[_Box, list[_Block]]] = []
+        placed: list[tuple[Box, list[_Block]]] = []
         titles: list[_Block] = []
-        box = _Box(0, 0, 0, 0)
+        box = Box(0, 0, 0, 0)
         for shape in _shapes(container):
             if shape.find(f"*/{_P}cNvPr[@hidden='1']") is not None:
                 continue
@@ -163,7 +152,7 @@ class _Slide:
             if rest:
                 placed.append((box, rest))
         yield from titles
-        for _, blocks in _by_place(placed):
+        for _, blocks in by_place(placed):
             yield from blocks
 
     def _read(self, shape: Any, part: Part) -> Iterator[_Block]:
@@ -204,7 +193,7 @@ class _Slide:
                     yield other
                     break
 
-    def _box(self, shape: Any) -> _Box | None:
+    def _box(self, shape: Any) -> Box | None:
         """Where a shape is; by its layout or master where it does not say so itself."""
         for one in (shape, *(self._bases_of(shape) if shape.tag == _SHAPE else ())):
             for path in (f"{_P}spPr/{A}xfrm", f"{_P}grpSpPr/{A}xfrm", f"{_P}xfrm"):
@@ -215,7 +204,7 @@ class _Slide:
                 if offset is not None and extent is not None:
                     left, top = _number(offset, "x"), _number(offset, "y")
                     width, height = _number(extent, "cx"), _number(extent, "cy")
-                    return _Box(left, top, left + width, top + height)
+                    return Box(left, top, left + width, top + height)
         return None
 
     def _styles(self, shape: Any, body: Any, kind: str) -> list[Any]:
@@ -243,46 +232,6 @@ def _shapes(container: Any) -> Iterator[Any]:
 def _number(element: Any, name: str) -> float:
     text = element.get(name, "0")
     return float(text) if re.fullmatch(r"-?\d{1,15}", text) else 0.0
-
-
-_Placed = tuple[_Box, list[_Block]]
-
-
-def _by_place(shapes: list[_Placed]) -> list[_Placed]:
-    """Shapes in the order in which they are read.
-
-    Where a line across parts them, those above it come first; else where a line down parts them,
-    those to its left; and so on in each part.
-    """
-    if len(shapes) < 2:
-        return shapes
-    for axis in ("across", "down"):
-        parts = _parted(shapes, axis)
-        if len(parts) > 1:
-            return [shape for part in parts for shape in _by_place(part)]
-    return sorted(shapes, key=lambda shape: (shape[0].top, shape[0].left))
-
-
-def _parted(shapes: list[_Placed], axis: str) -> list[list[_Placed]]:
-    """The shapes in groups between which there is room, along one axis."""
-
-    def reach(shape: _Placed) -> tuple[float, float]:
-        box = shape[0]
-        start, end = (box.top, box.bottom) if axis == "across" else (box.left, box.right)
-        less = (end - start) * _SHRINK
-        return start + less, end - less
-
-    parts: list[list[_Placed]] = []
-    limit = 0.0
-    for shape in sorted(shapes, key=reach):
-        start, end = reach(shape)
-        if parts and start < limit or (parts and start == end == limit):
-            parts[-1].append(shape)
-        else:
-            parts.append([shape])
-            limit = end
-        limit = max(limit, end)
-    return parts
 
 
 def _paragraphs(body: Any, styles: Iterable[Any]) -> Any:
