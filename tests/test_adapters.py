@@ -25,6 +25,7 @@ from tests.support.helpers import HARBOUR, changed, ngt
 from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import decode, generate, make_drafter
 
+pytestmark = pytest.mark.cpu
 needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="the package peft is missing")
 R, ALPHA = 4, 2.0
 CONFIG = {

@@ -20,6 +20,7 @@ from tests.support.tiny_models import make_hf, pack_layers, packed_from
 
 if float_blocks(torch.ones(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)
+pytestmark = pytest.mark.cpu
 BF16, F32 = torch.bfloat16, torch.float32
 
 

@@ -12,6 +12,7 @@ from ngtcli.system import cpu
 from tests.support.cpus import CPUS, MARKS, VARIABLE, possible
 from tests.support.helpers import ROOT_FOLDER
 
+pytestmark = pytest.mark.cpu
 XEON = frozenset(
     {
         "sse4_1", "avx", "avx2", "fma3", "f16c", "avx_vnni", "avx512_f", "avx512_vnni",

@@ -4,6 +4,7 @@ import io
 import itertools
 import os
 import random
+import tempfile
 import threading
 import time
 from dataclasses import replace
@@ -16,6 +17,7 @@ from ngtcli.documents.find import OUTSIDE
 from ngtcli.documents.load import Loaded, distinct_names, load
 from ngtcli.errors import InputError
 from tests.support.helpers import fill
+from tests.support.warm import run
 
 
 def names(loaded: Loaded) -> list[str]:
@@ -147,12 +149,26 @@ def bad_folder(folder: Path) -> Path:
     return folder
 
 
-@pytest.mark.skipif(os.geteuid() == 0, reason="root reads everything")
-def test_an_unreadable_file_is_named(tmp_path: Path) -> None:
-    (tmp_path / "a.txt").write_text("text")
-    (tmp_path / "a.txt").chmod(0)
-    with pytest.raises(InputError, match="permission denied"):
-        load([str(tmp_path / "a.txt")])
+def test_an_unreadable_file_is_named() -> None:
+    """Root reads everything, so a process that is root becomes another user."""
+    with tempfile.TemporaryDirectory() as folder:
+        Path(folder).chmod(0o755)
+        path = Path(folder, "a.txt")
+        path.write_text("text")
+        path.chmod(0)
+        own_home = Path(folder, "home")
+        own_home.mkdir()
+        if os.geteuid() == 0:
+            os.chown(own_home, 65534, 65534)
+        code = (
+            "import os, sys\nfrom ngtcli.documents.load import load\n"
+            "from ngtcli.errors import InputError\n"
+            "if os.geteuid() == 0:\n    os.setuid(65534)\n"
+            f"try:\n    load([{str(path)!r}])\n"
+            "except InputError as error:\n    print(error)\n"
+        )
+        done = run(code=code, NGT_HOME=str(own_home))
+    assert b"permission denied" in done.stdout, done
 
 
 def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:

@@ -27,7 +27,10 @@ from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tokenizers_of_kinds import backend
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
-pytestmark = pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing")
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing"),
+]
 SIZES = {
     "vocab_size": 800, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
     "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 32,

@@ -22,7 +22,10 @@ from ngtcli.weights.load_quantized import use_between
 from ngtcli.weights.places import Site
 from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
 
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here"),
+]
 
 
 def quantizable(hf: Any) -> list[Site]:

@@ -36,6 +36,8 @@ from tests.support.tiny_models import (
     prompts,
 )
 
+pytestmark = pytest.mark.cpu
+
 LONG = 2500
 PROMPT = (prompts(1, seed=21)[0] * 200)[:LONG]
 ERRORS = [

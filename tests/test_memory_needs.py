@@ -28,6 +28,8 @@ from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
 from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import FAMILIES, make_hf, saved
 
+pytestmark = pytest.mark.cpu
+
 GB = 10**9
 
 

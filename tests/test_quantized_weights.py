@@ -26,7 +26,10 @@ from tests.support.helpers import ngt
 from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import make_hf, saved, scores
 
-pytestmark = pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers")
+pytestmark = [
+    pytest.mark.cpu,
+    pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers"),
+]
 
 
 class Loads:
