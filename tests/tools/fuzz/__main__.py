@@ -23,7 +23,7 @@ from random import Random
 
 from ngtcli.render.terminal import visible
 from tests.tools.fuzz.case import Builder, Command, Place, Result
-from tests.tools.fuzz.data import models, prompts, recordings
+from tests.tools.fuzz.data import models, prompts
 from tests.tools.fuzz.documents import documents, folders, names, questions
 from tests.tools.fuzz.judge import expected, judge
 from tests.tools.fuzz.run import run
@@ -36,7 +36,7 @@ MINUTES = 5.0  # by default
 KINDS: Mapping[str, tuple[Builder, int]] = {
     "documents": (documents, 200), "folders": (folders, 80), "names": (names, 80),
     "questions": (questions, 80), "settings": (settings, 200), "sweeps": (sweeps, 110),
-    "recordings": (recordings, 80), "prompts": (prompts, 80), "caches": (caches, 120),
+    "prompts": (prompts, 80), "caches": (caches, 120),
     "models": (models, 60), "terminals": (terminals, 60), "interrupts": (interrupts, 30),
     "kills": (kills, 20), "streams": (streams, 25), "starts": (starts, 4),
 }  # fmt: skip

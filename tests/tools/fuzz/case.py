@@ -93,11 +93,6 @@ class Place:
     shared: Path
     texts: Mapping[str, str]
 
-    @property
-    def recording(self) -> str:
-        """A recording of our own."""
-        return str(self.shared / "recording")
-
     def asked(self, rng: Random, *more: str, **fields: object) -> Command:
         """One of the questions whose undamaged answer is known; it must give that answer."""
         name = rng.choice(list(ASKED))

@@ -1,4 +1,4 @@
-"""Hostile recordings, prompts as JSON lines, cost files and models."""
+"""Hostile prompts as JSON lines, and models."""
 
 import json
 import os
@@ -26,7 +26,6 @@ from tests.tools.fuzz.odd import (
     any_text,
     control_soup,
     damage,
-    damaged,
     odd_json,
     replace_by_odd,
 )
@@ -40,38 +39,6 @@ _LINES: tuple[dict[str, Any], ...] = (
 _FILES = ("../../etc/passwd", "/etc/passwd", "/dev/zero", "pipe", ".", "x" * 400, "link", "")
 
 
-def recordings(rng: Random, place: Place) -> Case:
-    """A damaged recording, replayed by bench or tune; or a damaged file of costs beside it."""
-    tune = ["tune", "--sweep=n=5,8", "--rounds", "1", "--replay"]
-    if rng.random() < 0.25:
-        path = place.work / "costs.json"
-        path.write_bytes(odd_json(rng, {"seconds": {"1": 0.01, "32": 0.02}, "of": "a test"}))
-        what = replace_by_odd(rng, path, [Path(HARBOUR)]) if rng.random() < 0.2 else "odd values"
-        arguments = [*tune, place.recording, "--json", "--costs", "costs.json"]
-        return case(f"a file of costs: {what}", arguments, [ANSWERED, USAGE, INPUT])
-    folder = place.work / "recording"
-    shutil.copytree(place.recording, folder)
-    files = sorted(folder.iterdir())
-    path = rng.choice(files)
-    what = _damage_line(rng, path) if rng.random() < 0.85 else replace_by_odd(rng, path, files)
-    bench = ["bench", "replay", "recording", "--methods"]
-    ways = [[*bench, "trie,prompt-lookup", "--json"], [*bench, "auto"], [*tune, "recording"]]
-    codes = [ANSWERED, USAGE, INPUT]
-    return case(f"{path.name} of a recording: {what}", rng.choice(ways), codes)
-
-
-def _damage_line(rng: Random, path: Path) -> str:
-    """One line, or one part of the JSON object, made odd."""
-    lines = path.read_bytes().splitlines() if path.suffix == ".jsonl" else [path.read_bytes()]
-    at = rng.randrange(len(lines))
-    if rng.random() < 0.7:
-        how, lines[at] = "is odd", odd_json(rng, json.loads(lines[at]))
-    else:
-        how, lines[at] = damaged(rng, lines[at])
-    path.write_bytes(b"\n".join(lines) + b"\n")
-    return f"line {at + 1} {how}"
-
-
 def prompts(rng: Random, place: Place) -> Case:
     """JSON lines with something odd in them, measured with plain decoding."""
     lines = [_prompt_line(rng) for _ in range(rng.randint(1, 3))]
@@ -82,7 +49,7 @@ def prompts(rng: Random, place: Place) -> Case:
     path.write_bytes(rng.choice([b"\n", b"\r\n", b"\n\n"]).join(lines))
     if rng.random() < 0.1:
         damage(rng, path)
-    command = rng.choice(["bench --methods none --rounds 1", "bench record out"])
+    command = "bench --methods none --rounds 1"
     more = " --prompts prompts.jsonl --limit 1 --max-tokens 2 --json"
     codes = [ANSWERED, USAGE, INPUT, CONTEXT]
     return case(f"{len(lines)} lines of prompts", (command + more).split(), codes)

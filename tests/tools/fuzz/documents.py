@@ -267,7 +267,7 @@ _NAMED: tuple[tuple[list[str], set[int]], ...] = (
     ([*_SUMMARIZE, "--device"], {USAGE}), (["presets", "show"], {USAGE}),
     (["trie", "show"], {INPUT}), (["summarize"], {INPUT}),
     (["summarize", HARBOUR, "--dry-run", "--stop"], {ANSWERED}),
-    (["bench", "replay"], {INPUT, USAGE}), (["bench", "--prompts"], {INPUT}),
+    (["bench", "--prompts"], {INPUT}),
     (["tune", "--sweep", "n=5,8", "--prompts"], {INPUT}),
     (["bench", "--methods", "none", "--limit", "1", "--tasks"], {USAGE}),
     (["cache", "clear"], {USAGE, INPUT}),

@@ -58,7 +58,7 @@ def interrupts(rng: Random, place: Place) -> Case:
     if "--dry-run" in flags:
         stopped = replace(stopped, text=None)
     if rng.random() < 0.3:
-        tune = ["tune", "--replay", place.recording, "--sweep=n=5..40", "--rounds", "2"]
+        tune = "tune --sweep n=5..40 --rounds 2 --limit 1 --max-tokens 4".split()
         bench = "bench --limit 1 --methods none,trie --rounds 2 --max-tokens 4".split()
         stopped = Command(rng.choice([tune, bench]), codes, stops=stops, seconds=60)
     return Case(what, [stopped, place.asked(rng, most_lines=PASSAGES)])
@@ -69,8 +69,8 @@ _COLUMNS = ("0", "1", "-5", "x", "", "99999999999999999999", "1.5", "80")
 _TABLES = (
     "presets list", "config show", "trie list", "cache show pools", "models list",
     "summarize nowhere.txt", "--help", "summarize --help", f"summarize {HARBOUR} --dry-run",
-    "bench replay {} --methods trie", "tune --replay {} --sweep=n=5,8 --rounds 1",
-    "tune --sweep n=5..x",
+    "bench --methods trie --limit 1 --rounds 1 --max-tokens 2",
+    "tune --sweep n=5,8 --rounds 1 --limit 1 --max-tokens 2", "tune --sweep n=5..x",
 )  # fmt: skip
 
 
@@ -90,7 +90,7 @@ def terminals(rng: Random, place: Place) -> Case:
         if "--json" in flags:  # other lines stand between or before
             shown = replace(shown, text=None)
         return Case(what, [shown])
-    arguments = rng.choice(_TABLES).format(place.recording).split()
+    arguments = rng.choice(_TABLES).split()
     if way < 0.6:
         (place.work / "odd.txt").write_text(control_soup(rng) + "\nThe harbour was dug in 1871.")
         arguments = ["summarize", "odd.txt", "--max-tokens", "9", *flags]

@@ -1,4 +1,4 @@
-"""What all cases share (undamaged answers, caches of each kind, recordings), and cases that damage
+"""What all cases share (undamaged answers, caches of each kind), and cases that damage
 the caches: the answer stays the undamaged one.
 """
 
@@ -15,7 +15,6 @@ from tests.tools.fuzz.case import (
     ASKED,
     INPUT,
     PASSAGES,
-    TOKENS,
     USAGE,
     Case,
     Command,
@@ -24,6 +23,8 @@ from tests.tools.fuzz.case import (
 )
 from tests.tools.fuzz.odd import damage, replace_by_odd
 from tests.tools.fuzz.run import run
+
+TUNE = "tune --sweep n=5,8 lp=2 --rounds 1 --limit 1 --max-tokens 4".split()
 
 
 def make_world(folder: Path) -> Place:
@@ -45,8 +46,7 @@ def make_world(folder: Path) -> Place:
     for method in ("auto", "trie", "prompt-lookup", "lookahead", "recycling"):  # compiles
         must(*ASKED["summary"], "--method", method)
     must("trie", "build", "--rest", str(EXAMPLES))
-    must("bench", "record", place.recording, "--limit", "2", "--max-tokens", TOKENS)
-    must("tune", "--replay", place.recording, "--sweep", "n=5,8", "lp=2", "--rounds", "1")
+    must(*TUNE)
     return replace(place, texts=texts)
 
 
@@ -79,9 +79,7 @@ def caches(rng: Random, place: Place) -> Case:
             made.append(f"{path.name[:12]}…{family}: {how}")
     what = "; ".join(made)
     if rng.random() < 0.1:
-        tune = ["tune", "--replay", place.recording, "--sweep=n=5,8", "lp=2", "--rounds", "1",
-                "--json"]  # fmt: skip
-        return case(what, tune, [ANSWERED, INPUT, USAGE])
+        return case(what, [*TUNE, "--json"], [ANSWERED, INPUT, USAGE])
     method = rng.choice(["auto", "trie", "rest"])
     if rng.random() < 0.15:
         return case(what, rng.choice(_SHOWN).split(), [ANSWERED])
