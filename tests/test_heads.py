@@ -3,13 +3,15 @@
 import io
 import json
 import pickle
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
@@ -21,7 +23,7 @@ from ngtcli.heads.kinds import load_head
 from ngtcli.heads.perceptrons import Hydra, prefix_layer
 from tests.support import warm
 from tests.support.head_files import paths, save_head
-from tests.support.helpers import VOCABULARY
+from tests.support.helpers import VOCABULARY, examples
 from tests.support.hub_server import Hub, files_of
 from tests.support.tiny_models import make_hf
 
@@ -278,75 +280,80 @@ def test_only_the_heads_own_files_of_a_hub_are_downloaded_and_once(tmp_path: Pat
 # --- refusals ---
 
 
-def medusa_but(name: str, one: Tensor | None, depth: int = 3) -> dict[str, Tensor]:
-    found = {key: value for key, value in medusa_tensors(depth).items() if key != name}
-    return found if one is None else {**found, name: one}
+def one_line(error: ModelError, name: str) -> None:
+    """What a head's error must be."""
+    assert str(error).startswith(f"{name}: ") and "\n" not in str(error)
+    assert error.hint and error.exit_code == 4
 
 
-NARROW = {"0.0.linear.weight": torch.ones(16, 16), "0.0.linear.bias": torch.ones(16)}
-PREFIX_NORM = {"prefix_embedding_layer.norm.weight": torch.ones(H)}
-REFUSED: list[tuple[str, dict[str, Tensor]]] = [
-    ("its file has no 1.0.linear.weight", medusa_but("1.0.linear.weight", None)),
-    ("its file has no 1.1.weight", medusa_but("1.1.weight", None)),
-    ("its file has no 3.0.linear.bias and 2 more", medusa_but("900.0.linear.bias", torch.ones(H))),
-    ("a head of this kind has no 1.2.weight", medusa_but("1.2.weight", torch.ones(VOCABULARY, H))),
-    ("1.0.linear.bias has shape 3, and 32 is needed", medusa_but("1.0.linear.bias", torch.ones(3))),
-    (
-        "1.0.linear.weight has numbers that are not finite",
-        medusa_but("1.0.linear.weight", torch.full((H, H), torch.nan)),
-    ),
-    (
-        "1.0.linear.weight has numbers of type int8",
-        medusa_but("1.0.linear.weight", torch.ones((H, H), dtype=torch.int8)),
-    ),
-    ("the head reads hidden states of 16 numbers, the model's have 32", NARROW),
-    (
-        f"the head guesses among 9 tokens, the model has {VOCABULARY}",
-        medusa_but("0.1.weight", torch.ones(9, H), 1),
-    ),
-    (
-        "0.0.linear.weight has shape (), not 2 numbers",
-        medusa_but("0.0.linear.weight", torch.ones(()), 1),
-    ),
-    (
-        "its file has no hydra_lm_head.2.bias",
-        {key: one for key, one in hydra_tensors().items() if key != "hydra_lm_head.2.bias"},
-    ),
-    (
-        "its heads do not read what was drafted (grounded_heads: false)",
-        {"hydra_mlp.0.0.linear.weight": torch.ones(H, H)},
-    ),
-    (
-        "the head reads hidden states of 5 numbers, the model's have 32",
-        {"hydra_mlp.0.0.linear.weight": torch.ones(5, 10)},
-    ),
-    (
-        "its file has no prefix_embedding_layer.layers.0.input_layernorm.weight and 8 more",
-        hydra_tensors() | PREFIX_NORM,
-    ),
-    ("no known kind of head has a tensor model.norm.weight", {"model.norm.weight": torch.ones(H)}),
-]
+WRONG_TENSORS: dict[str, Callable[[Tensor], Tensor | None]] = {
+    "missing": lambda one: None,
+    "of another width": lambda one: torch.ones([*one.shape[:-1], one.shape[-1] + 1]),
+    "a number": lambda one: torch.ones(()),
+    "integers": lambda one: torch.ones(one.shape, dtype=torch.int8),
+    "not finite": lambda one: torch.full(one.shape, torch.nan),
+}
 
 
-@pytest.mark.parametrize(("says", "tensors"), REFUSED, ids=[says for says, _ in REFUSED])
-def test_what_does_not_fit_is_named(tmp_path: Path, says: str, tensors: dict[str, Tensor]) -> None:
-    refused(written(tmp_path, tensors), says)
-
-
-def test_a_config_that_does_not_fit_is_named(tmp_path: Path) -> None:
-    name = written(tmp_path, hydra_tensors(), hidden_state_offset=9)
-    refused(name, "its config.json says hidden_state_offset: 9, not 0 to 2")
-    written(tmp_path, hydra_tensors(), text_config="x")
-    refused(name, "its config.json says text_config: 'x', no object")
-    written(tmp_path, {"decoder.weight": torch.ones(2)}, hydra_head_arch="eagle-attn")
-    refused(name, "a Hydra head of kind eagle-attn, not mlp and prefix-mlp")
-
-
-def refused(name: str, says: str) -> None:
-    with pytest.raises(ModelError) as error:
+@pytest.mark.parametrize("harm", WRONG_TENSORS)
+@settings(max_examples=examples(60), deadline=None)
+@given(data=st.data())
+def test_a_head_with_any_tensor_wrong_is_refused_in_one_line(
+    harm: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    tensors = data.draw(st.sampled_from([medusa_tensors(), hydra_tensors()]))
+    key = data.draw(st.sampled_from(sorted(tensors)))
+    wrong = WRONG_TENSORS[harm](tensors[key])
+    tensors = {k: one for k, one in tensors.items() if k != key}
+    name = written(
+        tmp_path_factory.mktemp("head"), tensors if wrong is None else {**tensors, key: wrong}
+    )
+    with pytest.raises(ModelError) as caught:
         load(name, make_hf("llama"))
-    assert str(error.value) == f"{name}: {says}"
-    assert error.value.hint and error.value.exit_code == 4
+    one_line(caught.value, name)
+
+
+ODD = st.sampled_from([None, -1, 0, 9, 10**9, 0.5, "x", [], [1], {}, True, [[0]]])
+
+
+@settings(max_examples=examples(100), deadline=None)
+@given(
+    st.dictionaries(
+        st.sampled_from(
+            ["medusa_num_heads", "medusa_num_layers", "hydra_num_heads", "hydra_head_arch",
+             "grounded_heads", "hidden_state_offset", "text_config", "rope_theta", "model_type"]
+        ),
+        ODD,
+        max_size=3,
+    )
+)  # fmt: skip
+def test_a_head_with_any_config_is_loaded_or_refused_in_one_line(
+    tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any]
+) -> None:
+    name = written(tmp_path_factory.mktemp("head"), hydra_tensors(), **config)
+    try:
+        load(name, make_hf("llama"))
+    except ModelError as error:
+        one_line(error, name)
+
+
+@pytest.mark.parametrize(
+    "tensors",
+    [
+        {"model.norm.weight": torch.ones(H)},  # no kind of head
+        {"0.0.linear.weight": torch.ones(16, 16), "0.0.linear.bias": torch.ones(16)},  # narrow
+        medusa_tensors() | {"900.0.linear.bias": torch.ones(H)},
+        medusa_tensors() | {"1.2.weight": torch.ones(VOCABULARY, H)},
+        hydra_tensors() | {"prefix_embedding_layer.norm.weight": torch.ones(H)},
+    ],
+)
+def test_a_head_with_tensors_that_it_should_not_have_is_refused(
+    tmp_path: Path, tensors: dict[str, Tensor]
+) -> None:
+    name = written(tmp_path, tensors)
+    with pytest.raises(ModelError) as caught:
+        load(name, make_hf("llama"))
+    one_line(caught.value, name)
 
 
 INDEX = "model.safetensors.index.json"

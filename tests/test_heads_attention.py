@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 import torch
 import transformers
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
@@ -41,7 +43,7 @@ from tests.support.head_files import (
     save_head,
     tensors,
 )
-from tests.support.helpers import CONTEXT, VOCABULARY
+from tests.support.helpers import CONTEXT, VOCABULARY, examples
 from tests.support.tiny_models import make_hf
 from tests.tools.heads.recipes import blocks_of, depths_of
 
@@ -390,52 +392,48 @@ def test_mtp_layers_guess_what_they_give_over_whole_texts(
 # --- what is refused ---
 
 
-@pytest.mark.parametrize(
-    ("kind", "changes", "told"),
-    [
-        (
-            "eagle3",
-            {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]},
-            "states at layers 0, 1, 2 of 2",
-        ),
-        ("eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 1]}, "fc.weight has shape"),
-        ("eagle3", {"num_hidden_layers": 2}, "2 layers"),
-        ("eagle3", {"model_type": "gemma"}, "layers of gemma"),
-        (
-            "eagle3",
-            {"hidden_size": 64, "target_hidden_size": 64},
-            "64 numbers, the model's have 32",
-        ),
-        ("eagle3", {"vocab_size": 98}, "98 tokens, the model has 97"),
-        ("eagle3", {"draft_vocab_size": 41}, "d2t is not of 41 tokens"),
-        ("eagle3", {"partial_rotary_factor": 0.5}, "partial_rotary_factor"),
-        ("dflash", {"num_target_layers": 3}, "a model of 3 layers"),
-        ("dflash", {"dflash_config": {"mask_token_id": 5}}, "target_layer_ids"),
-        (
-            "dflash",
-            {"dflash_config": {"mask_token_id": 97, "target_layer_ids": [0, 1]}},
-            "token 97",
-        ),
-        ("dflash", {"selector_rank": 8}, "selector_rank"),
-        ("dflash", {"projector_type": "domino"}, "domino"),
-        ("dflash", {"num_hidden_layers": 3}, "layers.2."),
-        ("dflash", {"block_size": 1}, "it guesses 0 tokens ahead, not 1 to 64"),
-        ("dflash", {"block_size": 10**9}, "999999999 tokens ahead"),
-        ("eagle3", {"rope_theta": "wide"}, "it does not run as its config.json says"),
-        ("eagle3", {"max_position_embeddings": -1}, "max_position_embeddings -1"),
-    ],
-)
-def test_a_head_that_does_not_fit_is_refused_by_name(
-    tmp_path: Path, kind: str, changes: dict[str, Any], told: str
+ODD = st.sampled_from([None, -1, 0, 1, 3, 64, 98, 10**9, 0.5, "wide", [], [0, 1], [0, 1, 2], {}])
+
+
+@pytest.mark.parametrize("kind", ["eagle3", "dflash"])
+@settings(max_examples=examples(100), deadline=None)
+@given(data=st.data())
+def test_a_head_with_any_config_is_loaded_or_refused_in_one_line(
+    kind: str, tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
-    make = eagle3_files if kind == "eagle3" else dflash_files
-    name, _ = make(tmp_path / "head")
-    fields = (EAGLE3 if kind == "eagle3" else DFLASH) | changes
-    (tmp_path / "head" / "config.json").write_text(json.dumps(fields))
-    with pytest.raises(ModelError, match=r"head: .*") as error:
+    folder = tmp_path_factory.mktemp("head")
+    make, fields = (eagle3_files, EAGLE3) if kind == "eagle3" else (dflash_files, DFLASH)
+    name, _ = make(folder)
+    new = ["partial_rotary_factor", "selector_rank", "projector_type", "rope_theta"]
+    changes = data.draw(
+        st.dictionaries(st.sampled_from([*fields, *new]), ODD, min_size=1, max_size=2)
+    )
+    (folder / "config.json").write_text(json.dumps(fields | changes))
+    try:
         load_head(name, make_hf("llama"), CPU, torch.float32)
-    assert told in str(error.value)
-    assert error.value.exit_code == 4
+    except ModelError as error:
+        assert str(error).startswith(f"{name}: ") and "\n" not in str(error)
+        assert error.hint and error.exit_code == 4
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}),  # of a model of two layers
+        ("eagle3", {"vocab_size": 98}), ("eagle3", {"draft_vocab_size": 41}),
+        ("eagle3", {"partial_rotary_factor": 0.5}), ("dflash", {"num_target_layers": 3}),
+        ("dflash", {"dflash_config": {"mask_token_id": 97, "target_layer_ids": [0, 1]}}),
+        ("dflash", {"selector_rank": 8}), ("dflash", {"block_size": 10**9}),
+    ],
+)  # fmt: skip
+def test_a_head_of_another_model_or_formula_is_refused(
+    tmp_path: Path, kind: str, changes: dict[str, Any]
+) -> None:
+    make, fields = (eagle3_files, EAGLE3) if kind == "eagle3" else (dflash_files, DFLASH)
+    name, _ = make(tmp_path / "head")
+    (tmp_path / "head" / "config.json").write_text(json.dumps(fields | changes))
+    with pytest.raises(ModelError):
+        load_head(name, make_hf("llama"), CPU, torch.float32)
 
 
 def test_a_model_without_mtp_layers_is_told_so() -> None:
