@@ -8,7 +8,6 @@ import pytest
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.config import SETTINGS, Use
 from ngtcli.draft.registry import method_names
 
 
@@ -23,11 +22,12 @@ def tab(line: str, **environ: str) -> list[str]:
     return done.stdout.split()
 
 
-@pytest.mark.parametrize("command", ["summarize", "ask", "check", "config show", "tune"])
-def test_methods_are_offered(command: str) -> None:
-    assert tab(f"ngt {command} --method ") == method_names()
-    assert tab(f"ngt {command} --method tr") == ["trie", "trtllm"]
-    assert tab(f"ngt {command} --method x") == []
+def test_methods_settings_and_their_values_are_offered() -> None:
+    assert tab("ngt ask --method ") == method_names()
+    assert tab("ngt tune --method tr") == ["trie", "trtllm"]
+    assert tab("ngt ask x --set par") == ["parser_seconds=", "parser_mb="]
+    assert tab("ngt ask x --set packed=") == ["packed=yes", "packed=no"]
+    assert tab("ngt summarize ") == []  # files are the shell's
 
 
 def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
@@ -37,22 +37,6 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
     for line in ("ngt ask -p ", "ngt summarize --preset ", "ngt presets show "):
         assert tab(line) == ["ask", "chat", "extract", "generate", "mine", "summarize"]
     assert tab("ngt ask -p m") == ["mine"]
-
-
-@pytest.mark.parametrize("name", [n for n, s in SETTINGS.items() if s.choices and not s.is_switch])
-def test_words_of_settings_are_offered(name: str) -> None:
-    words, flag = SETTINGS[name].choices, SETTINGS[name].flag
-    if Use.SET not in SETTINGS[name].uses:
-        assert tab(f"ngt summarize {flag} ") == list(words)
-        assert tab(f"ngt ask x {flag} {words[1]}") == [words[1]]
-    assert tab(f"ngt ask x --set {name}=") == [f"{name}={word}" for word in words]
-    assert tab(f"ngt ask x --set {name}={words[1]}") == [f"{name}={words[1]}"]
-
-
-def test_names_of_settings_are_offered_and_then_their_values() -> None:
-    assert tab("ngt ask x --set par") == ["parser_seconds=", "parser_mb="]
-    assert tab("ngt ask x --set packed=") == ["packed=yes", "packed=no"]
-    assert tab("ngt ask x --set n=") == tab("ngt ask x --set nothing=") == []
 
 
 def test_models_are_the_built_in_one_and_the_hubs_and_folders_are_the_shells(
@@ -67,13 +51,6 @@ def test_models_are_the_built_in_one_and_the_hubs_and_folders_are_the_shells(
     assert tab("ngt summarize --model Q") == ["Qwen/Qwen2.5-7B"]
     assert tab("ngt ask x --set draft_model=g") == ["draft_model=gpt2"]
     assert tab("ngt summarize -m models/") == []
-
-
-@pytest.mark.parametrize(
-    "line", ["ngt summarize ", "ngt ask -d ", "ngt summarize -o ", "ngt check "]
-)
-def test_documents_and_outputs_are_left_to_the_shell_which_offers_files(line: str) -> None:
-    assert tab(line) == []
 
 
 def test_what_is_wrong_with_the_settings_is_not_said_while_typing(tmp_path, monkeypatch) -> None:

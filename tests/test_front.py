@@ -16,7 +16,7 @@ from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, ngt
-from tests.test_help import every, panels, shown
+from tests.test_help import every
 
 _NUMBERS = [
     pytest.param(words, parameter, id=f"{' '.join(words)} {parameter.opts[0]}")
@@ -43,33 +43,15 @@ def test_debug_may_be_the_value_of_an_option() -> None:
     assert done.returncode == 3 and b"Traceback" in done.stderr
 
 
-@pytest.mark.parametrize("words", [words for words in every() if words], ids=" ".join)
-def test_the_short_page_fits_one_screen(words: tuple[str, ...]) -> None:
-    for columns in (80, 60):
-        done = ngt(*words, "-h", COLUMNS=str(columns))
-        lines = done.stdout.decode().split("\n")
-        assert done.returncode == 0 and not done.stderr and len(lines) <= 40
-        rows = [line for line in lines if line.startswith("  ") and "  ngt " not in line]
-        assert rows == [row for row in rows if len(row) <= columns]
-
-
-@pytest.mark.parametrize("words", [words for words in every() if words], ids=" ".join)
-def test_no_command_has_more_than_45_flags(words: tuple[str, ...]) -> None:
-    rows = [row for _, of in panels(shown(words, 2000)) for row in of if row.lstrip("* ")[0] == "-"]
-    assert len(rows) <= 45 + 1  # --help is one
-
-
-@pytest.mark.parametrize("name", SETTINGS)
-def test_every_setting_is_set_by_its_name_and_checked(name: str) -> None:
-    about = SETTINGS[name]
-    value = about.default
-    text = {True: "yes", False: "no"}[value] if about.kind is bool else str(value)
-    text = "x=1" if about.kind is tuple else text
-    given = set_values([f"{name.replace('_', '-')}={text}"], tuple(SETTINGS))
-    assert given == {name: ("x=1",) if about.kind is tuple else value}
-    if about.kind in (int, float, bool):
+def test_settings_of_each_type_are_set_by_name_and_checked() -> None:
+    names = tuple(SETTINGS)
+    given = ["num-draft=9", "temperature=0.5", "pool=no", "model=x", "template-arg=a=1"]
+    assert set_values(given, names) == {
+        "num_draft": 9, "temperature": 0.5, "pool": False, "model": "x", "template_arg": ("a=1",),
+    }  # fmt: skip
+    for name in ("num_draft", "temperature", "pool"):
         with pytest.raises(UsageError, match=f"--set: {name} is"):
-            set_values([f"{name}=much"], tuple(SETTINGS))
+            set_values([f"{name}=much"], names)
 
 
 @pytest.mark.parametrize(

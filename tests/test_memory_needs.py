@@ -149,31 +149,6 @@ def test_quantized_weights_take_what_their_files_take_and_need_a_gpu(
     assert on_gpu.quickest == ("the checkpoint's own dtype: no other is tried on mps",)
 
 
-def test_what_is_quickest_is_said_by_rules_and_of_what_fits(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    folder = config_alone(tmp_path, make_hf("qwen2"))
-    count = needs_of(folder, "cpu").parameters
-    has_sets = {"avx512_vnni", "avx512_bf16"}
-    monkeypatch.setattr("ngtcli.weights.forms.instruction_sets", lambda: frozenset(has_sets))
-    monkeypatch.setattr(memory_needs, "instruction_sets", lambda: frozenset(has_sets))
-    monkeypatch.setattr(memory_needs, "_LARGE", 0)
-
-    def lines(free: int, device: str = "cpu") -> list[str]:
-        has(monkeypatch, free)
-        return [*needs_of(folder, device).quickest]
-
-    first, own = lines(GB)
-    assert "likely --quantize int8" in first and first.endswith("(avx512_vnni)")
-    assert own.endswith("weights bfloat16: this CPU multiplies it (avx512_bf16)")
-    assert lines(3 * count)[-1].endswith("weights --dtype bfloat16: float32 does not fit")
-    assert lines(0) == ["none fits: name a smaller model, or a GGUF file of 4 bits"]
-    assert lines(GB, "mps") == ["the checkpoint's own dtype: no other is tried on mps"]
-    has_sets.clear()
-    (own,) = lines(GB)
-    assert own.endswith("weights float32: this CPU has no instructions for bfloat16")
-
-
 def test_env_says_it_in_a_pipe_a_terminal_and_json(tmp_path: Path) -> None:
     shutil.copy(BUILTIN_PATH / "config.json", tmp_path)
     given = ["env", "-m", str(tmp_path)]

@@ -179,46 +179,35 @@ def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
 
 
 NINE, SLOW = [1.0] * 9, [2.0] * 9  # seconds of each prompt
-FAST = ("fast", [100], NINE, 5)
-SMALLEST = "within 2% of its speed small has the smallest trie"
-FEWEST = "2% of its speed fast has the fewest drafts and shortest lengths"
 
 
 @pytest.mark.parametrize(
-    ("cells", "tied", "chosen", "reason"),
+    ("cells", "tied", "chosen"),
     [
         # A clear winner is chosen though its trie is larger.
-        ([("slow", [90, 91, 92], SLOW, 10), ("fast", [100, 101, 102], NINE, 99)], 1, "fast",
-         "faster than every other cell beyond"),
+        ([("slow", [90, 91, 92], SLOW, 10), ("fast", [100, 101, 102], NINE, 99)], 1, "fast"),
         # Of rounds that overlap the smallest trie is chosen, unless it is much slower.
-        ([("large", [98, 101, 110], NINE, 99), ("small", [99, 100, 101], SLOW, 10)], 2, "small",
-         f"2 cells are statistically tied; of the 2 {SMALLEST}"),
-        ([("large", [90, 105, 110], NINE, 99), ("small", [80, 90, 100], SLOW, 10)], 2, "large",
-         "no other within 2%"),
+        ([("large", [98, 101, 110], NINE, 99), ("small", [99, 100, 101], SLOW, 10)], 2, "small"),
+        ([("large", [90, 105, 110], NINE, 99), ("small", [80, 90, 100], SLOW, 10)], 2, "large"),
         # Prompts that disagree are a tie; few prompts in one round cannot decide.
-        ([("one", [100], [1.0] * 5 + [3.0] * 4, 5), ("other", [99], SLOW, 5)], 2, "one",
-         "fewest drafts"),
-        ([("a", [100], [1.0] * 5, 5), ("bb", [50], [2.0] * 5, 5)], 2, "a",
-         "2 cells are statistically tied"),
-        ([("a", [100], [1.0] * 6, 5), ("bb", [50], [2.0] * 6, 5)], 1, "a", "the fastest of 2"),
-        # Of noise nothing is said where a cell was measured once.
-        ([FAST, ("slow", [50], SLOW, 5)], 1, "fast",
-         "the fastest of 2 cells; 1 round, no noise estimate"),
-        ([FAST], 1, "fast", "it is the only cell; 1 round, no noise estimate"),
-        ([FAST, ("other", [99.5], NINE, 5)], 2, "fast",
-         f"2 cells are statistically tied; of the 2 within {FEWEST}; 1 round, no noise estimate"),
-        ([("fast", [100, 101], NINE, 5), ("slow", [50], SLOW, 5)], 1, "fast",
-         "1 round of some cells, no noise estimate"),
-        ([("fast", [100, 101], NINE, 5), ("slow", [50, 51], SLOW, 5)], 1, "fast",
-         "faster than every other cell"),
+        ([("one", [100], [1.0] * 5 + [3.0] * 4, 5), ("other", [99], SLOW, 5)], 2, "one"),
+        ([("a", [100], [1.0] * 5, 5), ("bb", [50], [2.0] * 5, 5)], 2, "a"),
+        ([("a", [100], [1.0] * 6, 5), ("bb", [50], [2.0] * 6, 5)], 1, "a"),
+        ([("fast", [100, 101], NINE, 5), ("slow", [50, 51], SLOW, 5)], 1, "fast"),
     ],
 )  # fmt: skip
-def test_the_verdict(cells: list[Any], tied: int, chosen: str, reason: str) -> None:
+def test_the_verdict(cells: list[Any], tied: int, chosen: str) -> None:
     rows = [cell(*one) for one in cells]
     verdict = judge(rows)
-    assert (len(verdict.tied), verdict.chosen.cell) == (tied, chosen) and reason in verdict.reason
+    assert (len(verdict.tied), verdict.chosen.cell) == (tied, chosen)
+    assert ("statistically tied" in verdict.reason) == (tied > 1)
     assert verdict.tied[0] is verdict.best is max(rows, key=lambda row: row.tokens_per_s)
-    assert judge(rows, complete=False).reason == f"so far: {verdict.reason}"
+
+
+@pytest.mark.parametrize("others", [[], [("slow", [50], SLOW, 5)], [("slow", [50, 51], SLOW, 5)]])
+def test_of_noise_nothing_is_claimed_where_a_cell_was_measured_once(others: list[Any]) -> None:
+    verdict = judge([cell("fast", [100.0], NINE, 5), *(cell(*one) for one in others)])
+    assert "no noise estimate" in verdict.reason and "beyond the noise" not in verdict.reason
 
 
 def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little() -> None:
