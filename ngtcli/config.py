@@ -98,7 +98,6 @@ class Use(Flag):
     DRAFTS = auto()  # decides drafts and no token; ngt tune writes it into its presets
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
-    NAMES = auto()  # a list that may be written with commas
     CHOICES = auto()  # texts that may be written with commas, or as a list in JSON
     SCHEMA = auto()  # a text that may be written as a mapping
     SECRET = auto()  # never shown
@@ -124,7 +123,7 @@ class Setting:
     """What is declared of a setting; its `uses` are of `Use`.
 
     It may have the values from one end of `within` to the other, or one of `choices`. `complete` is
-    what Tab offers: methods, models or backgrounds.
+    what Tab offers: methods or models. `instead` says what takes the place of values that it had.
     """
 
     name: str = ""
@@ -135,6 +134,7 @@ class Setting:
     within: tuple[float, float] = (-math.inf, math.inf)
     choices: tuple[str, ...] = ()
     complete: str = ""
+    instead: str = ""
 
     engine = _read_with({Use.NGT: "ngt", Use.VLLM: "vllm"})
     method = _read_with({Use.AUTO: "auto", Use.TRIE: "trie", Use.DRAFT_MODEL: "draft-model"})
@@ -187,9 +187,7 @@ class Setting:
                 value = choices_of(value, where) if Use.CHOICES in self.uses else [value]
             items = value
             if isinstance(items, list | tuple) and all(isinstance(i, str) for i in items):
-                names = names_of(items) if Use.NAMES in self.uses else tuple(items)
-                if names or not items or "none" in items:
-                    return names
+                return tuple(items)
         elif kind is float and isinstance(value, int | float) and not isinstance(value, bool):
             try:
                 return float(value)
@@ -215,7 +213,7 @@ class Setting:
     @property
     def _hint(self) -> str:
         if self.choices:
-            return f"Choose from {', '.join(self.choices)}."
+            return f"Choose from {', '.join(self.choices)}. {self.instead}".strip()
         return f"It must be {KINDS[self.kind]}."
 
 
@@ -291,12 +289,13 @@ class Settings:
         "For auto: keep in the pool also what answers quote from documents.",
         Use.NGT | Use.DRAFTS,
     )
-    background: tuple[str, ...] = _auto(
-        ("english",),
-        "For auto: draft from counts of words in general text as well. english comes with ngt;"
-        " ngt trie build --background makes others. May be given again.",
-        Use.NAMES | Use.DRAFTS,
-        complete="backgrounds",
+    background: str = _auto(
+        "english",
+        "For auto: draft from counts of words and phrases in general text as well; none does"
+        " without.",
+        Use.DRAFTS,
+        choices=("english", "none"),
+        instead=removed.OWN_BACKGROUNDS,
     )
     calibrate: bool = _auto(
         True, "For auto: measure at first use what a pass costs on this device.", Use.NGT
@@ -598,8 +597,8 @@ SETTINGS: Mapping[str, Setting] = {
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
     """The names of the settings that have all these uses and whose fields are as `declared`.
 
-    >>> settings_where(Use.TRIE), settings_where(complete="backgrounds")
-    (('n', 'lp', 'learn_output'), ('background',))
+    >>> settings_where(Use.TRIE), settings_where(complete="methods")
+    (('n', 'lp', 'learn_output'), ('method',))
     """
     return tuple(
         name
@@ -765,13 +764,3 @@ def choices_of(text: str, where: object) -> tuple[str, ...]:
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
         raise UsageError(f"{where} is {shown(text)}", hint)
     return tuple(dict.fromkeys(found))
-
-
-def names_of(items: Sequence[str]) -> tuple[str, ...]:
-    """The names in texts, each once; "none" stands for an empty list.
-
-    >>> names_of(["english,notes", "mail"]), names_of(["none"])
-    (('english', 'notes', 'mail'), ())
-    """
-    names = [name.strip() for item in items for name in item.split(",")]
-    return tuple(dict.fromkeys(name for name in names if name and names != ["none"]))

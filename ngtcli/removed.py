@@ -4,6 +4,10 @@ Whoever still gives one is told so in an error, with that sentence as its hint.
 """
 
 _SPEED = "Each answer shows its speed below it; -v shows it in full, and --json has it."
+OWN_BACKGROUNDS = (
+    "Own backgrounds have left: ask with -d about such a text, or give --predict a text that the"
+    " answer is like."
+)
 _TYPED = "In ngt chat, --set history=no keeps nothing of what is typed."
 
 _IN_A_CLONE = "In a clone of ngt's repository: python -m tests.tools."
@@ -22,6 +26,7 @@ FLAGS = {
     "--log": _SPEED,
     "--no-log": f"ngt keeps no log of answers any more: leave the flag out. {_TYPED}",
     "--log-text": _SPEED,
+    "trie build --background": OWN_BACKGROUNDS,
     "bench --replay": f"{_IN_A_CLONE}replay RECORDING",
     "bench --record": f"{_IN_A_CLONE}record RECORDING",
     "bench --quality": f"{_IN_A_CLONE}quality",

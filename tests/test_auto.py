@@ -30,7 +30,6 @@ from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
 from ngtcli.draft.tree import DraftTree
 from ngtcli.system.arrays import read_header
-from ngtcli.trie.background import build_counts
 from ngtcli.trie.counts import (
     FIRST_CHILD,
     FREQUENT,
@@ -42,7 +41,7 @@ from ngtcli.trie.counts import (
     _place_of,
 )
 from ngtcli.trie.files import POOLS
-from tests.support.counted import count_of
+from tests.support.counted import build_counts, count_of
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy

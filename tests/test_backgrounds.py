@@ -1,16 +1,13 @@
-"""Backgrounds: counts of texts, the phrases that ship, files, names, commands, and drafts."""
+"""The background: counts of texts, the phrases that ship, its files, and drafts from it."""
 
 import hashlib
-import json
 import lzma
 import os
 import subprocess
 import sys
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import Mock
 
@@ -20,31 +17,22 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.background import loaded as making
-from ngtcli.background.counting import joined, phrase_counts, word_ids
-from ngtcli.background.files import EDITION, SHIPPED, background_path, check_names
-from ngtcli.background.loaded import Backgrounds
+from ngtcli.background.counting import phrase_counts, word_ids
+from ngtcli.background.files import EDITION, SHIPPED, background_path
+from ngtcli.background.loaded import Background
 from ngtcli.background.phrases import LONGEST, MOST_PACKED, Phrases, read_phrases
-from ngtcli.config import Settings, names_of
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
 from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.draft.registry import parse_method
-from ngtcli.errors import UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.system.compiled import njit
 from ngtcli.system.files import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import (
-    COUNT,
-    FIRST,
-    FOLLOWED,
-    TOKEN,
-    BackgroundCounts,
-    build_counts,
-)  # fmt: skip
+from ngtcli.trie.background import COUNT, FIRST, TOKEN, BackgroundCounts
 from ngtcli.trie.background_search import BackgroundArrays, find_row
 from ngtcli.trie.files import BACKGROUNDS, list_files
-from tests.support.counted import count_of
+from tests.support.counted import build_counts, count_of
 from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.kept import made_once
 from tests.support.other_languages import CHINESE, GERMAN
@@ -255,43 +243,7 @@ def check_equal(one: BackgroundCounts, other: BackgroundCounts) -> None:
     np.testing.assert_array_equal(one.by_token, other.by_token)
 
 
-@settings(deadline=None)
-@given(st.lists(st.lists(st.integers(0, 5), min_size=1, max_size=9), min_size=2, max_size=5))
-def test_joined_counts_are_the_counts_of_all_texts(said: list[list[int]]) -> None:
-    parts = [build_counts([text], least=()) for text in said]
-    whole = build_counts(said, least=())
-    check_equal(joined(parts), whole)
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 5), max_size=60), st.integers(1, 3))
-def test_what_was_omitted_still_counts_in_what_followed(text: list[int], least: int) -> None:
-    counts = build_counts([text], least=(least, 2))
-    check_equal(joined([counts]), counts)
-    assert joined([counts]).nodes[0, FOLLOWED] == counts.nodes[0, FOLLOWED]
-
-
-@settings(deadline=None)
-@given(st.data())
-def test_counts_of_any_content_are_joined_or_a_damaged_file(data: st.DataObject) -> None:
-    counts = build_counts([[1, 2, 3, 1, 2], [2, 2]], least=())
-    number = st.integers(-(2**31), 2**31 - 1) | st.integers(-2, 30)
-    for _ in range(data.draw(st.integers(1, 4))):
-        array = data.draw(st.sampled_from([counts.nodes, counts.by_token]))
-        array.reshape(-1)[data.draw(st.integers(0, array.size - 1))] = data.draw(number)
-    counts.nodes[0, TOKEN] = 8  # as it is after loading, whatever the file holds
-    with suppress(DamagedFileError):
-        joined([counts, build_counts([[1, 2]], least=())])
-
-
-def test_a_token_beyond_the_vocabulary_takes_no_memory() -> None:
-    counts = build_counts([[1, 2]], least=())
-    counts.nodes[0, TOKEN], counts.nodes[3, TOKEN] = 8, 2**31 - 1
-    with pytest.raises(DamagedFileError, match="vocabulary"):
-        joined([counts, counts])
-
-
-# --- files and names ---
+# --- files ---
 
 
 def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
@@ -301,28 +253,30 @@ def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setitem(SHIPPED, "english", path)
 
 
-def loaded(*names: str, persist: bool = True) -> tuple[BackgroundCounts | None, list[str], str]:
+def loaded(
+    name: str = "english", persist: bool = True
+) -> tuple[BackgroundCounts | None, list[str], str]:
     """The counts, what was said meanwhile, and what is in use."""
     said: list[str] = []
-    backgrounds = Backgrounds(
-        names, load_tokenizer("builtin"), 8192, model="builtin", persist=persist,
+    background = Background(
+        name, load_tokenizer("builtin"), 8192, model="builtin", persist=persist,
         status=said.append, warn=said.append,
     )  # fmt: skip
-    return backgrounds.load(), said, backgrounds.words()
+    return background.load(), said, background.words()
 
 
 def test_what_ships_is_made_once_and_stored_complete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     small(monkeypatch, tmp_path)
-    assert loaded("english", persist=False)[0] is not None and not list_files(BACKGROUNDS)
-    made, said, words = loaded("english")
+    assert loaded(persist=False)[0] is not None and not list_files(BACKGROUNDS)
+    made, said, words = loaded()
     assert made is not None and words == "Background: english."
     assert len(said) == 1 and said[0].startswith("Counting")
     [file] = list_files(BACKGROUNDS)
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]
-    again, said, _ = loaded("english")
+    again, said, _ = loaded()
     assert again is not None and not said
     check_equal(again, made)
     assert again.counted == file.nodes > 3
@@ -342,7 +296,7 @@ def test_whatever_ends_making_is_told_and_the_answer_goes_on(
         monkeypatch.setitem(SHIPPED, "english", tmp_path / "bad.xz")
     else:
         monkeypatch.setattr(making, "make_shipped", Mock(side_effect=error))
-    counts, said, words = loaded("english")
+    counts, said, words = loaded()
     assert counts is None and words == "Background: none." and len(said) == 2
     reason = "it is cut off" if error is None else str(error) or "MemoryError"
     assert f"the background english is not used: {reason}" in said[1]
@@ -353,83 +307,38 @@ def test_where_the_cache_cannot_be_written_it_is_used_all_the_same(
 ) -> None:
     small(monkeypatch, tmp_path)
     own_home.write_text("no folder")
-    counts, said, _ = loaded("english")
+    counts, said, _ = loaded()
     assert counts is not None and "is not stored" in said[-1]
 
 
 def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     small(monkeypatch, tmp_path)
-    made, _, _ = loaded("english")
+    made, _, _ = loaded()
     path = background_path("english", load_tokenizer("builtin").fingerprint)
     path.write_bytes(path.read_bytes()[:100])
-    again, said, _ = loaded("english")
+    again, said, _ = loaded()
     assert made is not None and again is not None and len(said) == 1
     check_equal(again, made)
-    assert loaded("english")[1] == []
+    assert loaded()[1] == []
 
 
-def test_several_backgrounds_are_joined_once(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    small(monkeypatch, tmp_path)
-    assert ngt("trie", "build", "--background", HARBOUR, "--name", "mine").returncode == 0
-    names = ("english", "mine")
-    fresh, _, _ = loaded(*names, persist=False)
-    kept, said, words = loaded(*names)
-    assert fresh is not None and kept is not None
-    check_equal(kept, fresh)
-    assert words == "Background: english, mine." and "Joining" in said[-1]
-    assert loaded(*names)[1] == []
-    assert ngt("trie", "build", "--background", __file__, "--name", "mine").returncode == 0
-    other, said, _ = loaded(*names)
-    assert other is not None and len(other) != len(kept) and len(said) == 1
-    monkeypatch.setattr(making, "MOST_JOINED", 3)
-    assert ngt("trie", "build", "--background", HARBOUR, "--name", "mine").returncode == 0
-    alone, said, words = loaded(*names)
-    assert alone is not None and "too large" in said[-1] and words == "Background: mine."
-
-
-def test_own_texts_are_built_listed_shown_and_cleared(own_home: Path) -> None:
-    done = ngt("trie", "build", "--background", HARBOUR, "--name", "mine", "--json")
-    body = json.loads(done.stdout)
-    path = Path(body["path"])
-    assert path.stat().st_mode & 0o777 == 0o600 and body["tokens"] > 100
-    [row] = json.loads(ngt("trie", "list", "--json").stdout)
-    assert (row["kind"], row["name"], row["model"]) == ("background", "mine", "builtin")
-    assert row["documents"] == ["harbour.txt"] or row["documents"] == [HARBOUR]
-    assert b"background mine" in ngt("trie", "list").stdout
-    assert json.loads(ngt("cache", "clear", "backgrounds", "--json").stdout)["files"] == 1
-    assert not path.exists()
-
-
-def test_answers_draft_from_a_background_and_say_so() -> None:
-    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
+def test_answers_draft_from_the_background_and_say_so() -> None:
     asked = ["ask", "Who cut the basin?", "-d", HARBOUR, "-v", "--set", "calibrate=no"]
     asked += ["--max-tokens", "8"]
-    assert b"Background: mine." in ngt(*asked, "--set", "background=mine").stderr
+    assert b"Background: english." in ngt(*asked).stderr
     assert b"Background" not in ngt(*asked, "--set", "background=none").stderr
-    told = ngt(*asked, NGT_BACKGROUND="mine,english").stderr
-    assert b"Background: mine, english." in told
+    assert b"Background" not in ngt(*asked, NGT_BACKGROUND="none").stderr
 
 
-def test_the_known_names_are_told_once_each(monkeypatch: pytest.MonkeyPatch) -> None:
-    files = [SimpleNamespace(name=name) for name in ("english", "mine", "mine", "english,mine")]
-    monkeypatch.setattr("ngtcli.background.files.list_files", lambda _: files)
-    with pytest.raises(UsageError) as caught:
-        check_names(("zzz",))
-    assert caught.value.hint.startswith("Known: english, mine. ")
-
-
-def test_a_background_of_another_tokenizer_is_told_in_one_line() -> None:
-    ngt("trie", "build", "--background", HARBOUR, "--name", "mine")
-    lines: list[str] = []
-    other = Backgrounds(("mine",), Tokenizer(backend("gpt2")), 700, model="x", warn=lines.append)
-    assert other.load() is None and len(lines) == 1 and "--name mine -m x" in lines[0]
-
-
-def test_lists_of_names_may_have_commas_and_none_empties_them() -> None:
-    assert Settings().background == ("english",) and loaded() == (None, [], "")
-    assert names_of(["a, b", "a"]) == ("a", "b") and names_of(["none"]) == ()
+def test_what_a_name_is_given_for_says_what_takes_the_place_of_own_backgrounds() -> None:
+    for command in (
+        ["trie", "build", HARBOUR, "--background"],
+        ["ask", "Who?", "-d", HARBOUR, "--set", "background=mine"],
+        ["ask", "Who?", "-d", HARBOUR, "--set", "background=english,mine"],
+    ):
+        done = ngt(*command)
+        assert done.returncode == 2 and b"--predict" in done.stderr and not done.stdout
+    assert loaded("none") == (None, [], "")
 
 
 # --- drafting ---

@@ -23,7 +23,7 @@ from tests.support.helpers import ngt
 DAY = 86_400
 PATTERNS = {s.name: [p for p in s.parts.split() if "/" in p] for s in STORES}  # of files
 KINDS = {p: s.name for s in STORES for p in s.parts.split() if "/" not in p}
-BY_NAME = {"datastores", "backgrounds", "pools", "tune"}
+BY_NAME = {"datastores", "pools", "tune"}
 
 
 def put(place: str, size: int, days: float) -> Path:
@@ -233,7 +233,7 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     assert stored >= {"documents", "passages", "tries", "pools", "trials"}
     printed("cache", "clear")
     left = {row["name"] for row in printed("cache", "list") if row["bytes"]}
-    assert left and left <= {"pools", "backgrounds"}
+    assert left and left <= {"pools"}
 
 
 def test_what_cannot_be_deleted_is_named_and_the_rest_goes(

@@ -32,7 +32,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.session.memory.calibrate", lambda _: CostCurve(MEASURED))
 
 
-TINY_SETTINGS = Settings(background=())  # its tokenizer knows no words
+TINY_SETTINGS = Settings(background="none")  # its tokenizer knows no words
 
 
 def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
@@ -169,9 +169,9 @@ def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learn
     assert drafters[0] is not drafters[1] and drafters[0] is first.drafter()
     assert first.memory.costs is second.memory.costs is not None  # measured once
     assert first.memory.pool is not second.memory.pool
-    assert first.memory.backgrounds is second.memory.backgrounds  # as they are not stored
-    without = replace(session.settings, background=("none",))
-    assert first.with_settings(without).memory.backgrounds is not first.memory.backgrounds
+    assert first.memory.background is second.memory.background  # as they are not stored
+    other = replace(session.settings, background="english")
+    assert first.with_settings(other).memory.background is not first.memory.background
     assert first.with_settings(first.settings).memory.pool is None
     elsewhere = {"model": "other", "draft_model": "other", "device": "cpu", "dtype": "float32"}
     for name, value in elsewhere.items():

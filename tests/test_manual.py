@@ -89,8 +89,6 @@ def test_a_quick_example_succeeds(
     own = {"NGT_HOME": str(world / "home"), "NGT_MAX_TOKENS": "4"}
     if {"--schema", "--quote"} & {*words}:  # of which a half is worth nothing
         del own["NGT_MAX_TOKENS"]
-    if "background=english,notes" in words:
-        ngt("trie", "build", "--background", "notes.md", "--name", "notes", cwd=world, **own)
     if "rest" in words:
         ngt("trie", "build", "--rest", "notes/", cwd=world, **own)
     done = ngt(*words, stdin=stdin, cwd=world, **own)

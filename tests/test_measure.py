@@ -346,7 +346,7 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     """With others that differ in a shared setting alone, each does what it does by itself."""
     tiny: Any = make_target(seed=3)
     monkeypatch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
-    settings = Settings(max_tokens=16, calibrate=False, background=())
+    settings = Settings(max_tokens=16, calibrate=False, background="none")
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
     monkeypatch.setattr(Live, "worded", lambda *_: prompts)
 

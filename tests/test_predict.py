@@ -90,7 +90,9 @@ def test_predictions_that_fail_are_believed_less_in_later_answers() -> None:
 
 # --- answers ---
 
-SETTINGS = Settings(max_tokens=32, overflow="truncate", calibrate=False, background=(), pool=False)
+SETTINGS = Settings(
+    max_tokens=32, overflow="truncate", calibrate=False, background="none", pool=False
+)
 
 
 def asked(prediction: str = "", **changes: Any) -> Question:

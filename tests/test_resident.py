@@ -34,7 +34,9 @@ from tests.support.head_files import save_head
 from tests.support.helpers import wait_until
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
-SETTINGS = Settings(max_tokens=24, overflow="truncate", calibrate=False, background=(), pool=False)
+SETTINGS = Settings(
+    max_tokens=24, overflow="truncate", calibrate=False, background="none", pool=False
+)
 
 
 def asked(year: int = 1901, text: str = MILL, **changes: Any) -> Question:

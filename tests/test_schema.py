@@ -121,11 +121,11 @@ def test_every_command_that_prints_json_has_a_schema() -> None:
 
 def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> None:
     built = []
-    for more in ((), ("--rest",), ("--background",), ()):  # the last from the cache
+    for more in ((), ("--rest",), ()):  # the last from the cache
         built.append(printed("trie", "build", HARBOUR, "--json", *more))
         check(built[-1], "trie build")
     rows = printed("trie", "list", "--json")
-    assert {row["kind"] for row in rows} == {"trie", "datastore", "background"}
+    assert {row["kind"] for row in rows} == {"trie", "datastore"}
     check(rows, "trie list")
     check(printed("trie", "show", HARBOUR, "--json"), "trie show")
     printed("summarize", HARBOUR, "--json", "--max-tokens", "40", "--set", "pool_documents=yes")

@@ -50,8 +50,8 @@ END_ID = TOKENIZER.backend.eos_token_id
         ({"tensor_parallel": 4}, False, {"tensor_parallel_size": 4, "data_parallel_size": 1}),
         ({"ray": True}, False, {"distributed_executor_backend": "ray"}),
         ({"ray": True, "data_parallel": 2}, False, {"data_parallel_backend": "ray"}),
-        ({"pool": False, "background": ()}, False,
-         {"additional_config": {"ngt": {"pool": False, "background": []}}}),
+        ({"pool": False, "background": "none"}, False,
+         {"additional_config": {"ngt": {"pool": False, "background": "none"}}}),
         ({"num_draft": 9}, False, {"speculative_config": {
             "method": "custom_class", "model": PROPOSER, "num_speculative_tokens": 9}}),
     ],

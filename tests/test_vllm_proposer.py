@@ -31,7 +31,7 @@ def config(tokens: int = 4, vocabulary: int = 50, **options: Any) -> Any:
         model_config=SimpleNamespace(
             max_model_len=CONTEXT, get_vocab_size=lambda: vocabulary, tokenizer="builtin"
         ),
-        additional_config={"ngt": {"background": [], **options}},
+        additional_config={"ngt": {"background": "none", **options}},
     )
 
 
@@ -188,7 +188,7 @@ def test_documents_of_the_configuration_are_drafted_from(tmp_path: Any) -> None:
 
 def test_a_background_of_the_configuration_is_drafted_from() -> None:
     text = load_tokenizer("builtin").encode("On the other hand, as well as")
-    engine = Engine(NgramTrieProposer(config(vocabulary=9000, background=["english"])), [])
+    engine = Engine(NgramTrieProposer(config(vocabulary=9000, background="english")), [])
     engine.texts, engine.done, engine.chains = [(text[:2], text[2:])], [0], [[]]
     engine.requests = {"0": request()}
     engine.step([0])

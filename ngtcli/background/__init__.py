@@ -1,1 +1,1 @@
-"""Backgrounds of `auto`: the phrases that ship, texts of the user's own, and their counts."""
+"""The background of `auto`: English phrases that ship, and their counts for a tokenizer."""

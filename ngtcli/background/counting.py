@@ -4,8 +4,8 @@ A sequence of tokens that begins in one word and ends in another occurs as often
 the one word to the other do. So the counts are those of the text that the phrases were counted in,
 but for what was too seldom to be a phrase.
 
-Levels, below, are lists with an entry for each depth k: token ids, int64 (sequences, k), their
-counts and the counts of what followed them, int64 (sequences,), in units of 1 / UNIT.
+Levels, below, are lists with an entry for each depth k: token ids, int64 (sequences, k), and their
+counts, int64 (sequences,), in units of 1 / UNIT.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,22 +14,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.background.phrases import Ints, Phrases
-from ngtcli.system.files import DamagedFileError
 from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import (
-    COUNT,
-    DEPTH,
-    FIRST,
-    FOLLOWED,
-    TOKEN,
-    UNIT,
-    BackgroundCounts,
-    Level,
-    lay_out,
-)
+from ngtcli.trie.background import DEPTH, UNIT, BackgroundCounts, Level, lay_out
 
 Wide = npt.NDArray[np.int64]
-Counted = tuple[Wide, Wide, Wide]
+Counted = tuple[Wide, Wide]
 # What a phrase's count is divided by, so that most count about as often as they were seen. Swept on
 # odd questions: 1 and 20 give the same acceptance lengths within 0.5%.
 WEIGHT = 5
@@ -71,35 +60,8 @@ def phrase_counts(phrases: Phrases, tokenizer: Tokenizer) -> BackgroundCounts:
         stream, starts = _stream(rows, flat, places, sizes)
         for begin, k, of in _spans(starts, sizes[rows]):
             tokens = stream[begin[:, None] + np.arange(k)]
-            found[k - 1].append((tokens, counts[of], np.zeros_like(of)))  # no more than longer ones
+            found[k - 1].append((tokens, counts[of]))
     return lay_out(_merged(found))
-
-
-def joined(parts: Sequence[BackgroundCounts]) -> BackgroundCounts:
-    """The sums of several counts. Raises DamagedFileError: they may be of files not checked."""
-    found: list[list[Counted]] = [[] for _ in range(DEPTH)]
-    for part in parts:
-        for levels, level in zip(found, _levels(part.nodes), strict=False):
-            levels.append(level)
-    return lay_out(_merged(found, sum(int(part.nodes[0, FOLLOWED]) for part in parts)))
-
-
-def _levels(nodes: Ints) -> Iterator[Counted]:
-    """The sequences of each depth, from the rows of BackgroundCounts."""
-    paths, begin, end = np.zeros((1, 0), np.int64), 0, 1
-    while begin < end:
-        firsts = nodes[begin : end + 1, FIRST].astype(np.int64)
-        children = firsts[1:] - firsts[:-1]
-        begin, end = end, end + int(children.sum())
-        tokens = nodes[begin:end, TOKEN].astype(np.int64)
-        if end >= len(nodes) or children.min() < 0 or tokens.min(initial=0) < 0:
-            raise DamagedFileError("its rows are damaged")
-        if tokens.max(initial=0) >= nodes[0, TOKEN]:  # each below the largest takes a row
-            raise DamagedFileError("ids beyond the vocabulary")
-        paths = np.column_stack([np.repeat(paths, children, axis=0), tokens])
-        if begin < end:
-            counts, followed = nodes[begin:end, [COUNT, FOLLOWED]].astype(np.int64).T
-            yield paths, counts, followed
 
 
 def _stream(rows: Ints, flat: Wide, places: Wide, sizes: Wide) -> tuple[Wide, Wide]:
@@ -134,28 +96,25 @@ def _spans(starts: Wide, sizes: Wide) -> Iterator[tuple[Wide, int, Wide]]:
                 yield starts[own] + first[own] - left, k, own
 
 
-def _merged(found: Sequence[Sequence[Counted]], all_tokens: int = 0) -> Iterator[Level]:
-    """The sums of the counts in levels; with each sequence stands the one without its last.
-
-    `all_tokens` is the least that the root's FOLLOWED is: tokens may be in no level.
-    """
+def _merged(found: Sequence[Sequence[Counted]]) -> Iterator[Level]:
+    """The sums of the counts in levels; with each sequence stands the one without its last."""
     keys: list[Wide] = []  # of a depth's nodes, sorted: the parent's number there and the token
-    wide = 1 + max((int(t.max()) for level in found for t, _, _ in level if t.size), default=0)
-    least = np.array([all_tokens])  # of what followed the nodes of the depth before
+    wide = 1 + max((int(t.max()) for level in found for t, _ in level if t.size), default=0)
+    parents_before = 1  # nodes of the depth before
     for level in found:
-        made = [(_key(tokens, keys, wide), *counts) for tokens, *counts in level if len(tokens)]
+        made = [(_key(tokens, keys, wide), counts) for tokens, counts in level if len(tokens)]
         if not made:
             none = np.zeros(0, np.int64)
-            yield Level(none, none, none, least)
+            yield Level(none, none, none, np.zeros(parents_before, np.int64))
             break
-        key, *counted = (np.concatenate(parts) for parts in zip(*made, strict=True))
+        key, counted = (np.concatenate(parts) for parts in zip(*made, strict=True))
         known, group = np.unique(key, return_inverse=True)
-        counts, follow = (np.bincount(group, part).astype(np.int64) for part in counted)
+        counts = np.bincount(group, counted).astype(np.int64)
         parents, tokens = known // wide, known % wide
-        followed = np.bincount(parents, counts, minlength=len(least)).astype(np.int64)
-        yield Level(parents, tokens, counts, np.maximum(followed, least))
+        followed = np.bincount(parents, counts, minlength=parents_before).astype(np.int64)
+        yield Level(parents, tokens, counts, followed)
         keys.append(known)
-        least = follow
+        parents_before = len(known)
 
 
 def _key(tokens: Wide, keys: Sequence[Wide], wide: int) -> Wide:

@@ -91,7 +91,7 @@ def _refuse_moved(command: str, flag: str) -> None:
     name = flag.lstrip("-").replace("-", "_")
     about = SETTINGS.get(name.removeprefix("no_"))
     hint = removed_flag(command, flag)
-    if about is not None and Use.SET in about.uses:
+    if not hint and about is not None and Use.SET in about.uses:
         no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
         hint = f"Give --set {about.name}={yes if about.name == name else no}."
     if hint:

@@ -35,16 +35,9 @@ def _models(_: str) -> list[str]:
     return ["builtin", *cached_ids()]
 
 
-def _backgrounds(_: str) -> list[str]:
-    from ngtcli.background.files import SHIPPED
-    from ngtcli.trie.files import BACKGROUNDS, list_files
-
-    return list(dict.fromkeys([*SHIPPED, *(file.name or "" for file in list_files(BACKGROUNDS))]))
-
-
 presets = quietly(lambda _: preset_files())
 models = quietly(_models)
-_OFFERED = {"methods": _methods, "models": _models, "backgrounds": _backgrounds}
+_OFFERED = {"methods": _methods, "models": _models}
 
 
 def of_setting(setting: Setting) -> Complete | None:

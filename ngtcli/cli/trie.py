@@ -1,4 +1,4 @@
-"""`ngt trie`: the cached tries of documents, and datastores and backgrounds."""
+"""`ngt trie`: the cached tries of documents, and datastores."""
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -6,7 +6,6 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.background.files import check_new_name
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, reports, resolve, with_settings
@@ -33,10 +32,7 @@ PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs;
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What `ngt trie build` prints: a trie has seconds, a datastore or background a name.
-
-    A datastore has no nodes.
-    """
+    """What `ngt trie build` prints: a trie has seconds and nodes, a datastore a name."""
 
     kind: str = field(metadata=HIDDEN)
     status: str = field(default="built", metadata=json_key(choices=("cached", "built", "rebuilt")))
@@ -82,24 +78,18 @@ def trie_build(
     rest: Annotated[
         bool, typer.Option("--rest", help="Build a datastore for the method rest instead.")
     ] = False,
-    background: Annotated[
-        bool, typer.Option("--background", help="Build a background for auto instead.")
-    ] = False,
-    name: Annotated[str | None, typer.Option(help="Name of the datastore or background.")] = None,
+    name: Annotated[str | None, typer.Option(help="Name of the datastore.")] = None,
     preset: PresetOption = None,
 ) -> Built:
     """Build and cache the trie of documents ahead of the first question."""
-    if rest and background:
-        raise UsageError("--rest with --background", "Give one of them.")
-    kind = "datastore" if rest else "background" if background else "trie"
+    kind = "datastore" if rest else "trie"
     _check(kind, name, flags)
     settings = resolve(flags, preset)[0].settings
     notes = Notes()
     find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
-    named = name or ("default" if rest else "own")
-    built = _built(kind, named, loaded, load_tokenizer(settings.model), settings)
+    built = _built(kind, name or "default", loaded, load_tokenizer(settings.model), settings)
     notes.clear()
     return built
 
@@ -108,22 +98,18 @@ def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what does not go with what is to be built."""
     if kind == "trie":
         if name is not None:
-            raise UsageError("a trie has no name", "--name goes with --rest or --background.")
+            raise UsageError("a trie has no name", "--name goes with --rest.")
         return
     if name is not None and (not name.strip() or ":" in name or not name.isprintable()):
         # --method rest:datastore=NAME has a colon
         raise UsageError(f"the name is {name!r}", "Give one that can be typed, without a colon.")
-    if name is not None and kind == "background":
-        check_new_name(name)
-    flag = "--rest" if kind == "datastore" else "--background"
     given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
-    refuse_with(flag, given, f"A {kind} has no window: leave it out.")
+    refuse_with("--rest", given, "A datastore has no window: leave it out.")
 
 
 def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settings) -> Built:
-    """Build a trie, or a datastore or a background of that name. Raises NgtError."""
-    from ngtcli.background.loaded import build_background  # here: they load numpy
-    from ngtcli.trie import store
+    """Build a trie, or a datastore of that name. Raises NgtError."""
+    from ngtcli.trie import store  # here: it loads numpy
 
     documents, about = loaded.documents, dict[str, Any](name=name)
     try:
@@ -132,9 +118,6 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
             made, report = store.document_trie(documents, tokenizer, size, s.n, s.lp, Notes().warn)
             about = {"status": report.status, "seconds": report.seconds, "nodes": report.nodes}
             path, tokens = report.path or "", len(made)
-        elif kind == "background":
-            path, counts, tokens = build_background(documents, name, tokenizer, s.model)
-            about["nodes"] = counts.counted
         else:
             ids = [tokenizer.encode(d.text.strip()) for d in documents]
             path, tokens = store.save_datastore(ids, name, tokenizer.fingerprint, documents)
@@ -168,7 +151,7 @@ def _lines(shown: ShownTrie) -> Iterator[str]:
 @trie_app.command("list")
 @reports(table("what,key,tokens,nodes,size,n,lp,documents", _cells))
 def trie_list() -> list[KeptFile]:
-    """List cached tries, datastores and backgrounds, the newest first."""
+    """List cached tries and datastores, and the counts of the background, the newest first."""
     return list(list_files())
 
 

@@ -170,7 +170,7 @@ def _live(
 ) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
     """What is measured on, what is said of it, and the files that were left out of folders."""
     outputs, base, told = given.outputs, cells.base, once(Notes().warn)
-    for cell in {(c.settings.method, c.settings.background): c for c in cells.cells}.values():
+    for cell in {c.settings.method: c for c in cells.cells}.values():
         check_session(cell.settings, told)
     read = read_documents(texts, piped_stdin(), base, run.notes, outputs)
     items = preset_items(

@@ -17,28 +17,25 @@ Options under "ngt" in vLLM's `additional_config`:
   `extra_args={"ngt_pool": False}` in its sampling parameters takes no part: none of its text
   reaches another request, and none of another's reaches it.
 - `documents` ([]): files and folders whose text is counted in addition to the pool.
-- `background` (["english"]): names of backgrounds, general texts that drafts come from.
+- `background` ("english"): the general text that drafts come from as well; "none" does without.
 
 Tried with vLLM 0.32. Trees cannot be fed to it.
 
-It runs on vLLM's model runner V1, which vLLM takes for a custom class. V2, its default where Triton
-is there, refuses one, and verifies a fixed number of drafts by their confidences. `ngt help vllm`
-says how a port would go.
+It runs on vLLM's model runner V1, which vLLM takes for a custom class, and ends with it: V2, the
+default where Triton is there, refuses custom drafters.
 """
 
 import logging
 import sys
 import time
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.background.files import check_names
-from ngtcli.background.loaded import Backgrounds
-from ngtcli.config import Settings
+from ngtcli.background.loaded import Background
 from ngtcli.documents.load import load
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.draft.auto.drafter import Auto, AutoDrafters
@@ -68,7 +65,7 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     pool: bool = True
     pool_tokens: int = CONFIG.pool_tokens
     documents: tuple[str, ...] = ()
-    background: tuple[str, ...] = Settings().background
+    background: Literal["english", "none"] = "english"
 
 
 def read_options(given: Any) -> Options:
@@ -101,13 +98,12 @@ class NgramTrieProposer:
         """What drafts, with all that the options name. Raises NgtError."""
         own, texts, background = self.options, list[Ids](), None
         pool = Pool(own.pool_tokens) if own.pool else None
-        check_names(own.background)
         if own.documents:
             ids, documents = load_tokenizer(tokenizer), load(own.documents).documents
             texts = [np.array(ids.encode(document.text), np.int32) for document in documents]
-        if own.background:
+        if own.background != "none":
             ids = load_tokenizer(tokenizer)
-            background = Backgrounds(own.background, ids, self._vocabulary, model=tokenizer).load()
+            background = Background(own.background, ids, self._vocabulary, model=tokenizer).load()
         Auto.prepare()
         return AutoDrafters(DraftSettings(pool=pool, background=background), texts=texts)
 

@@ -105,7 +105,7 @@ def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[s
             "model": PROPOSER,
             "num_speculative_tokens": s.num_draft,
         }
-        arguments["additional_config"] = {"ngt": {"pool": s.pool, "background": list(s.background)}}
+        arguments["additional_config"] = {"ngt": {"pool": s.pool, "background": s.background}}
         arguments["per_request_spec_decode_metrics"] = "summary"
     return arguments
 

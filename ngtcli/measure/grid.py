@@ -17,7 +17,7 @@ from itertools import product
 from math import prod
 from typing import Any
 
-from ngtcli.config import SETTINGS, Settings, Use, names_of
+from ngtcli.config import SETTINGS, Settings
 from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
 
 Value = int | float | str | bool | tuple[str, ...]
@@ -144,7 +144,7 @@ def _values(name: str, part: str) -> list[Value]:
     if not part:
         raise GrammarError("a value is missing", part, 0, _FORMS)
     if kind is tuple:
-        return [names_of([part]) if Use.NAMES in SETTINGS[name].uses else (part,)]
+        return [(part,)]
     if kind is str:
         return [part]
     if kind is bool:

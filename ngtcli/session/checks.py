@@ -42,19 +42,15 @@ def check_session(settings: Settings, warn: Callable[[str], object], *, dry: boo
 def check_drafting(settings: Settings) -> None:
     """Raise UsageError and ModelError for what is wrong with the method and what it drafts from."""
     neutral = Settings()
-    own = settings.method, settings.background, settings.heads
-    if own == (neutral.method, neutral.background, neutral.heads):
+    if (settings.method, settings.heads) == (neutral.method, neutral.heads):
         return
-    from ngtcli.background.files import check_names  # here: they load numpy
-    from ngtcli.draft.drafter import draft_settings
+    from ngtcli.draft.drafter import draft_settings  # here: they load numpy
     from ngtcli.draft.registry import parse_method
 
     method = parse_method(settings.method, draft_settings(settings))
     if method.name != "draft-model" or not settings.draft_model:
         with_masks(method, settings.model).check()
     check_heads(method, settings)
-    if method.entry.costs:
-        check_names(settings.background)
 
 
 def check_heads(method: "MethodSpec", settings: Settings) -> None:

@@ -179,7 +179,7 @@ class LocalSession(session.Session):
         if not parsed.entry.costs:
             return parsed
         self.memory.load()
-        background = self.memory.backgrounds.load()
+        background = self.memory.background.load()
         own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
         return replace(parsed, settings=own)
 

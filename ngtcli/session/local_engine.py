@@ -10,7 +10,6 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from ngtcli.background.files import SHIPPED
 from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decode.decoder import Decoder, Member
 from ngtcli.decode.loop import Run
@@ -46,8 +45,7 @@ def common_of(settings: Settings) -> tuple[Any, ...]:
 
 def private(settings: Settings) -> Settings:
     """Settings by which nothing of the user's own is drafted from, and nothing stored for it."""
-    shipped = tuple(name for name in settings.background if name in SHIPPED)
-    return replace(settings, background=shipped, keep_documents="off")
+    return replace(settings, keep_documents="off")
 
 
 class LocalEngine(Engine):
@@ -279,7 +277,7 @@ class LocalEngine(Engine):
         )
         if alone is None:
             return answer, None, ""
-        return answer, alone.rows, text.session.memory.backgrounds.words()
+        return answer, alone.rows, text.session.memory.background.words()
 
     def _close(self, *, store: bool = True) -> None:
         # None before what may fail: beside a closed decoder no other question would ever begin.

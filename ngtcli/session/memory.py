@@ -1,9 +1,9 @@
-"""What `auto` keeps from answer to answer: the answers, backgrounds, and what passes cost."""
+"""What `auto` keeps from answer to answer: the answers, the background, and what passes cost."""
 
 from collections.abc import Callable
 from copy import copy
 
-from ngtcli.background.loaded import Backgrounds
+from ngtcli.background.loaded import Background
 from ngtcli.config import Settings
 from ngtcli.decode.calibration import calibrate, padded, remembered_costs
 from ngtcli.decode.model import TargetModel
@@ -50,11 +50,11 @@ class PassCosts:
 
 
 class AutoMemory:
-    """The pool of earlier answers of a model, the backgrounds, and the costs of its passes.
+    """The pool of earlier answers of a model, the background, and the costs of its passes.
 
     `costs` and `pool` are None until `load`, and after it where the settings switch them off.
     With `persist` they are kept in files of the cache folder. Without, nothing is written, and only
-    backgrounds are read: what else runs on the machine has no part in a measurement.
+    the background is read: what else runs on the machine has no part in a measurement.
     """
 
     def __init__(
@@ -70,7 +70,7 @@ class AutoMemory:
         self._settings = settings
         self.costs: Costs | None = None
         self.pool: Pool | None = None
-        self.backgrounds = Backgrounds(
+        self.background = Background(
             settings.background,
             self._model.tokenizer,
             self._model.vocabulary,
@@ -85,7 +85,7 @@ class AutoMemory:
         other = copy(self)
         other._begin(settings)
         if not self._persist and settings.background == self._settings.background:
-            other.backgrounds = self.backgrounds
+            other.background = self.background
         return other
 
     def load(self) -> None:

@@ -75,8 +75,8 @@ STORES = (
         NONE, True,
     ),
     Store(
-        "backgrounds", "n-gram counts of general texts", "auto; ngt trie build --background",
-        f"tries/*{BACKGROUND}", NONE, True,
+        "backgrounds", "n-gram counts of general text", "the first use of auto",
+        f"tries/*{BACKGROUND}", NONE,
     ),
     Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
     Store("compiled", "compiled functions", "the first use of auto", "compiled"),

@@ -9,7 +9,7 @@ The arrays are mapped as they stand in a file. Whoever reads them checks every i
 (background_search.py): with any content the worst are useless drafts.
 """
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -18,7 +18,7 @@ import numpy.typing as npt
 
 from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError
-from ngtcli.trie.corpus import Ints, join
+from ngtcli.trie.corpus import Ints
 
 Wide = npt.NDArray[np.int64]
 
@@ -31,10 +31,6 @@ ROW = 1  # column of `by_token`, after TOKEN
 # costs a drafting step about 3 us.
 DEPTH = 4
 UNIT = 64  # a count of 1 is stored as so much; guess: weights such as log2(5) keep two digits
-# Least counts of sequences of 1, 2, … tokens. Swept over 0.94 million tokens of English, mean
-# acceptance length on odd ids at 32 nodes, with the pool: 2.655 with all (87 MB), 2.653 with these
-# (21 MB), 2.643 with (1, 1, 2) (10 MB), 2.620 with (1, 2) (7 MB).
-LEAST = (1, 1, 1, 2)
 LARGEST = 2**31 - 1  # a stored number; derived: int32
 
 
@@ -97,42 +93,6 @@ class Level:
     tokens: Wide
     counts: Wide
     followed: Wide
-
-
-def build_counts(
-    texts: Sequence[Sequence[int] | Ints], depth: int = DEPTH, least: Sequence[int] = LEAST
-) -> BackgroundCounts:
-    """The counts of `texts`, each a sequence of token ids.
-
-    A sequence of k tokens is omitted with all that extend it if it occurs less than `least[k - 1]`
-    times; beyond the end of `least` its last value holds, and without any nothing is omitted.
-
-    >>> counts = build_counts([[1, 2, 3, 1, 2], [1, 2]], depth=2, least=(0, 2))
-    >>> (counts.nodes[5:-1, COUNT] / UNIT).tolist()  # of (1, 2); (2, 3) and (3, 1) occur once
-    [3.0]
-    """
-    bounds = [*least, *[least[-1] if least else 0] * depth][:depth]
-    return lay_out(_levels(*join(texts), bounds))
-
-
-def _levels(stream: Ints, left: Ints, bounds: Sequence[int]) -> Iterator[Level]:
-    """The nodes of each depth; `stream` and `left` are those of `join`."""
-    places = np.flatnonzero(left)
-    parent, before = np.zeros(len(places), np.int64), 1  # of each place, and how many there are
-    wide = int(stream.max(initial=0)) + 1
-    for depth, bound in enumerate(bounds, 1):
-        inside = left[places] >= depth
-        places, parent = places[inside], parent[inside]
-        key = parent * wide + stream[places + depth - 1]
-        known, group = np.unique(key, return_inverse=True)
-        counts = np.bincount(group, minlength=len(known))
-        followed = np.bincount(parent, minlength=before)
-        kept = counts >= bound
-        at = known[kept]
-        yield Level(at // wide, at % wide, counts[kept] * UNIT, followed * UNIT)
-        number = np.cumsum(kept) - 1  # of the kept ones
-        places, parent = places[kept[group]], number[group][kept[group]]
-        before = len(at)
 
 
 def lay_out(levels: Iterable[Level]) -> BackgroundCounts:

@@ -11,7 +11,8 @@ import numpy as np
 
 from ngtcli.draft.auto.drafter import Auto
 from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.trie.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts, build_counts
+from ngtcli.trie.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts
+from tests.support.counted import build_counts
 
 VOCABULARY = 12  # more than the children that are compared before a search
 

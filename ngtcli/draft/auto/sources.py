@@ -22,12 +22,12 @@ from ngtcli.draft.auto.guesses import Guesses, no_ranks
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
-from ngtcli.trie.background import BackgroundCounts, build_counts
+from ngtcli.trie.background import BackgroundCounts, lay_out
 from ngtcli.trie.counts import FOLLOWED, NONE, CountTrie, learn_prompt
 
 _RUN = CONFIG.repeat_run
 Ints = npt.NDArray[np.int32]
-NOTHING = build_counts(())  # where there is no background
+NOTHING = lay_out(())  # where there is no background
 _UNPREDICTED = CountTrie(ORDERS)  # where no answer is predicted; it stays empty
 
 

@@ -10,8 +10,7 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ngtcli.background.files import check_names
-from ngtcli.background.loaded import Backgrounds
+from ngtcli.background.loaded import Background
 from ngtcli.config import Settings
 from ngtcli.draft.costs import Costs
 from ngtcli.draft.drafter import Context, Drafter, draft_settings
@@ -110,7 +109,7 @@ class Replay:
 
     def __init__(self, traces: TraceSet, warn: records.Notify) -> None:
         self.traces, self.prompts = traces, traces.traces
-        self._background = cache(lambda names: recorded_background(traces, names, warn))
+        self._background = cache(lambda name: recorded_background(traces, name, warn))
 
     @property
     def costs(self) -> Costs | None:
@@ -204,15 +203,14 @@ def select(
 
 
 def recorded_background(
-    traces: TraceSet, names: Sequence[str], warn: records.Notify
+    traces: TraceSet, name: str, warn: records.Notify
 ) -> BackgroundCounts | None:
-    """The counts of these backgrounds, for the tokenizer of the recording.
+    """The counts of a background, for the tokenizer of the recording.
 
-    None without names or where that tokenizer (in the recording's folder, or of the model by its
-    name) is not here, which `warn` is told. Raises UsageError for an unknown name.
+    None for the name "none", or where that tokenizer (in the recording's folder, or of the model by
+    its name) is not here, which `warn` is told.
     """
-    check_names(names)
-    if not names:
+    if name == "none":
         return None
     own = Path(traces.source) / "tokenizer"
     try:
@@ -222,4 +220,4 @@ def recorded_background(
     if tokenizer is None or tokenizer.fingerprint != traces.tokenizer:
         warn("no background: the tokenizer of the recording is not here")
         return None
-    return Backgrounds(names, tokenizer, traces.vocabulary, model=traces.model, warn=warn).load()
+    return Background(name, tokenizer, traces.vocabulary, model=traces.model, warn=warn).load()

@@ -63,7 +63,7 @@ def main(words: Sequence[str] | None = None) -> None:
         add(f"--{name}", default=default, type=type(default))
     args = parser.parse_args(words)
     settings = replace(Settings(), **{name: getattr(args, name) for name in _OF_SETTINGS})
-    settings = replace(settings, background=()) if args.no_background else settings
+    settings = replace(settings, background="none") if args.no_background else settings
     options = ReplayOptions(
         methods=args.methods, num_drafts=[int(k) for k in names(args.num_draft)], tasks=args.tasks,
         limit=args.limit, rounds=args.rounds, fresh=args.fresh,
