@@ -1,5 +1,6 @@
 """`ngt` as a process, also `python -m ngtcli`: handlers first, then the command, then the end."""
 
+import os
 import sys
 
 if sys.platform == "win32":
@@ -15,6 +16,9 @@ if TYPE_CHECKING:
 def main() -> "NoReturn":
     """Run the command line and leave with its exit code."""
     process.guard()
+    # OpenMP's threads spin while they wait for work, and take up to twice the processor time beside
+    # other busy processes. So they sleep. The variable is read when torch is loaded.
+    os.environ.setdefault("OMP_WAIT_POLICY", "passive")
     with process.without_collection():
         from ngtcli.cli.app import run  # here: what it loads takes time
 

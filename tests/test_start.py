@@ -1,8 +1,11 @@
 """What a start loads, and that loading less changes nothing."""
 
 import json
+import os
 import re
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import pytest
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
-from tests.support.helpers import HARBOUR, run_and_look
+from tests.support.helpers import HARBOUR, NGT, run_and_look
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
 TEXTS = [
@@ -189,3 +192,19 @@ def test_a_models_memory_is_free_for_the_next_command(monkeypatch: pytest.Monkey
         assert ngt("summarize", HARBOUR, "--max-tokens", "2").returncode == 0
     gc.collect()
     assert [model() for model in made] == [None, None]
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="needs GNU's OpenMP library")
+@pytest.mark.parametrize("chosen", ["", "active"])
+def test_threads_that_wait_sleep_unless_the_user_says_otherwise(chosen: str) -> None:
+    """By what the OpenMP library says when torch loads it."""
+    environ = {**os.environ, "OMP_DISPLAY_ENV": "verbose"}
+    for name in ("OMP_WAIT_POLICY", "GOMP_SPINCOUNT"):
+        environ.pop(name, None)
+    if chosen:
+        environ["OMP_WAIT_POLICY"] = chosen
+    command = [*NGT, "summarize", HARBOUR, "--max-tokens", "1"]
+    done = subprocess.run(command, env=environ, capture_output=True, text=True)
+    spins = re.findall(r"GOMP_SPINCOUNT = '(\d+)'", done.stderr)
+    assert done.returncode == 0 and spins, done.stderr
+    assert all((int(count) > 0) == (chosen == "active") for count in spins)
