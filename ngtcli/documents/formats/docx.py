@@ -9,6 +9,7 @@ import re
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from lxml import etree
@@ -40,6 +41,7 @@ _OWN = frozenset(["h2", "li", "pre", "sup", "sub", "chunk", "note", "comment"])
 _BLOCKS = frozenset(["pre", "h2", "li", "span", "sup", "sub"])
 _SIGNS = {f"{W}tab": "\t", f"{W}ptab": "\t", f"{W}noBreakHyphen": "-"}
 _NOTES = {f"{W}footnoteReference": "footnote", f"{W}endnoteReference": "endnote"}
+_RUN, _RUN_PROPERTIES = f"{W}r", f"{W}rPr"
 _COMMENT, _FIELD = f"{W}commentReference", f"{W}fldChar"
 _GONE = (f"{W}del", f"{W}moveFrom")
 _SCRIPTS = {"superscript": "sup", "subscript": "sub"}
@@ -87,6 +89,7 @@ class _Styles:
         self._elements = {
             style.get(f"{W}styleId"): style for root in roots for style in root.iter(f"{W}style")
         }
+        self.hides_any = any(next(root.iter(f"{W}vanish"), None) is not None for root in roots)
         self._usual = ""
         for identifier, style in self._elements.items():
             if style.get(f"{W}default") == "1" and style.get(f"{W}type") == "paragraph":
@@ -144,13 +147,14 @@ class _Document:
         self._source = source
         self._depth = depth
         self._styles = _Styles([style.tree() for style in part.related("styles")])
-        self._numbering = self._new_numbering()
         self._account = _Account()
         self._comments = self._read_comments()
         self._tree: Any = None
         self._running: list[tuple[str, Part]] | None = None
 
-    def _new_numbering(self) -> Numbering:
+    @cached_property
+    def _numbering(self) -> Numbering:
+        """The numbers of paragraphs; read when the first of a list is there."""
         roots = [part.tree(f"{W}numFmt") for part in self._part.related("numbering")]
         return Numbering(roots[0] if roots else None)
 
@@ -169,8 +173,10 @@ class _Document:
 
         A section has those of the one before it that it does not replace.
         """
-        settings = (part.tree() for part in self._part.related("settings"))
-        has_even = any(is_on(root.find(f"{W}evenAndOddHeaders")) for root in settings)
+        has_even = False
+        if self._tree.find(f".//{W}sectPr/*[@{W}type='even']") is not None:
+            settings = (part.tree() for part in self._part.related("settings"))
+            has_even = any(is_on(root.find(f"{W}evenAndOddHeaders")) for root in settings)
         current: dict[tuple[str, str], Part | None] = {}
         used: list[tuple[str, Part]] = []
         for section in self._tree.iter(f"{W}sectPr"):
@@ -192,7 +198,8 @@ class _Document:
         else:
             parts = [part for tag, part in self._running if tag == f"{W}{kind}Reference"]
         texts: dict[str, None] = {}
-        self._numbering = self._new_numbering()
+        if "_numbering" in self.__dict__:
+            self._numbering.begin_anew()
         for part in {part.name: part for part in parts}.values():
             writer = Writer()
             write_tree(self._as_html(part.tree(*_SEEN), part), writer)
@@ -345,9 +352,11 @@ class _Document:
         if identifier is None:
             identifier = style.list
             level = style.level if level is None else level
-            if level is None:
+            if level is None and identifier:
                 level = self._numbering.level_of_style(identifier, named)
         level = level or 0
+        if not identifier and not _is_item(paragraph, style):
+            return None, level
         is_known = self._numbering.has(identifier)
         if not is_known and identifier != "0" and _is_item(paragraph, style):
             return BULLET, level  # of a list that the file does not describe
@@ -357,10 +366,13 @@ class _Document:
 
     def _show_runs(self, root: Any) -> None:
         """Take out hidden runs, and make raised and lowered ones such elements."""
-        for run in list(root.iter(f"{W}r")):
+        for run in list(root.iter(_RUN)):
+            has_properties = len(run) and run[0].tag == _RUN_PROPERTIES
+            if not has_properties and not self._styles.hides_any:
+                continue
             paragraph = next(run.iterancestors("pre", "h2", "li", _PARAGRAPH), None)
             around = self._styles.style(None if paragraph is None else paragraph.get("style"))
-            properties = run.find(f"{W}rPr")
+            properties = run[0] if has_properties else None
             own = self._styles.style(value_of(properties, "rStyle"))
             hidden = None if properties is None else properties.find(f"{W}vanish")
             is_hidden = own.is_hidden or around.is_hidden if hidden is None else is_on(hidden)

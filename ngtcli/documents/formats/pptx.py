@@ -43,13 +43,14 @@ def parse(source: Source) -> Extracted:
     main = Package.open(source).main("ppt/presentation.xml")
     authors = _authors(main)
     writer, hidden = Writer(), 0
+    trees: dict[str, Any] = {}  # of layouts and masters
     running: set[str] = set()  # footers and words of masters that stood before
     slides = list(main.tree().iter(f"{_P}sldId"))
     for number, identifier in enumerate(slides, 1):
         part = main.target(identifier.get(f"{RELATION}id"))
         if part is None:
             continue
-        slide = _Slide(part, authors)
+        slide = _Slide(part, authors, trees)
         if slide.is_hidden:
             hidden += 1
             continue
@@ -83,9 +84,9 @@ class _Block:
 
 
 class _Slide:
-    """A slide with its layout and master."""
+    """A slide with its layout and master, whose `trees` slides share."""
 
-    def __init__(self, part: Part, authors: dict[str, str]) -> None:
+    def __init__(self, part: Part, authors: dict[str, str], trees: dict[str, Any]) -> None:
         self._part = part
         self._authors = authors
         self._root = part.tree(*SEEN)
@@ -93,7 +94,12 @@ class _Slide:
         self._layout = layouts[0] if layouts else None
         masters = self._layout.related("slideMaster") if self._layout else []
         self._master = masters[0] if masters else None
-        self._bases = [base.tree(*SEEN) for base in (self._layout, self._master) if base]
+        self._bases = []
+        for base in (self._layout, self._master):
+            if base is not None:
+                if base.name not in trees:
+                    trees[base.name] = base.tree(*SEEN)
+                self._bases.append(trees[base.name])
 
     @property
     def is_hidden(self) -> bool:

@@ -6,6 +6,7 @@ was set in it to itself; one that begins with a word for a destination holds oth
 
 import codecs
 import re
+from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
@@ -215,7 +216,7 @@ def _aligned(rows: list[_Row]) -> Iterator[list[str]]:
             continue
         cells: list[str] = []
         for left, text in zip(row.lefts, row.cells, strict=True):
-            column = sum(edge <= left for edge in edges) - 1
+            column = bisect_right(edges, left) - 1
             cells += [""] * (column - len(cells))
             cells.append(text)
         yield cells

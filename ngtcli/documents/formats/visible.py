@@ -5,7 +5,6 @@ forms, pictures, equations, the numbers of lists, ruby, and raised signs.
 """
 
 import re
-from collections.abc import Iterator
 from itertools import count
 from typing import Any
 
@@ -34,7 +33,7 @@ _FAR = 24  # characters before a raised sign that say what it is; guess
 def show(root: Any) -> int:
     """Make the tree of an HTML page one of what is seen; the number of words that were hidden."""
     hidden = 0
-    for element in list(_hidden(root)):
+    for element in _hidden(root):
         hidden += len(" ".join(element.itertext()).split())
         _remove(element)
     _show_forms(root)
@@ -142,18 +141,17 @@ def _is_reference(script: Any) -> bool:
     return bool(_REFERENCE.search(names))
 
 
-def _hidden(root: Any) -> Iterator[Any]:
+def _hidden(root: Any) -> list[Any]:
     """The outermost elements that a browser does not show."""
     rules = _rules(root)
-    waiting = [root]
-    while waiting:
-        element = waiting.pop()
-        if not isinstance(element.tag, str):
-            continue
-        if element.tag not in _NEVER_HIDDEN and _is_hidden(element, rules):
-            yield element
-        else:
-            waiting += reversed(element)
+    wanted = "@hidden or @style or self::dialog"
+    found = root.xpath("//*" if rules else f"//*[{wanted}]")
+    hidden = {
+        element: None
+        for element in found
+        if element.tag not in _NEVER_HIDDEN and _is_hidden(element, rules)
+    }
+    return [e for e in hidden if not any(around in hidden for around in e.iterancestors())]
 
 
 _Rules = dict[str, list[tuple[int, int, frozenset[str], bool]]]
@@ -323,7 +321,9 @@ def _integer(text: str | None, otherwise: int) -> int:
 def _text_before(element: Any) -> str:
     """Up to `_FAR` characters that stand before an element in its block."""
     text = ""
-    while element is not None and len(text) < _FAR:
+    for _ in range(_FAR):
+        if element is None or len(text) >= _FAR:
+            break
         previous = element.getprevious()
         around = element.getparent()
         if previous is not None:

@@ -2,6 +2,7 @@
 
 import re
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from ngtcli.documents.formats.numerals import numeral
@@ -12,9 +13,14 @@ _LEVELS = 9
 _PLACE = re.compile(r"%([1-9])")
 
 
+@lru_cache(256)
+def _path(path: str) -> str:
+    return "/".join(W + tag for tag in path.split("/"))
+
+
 def value_of(parent: Any, path: str) -> str | None:
     """The attribute `val` of an element in `parent`; None where there is none."""
-    found = None if parent is None else parent.find("/".join(W + tag for tag in path.split("/")))
+    found = None if parent is None else parent.find(_path(path))
     return None if found is None else found.get(f"{W}val", "")
 
 
@@ -67,35 +73,36 @@ class Numbering:
     """The numbers of a document's paragraphs, asked for in their order."""
 
     def __init__(self, root: Any = None) -> None:
+        self._elements: dict[str, Any] = {}  # of abstract numberings
         self._abstract: dict[str, dict[int, _Level]] = {}
         self._lists: dict[str, _List] = {}
         self._counts: dict[str, list[int | None]] = {}  # of each abstract numbering
-        self.levels_of_styles: dict[tuple[str, str], int] = {}  # by list and style
         self._style_links: dict[str, str] = {}  # abstract numberings by styles
         if root is None:
             return
-        linked: dict[str, str] = {}
         for element in root.iterfind(f"{W}abstractNum"):
             identifier = element.get(f"{W}abstractNumId", "")
-            self._abstract[identifier] = self._levels(element)
+            self._elements[identifier] = element
             if style := value_of(element, "styleLink"):
                 self._style_links[style] = identifier
-            if style := value_of(element, "numStyleLink"):
-                linked[identifier] = style
-        for identifier, style in linked.items():
-            if style in self._style_links:
-                self._abstract[identifier] = self._abstract[self._style_links[style]]
         for element in root.iterfind(f"{W}num"):
             self._add_list(element)
-        for element in root.iterfind(f"{W}abstractNum"):
-            for level in element.iterfind(f"{W}lvl"):
-                if style := value_of(level, "pStyle"):
-                    key = element.get(f"{W}abstractNumId", ""), style
-                    self.levels_of_styles[key] = _index(level)
 
-    @staticmethod
-    def _levels(element: Any) -> dict[int, _Level]:
-        return {_index(level): _Level.of(level) for level in element.iterfind(f"{W}lvl")}
+    def begin_anew(self) -> None:
+        """Forget what was counted, as for headers and footers."""
+        self._counts.clear()
+        for made in self._lists.values():
+            made.begun.clear()
+
+    def _levels(self, identifier: str) -> dict[int, _Level]:
+        """The levels of an abstract numbering, which may be those of a style's."""
+        if identifier not in self._abstract:
+            element = self._elements.get(identifier)
+            link = self._style_links.get(value_of(element, "numStyleLink") or "")
+            levels = self._elements.get(link or "", element)
+            found = () if levels is None else levels.iterfind(f"{W}lvl")
+            self._abstract[identifier] = {_index(level): _Level.of(level) for level in found}
+        return self._abstract[identifier]
 
     def _add_list(self, element: Any) -> None:
         made = _List(value_of(element, "abstractNumId") or "")
@@ -114,14 +121,18 @@ class Numbering:
     def level_of_style(self, identifier: str, style: str) -> int:
         """The level of a list at which paragraphs of a style are."""
         named = self._lists.get(identifier)
-        return self.levels_of_styles.get((named.abstract if named else "", style), 0)
+        element = self._elements.get(named.abstract) if named else None
+        for level in () if element is None else element.iterfind(f"{W}lvl"):
+            if value_of(level, "pStyle") == style:
+                return _index(level)
+        return 0
 
     def mark(self, identifier: str, level: int) -> str | None:
         """What stands before the next paragraph of this list and level; None for nothing."""
         named = self._lists.get(identifier)
         if named is None or not 0 <= level < _LEVELS:
             return None
-        levels = self._abstract.get(named.abstract, {}) | named.levels
+        levels = self._levels(named.abstract) | named.levels
         shown = levels.get(level)
         if shown is None:
             return None

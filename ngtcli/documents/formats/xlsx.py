@@ -5,6 +5,7 @@ several times as long, and shows no values and no hidden rows when it reads so.
 """
 
 import re
+from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -131,7 +132,7 @@ class _Sheet:
         self._left_out = left_out
         self._hidden_columns: set[int] = set()
         self._hidden_rows: set[int] = set()
-        self._places: dict[int, int] = {}
+        self._before: list[int] = []  # the hidden columns in their order
 
     def rows(self) -> Iterator[Sequence[str]]:
         """The cells of each row that is shown, up to the last one with text."""
@@ -194,11 +195,9 @@ class _Sheet:
 
     def _shown_place(self, column: int) -> int:
         """The number of a column among those that are shown."""
-        place = self._places.get(column)
-        if place is None:
-            place = sum(1 for other in range(column) if other not in self._hidden_columns)
-            self._places[column] = place
-        return place
+        if len(self._before) != len(self._hidden_columns):
+            self._before = sorted(self._hidden_columns)
+        return column - bisect_left(self._before, column)
 
     def _shown(self, cell: Any) -> str:
         """The value of a cell as Excel shows it."""
