@@ -61,7 +61,8 @@ def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
 def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> None:
     done = ngt("docs", "list", str(folder), "-v")
     lines = done.stdout.decode().splitlines()
-    assert len(lines) == 7 and lines[2].startswith("columns.pdf\tpdf\t4\t")
+    assert lines[0] == "document\tformat\tpages\tcharacters\ttokens"
+    assert len(lines) == 8 and lines[3].startswith("columns.pdf\tpdf\t4\t")
     for words in (b"locked.pdf: encrypted", b"7 lines of repeated headers and footers",
                   b"letter.eml: attachments are not read", b"7 documents,"):  # fmt: skip
         assert words in done.stderr

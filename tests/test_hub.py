@@ -184,7 +184,7 @@ def test_cut_files_of_the_cache_are_told_and_pulled_again(
 def test_a_download_without_a_byte_of_the_weights_is_unfinished(hub: Hub, tmp_path: Path) -> None:
     hub.stops = {WEIGHTS: 0}
     assert hub.run(tmp_path, "models", "pull", ID).returncode == 4
-    _, line = hub.run(tmp_path, "models", "list").stdout.splitlines()
+    _, _, line = hub.run(tmp_path, "models", "list").stdout.splitlines()
     assert line.startswith(f"{ID}\t") and "unfinished" in line.split("\t")[1]
 
 

@@ -162,7 +162,7 @@ def print_line(text: str) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on a terminal, tab-separated values without headings elsewhere."""
+    """A table on a terminal; tab-separated values below their headings elsewhere."""
     cells = [[str(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         from ngtcli.render.tables import Column, Table, to_terminal  # here: answers need none
@@ -171,4 +171,4 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         width, colour = terminal_width(sys.stdout), styles(sys.stdout)
         print_line(to_terminal([table], width=width, colour=colour))
     elif cells:
-        print_line(to_tabs(cells))
+        print_line(to_tabs([columns, *cells]))
