@@ -1,5 +1,6 @@
 """What a pass costs: measured, stored, read back, refused when it cannot be."""
 
+import random
 from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
@@ -147,7 +148,8 @@ def test_a_long_context_has_a_curve_of_its_own() -> None:
     assert known.at_length(2000).at(1) == 1.0  # the nearest
     assert known.at_length(17000) is known.at_length(60000)
     assert known.at_length(70000).at(8) == 9.0
-    known.at_length(2000).learn(1, 3.0)
+    for _ in range(3):
+        known.at_length(2000).learn(1, 3.0)
     assert known.at_length(100).at(1) == 1.0 < known.at_length(4096).at(1)
 
 
@@ -220,3 +222,55 @@ def test_a_draft_model_with_another_tokenizer_is_refused_before_its_passes_are_c
     drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="other", capture=True)
     with pytest.raises(ModelError, match="other has another tokenizer than"):
         LocalSession(drafted, persist=False)
+
+
+def _true_cost(rows: int) -> float:
+    """Seconds of a pass on an idle machine."""
+    return 0.01 + 0.0002 * rows
+
+
+IDLE = {rows: _true_cost(rows) for rows in (1, 4, 16, 64)}
+
+
+def test_a_disturbed_pass_changes_no_cost() -> None:
+    curve = CostCurve(IDLE)
+    for _ in range(50):
+        curve.learn(16, _true_cost(16))
+    before = curve.by_rows()
+    curve.learn(16, 10 * _true_cost(16))
+    curve.learn(4, 5 * _true_cost(4))
+    assert curve.by_rows() == pytest.approx(before)
+
+
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("share", [0.2, 0.4])
+def test_costs_stay_those_of_an_idle_machine_where_passes_are_disturbed(
+    share: float, seed: int
+) -> None:
+    """Each pass is slowed down 2 to 8 times with a chance of `share`."""
+    rng = random.Random(seed)
+    curve = CostCurve(IDLE)
+    for _ in range(500):
+        rows = rng.choice((1, 4, 16, 16, 16, 16, 64))
+        slowdown = rng.uniform(2, 8) if rng.random() < share else rng.uniform(1, 1.1)
+        curve.learn(rows, slowdown * _true_cost(rows))
+    for rows in IDLE:
+        assert 0.8 * _true_cost(rows) < curve.at(rows) < 1.4 * _true_cost(rows)
+    assert curve.at(64) / curve.at(1) == pytest.approx(_true_cost(64) / _true_cost(1), rel=0.25)
+
+
+def test_costs_follow_a_machine_that_has_become_slower_or_quicker() -> None:
+    curve = CostCurve(IDLE)
+    for factor in (3, 0.5):
+        for _ in range(120):
+            curve.learn(16, factor * _true_cost(16))
+        assert curve.at(16) == pytest.approx(factor * _true_cost(16), rel=0.05)
+        for rows in IDLE:  # most of the change is taken for that of the machine
+            assert curve.at(rows) == pytest.approx(factor * _true_cost(rows), rel=0.3)
+
+
+def test_a_second_measurement_keeps_the_quicker_pass_of_each_size() -> None:
+    busy = CostCurve({1: 0.02, 4: 0.09, 16: 0.03}, sizes=(1, 4, 16))
+    curve = busy.quickest({1: 0.03, 4: 0.025, 64: 0.01})
+    assert curve.by_rows() == {1: 0.02, 4: 0.025, 16: 0.03}
+    assert curve.sizes == (1, 4, 16)

@@ -14,6 +14,7 @@ from ngtcli.weights.trials import what_matters
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess
 TIMES = 7
+LEAST_TIMES = 3  # passes of each of the fewest sizes: one alone may be disturbed; a guess
 FEWEST = 4  # sizes that are timed if `LONGEST_S` allows: 1, 4, 16 and 64 rows; a guess
 LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a guess
 
@@ -37,10 +38,10 @@ def padded(model: TargetModel) -> tuple[int, ...]:
 def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGEST_S) -> CostCurve:
     """Time passes of the sizes up to 64 rows after a short prompt, for about `limit_s` seconds.
 
-    A large model may take `longest_s`, until `FEWEST` sizes are timed. The sizes take turns and the
-    quickest pass of each counts, so that other work of the machine changes little. Empties the
-    model's cache. Sizes that the time does not suffice for lie between others or are extrapolated,
-    and learned from the steps of real runs.
+    A large model, or a busy machine, may take `longest_s`, until `FEWEST` sizes are timed
+    `LEAST_TIMES` each. The sizes take turns and the quickest pass of each counts, so that other
+    work of the machine changes little. Empties the model's cache. Sizes that the time does not
+    suffice for lie between others or are extrapolated, and learned from the steps of real runs.
     """
     token = max(0, min(model.vocabulary - 1, 17))
     # A large model on a CPU reads 512 tokens in half a minute; 64 give the same costs there.
@@ -53,15 +54,24 @@ def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGE
         seconds_of_a_pass(model, token, rows)  # capturing it is not part of its cost
     seconds: dict[int, float] = {}
     clock = time.perf_counter()
-    for rows in timed * (TIMES + 1):
-        spent_s = time.perf_counter() - clock
-        enough = FEWEST if spent_s < longest_s else 2
-        if spent_s + 2 * seconds.get(rows, 0.0) > limit_s and len(seconds) >= enough:
-            break
+
+    def time_one(rows: int) -> None:
         if rows not in seconds:
             seconds_of_a_pass(model, token, rows)  # the first of a size allocates and prepares
         taken = seconds_of_a_pass(model, token, rows)
         seconds[rows] = min(taken, seconds.get(rows, taken))
+
+    for turn in range(LEAST_TIMES):
+        for rows in timed[:FEWEST]:
+            spent_s = time.perf_counter() - clock
+            if spent_s >= longest_s and (turn > 0 or len(seconds) >= 2):
+                return CostCurve(seconds, sizes=padded(model))
+            time_one(rows)
+    for rows in timed * TIMES:
+        spent_s = time.perf_counter() - clock
+        if spent_s + 2 * seconds.get(rows, 0.0) > limit_s:
+            break
+        time_one(rows)
     return CostCurve(seconds, sizes=padded(model))
 
 

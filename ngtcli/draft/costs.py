@@ -48,6 +48,7 @@ class CostCurve:
         self.rows = sorted(seconds)
         self._seconds = _never_falling([seconds[r] for r in self.rows])
         self._seen = [0] * len(self.rows)  # the step at which each size was last passed
+        self._slower: dict[int, list[float]] = {}  # by rows: surprises of slow passes in a row
         self._step = 0
         self._table = np.zeros(0)
         self._since = 0
@@ -92,6 +93,8 @@ class CostCurve:
 
         Of sizes passed all the time all costs move together, for it is the machine or the context
         that changes; one not passed for long moves by itself, for it is its cost that is unknown.
+        Other work of the machine only ever adds to what a pass takes. So costs rise only where
+        several passes of a size in a row were slower, and then by the least of them.
         """
         self._step += 1
         rows = self._size(rows)
@@ -106,6 +109,15 @@ class CostCurve:
         self._seen[near] = self._step
         expected = costs[below] + share * (costs[above] - costs[below])
         ratio = min(2.0, max(0.5, seconds / expected))
+        slower = self._slower.setdefault(rows, [])
+        if ratio <= 1:
+            slower.clear()
+        else:
+            slower.append(ratio)
+            if len(slower) < CONFIG.slow_passes:
+                return
+            ratio = min(slower)
+            slower.clear()
         own = min(CONFIG.most_own_rate, CONFIG.own_rate * gap)
         common = ratio ** (CONFIG.common_rate / gap)
         costs = self._seconds = [common * cost for cost in costs]
@@ -116,6 +128,11 @@ class CostCurve:
             costs[i] = min(costs[i], costs[near])
         for i in range(1, len(costs)):
             costs[i] = max(costs[i], costs[i - 1])
+
+    def quickest(self, seconds: Mapping[int, float]) -> "CostCurve":
+        """A curve of the lower cost of each of its sizes, of its own and of `seconds` by rows."""
+        lower = {rows: min(own, seconds.get(rows, own)) for rows, own in self.by_rows().items()}
+        return CostCurve(lower, sizes=self.sizes)
 
     def by_rows(self) -> dict[int, float]:
         """Seconds by rows; more rows never cost less."""
@@ -152,7 +169,8 @@ class Costs:
     none starts from the nearest curve there is; the steps of its runs move it from there.
 
     >>> costs = Costs({1024: CostCurve({1: 1.0})})
-    >>> costs.at_length(5000).learn(1, 2.0)
+    >>> for _ in range(3):
+    ...     costs.at_length(5000).learn(1, 2.0)
     >>> {border: round(curve.at(1), 2) for border, curve in costs.curves.items()}
     {1024: 1.0, 16384: 1.09}
     """

@@ -121,6 +121,7 @@ class AutoConfig:
     # The cost of a pass (costs.py)
     short_context: int = 1024  # tokens; contexts up to this length share a curve, then x 4; guess
     table_age: int = 16  # steps for which a table of costs is used again; guess
+    slow_passes: int = 3  # slower passes of a size in a row after which its cost rises; guess
     common_rate: float = 0.1  # share of a surprise that moves all sizes: the machine's speed
     own_rate: float = 0.03  # share that moves the size itself, a step since one of that size
     most_own_rate: float = 0.5  # bound of the share above; guess
