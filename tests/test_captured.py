@@ -136,6 +136,25 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
     assert model.passes.captured == 0 and "other scores" in model.passes.reason
 
 
+@pytest.mark.parametrize("family", ["mistral-sliding", "gemma3-sliding"])
+def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(family: str) -> None:
+    """A graph is replayed at any length: it finds the window by its inputs."""
+    model = switched_on(make_target(family, max_position_embeddings=900))
+    model.context = 900
+    ids = random.Random(3).choices(range(4, VOCABULARY), k=300)
+    model.start(800)
+    model.prefill(ids)
+    for step in range(40):
+        found = model.forward(4, a_tree(7, seed=step))
+        assert (model.cache.gathered is not None) and len(model.cache.gathered) == 11 + 8
+        with torch.inference_mode():
+            right = model.hf(torch.tensor([[*ids, 4]])).logits[0, -1]
+        assert torch.allclose(found[0], right, atol=2e-3, rtol=1e-3)
+        model.keep(())
+        ids.append(4)
+    assert model.passes.captured >= 1
+
+
 @pytest.mark.usefixtures("buffers_move")
 def test_captures_are_dropped_when_the_buffers_move() -> None:
     model = switched_on(make_target(max_position_embeddings=900))

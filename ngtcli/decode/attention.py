@@ -230,10 +230,22 @@ _CALL = 125_000
 
 @dataclass(frozen=True)
 class Spans:
-    """The rows of a pass over sequences in regions of `places` places each, region 0 first."""
+    """The rows of a pass over sequences in regions of `places` places each, region 0 first.
+
+    Layers for which `narrow` is true attend to the last `window` positions.
+    """
 
     all: Sequence[Span]
     places: int
+    narrow: Sequence[bool] = ()
+    window: int | None = None
+
+    def firsts(self, module: nn.Module) -> list[int]:
+        """The first place of each sequence's region that a layer attends to."""
+        layer = getattr(module, "layer_idx", None)
+        if self.window is None or layer is None or not self.narrow[layer]:
+            return [0] * len(self.all)
+        return [max(0, span.own.start - self.window + 1) for span in self.all]
 
     def at_once(self, query: Tensor) -> bool:
         """Whether one call for all sequences is possible, and costs less than one for each."""
@@ -272,15 +284,18 @@ def attending(config: Any, spans: Spans | Prefix | Behind) -> Iterator[None]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
         known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
-        if not isinstance(spans, Spans) or (known and spans.at_once(query)):
+        firsts = spans.firsts(module) if isinstance(spans, Spans) else []
+        # All at once they attend to all of their places, under the mask.
+        saves = any(firsts) and query.device.type == "cpu"
+        if not isinstance(spans, Spans) or (known and not saves and spans.at_once(query)):
             return spans.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         function = ALL_ATTENTION_FUNCTIONS.get_interface(own, eager)
         out = []
-        for span in spans.all:
-            region = slice(span.start, span.start + span.length)
-            masked = mask[:, :, span.rows, : span.length]
+        for span, first in zip(spans.all, firsts, strict=True):
+            region = slice(span.start + first, span.start + span.length)
+            masked = mask[:, :, span.rows, first : span.length]
             states = query[:, :, span.rows], key[:, :, region], value[:, :, region]
             out.append(function(module, *states, masked, **more)[0])
         return torch.cat(out, 1), None

@@ -106,7 +106,12 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
         slots = owner.slots.to(self.keys.device)  # layers may be on several
         self.keys.index_copy_(2, slots, key_states)
         self.values.index_copy_(2, slots, value_states)
-        first, end = owner.begin + (owner.first if self._narrow else 0), owner.begin + owner.end
+        if self._narrow and owner.gathered is not None:
+            places = owner.gathered.to(self.keys.device)
+            return self.keys.index_select(2, places), self.values.index_select(2, places)
+        first, end = owner.begin, owner.begin + owner.end
+        if self._narrow:
+            first, end = owner.begin + owner.first, owner.begin + owner.narrow_end
         if first == 0 and end == owner.capacity:
             return self.keys, self.values
         return self.keys[:, :, first:end], self.values[:, :, first:end]
@@ -134,6 +139,8 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
         self.capacity = places  # places in every buffer
         self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
         self.begin, self.first, self.end = 0, 0, 0  # the places that the pass attends to
+        self.narrow_end = 0  # of those of narrow layers
+        self.gathered: Tensor | None = None  # of narrow layers: places that are copied
         self.past = 0  # the length that the model is given if it asks
         self.buffers: list[Tensor] = []  # (number, heads, capacity, head_dim) each
         self._known: dict[RollbackLayer, tuple[Tensor, Tensor]] = {}  # keys and values, no places
@@ -148,13 +155,23 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     def length(self, length: int) -> None:
         self.regions[0].length = length
 
-    def aim(self, slots: Tensor, end: int, past: int, first: int = 0, begin: int = 0) -> None:
+    def aim(
+        self,
+        slots: Tensor,
+        end: int,
+        past: int,
+        first: int = 0,
+        begin: int = 0,
+        narrow_end: int | None = None,
+        gathered: Tensor | None = None,
+    ) -> None:
         """Tell where the next pass writes, and that it attends to `end` places from `begin` on.
 
-        Narrow layers attend to those from `first` of these on. `past` is the length for a model
-        that asks.
+        Narrow layers attend to those from `first` to `narrow_end` of these; or to the places
+        `gathered`, int64 (places,), in this order. `past` is the length for a model that asks.
         """
         self.slots, self.end, self.past, self.first, self.begin = slots, end, past, first, begin
+        self.narrow_end, self.gathered = end if narrow_end is None else narrow_end, gathered
 
     def rows(self) -> list[Tensor]:
         """Keys and values of each layer as far as they are valid, of the first region."""

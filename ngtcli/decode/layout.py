@@ -210,16 +210,17 @@ class Masks:
         # Made once: a number from the host would be sent at each use, which no CUDA graph can.
         self._zero = torch.zeros((), dtype=dtype, device=device)
         self._lowest = torch.full_like(self._zero, torch.finfo(dtype).min)
-        self._places: dict[int, Tensor] = {}  # by capacity; kept, as captured passes read them
+        self._places: dict[int, Tensor] = {}  # by number; kept, as captured passes read them
 
-    def of_tree(self, inputs: Inputs, capacity: int) -> Any:
+    def of_tree(self, inputs: Inputs, capacity: int, near: Tensor | None = None) -> Any:
         """Masks (1, 1, rows, capacity) of a pass over trees (paper, eq. 6), each in its region.
 
-        Nothing of them depends on what a text has in its region but what `inputs` say.
+        Nothing of them depends on what a text has in its region but what `inputs` say. Where it is
+        given, `near` is the mask of sliding layers, bool (rows, places), as `of_window` gives it.
         """
-        if capacity not in self._places:
-            self._places[capacity] = torch.arange(capacity, device=self._device)
-        at, among = self._places[capacity], inputs.ancestors
+        if near is not None and not self._mixed:
+            return self.of_seen(near)
+        at, among = self._arange(capacity), inputs.ancestors
         before, own = at < inputs.reach[:, None], (inputs.slots - inputs.begins).expand(among.shape)
 
         def joined(before: Tensor, among: Tensor) -> Tensor:  # no row of another text adds to one
@@ -227,10 +228,30 @@ class Masks:
             return added.view(torch.bool)
 
         seen, positions = joined(before, among), inputs.positions
-        if self.window is None:
-            return self.of_seen(seen)
+        if self.window is None or near is not None:
+            return self.of_seen(seen, near)
         among = among & self._is_near(positions, positions)
         return self.of_seen(seen, joined(before & self._is_near(at, positions), among))
+
+    def of_window(self, inputs: Inputs, before: Tensor) -> Tensor:
+        """What sliding rows of one text see of the places `before` and of their own, in a row.
+
+        bool (rows, places). None sees a place before the first.
+        """
+        positions = inputs.positions
+        seen = (before >= 0) & (before < inputs.reach[:, None]) & self._is_near(before, positions)
+        return torch.cat([seen, inputs.ancestors & self._is_near(positions, positions)], 1)
+
+    def window_before(self, inputs: Inputs) -> Tensor:
+        """The places within the window of one text's root, int64 (window - 1,); some negative."""
+        most = (self.window or 1) - 1
+        return inputs.positions[0] - most + self._arange(most)
+
+    def _arange(self, count: int) -> Tensor:
+        """0, 1, 2, … on the device."""
+        if count not in self._places:
+            self._places[count] = torch.arange(count, device=self._device)
+        return self._places[count]
 
     def of_chunk(self, start: int, rows: int, first: int) -> Any:
         """Masks of `rows` tokens of a prompt from position `start` on, which lie in a row.

@@ -60,6 +60,11 @@ _SPARE = 64  # places behind the last draft, for padding; a guess. More are made
 _SHARE = 0.25
 
 
+# Captured passes copy the places of a window where all places are this many times more; guess: to
+# copy one and to attend to it takes as long as attending to two or three.
+_GATHERS_FROM = 3
+
+
 class TargetModel:
     """A loaded model, its tokenizer, its `masks` and the `cache` of the texts that it reads.
 
@@ -386,21 +391,45 @@ class TargetModel:
     ) -> Outputs:
         inputs = unpack(packed.to(self.device, non_blocking=True), shape.rows)
         how: Any = nullcontext()
+        near: Tensor | None = None  # what sliding layers see of the places that they attend to
         if shape.texts > 1:  # they find their own regions among all places
             self.cache.aim(
                 inputs.slots, self.cache.places * len(self.cache.regions), shape.capacity
             )
-            how = attending(self.config, Spans(spans or _even(shape), self.cache.places))
-        else:
+            own = Spans(spans or _even(shape), self.cache.places, self._narrow, self.masks.window)
+            how = attending(self.config, own)
+        elif not self._attends_to_window(shape):
             self.cache.aim(inputs.slots, shape.capacity, past)
+        elif self.passes.captures:  # a captured pass reads nothing but its inputs
+            before = self.masks.window_before(inputs)
+            near = self.masks.of_window(inputs, before)
+            places = torch.cat([before.clamp_min(0), inputs.slots])
+            self.cache.aim(inputs.slots, shape.capacity, past, gathered=places)
+        else:
+            first = max(0, past - (self.masks.window or 0) + 1)
+            before = torch.arange(first, past, device=self.device)
+            near = self.masks.of_window(inputs, before)
+            end = past + shape.rows
+            self.cache.aim(inputs.slots, shape.capacity, past, first, narrow_end=end)
         apart = self._reads_apart and self._rows is None and shape.texts == 1
         if apart and shape.capacity >= APART_FROM and shape.rows % ALIGNED == 0:
             mask = self.masks.of_seen(inputs.ancestors)
             how = attending(self.config, Prefix(inputs.slots, inputs.reach[0], mask))
         else:
-            mask = self.masks.of_tree(inputs, shape.capacity)
+            mask = self.masks.of_tree(inputs, shape.capacity, near)
         with how:
             return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
+
+    def _attends_to_window(self, shape: Shape) -> bool:
+        """Whether sliding layers attend to their window alone, in a pass of one text.
+
+        Else they attend to all places under a mask, as where that saves nothing; and in exact
+        passes, as the order in which a row's places are added up may change its bits.
+        """
+        if self.masks.window is None or self._rows is not None:
+            return False
+        times = _GATHERS_FROM if self.passes.captures else 1
+        return shape.capacity > times * (self.masks.window - 1 + shape.rows)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one, of one text: (k + 1, vocabulary)."""
