@@ -7,6 +7,7 @@ _SIGNS = (
     "out of memory",  # CUDA, MPS, HIP
     "can't allocate memory",  # torch on a CPU
     "not enough memory",  # torch on a CPU under Windows
+    "not_initialized when calling `cublascreate",  # cuBLAS, which then has no room for itself
     "alloc_failed",  # cuBLAS, cuDNN, cuSPARSE, cuSOLVER
     "failed to allocate",
     "bad_alloc",  # C++
