@@ -20,10 +20,21 @@ from ngtcli.decode.captured import Shape
 from ngtcli.decode.kernels import JoinedPerceptron, use_few_kernels
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.probe import target_model
+from ngtcli.draft.drafter import Drafters
 from ngtcli.draft.steps import Limits
 from ngtcli.draft.tree import chain
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
-from tests.support.tiny_models import Scripted, a_tree, decode, make_hf, make_target, plain, prompts
+from tests.support.tiny_models import (
+    Scripted,
+    a_tree,
+    decode,
+    drafts_of,
+    generate,
+    make_hf,
+    make_target,
+    plain,
+    prompts,
+)
 from tests.support.together import outputs, own, together
 from tests.tools.heads.recipes import begin_as
 
@@ -153,6 +164,24 @@ def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(family: 
         model.keep(())
         ids.append(4)
     assert model.passes.captured >= 1
+
+
+@pytest.mark.parametrize("family", ["mistral-sliding", "gemma3-sliding"])
+def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
+    family: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("ngtcli.decode.model.STAYING_DEVICES", {"cpu"})
+    model = make_target(family, max_position_embeddings=900)
+    model.context, model.end_ids = 900, frozenset()
+    model.hf.generation_config.eos_token_id = None
+    ids = random.Random(4).choices(range(4, VOCABULARY), k=300)
+    texts = [ids[:length] for length in (5, 90, 200, 300)]
+    truth = {tuple(text): generate(model.hf, text, 24) for text in texts}
+    switched_on(model)
+    drafters = Drafters(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
+    found = together(model, texts, drafters, 4, limits=lambda _: Limits(24, 24))
+    assert outputs(found) == [truth[tuple(text)] for text in texts]
+    assert model.passes.captured >= 1 and model.cache.gathered is not None
 
 
 @pytest.mark.usefixtures("buffers_move")

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 
+from ngtcli.decode import model as module
 from ngtcli.decode.kv_cache import RollbackLayer
 from ngtcli.decode.loop import Run
 from ngtcli.decode.model import TargetModel
@@ -94,9 +95,13 @@ def test_the_logits_are_those_of_a_whole_pass_of_the_library(family: str, length
         assert torch.allclose(found[node + 1], right, atol=2e-3, rtol=1e-3)
 
 
+@pytest.mark.parametrize("stay", [False, True])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_texts_together_have_the_tokens_of_the_library(family: str) -> None:
+def test_texts_together_have_the_tokens_of_the_library(
+    family: str, stay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Of lengths on both sides of the window."""
+    monkeypatch.setattr(module, "STAYING_DEVICES", {"cpu"} if stay else set())
     model = long_model(family)
     texts = [PROMPT[:length] for length in (3, WINDOW, 40, 300, LENGTH)]
     truth = {tuple(text): generate(model.hf, text, 20) for text in texts}

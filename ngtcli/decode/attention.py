@@ -232,20 +232,33 @@ _CALL = 125_000
 class Spans:
     """The rows of a pass over sequences in regions of `places` places each, region 0 first.
 
-    Layers for which `narrow` is true attend to the last `window` positions.
+    Layers for which `narrow` is true attend to the last `window` positions. With `gathered` they
+    are given so many places of each sequence, one sequence's behind the other's, and nothing else.
     """
 
     all: Sequence[Span]
     places: int
     narrow: Sequence[bool] = ()
     window: int | None = None
+    gathered: int = 0
 
-    def firsts(self, module: nn.Module) -> list[int]:
-        """The first place of each sequence's region that a layer attends to."""
+    def is_narrow(self, module: nn.Module) -> bool:
+        """Whether a module is the attention of a layer that attends to a window."""
+        if self.window is None or not self.narrow:
+            return False
         layer = getattr(module, "layer_idx", None)
-        if self.window is None or layer is None or not self.narrow[layer]:
-            return [0] * len(self.all)
-        return [max(0, span.own.start - self.window + 1) for span in self.all]
+        return layer is not None and self.narrow[layer]
+
+    def of_gathered(self) -> "Spans":
+        """The same sequences among the places that narrow layers are given."""
+        places = self.gathered
+        every = [Span(span.rows, at * places, places) for at, span in enumerate(self.all)]
+        return Spans(every, places)
+
+    def firsts(self) -> list[int]:
+        """The first place of each sequence's region that narrow layers attend to."""
+        window = self.window or 1
+        return [max(0, span.own.start - window + 1) for span in self.all]
 
     def at_once(self, query: Tensor) -> bool:
         """Whether one call for all sequences is possible, and costs less than one for each."""
@@ -284,16 +297,22 @@ def attending(config: Any, spans: Spans | Prefix | Behind) -> Iterator[None]:
         module: nn.Module, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, **more: Any
     ) -> tuple[Tensor, None]:
         known = own in ("sdpa", NAME, FOLDED) and not _is_special(more)
-        firsts = spans.firsts(module) if isinstance(spans, Spans) else []
-        # All at once they attend to all of their places, under the mask.
-        saves = any(firsts) and query.device.type == "cpu"
-        if not isinstance(spans, Spans) or (known and not saves and spans.at_once(query)):
+        if not isinstance(spans, Spans):
             return spans.attend(query, key, value, mask, more.get("scaling")), None
+        here, firsts = spans, [0] * len(spans.all)
+        if spans.is_narrow(module):
+            if spans.gathered:
+                here = spans.of_gathered()
+            elif query.device.type == "cpu":
+                firsts = spans.firsts()
+        # All at once they attend to all of their places, under the mask.
+        if known and not any(firsts) and here.at_once(query):
+            return here.attend(query, key, value, mask, more.get("scaling")), None
         # The eager attention is the model's own.
         eager = getattr(sys.modules[type(module).__module__], "eager_attention_forward", None)
         function = ALL_ATTENTION_FUNCTIONS.get_interface(own, eager)
         out = []
-        for span, first in zip(spans.all, firsts, strict=True):
+        for span, first in zip(here.all, firsts, strict=True):
             region = slice(span.start + first, span.start + span.length)
             masked = mask[:, :, span.rows, first : span.length]
             states = query[:, :, span.rows], key[:, :, region], value[:, :, region]

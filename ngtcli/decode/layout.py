@@ -234,18 +234,28 @@ class Masks:
         return self.of_seen(seen, joined(before & self._is_near(at, positions), among))
 
     def of_window(self, inputs: Inputs, before: Tensor) -> Tensor:
-        """What sliding rows of one text see of the places `before` and of their own, in a row.
+        """What sliding rows see of their text's places `before` and of its rows, in this order.
 
-        bool (rows, places). None sees a place before the first.
+        `before` is int64 (texts, places), for texts with as many rows each; the mask is bool
+        (rows, places + rows of a text). None sees a place before the first.
         """
-        positions = inputs.positions
-        seen = (before >= 0) & (before < inputs.reach[:, None]) & self._is_near(before, positions)
-        return torch.cat([seen, inputs.ancestors & self._is_near(positions, positions)], 1)
+        rows, texts = len(inputs.positions), len(before)
+        each, positions = rows // texts, inputs.positions
+        at = before.repeat_interleave(each, 0)
+        seen = (at >= 0) & (at < inputs.reach[:, None]) & self._is_near(at, positions)
+        place = self._arange(rows)
+        own = (place - place % each)[:, None] + self._arange(each)
+        among = inputs.ancestors.gather(1, own) & self._is_near(positions[own], positions)
+        return torch.cat([seen, among], 1)
 
-    def window_before(self, inputs: Inputs) -> Tensor:
-        """The places within the window of one text's root, int64 (window - 1,); some negative."""
+    def window_before(self, inputs: Inputs, texts: int) -> Tensor:
+        """The places within the window of each text's root, int64 (texts, window - 1).
+
+        Some are negative near the beginning of a text. The texts have as many rows each.
+        """
         most = (self.window or 1) - 1
-        return inputs.positions[0] - most + self._arange(most)
+        roots = inputs.positions.view(texts, -1)[:, :1]
+        return roots - most + self._arange(most)
 
     def _arange(self, count: int) -> Tensor:
         """0, 1, 2, … on the device."""
@@ -268,7 +278,10 @@ class Masks:
         return self.of_seen(seen, (seen & self._is_near(at, positions))[:, first - begin :])
 
     def _is_near(self, at: Tensor, positions: Tensor) -> Tensor:
-        """Whether sliding rows at `positions` see what lies `at` others, bool (rows, others)."""
+        """Whether sliding rows at `positions` see what lies `at` others, bool (rows, others).
+
+        `at` has the others of all rows, or of each.
+        """
         return at > positions[:, None] - (self.window or 0)
 
     def of_seen(self, seen: Tensor, near: Tensor | None = None) -> Any:

@@ -392,25 +392,32 @@ class TargetModel:
         inputs = unpack(packed.to(self.device, non_blocking=True), shape.rows)
         how: Any = nullcontext()
         near: Tensor | None = None  # what sliding layers see of the places that they attend to
-        if shape.texts > 1:  # they find their own regions among all places
-            self.cache.aim(
-                inputs.slots, self.cache.places * len(self.cache.regions), shape.capacity
-            )
-            own = Spans(spans or _even(shape), self.cache.places, self._narrow, self.masks.window)
-            how = attending(self.config, own)
-        elif not self._attends_to_window(shape):
-            self.cache.aim(inputs.slots, shape.capacity, past)
-        elif self.passes.captures:  # a captured pass reads nothing but its inputs
-            before = self.masks.window_before(inputs)
+        gathered: Tensor | None = None  # these places, where a captured pass finds them
+        by_window = self._attends_to_window(shape)
+        if by_window and self.passes.captures:  # it reads nothing but its inputs
+            before = self.masks.window_before(inputs, shape.texts)
             near = self.masks.of_window(inputs, before)
-            places = torch.cat([before.clamp_min(0), inputs.slots])
-            self.cache.aim(inputs.slots, shape.capacity, past, gathered=places)
-        else:
+            before = before.clamp_min(0) + inputs.begins.view(shape.texts, -1)[:, :1]
+            own = inputs.slots.view(shape.texts, -1)
+            gathered = torch.cat([before, own], 1).flatten()
+        if shape.texts > 1:  # they find their own regions among all places
+            every = self.cache.places * len(self.cache.regions)
+            self.cache.aim(inputs.slots, every, shape.capacity, gathered=gathered)
+            places = 0 if gathered is None else len(gathered) // shape.texts
+            # How long texts are is not known to spans of texts with as many rows each.
+            narrow = self._narrow if spans or places else ()
+            of_texts = Spans(
+                spans or _even(shape), self.cache.places, narrow, self.masks.window, places
+            )
+            how = attending(self.config, of_texts)
+        elif by_window and gathered is None:
             first = max(0, past - (self.masks.window or 0) + 1)
             before = torch.arange(first, past, device=self.device)
-            near = self.masks.of_window(inputs, before)
+            near = self.masks.of_window(inputs, before[None])
             end = past + shape.rows
             self.cache.aim(inputs.slots, shape.capacity, past, first, narrow_end=end)
+        else:
+            self.cache.aim(inputs.slots, shape.capacity, past, gathered=gathered)
         apart = self._reads_apart and self._rows is None and shape.texts == 1
         if apart and shape.capacity >= APART_FROM and shape.rows % ALIGNED == 0:
             mask = self.masks.of_seen(inputs.ancestors)
@@ -421,7 +428,7 @@ class TargetModel:
             return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
 
     def _attends_to_window(self, shape: Shape) -> bool:
-        """Whether sliding layers attend to their window alone, in a pass of one text.
+        """Whether sliding layers attend to their window alone.
 
         Else they attend to all places under a mask, as where that saves nothing; and in exact
         passes, as the order in which a row's places are added up may change its bits.
@@ -429,7 +436,7 @@ class TargetModel:
         if self.masks.window is None or self._rows is not None:
             return False
         times = _GATHERS_FROM if self.passes.captures else 1
-        return shape.capacity > times * (self.masks.window - 1 + shape.rows)
+        return shape.capacity > times * (self.masks.window - 1 + shape.rows // shape.texts)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one, of one text: (k + 1, vocabulary)."""
