@@ -230,11 +230,12 @@ def test_a_predicted_answer(live: Live) -> None:
     ("more", "param"),
     [
         ({"n": 2}, "n"), ({"n": True}, "n"), ({"n": 1.0}, "n"), ({"logprobs": True}, "logprobs"),
-        ({"stream_options": {"foo": 1}}, "stream_options"), ({"seed": True}, "seed"),
+        ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
+        ({"seed": True}, "seed"),
         ({"tools": [{"type": "function"}]}, "tools"),
         ({"logit_bias": {"1": 2}}, "logit_bias"), ({"temperature": 101}, "temperature"),
         ({"top_p": 0}, "top_p"), ({"temperature": "hot"}, "temperature"),
-        ({"seed": 10**30}, "seed"), ({"max_tokens": 0}, "max_tokens"),
+        ({"seed": 1.5}, "seed"), ({"max_tokens": 0}, "max_tokens"),
         ({"stop": ["x"] * 17}, "stop"), ({"stop": ""}, "stop"), ({"colour": "red"}, "colour"),
         ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, "prediction"),
         ({"settings": {"model": "other"}}, "settings"), ({"schema": "a foo"}, "schema"),
@@ -300,6 +301,105 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
     assert live.answers.last.settings.think == "off"
     assert live.post(settings={"top_k": 5, "think": "off"}).status_code == 200
     assert live.answers.last.settings.top_k == 5
+
+
+@pytest.mark.parametrize(
+    "more",
+    [
+        {"reasoning_effort": "low"}, {"store": True}, {"service_tier": "auto"},
+        {"keep_alive": "5m"}, {"cache_prompt": True, "id_slot": -1, "timings_per_token": True},
+        {"tool_choice": "auto", "parallel_tool_calls": True, "tools": []}, {"mirostat": 0},
+        {"stream_options": {"include_usage": True, "continuous_usage_stats": False}},
+        {"typical_p": 1.0, "tfs_z": 1, "ignore_eos": False, "best_of": 1},
+    ],
+)  # fmt: skip
+def test_what_ordinary_clients_send_and_changes_nothing_is_accepted(
+    more: dict[str, Any], live: Live
+) -> None:
+    assert live.post().status_code == 200
+    before = live.answers.last
+    assert live.post(**more).status_code == 200
+    assert live.answers.last.settings == before.settings
+
+
+def test_responses_accept_efforts_and_includes(live: Live) -> None:
+    more = {"reasoning": {"effort": "low", "summary": "auto"}, "include": ["x"], "store": True}
+    body = json.dumps({"model": "builtin", "input": "When?", **more}).encode()
+    assert live.raw("/v1/responses", body).status_code == 200
+
+
+def test_what_clients_of_other_servers_write_means_the_same_here(live: Live) -> None:
+    seeds = set()
+    for _ in range(3):
+        assert live.post(seed=-1).status_code == 200
+        seeds.add(live.answers.last.settings.seed)
+    assert len(seeds) == 3  # any seed
+    assert live.post(seed=-2).status_code == 200 == live.post(seed=2**70).status_code
+    assert live.post(max_tokens=-1).status_code == 200
+    assert live.answers.last.settings.max_tokens == 10**6
+    assert live.post(repeat_penalty=1.1).status_code == 200
+    assert live.answers.last.settings.repetition_penalty == 1.1
+    assert live.post(chat_template_kwargs={"enable_thinking": False, "x": "a"}).status_code == 200
+    assert live.answers.last.settings.template_arg == ("enable_thinking=false", 'x="a"')
+
+
+def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
+    messages = [
+        *({"role": "system", "content": "Be kind."}, {"role": "user", "content": "a"}),
+        *({"role": "assistant", "content": "b"}, {"role": "system", "content": "Be brief."}),
+        {"role": "user", "content": "c"},
+    ]
+    assert live.post(messages=messages).status_code == 200
+    asked = live.answers.last
+    assert asked.settings.system == "Be kind.\n\nBe brief." and asked.question == "c"
+    assert [(turn.role, turn.text) for turn in asked.turns] == [("user", "a"), ("assistant", "b")]
+
+
+def test_an_answer_that_is_begun_is_not_continued(live: Live) -> None:
+    begun = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure,"}]
+    found = error_of(live.post(messages=begun))
+    assert "continues none" in found["message"] and found["param"] == "messages[1]"
+    begun[1]["content"] = ""  # where the answer is to come
+    assert live.post(messages=begun).status_code == 200
+
+
+@pytest.mark.parametrize(
+    "more",
+    [{"n": 2}, {"logprobs": True}, {"tools": [{"type": "function"}]}, {"logit_bias": {"1": 5}},
+     {"typical_p": 0.9}, {"mirostat": 2}, {"max_tokens": -2}, {"max_tokens": 0},
+     {"chat_template_kwargs": "x"}, {"previous_response_id": "x"}, {"verbosity": "low"},
+     {"ignore_eos": True}, {"n": True}],
+)  # fmt: skip
+def test_what_would_change_the_answer_is_refused(more: dict[str, Any], live: Live) -> None:
+    response = live.post(**more)
+    assert response.status_code == 400 and error_of(response)["param"] == next(iter(more))
+
+
+HOSTILE_SCHEMAS: list[Any] = [
+    {"maximum": -9223372036854775808}, {"exclusiveMaximum": -9223372036854775808},
+    {"minimum": -(10**25), "maximum": -(10**24)}, {"minimum": 10**30}, {"pattern": "("},
+    {"multipleOf": 7, "minimum": 8, "maximum": 13},
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("bounds", HOSTILE_SCHEMAS)
+@pytest.mark.parametrize("way", ["response_format", "settings", "text"])
+def test_no_schema_ends_the_server(bounds: dict[str, Any], way: str, live: Live) -> None:
+    kind = "string" if "pattern" in bounds else "integer"
+    schema = {
+        "type": "object", "properties": {"i": {"type": kind, **bounds}}, "required": ["i"],
+    }  # fmt: skip
+    if way == "text":
+        own = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
+        body = json.dumps({"model": "builtin", "input": "?", "text": own}).encode()
+        response = live.raw("/v1/responses", body)
+    elif way == "settings":
+        response = live.post(settings={"schema": schema})
+    else:
+        form = {"type": "json_schema", "json_schema": {"name": "x", "schema": schema}}
+        response = live.post(response_format=form)
+    assert response.status_code == 400 and error_of(response)["message"]
+    assert live.post().status_code == 200
 
 
 def test_bodies_that_are_none(live: Live) -> None:

@@ -6,6 +6,7 @@ the answer, and passed over where it would not.
 """
 
 import re
+import secrets
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Literal, TypeVar
@@ -13,7 +14,7 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ngtcli.config import Settings, check_key
+from ngtcli.config import SETTINGS, Settings, check_key
 from ngtcli.errors import UsageError, nearest
 from ngtcli.prompt.turns import Turn
 from ngtcli.serve.public import PER_LINE, RequestError
@@ -24,19 +25,28 @@ from ngtcli.system.yaml_file import shown
 
 _MOST_STOPS = 16  # texts that end an answer, each of _LONGEST_STOP characters at most; guesses
 _LONGEST_STOP = 1000
-_ALIASES = {"max_completion_tokens": "max_tokens", "max_output_tokens": "max_tokens"}
-# What a request may say without a difference to the answer, and what it may say only so.
-_IGNORED = {
-    *("user", "metadata", "safety_identifier", "service_tier", "parallel_tool_calls"),
-    *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options"),
+_ALIASES = {
+    "max_completion_tokens": "max_tokens",
+    "max_output_tokens": "max_tokens",
+    "repeat_penalty": "repetition_penalty",  # of llama.cpp and ollama
 }
+# What ordinary clients send, and what changes nothing of an answer here: nothing is stored or
+# billed, no tool is called, the model thinks as it does, and what is loaded stays loaded.
+_IGNORED = {
+    *("user", "metadata", "safety_identifier", "service_tier", "priority", "request_id", "store"),
+    *("prompt_cache_key", "prompt_cache_retention", "prompt_cache_options", "cache_prompt"),
+    *("parallel_tool_calls", "max_tool_calls", "include", "reasoning", "reasoning_effort"),
+    *("keep_alive", "id_slot", "timings_per_token", "return_progress", "repeat_last_n"),
+}
+# What would change an answer, and is taken only where it does not.
 _ONLY: Mapping[str, tuple[Any, ...]] = {
-    "n": (1,),
-    **dict.fromkeys(("logprobs", "store", "background"), (False,)),
-    **dict.fromkeys(("tools", "functions", "include", "context_management"), ([],)),
-    **dict.fromkeys(("logit_bias", "reasoning"), ({},)),
+    **dict.fromkeys(("n", "best_of"), (1,)),
+    **dict.fromkeys(("logprobs", "background", "echo", "ignore_eos"), (False,)),
+    **dict.fromkeys(("tools", "functions", "context_management"), ([],)),
+    "logit_bias": ({},),
     **dict.fromkeys(("tool_choice", "function_call"), ("none", "auto")),
-    "top_logprobs": (0,),
+    **dict.fromkeys(("top_logprobs", "mirostat", "min_tokens"), (0,)),
+    **dict.fromkeys(("typical_p", "tfs_z", "length_penalty"), (1, 1.0)),
     "modalities": (["text"],),
     "verbosity": ("medium",),
 }
@@ -47,11 +57,10 @@ _SURROGATE = re.compile(  # half of a pair, as JSON escapes it
 )
 
 
-class _StreamOptions(Struct, frozen=True, forbid_unknown_fields=True):
-    """`include_usage`: the last event has the figures."""
+class _StreamOptions(Struct, frozen=True):
+    """`include_usage`: the last event has the figures. Other options change nothing here."""
 
     include_usage: bool = False
-    include_obfuscation: Literal[False] = False
 
 
 class _Said(Struct):
@@ -158,6 +167,8 @@ def _parsed(kind: type[AnyForm], data: Mapping[str, Any]) -> tuple[AnyForm, dict
             rest |= _format(name, value)
         elif name in _ONLY:
             _check_only(name, value)
+        elif name == "chat_template_kwargs":
+            rest["template_arg"] = _template_arguments(value)
         elif name in PER_LINE:
             rest[name] = value
         elif name in _ALIASES:
@@ -165,13 +176,40 @@ def _parsed(kind: type[AnyForm], data: Mapping[str, Any]) -> tuple[AnyForm, dict
         else:
             found[name] = value
     form = form_of(kind, found)
-    values = {name: _value(name, value, name) for name, value in {**rest, **newer}.items()}
+    values = {
+        name: _value(name, _meant(name, value), name) for name, value in {**rest, **newer}.items()
+    }
     for name, value in getattr(form, "settings", {}).items():
         if name not in PER_LINE:
             hint = nearest(name, PER_LINE)
             raise RequestError(f"{shown(name)} cannot be set by a request", hint, "settings")
         values[name] = _value(name, value, f"settings.{name}")
     return form, values
+
+
+def _meant(name: str, value: Any) -> Any:
+    """A parameter's value as settings have it.
+
+    Clients of llama.cpp and ollama write -1 for any seed, and for as many tokens as there is room
+    for; OpenAI's API takes a seed of any sign and size.
+    """
+    if not isinstance(value, int) or isinstance(value, bool):
+        return value
+    if name == "seed":
+        largest = int(SETTINGS[name].within[1])
+        return secrets.randbelow(largest) if value == -1 else value & largest
+    if name == "max_tokens" and value == -1:
+        return int(SETTINGS[name].within[1])
+    return value
+
+
+def _template_arguments(value: Any) -> list[str]:
+    """Variables of the chat template as the setting has them. Raises RequestError."""
+    if not isinstance(value, dict):
+        hint = "Give an object with the variables of the chat template."
+        what = f"chat_template_kwargs is {shown(value)}"
+        raise RequestError(what, hint, "chat_template_kwargs")
+    return [f"{name}={msgspec.json.encode(one).decode()}" for name, one in value.items()]
 
 
 def _format(name: str, value: Any) -> dict[str, Any]:
@@ -239,15 +277,18 @@ def _conversation(said: Sequence[_Said]) -> tuple[str, tuple[Turn, ...], str]:
             raise RequestError(what, "This server has no tools.", where, "unsupported_value")
         text = _text_of(message.content, where)
         if message.role in ("system", "developer"):
-            if turns:
-                hint = "Put it before the others."
-                raise RequestError(f"{where}: system text behind other messages", hint, where)
-            system.append(text)
+            system.append(text)  # templates take it before all others alone
         elif message.role in ("user", "assistant"):
             turns.append(Turn(message.role, text))
         else:
             hint = "Choose from system, developer, user, assistant."
             raise RequestError(f"{where}: role is {shown(message.role)}", hint, where)
+    if turns and turns[-1].role == "assistant":
+        if turns[-1].text.strip():
+            hint = "Let the last message be the user's."
+            what = "the last message is the assistant's, and this server continues none"
+            raise RequestError(what, hint, f"messages[{len(said) - 1}]", "unsupported_value")
+        turns.pop()  # where the answer goes, as some clients write it
     if not turns or turns[-1].role != "user" or not turns[-1].text.strip():
         raise RequestError("the last message is not a user's text", "Ask something.", "messages")
     return "\n\n".join(filter(None, system)), tuple(turns[:-1]), turns[-1].text
