@@ -31,13 +31,14 @@ from ngtcli.serve import answerer
 from ngtcli.serve.answerer import Answerer
 from ngtcli.serve.client import NotServedError
 from ngtcli.serve.folder import ServedFolder
+from ngtcli.serve.http_guard import Address, read_keys
 from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.serve.service import Service
 from ngtcli.session.engine import Asked
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.session.question import Question, Tasks
 from tests.support.helpers import fill, ngt
-from tests.support.serving import Scripted, Serving, Ticket
+from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 from tests.support.warm import Warm
 
 TASKS = Tasks({task: (Settings(), load_preset(task)) for task in ("ask", "summarize")})
@@ -437,11 +438,11 @@ def test_another_engine_and_a_missing_package_are_told_before_a_client_waits(
 class Over(Serving):
     """The tools at `/mcp` of the HTTP server."""
 
-    def __init__(self, folder: Path, answers: Scripted) -> None:
+    def __init__(self, folder: Path, answers: Scripted, address: Address = LOCAL) -> None:
         self.served, self.said = ServedFolder([str(folder)], Settings()), list[str]()
         service = Service("builtin", TASKS, self.served)
         own = mcp_routes(Tools(service, answers.submit, warn=self.said.append))
-        super().__init__(answers, service, mcp=own)
+        super().__init__(answers, service, address, mcp=own)
 
     def __enter__(self) -> str:
         return f"{self.url}/mcp"
@@ -449,6 +450,32 @@ class Over(Serving):
     def __exit__(self, *_: object) -> None:
         self.close()
         self.served.close()
+
+
+def test_a_session_belongs_to_the_key_that_began_it(folder: Path, tmp_path: Path) -> None:
+    (tmp_path / "keys").write_text("a" * 32 + "\n" + "b" * 32 + "\n")
+    (tmp_path / "keys").chmod(0o600)
+    address = Address("127.0.0.1", 0, read_keys(tmp_path / "keys"))
+    accept = {"accept": "application/json, text/event-stream"}
+    first, other = ({"authorization": f"Bearer {letter * 32}", **accept} for letter in "ab")
+    own: Any = {"protocolVersion": "2025-06-18", "capabilities": {}}
+    own |= {"clientInfo": {"name": "x", "version": "1"}}
+    hello = {"jsonrpc": "2.0", "id": 1, "method": "initialize", "params": own}
+    listing = {"jsonrpc": "2.0", "id": 2, "method": "tools/list"}
+    with Over(folder, Answering(), address) as url:
+        began = CLIENT.post(url, json=hello, headers=first)
+        session = {"mcp-session-id": began.headers["mcp-session-id"]}
+        ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
+        assert CLIENT.post(url, json=ready, headers={**first, **session}).status_code == 202
+        for made in (CLIENT.post(url, json=listing, headers={**other, **session}),
+                     CLIENT.get(url, headers={**other, **session}),
+                     CLIENT.delete(url, headers={**other, **session})):  # fmt: skip
+            assert (made.status_code, made.text) == (404, "no such session")
+        assert CLIENT.post(url, json=listing, headers={**first, **session}).status_code == 200
+        assert CLIENT.delete(url, headers={**first, **session}).status_code == 200
+        assert CLIENT.post(url, json=listing, headers={**first, **session}).status_code == 404
+        unknown = {"mcp-session-id": "f" * 32}
+        assert CLIENT.post(url, json=listing, headers={**first, **unknown}).status_code == 404
 
 
 def test_the_http_server_has_the_same_tools(folder: Path) -> None:

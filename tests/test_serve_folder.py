@@ -1,14 +1,18 @@
 """The folders that a server answers from."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from threading import Event
+from typing import Any
 from unittest.mock import patch
 
 import pytest
 
 from ngtcli.config import Settings
+from ngtcli.documents import load as load_module
 from ngtcli.errors import InputError
 from ngtcli.serve import folder as serve_folder
-from ngtcli.serve.folder import ServedFolder
+from ngtcli.serve.folder import ServedFolder, StillReadingError
 
 
 def test_names_are_below_the_folder_and_what_changes_is_read_again(tmp_path: Path) -> None:
@@ -44,4 +48,68 @@ def test_a_folder_without_documents_is_an_error(tmp_path: Path) -> None:
     served = ServedFolder([str(tmp_path)], Settings())
     with pytest.raises(InputError):
         served.documents()
+    served.close()
+
+
+@pytest.mark.parametrize("swapped", ["file", "folder"])
+def test_what_is_swapped_for_a_link_meanwhile_is_not_read(
+    swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Who may write in the folder puts a link where a file was found, before it is opened."""
+    root, far = tmp_path / "notes", tmp_path / "far"
+    (root / "deep").mkdir(parents=True)
+    far.mkdir()
+    for name in ("a.txt", "deep/b.txt"):
+        (root / name).write_text("fine")
+    for name in ("a.txt", "b.txt"):
+        (far / name).write_text("the secret")
+    find = load_module.find
+
+    def find_and_swap(*arguments: Any, **more: Any) -> Any:
+        listing = find(*arguments, **more)
+        if swapped == "file":
+            (root / "a.txt").unlink()
+            (root / "a.txt").symlink_to(far / "a.txt")
+        else:
+            (root / "deep").rename(tmp_path / "away")
+            (root / "deep").symlink_to(far)
+        return listing
+
+    monkeypatch.setattr(load_module, "find", find_and_swap)
+    served = ServedFolder([str(root)], Settings())
+    found = served.documents().documents
+    served.close()
+    assert len(found) == 1 and found[0].text == "fine"
+
+
+def test_a_link_inside_of_the_folder_is_read(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    (tmp_path / "notes" / "a.txt").write_text("fine")
+    (tmp_path / "notes" / "z.txt").symlink_to("a.txt")
+    (tmp_path / "way").symlink_to("notes")  # the folder itself may be named by a link
+    served = ServedFolder([str(tmp_path / "way")], Settings())
+    assert [d.text for d in served.documents().documents] == ["fine"]
+    served.close()
+
+
+def test_a_thread_does_not_wait_for_another_one_that_reads(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    served, begun, go_on = ServedFolder([str(tmp_path)], Settings()), Event(), Event()
+    load = serve_folder.load
+
+    def slow(*arguments: Any, **more: Any) -> Any:
+        begun.set()
+        assert go_on.wait(60)
+        return load(*arguments, **more)
+
+    monkeypatch.setattr(serve_folder, "load", slow)
+    with ThreadPoolExecutor() as threads:
+        first = threads.submit(served.documents)
+        assert begun.wait(60)
+        with pytest.raises(StillReadingError):
+            served.documents()
+        go_on.set()
+        assert first.result(60).documents == served.documents().documents
     served.close()

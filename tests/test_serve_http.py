@@ -3,7 +3,9 @@
 import json
 import os
 import socket
+import threading
 from collections.abc import Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,7 @@ from ngtcli.draft.steps import Statistics, Step, Token
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.grounding.sources import sources_of
 from ngtcli.prompt.preset import load_preset
+from ngtcli.serve import folder as serve_folder
 from ngtcli.serve import http_guard
 from ngtcli.serve.folder import ServedFolder
 from ngtcli.serve.http_guard import Address, address_of
@@ -453,9 +456,10 @@ def test_control_characters_are_shown_as_in_a_pipe(live: Live) -> None:
 def test_without_keys_another_user_is_refused(live: Live, monkeypatch: pytest.MonkeyPatch) -> None:
     assert CLIENT.get(f"{live.url}/health").status_code == 200
     monkeypatch.setattr(http_guard, "user_of", lambda *ends: os.geteuid() + 1)
-    for path in ("/", "/documents", "/v1/models", "/health"):
-        found = CLIENT.get(live.url + path)
-        assert found.status_code == 403 and error_of(found)["code"] == "wrong_user"
+    with httpx.Client(verify=False) as other:  # of another process, with a connection of its own
+        for path in ("/", "/documents", "/v1/models", "/health"):
+            found = other.get(live.url + path)
+            assert found.status_code == 403 and error_of(found)["code"] == "wrong_user"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs Linux")
@@ -474,6 +478,66 @@ def test_whose_a_connection_is_can_be_told(family: socket.AddressFamily) -> None
         mapped.connect(("::ffff:127.0.0.1", four.getsockname()[1]))
         with four.accept()[0] as other:
             assert http_guard.user_of(other.getpeername(), other.getsockname()) == os.geteuid()
+
+
+class SlowLoad:
+    """Reads documents once it may `go_on`."""
+
+    def __init__(self) -> None:
+        self.begun, self.go_on, self.calls = threading.Event(), threading.Event(), 0
+        self._load = serve_folder.load
+
+    def __call__(self, *arguments: Any, **more: Any) -> Any:
+        self.calls += 1
+        self.begun.set()
+        assert self.go_on.wait(60)
+        return self._load(*arguments, **more)
+
+
+def test_whose_a_connection_is_is_looked_up_once_and_beside_all_others(
+    live: Live, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With tens of thousands of connections it takes long, and must not hold up others."""
+    slow, begun, go_on, calls = list[Any](), threading.Event(), threading.Event(), list[Any]()
+
+    def user_of(*ends: Any) -> int:
+        calls.append(ends)
+        if not slow:
+            slow.append(ends)
+            begun.set()
+            assert go_on.wait(60)
+        return os.geteuid()
+
+    monkeypatch.setattr(http_guard, "user_of", user_of)
+    with (
+        httpx.Client(verify=False) as one,
+        httpx.Client(verify=False) as other,
+        ThreadPoolExecutor() as threads,
+    ):
+        waiting = threads.submit(one.get, f"{live.url}/health")
+        assert begun.wait(60)
+        for _ in range(3):
+            assert other.get(f"{live.url}/health", timeout=30).status_code == 200
+        go_on.set()
+        assert waiting.result(60).status_code == 200
+    assert len(calls) == 2
+
+
+def test_many_who_wait_for_the_documents_hold_up_nobody(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("text")
+    folder = ServedFolder([str(tmp_path)], Settings())
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("ngtcli.serve.folder.load", slow_load := SlowLoad())
+        served = Live(folder)
+        with httpx.Client(verify=False, timeout=60) as client, ThreadPoolExecutor(60) as threads:
+            waiting = [threads.submit(client.get, f"{served.url}/documents") for _ in range(50)]
+            assert slow_load.begun.wait(60)
+            assert served.post().status_code == 200  # it needs none of them
+            slow_load.go_on.set()
+            assert {one.result(60).status_code for one in waiting} == {200}
+    served.close()
+    folder.close()
+    assert slow_load.calls == 1
 
 
 def test_pages_of_other_origins_and_other_names_are_refused(live: Live) -> None:

@@ -45,14 +45,18 @@ class Reader:
         self._bound, self._most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
         self._left = self._most
 
-    def read(self, source: str | Path | IO[bytes], pipes: bool = False) -> bytes:
+    def read(
+        self, source: str | Path | IO[bytes], pipes: bool = False, links: bool = True
+    ) -> bytes:
         """The bytes of a stream, a regular file, or with `pipes` of a pipe.
+
+        Without `links` no part of a file's full path may be one.
 
         Raises Unreadable if it cannot be read; else as `count`.
         """
         try:
             if isinstance(source, str | Path):
-                data = read_bounded(source, self._most, pipes)
+                data = read_bounded(source, self._most, pipes, links=links)
             else:
                 data = read_stream(source, self._most)
         except OSError as error:
@@ -82,11 +86,12 @@ class Reader:
 class Documents:
     """Reads files as `settings` say; `close` ends what is still running.
 
-    It may stay open for many loads, since parsers keep running.
+    It may stay open for many loads, since parsers keep running. `inside`: of a file in a folder
+    what is opened is the path that was found to lie in it, and no link that came there meanwhile.
     """
 
-    def __init__(self, settings: Settings) -> None:
-        self._settings = settings
+    def __init__(self, settings: Settings, inside: bool = False) -> None:
+        self._settings, self._inside = settings, inside
         language = settings.ocr_language
         how = VERSION, settings.field, settings.encoding, settings.ocr
         self._how = key_of(*how, recognizer(language))
@@ -183,7 +188,9 @@ class Documents:
         if opened is None:
             raise InputError("standard input: nothing is piped in", _PIPE)
         try:
-            data = Reader(self._settings.max_mb).read(opened, one.outright)
+            follows = one.outright or not self._inside or one.real == STDIN
+            source_file = opened if follows else one.real
+            data = Reader(self._settings.max_mb).read(source_file, one.outright, follows)
             form = format_of(suffix, data[:HEAD]) if data else None
             if form is None:
                 text, warnings = decoded(data, self._settings.encoding)

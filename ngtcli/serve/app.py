@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli import errors
 from ngtcli.serve import wire
-from ngtcli.serve.exchange import Exchange, answered, events_of
+from ngtcli.serve.exchange import Exchange, Threads, answered, events_of
 from ngtcli.serve.openai_answers import ChatReply, Reply, ResponseReply
 from ngtcli.serve.openai_requests import Asks, chat, response
 from ngtcli.serve.page import PageReply, documents_shown, page, show_page
@@ -54,6 +54,7 @@ class TwoSockets:
 
     def __init__(self, process: "Server", others: ASGIApp | None = None) -> None:
         self._process, self._others = process, others
+        self._threads = Threads()
         self._tickets: dict[str, Any] = {}  # of questions that are answered, by their ids
         self._early = deque[str](maxlen=_EARLY)
         post: Any = {"methods": ["POST"]}
@@ -90,7 +91,7 @@ class TwoSockets:
 
     async def _answer(self, exchange: Exchange, body: bytes) -> None:
         try:
-            asked: wire.Ask = await anyio.to_thread.run_sync(wire.decode, body, wire.Ask)
+            asked: wire.Ask = await self._threads.run(wire.decode, body, wire.Ask)
         except wire.WireError:
             await exchange.respond(Response(status_code=400))
             return
@@ -105,7 +106,7 @@ class TwoSockets:
             return
         try:
             warned: list[str] = []
-            await anyio.to_thread.run_sync(check_session, asked.question.settings, warned.append)
+            await self._threads.run(check_session, asked.question.settings, warned.append)
             for words in warned:
                 yield wire.encode(Message("warn", words))
             if asked.id in self._early:
@@ -137,6 +138,7 @@ class OpenAi:
 
     def __init__(self, process: "Server", service: Service, warn: Callable[[str], object]) -> None:
         self._process, self._service, self._warn = process, service, warn
+        self._threads = Threads()
         self._began = int(time.time())
 
     def app(self, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
@@ -161,7 +163,7 @@ class OpenAi:
         return JSONResponse({"object": "list", "data": models})
 
     async def _documents(self, request: Request) -> Response:
-        return JSONResponse(await anyio.to_thread.run_sync(documents_shown, self._service))
+        return JSONResponse(await self._threads.run(documents_shown, self._service))
 
     async def _post(self, path: str, request: Request) -> Any:
         """Answer a request to one of the paths."""
@@ -180,7 +182,7 @@ class OpenAi:
         try:
             with anyio.fail_after(_LONGEST_S):
                 ask = partial(asks_of, self._service, body)
-                asks = await anyio.to_thread.run_sync(ask, abandon_on_cancel=True)
+                asks = await self._threads.run(ask, abandon=True)
                 reply = reply_of(asks)
                 async with aclosing(self._events(asks, exchange.scope["owner"])) as events:
                     if asks.is_stream:

@@ -7,13 +7,15 @@ not read what it is sent after a while.
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
 from contextlib import AbstractContextManager, aclosing, suppress
-from typing import Any
+from typing import Any, TypeVar
 
 import anyio
+from anyio import to_thread
 from starlette.requests import ClientDisconnect, Request
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from ngtcli.errors import NgtError
+from ngtcli.serve.folder import StillReadingError
 from ngtcli.serve.public import RequestError, public
 from ngtcli.serve.wire import BEAT_S
 from ngtcli.session.events import USUAL, Ended, Event, Wants
@@ -21,6 +23,34 @@ from ngtcli.session.question import Question
 
 BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
 _SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
+
+
+_THREADS = 40  # that make the requests of one door ready; guess
+_AGAIN_S = 0.1  # after which is asked again whether the documents are read; guess
+Result = TypeVar("Result")
+
+
+class Threads:
+    """Threads that make requests ready, apart from those of other doors.
+
+    So whatever others send, the user's own commands find a free one. While one thread reads the
+    documents, those who need them wait in the loop and take none.
+    """
+
+    def __init__(self) -> None:
+        self._limiter = anyio.CapacityLimiter(_THREADS)
+
+    async def run(
+        self, work: Callable[..., Result], *arguments: Any, abandon: bool = False
+    ) -> Result:
+        """Do some work in a thread; it goes on there without us if we `abandon` it."""
+        while True:
+            try:
+                return await to_thread.run_sync(
+                    work, *arguments, abandon_on_cancel=abandon, limiter=self._limiter
+                )
+            except StillReadingError:
+                await anyio.sleep(_AGAIN_S)
 
 
 Submit = Callable[..., Any]  # has a question answered, from any thread: see `Resident.submit`

@@ -14,24 +14,35 @@ from ngtcli.documents.read import Documents
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError
 
+_PATIENCE_S = 0.05  # that a thread waits for another one that reads; guess
+
+
+class StillReadingError(Exception):
+    """Another thread is reading the documents: ask again later, see `Threads`."""
+
 
 class ServedFolder:
     """The documents of files and folders, under their names below what was named; `close` it.
 
-    May be asked from any thread. A file whose real path lies outside what was named, which a link
-    in a folder leads to, is left out.
+    May be asked from any thread; none waits for another one that reads. A file whose real path lies
+    outside what was named, which a link in a folder leads to, is left out.
     """
 
     def __init__(self, paths: Sequence[str], settings: Settings) -> None:
         self._paths, self._settings = tuple(paths), settings
         self._roots = [os.path.realpath(os.path.expanduser(path)) for path in paths]
-        self._files, self._lock = Documents(settings), threading.Lock()
+        self._files, self._lock = Documents(settings, inside=True), threading.Lock()
         self._stamps: object = None
         self._loaded = Loaded(())
 
     def documents(self, status: Callable[[str], None] = lambda _: None) -> Loaded:
-        """As they are now; nothing is read where no file has changed. Raises InputError."""
-        with self._lock:
+        """As they are now; nothing is read where no file has changed. Raises InputError.
+
+        Raises StillReadingError where another thread is reading, which may take minutes.
+        """
+        if not self._lock.acquire(timeout=_PATIENCE_S):
+            raise StillReadingError
+        try:
             found = find(self._paths, self._settings, inside=True).found  # before they are read
             stamps = {path: stamp_of(path) for path in found}
             if stamps != self._stamps:
@@ -43,6 +54,8 @@ class ServedFolder:
             if not self._loaded.documents:
                 raise InputError("the folder has no documents", "Put files into it.")
             return self._loaded
+        finally:
+            self._lock.release()
 
     def _own(self, documents: Sequence[Document]) -> tuple[Document, ...]:
         names = [self.name_of(document.path) for document in documents]

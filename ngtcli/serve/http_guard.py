@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from anyio import to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli.errors import UsageError, reason_of
@@ -30,6 +31,7 @@ _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
 _KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
 _PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
 _OPEN = ("/health", "/")  # paths that need no key
+CONNECTION = "connection"  # key of a request's state: a dict for what is known of its connection
 ANYONE = "http"  # the owner of what is asked without a key
 
 
@@ -125,6 +127,18 @@ def knows_users(listening: socket.socket) -> bool:
     return user_of((host, port), ("::" if ":" in host else "0.0.0.0", 0)) == os.geteuid()
 
 
+async def _user_of_request(scope: Scope) -> int | None:
+    """The user of the process that sent a request, who is that of its whole connection.
+
+    Looked up in a thread: where a machine has tens of thousands of connections, that takes long.
+    """
+    known = scope.get("state", {}).get(CONNECTION, {})
+    if "user" not in known:
+        known["user"] = await to_thread.run_sync(user_of, scope["client"], scope["server"])
+    user: int | None = known["user"]
+    return user
+
+
 class Guard:
     """Lets requests through to `app` that may be; `refuse` answers the others.
 
@@ -142,9 +156,9 @@ class Guard:
         self._app, self._address, self._refuse, self._of_user = app, address, refuse, of_user
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await self._checked(scope)(scope, receive, send)
+        await (await self._checked(scope))(scope, receive, send)
 
-    def _checked(self, scope: Scope) -> ASGIApp:
+    async def _checked(self, scope: Scope) -> ASGIApp:
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in (b"host", b"origin", b"authorization") and name in headers:
@@ -161,7 +175,7 @@ class Guard:
         is_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
         if is_other or (is_site and not follows):
             return self._refuse(403, "wrong_origin", "the page is of another origin")
-        if self._of_user and user_of(scope["client"], scope["server"]) != os.geteuid():
+        if self._of_user and await _user_of_request(scope) != os.geteuid():
             what = "without an API key only the user who runs this server may ask it"
             return self._refuse(403, "wrong_user", what)
         scope["owner"] = ANYONE

@@ -10,6 +10,7 @@ import logging
 import os
 import sys
 import time
+from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
@@ -19,9 +20,10 @@ from contextlib import (
     nullcontext,
 )
 from dataclasses import dataclass
+from functools import partial
 from typing import Annotated, Any
 
-from anyio import from_thread, to_thread
+from anyio import from_thread
 from mcp.server.mcpserver import Context, MCPServer
 from mcp.server.mcpserver.exceptions import ToolError
 from mcp.server.transport_security import TransportSecuritySettings
@@ -30,6 +32,8 @@ from pydantic import Field, ValidationError
 from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import BaseRoute, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Message as StarletteMessage
 
 from ngtcli import __version__
 from ngtcli.documents.load import Document, Loaded
@@ -38,7 +42,7 @@ from ngtcli.documents.text import utf8
 from ngtcli.errors import NgtError, counted, nearest
 from ngtcli.grounding.sources import Source
 from ngtcli.retrieve.ranking import Search, rank
-from ngtcli.serve.exchange import Submit, answered
+from ngtcli.serve.exchange import Submit, Threads, answered
 from ngtcli.serve.public import RequestError, has_path, is_private, private_words, words_of
 from ngtcli.serve.service import Service, named
 from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
@@ -48,6 +52,8 @@ _MOST = 20_000  # characters that `show_passage` gives at once; guess
 _LEFT_OUT = 100  # files left out that are named; guess
 _IDLE_S = 600.0  # after which a session of HTTP ends; guess
 _SESSIONS = 1000  # of HTTP that are open at once, each about 30 kB (measured)
+_OWNERS = 10 * _SESSIONS  # of sessions, also of those that have ended; guess
+_SESSION = "mcp-session-id"  # a header
 _TOOLS = ("search_passages", "ask", "summarize", "list_documents", "show_passage")
 _INSTRUCTIONS = (
     "Documents on the user's machine. search_passages finds what they say, word for word and at"
@@ -200,12 +206,13 @@ class Tools:
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
         self._service, self._submit, self._counted, self.warn = service, submit, counted, warn
+        self._threads = Threads()
 
-    def list_documents(self, context: Context) -> DocumentList:
+    async def list_documents(self, context: Context) -> DocumentList:
         """List the documents that can be read here, with their sizes, and files left out."""
         folder = self._service.folder
         assert folder is not None
-        loaded = folder.documents(Progress(context).say)
+        loaded = await self._loaded(Progress(context))
         documents = [
             ListedDocument(d.name, d.about.format, d.about.pages, len(d.text), d.about.warnings)
             for d in loaded.documents
@@ -215,7 +222,7 @@ class Tools:
         reasons = ["it cannot be read" if has_path(s.reason) else s.reason for s in skipped]
         return DocumentList(documents, list(map(LeftOut, names, reasons)))
 
-    def show_passage(
+    async def show_passage(
         self,
         context: Context,
         document: Annotated[str, Field(description="A name that list_documents gives.")],
@@ -227,7 +234,7 @@ class Tools:
 
         At most 20,000 characters come at once; give the end of one call as the next one's start.
         """
-        one = self._chosen([document], Progress(context)).documents[0]
+        one = (await self._chosen([document], Progress(context))).documents[0]
         first, last = (0, len(one.text)) if page is None else _page(one, page)
         begin, size = first + start, last - first
         if end is not None and page is None:
@@ -238,7 +245,7 @@ class Tools:
         last = min(last, begin + _MOST)
         return ShownPassage(*_characters(one, begin, last), len(one.text))
 
-    def search_passages(
+    async def search_passages(
         self,
         context: Context,
         question: _QUESTION,
@@ -250,8 +257,9 @@ class Tools:
         It takes no language model and answers at once.
         """
         progress, settings = Progress(context), self._service.tasks.of["ask"][0]
-        texts = self._chosen(documents, progress).documents
-        ranking = rank(Search(texts, settings, _asked(question), limit, status=progress.say))
+        texts = (await self._chosen(documents, progress)).documents
+        search = Search(texts, settings, _asked(question), limit, status=progress.say)
+        ranking = await self._threads.run(rank, search)
         found = []
         for one in ranking.found[:limit]:
             at = ranking.index.place(one.passage)
@@ -286,7 +294,7 @@ class Tools:
     ) -> ToldAnswer:
         progress, owner = Progress(context), owner_of(context)
         with self._counted():
-            loaded = await to_thread.run_sync(self._chosen, names, progress)
+            loaded = await self._chosen(names, progress)
             values: dict[str, Any] = {} if most is None else {"max_tokens": most}
             question = self._service.tasks.question(task, text, loaded=loaded, **values)
             began, remarks, last = time.perf_counter(), list[str](), None
@@ -311,10 +319,13 @@ class Tools:
                 seconds=round(time.perf_counter() - began, 3),
             )
 
-    def _chosen(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
-        """The documents of these names, in the order of the list. Raises RequestError."""
+    async def _loaded(self, progress: Progress) -> Loaded:
         assert self._service.folder is not None
-        loaded = self._service.folder.documents(progress.say)
+        return await self._threads.run(self._service.folder.documents, progress.say)
+
+    async def _chosen(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
+        """The documents of these names, in the order of the list. Raises RequestError."""
+        loaded = await self._loaded(progress)
         if names == []:
             raise RequestError("no document is named", "Name one, or leave the list out.")
         return loaded if names is None else named(loaded, names, "list_documents has the names.")
@@ -412,6 +423,23 @@ async def _stdout_is_stderr(_: MCPServer[None]) -> AsyncIterator[None]:
     yield
 
 
+async def _with_owner(
+    app: ASGIApp, owners: OrderedDict[str, str], owner: str, scope: Scope, receive: Receive,
+    send: Send,
+) -> None:  # fmt: skip
+    """Have a request answered by `app`; a session that it begins belongs to its owner."""
+
+    async def noted(message: StarletteMessage) -> None:
+        for name, value in message.get("headers", ()):
+            if name.lower() == _SESSION.encode() and value.decode() not in owners:
+                owners[value.decode()] = owner
+                if len(owners) > _OWNERS:
+                    owners.popitem(last=False)
+        await send(message)
+
+    await app(scope, receive, noted)
+
+
 def mcp_routes(
     tools: Tools,
 ) -> tuple[list[BaseRoute], Callable[[], AbstractAsyncContextManager[object]]]:
@@ -425,10 +453,15 @@ def mcp_routes(
         transport_security=guarded, session_idle_timeout=_IDLE_S, max_sessions=_SESSIONS
     )
 
+    owners = OrderedDict[str, str]()  # of sessions, by their ids
+
     async def mcp(request: Request) -> Any:
-        if request.method != "POST" and "mcp-session-id" not in request.headers:
+        owner, session = request.scope["owner"], request.headers.get(_SESSION)
+        if request.method != "POST" and session is None:
             return PlainTextResponse("a session is opened by a POST", 400)
-        return server.session_manager.asgi_app
+        if session is not None and owners.get(session) != owner:
+            return PlainTextResponse("no such session", 404)  # or it is another's
+        return partial(_with_owner, server.session_manager.asgi_app, owners, owner)
 
     route = Route("/mcp", mcp, methods=["GET", "POST", "DELETE"])
     return [route], server.session_manager.run

@@ -26,6 +26,7 @@ from ngtcli.config import Settings
 from ngtcli.errors import BusyError, NgtError, unexpected
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, find
 from ngtcli.serve.app import TwoSockets
+from ngtcli.serve.http_guard import CONNECTION
 from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, peer
 from ngtcli.serve.wire import Served
 from ngtcli.system.files import Stamp, stamp_of
@@ -259,6 +260,7 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
+        self.app_state = {**self.app_state, CONNECTION: {}}
         self._look(None)
         own = transport.get_extra_info("socket")
         if own.family == socket.AF_UNIX and peer(own)[1] != os.geteuid():

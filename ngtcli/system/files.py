@@ -221,16 +221,30 @@ def _lock(handle: int) -> bool | None:
     return True
 
 
-def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
+def read_bounded(path: Path | str, most: int, pipes: bool = False, *, links: bool = True) -> bytes:
     """The bytes of a regular file, or with `pipes` of a pipe; at most `most`.
+
+    Without `links` no part of the path may be one, so that what is read is where the path says,
+    whatever others do to the folders meanwhile.
 
     Raises OSError: those of `open`; EISDIR for a folder; EINVAL for what is not a regular file (a
     device, a socket, a pipe without `pipes`); EFBIG for more than `most` bytes; ETIMEDOUT for a
     pipe that no process opens for writing within `WRITER_WAIT_S`.
     """
-    _check_kind(os.stat(path), path, most, pipes)  # opening some devices starts them
     # Without O_NONBLOCK, opening a pipe without a writer would block for ever.
-    handle = os.open(path, os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK)
+    flags = os.O_RDONLY | os.O_CLOEXEC | os.O_NONBLOCK
+    if links:
+        _check_kind(os.stat(path), path, most, pipes)  # opening some devices starts them
+        handle = os.open(path, flags)
+    else:
+        folder = _folder_without_links(path)
+        try:
+            name = os.path.basename(path)
+            about = os.stat(name, dir_fd=folder, follow_symlinks=False)
+            _check_kind(about, path, most, pipes)
+            handle = os.open(name, flags | os.O_NOFOLLOW, dir_fd=folder)
+        finally:
+            os.close(folder)
     with os.fdopen(handle, "rb", buffering=0) as file:
         about, first = os.fstat(handle), b""
         _check_kind(about, path, most, pipes)
@@ -238,6 +252,19 @@ def read_bounded(path: Path | str, most: int, pipes: bool = False) -> bytes:
             first = _first_bytes(handle, path)
             os.set_blocking(handle, True)
         return read_stream(file, most, path, first)
+
+
+def _folder_without_links(path: Path | str) -> int:
+    """Open the folder of a file, given by its full path, from the root on and through no link."""
+    flags = os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC | getattr(os, "O_PATH", os.O_RDONLY)
+    handle = os.open(os.sep, flags)
+    for part in Path(path).parts[1:-1]:
+        above = handle
+        try:
+            handle = os.open(part, flags, dir_fd=above)
+        finally:
+            os.close(above)
+    return handle
 
 
 def write_all(file: IO[bytes], data: bytes | memoryview) -> None:
