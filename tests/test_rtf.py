@@ -3,6 +3,8 @@
 # ruff: noqa: E501 - a table
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 pytest.importorskip("lxml")
 
@@ -147,3 +149,15 @@ def test_what_is_no_rtf_and_what_nests_without_end_is_refused() -> None:
         parse(Source(data=b"text", suffix=".rtf", most=1000))
     with pytest.raises(Unreadable, match="nested too deep"):
         read("{" * 20_000)
+
+
+_PIECES = st.sampled_from(
+    r"{ } \par \cell \row \trowd \cellx9 \intbl \itap2 \nestcell \nestrow \v \v0 \super \plain \u-10179? \'e9 \'81"
+    r" \f3 {\footnote {\*\annotation {\listtext {\shptxt {\header {\upr {\*\ud \* \uc0 \bin2 word \\".split()
+)
+
+
+@given(st.lists(_PIECES, max_size=40))
+def test_no_order_of_words_fails(pieces: list[str]) -> None:
+    text = read(" ".join(pieces)).text
+    text.encode()
