@@ -10,6 +10,7 @@ from rich.cells import cell_len
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
+from ngtcli.grounding import find
 from ngtcli.grounding.find import spans
 from ngtcli.grounding.sources import Sources, Span, copied_fact, sources_of
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
@@ -69,6 +70,77 @@ def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> N
 def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str) -> None:
     documents = [Document("a", "one two three four"), Document("b", "a b c d")]
     assert copied_fact(sources_of(answer, documents)) == fact
+
+
+GLUED = [Document("a", "Invoice date: 28 April 2025. Client: Westfield Homes Ltd."),
+         Document("b", "The roof of the bus depot can carry 420 panels. It is new.")]  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("answer", "share"),
+    [
+        ("The roof of the bus depot can carry 420 panels.", 1.0),
+        ("Client: Westfield Homes Ltd. The roof of the bus depot can carry 420 panels.", 1.0),
+        ("Invoice date: 28 April 2025 Two of the bus depot can carry 420 panels.", 12 / 57),
+        ("Invoice date: 28 April 2025 bus depot can carry 420 panels", 12 / 49),
+        ("The roof of the bus depot really can carry 420 panels.", 39 / 45),  # of one place
+    ],
+)
+def test_a_clause_that_is_glued_of_two_places_is_not_word_for_word(
+    answer: str, share: float
+) -> None:
+    assert sources_of(answer, GLUED).verbatim_share == pytest.approx(share, abs=0.02)
+
+
+ALIKE = [
+    (
+        "the office files are in his office",
+        "the of\ufb01ce \ufb01les are in his of\ufb01ce",
+    ),  # ligatures
+    ("it's the keeper's own 'word' today", "it’s the keeper’s own ‘word’ today"),
+    ('he said "the ship has left" then', "he said “the ship has left” then"),
+    (
+        "un café à la plage très chaud",
+        "un cafe\u0301 a\u0300 la plage tre\u0300s chaud",
+    ),  # NFC, NFD
+    ("long - and well-known - words here", "long — and well\u2010known – words here"),
+    ("the cooperative sold all its boats", "the co\u00adop\u00aderative sold all its boats"),
+    ("it costs 5 euro in all cases", "it costs 5\u00a0euro in all\u202fcases"),
+    ("wait... and then it was over", "wait… and then it was over"),
+    ("ＡＢＣ one two three four", "ABC one two three four"),
+    ("no width in these four words", "no wi\u200bdth in the\ufeffse four words"),
+]
+
+
+@pytest.mark.parametrize(("plain", "typeset"), ALIKE)
+@pytest.mark.parametrize("is_plain", [True, False])
+def test_characters_that_are_written_in_several_ways_are_one(
+    plain: str, typeset: str, is_plain: bool
+) -> None:
+    answer, text = (plain, typeset) if is_plain else (typeset, plain)
+    before, behind = "“Some” words \ufb01rst: ", " … and last."
+    assert spans(f"So: {answer}!", [f"{before}{text}{behind}"]) == [
+        Span(4, 4 + len(answer), 0, len(before), len(before) + len(text))
+    ]
+
+
+@pytest.mark.parametrize(
+    ("answer", "text"),
+    [
+        ("le cafe est ferme maintenant ici", "le café est fermé maintenant ici"),
+        ("about 106 cells of them each", "about 10⁶ cells of them each"),
+        ("The Ship Left Port At Noon", "the ship left port at noon"),
+    ],
+)
+def test_what_differs_in_meaning_is_not_word_for_word(answer: str, text: str) -> None:
+    assert all(span.end - span.start < len(answer) for span in spans(answer, [text]))
+
+
+def test_a_long_document_is_cut_without_losing_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(find, "_BLOCK", 7)
+    text = "one two three four five six seven eight nine ten"
+    assert spans("say: " + text, ["zero " + text])[0].end == 5 + len(text)
+    assert spans("two three four five", [text]) == [Span(0, 19, 0, 4, 23)]
 
 
 def test_a_long_quotation_is_cut_in_the_list() -> None:

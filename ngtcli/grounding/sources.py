@@ -3,6 +3,7 @@
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from pathlib import Path
 
 from ngtcli.documents.content import placed
@@ -13,6 +14,8 @@ from ngtcli.words import counted
 
 _SPACE = re.compile(r"\s+")
 _AROUND = 160  # characters before and behind a quotation that are shown with it; guess
+_CLAUSE_END = re.compile(r"[.!?…;:,—–|]+[\"'”’»)\]]*(?=\s)|\n|[。！？；：，、]")
+_SKIPPED = 200  # characters between stretches of one place, as words may be left out; guess
 _SPANS = "document is an index of documents; ranges count characters of their texts"
 
 
@@ -66,7 +69,8 @@ class Source:
 class Sources:
     """All stretches of an answer that stand in its documents, in the answer's order.
 
-    `verbatim_share` is theirs of the answer's characters, white space left out.
+    `verbatim_share` is theirs of the answer's characters, white space left out, but for clauses
+    that are put together from several places.
     """
 
     verbatim_share: float = field(metadata=json_key(digits=4))
@@ -153,8 +157,25 @@ def copied_fact(sources: Sources) -> str:
 def share_copied(answer: str, found: Sequence[Span]) -> float:
     """Share of the answer's characters, white space left out, that stand in `found`.
 
+    A clause that is put together from several places counts as the answer's own.
+
     >>> share_copied("ab cd", [Span(0, 2, 0, 0, 2)])
     0.5
+    >>> share_copied("ab cd ef; gh", [Span(0, 2, 0, 0, 2), Span(3, 8, 1, 0, 5)])
+    0.0
     """
     said = len("".join(answer.split()))
-    return sum(len("".join(answer[s.start : s.end].split())) for s in found) / said if said else 0.0
+    bounds = [0, *(match.end() for match in _CLAUSE_END.finditer(answer)), len(answer)]
+    copied = 0
+    for start, end in pairwise(bounds):
+        within = [span for span in found if span.start < end and span.end > start]
+        if all(_goes_on(before, after) for before, after in pairwise(within)):
+            parts = (answer[max(s.start, start) : min(s.end, end)] for s in within)
+            copied += sum(len("".join(part.split())) for part in parts)
+    return copied / said if said else 0.0
+
+
+def _goes_on(before: Span, after: Span) -> bool:
+    """Whether a stretch stands near another in the document, too."""
+    distance = abs(after.source_start - before.source_end)
+    return before.document == after.document and distance <= _SKIPPED

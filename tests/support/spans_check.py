@@ -39,7 +39,7 @@ def pieces(text: str) -> list[Piece]:
             at += 1
             continue
         end = _end(text, at)
-        found.append(Piece(text[at:end], at, end))
+        found.append(Piece(unicodedata.normalize("NFC", text[at:end]), at, end))
         at = end
     return found
 
