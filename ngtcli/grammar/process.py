@@ -161,8 +161,8 @@ class Trials:
             else:
                 what = str(failed)
             raise UsageError(what, _SIMPLER) from None
-        except OSError as error:
-            what = f"no process to compile a grammar in can be started ({reason_of(error)})"
+        except OSError as failure:
+            what = f"no process to compile a grammar in can be started ({reason_of(failure)})"
             raise NgtError(what, "Close other programs, or raise the limit of processes.") from None
         except BaseException:  # a reply that nobody read must not be that to another request
             process.close()
