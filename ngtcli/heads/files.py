@@ -1,10 +1,8 @@
 """The files of a learned head: where they are, their tensors, and what does not fit together.
 
 Nothing in a file is run: torch pickles are read by torch's own reader, which knows tensors alone.
-A head that ngt trained is a folder with config.json and model.safetensors, see `head_files`.
 """
 
-import json
 import os
 import re
 import zipfile
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import load_file, save
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
@@ -23,8 +21,8 @@ from ngtcli.model_files import hub
 from ngtcli.model_files.checkpoint import read_object, some
 
 Notify = Callable[[str], None]
+WEIGHTS = "model.safetensors"
 DAMAGED = "Download the head again, or name another one."
-WEIGHTS = "model.safetensors"  # of heads that ngt writes
 # Names under which heads are published, before those that `transformers` knows.
 _PUBLISHED = [
     f"{kind}_lm_head.{end}" for kind in ("medusa", "hydra") for end in ("safetensors", "pt")
@@ -181,20 +179,6 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
         what = f"{name}: {files[0]} cannot be read ({why})"
         raise ModelError(what, DAMAGED) from error
     return HeadFiles(name, folder, read_object(folder / "config.json"), tensors)
-
-
-def head_files(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, bytes]:
-    """The files of a head that ngt writes, by name: config.json, and weights in bfloat16.
-
-    The tensors have the names of the network's `state_dict`. What config.json has to say of each
-    kind is in the file of the kind.
-    """
-    kept = {
-        name: (one.bfloat16() if one.is_floating_point() else one).detach().cpu().contiguous()
-        for name, one in tensors.items()
-    }
-    text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
-    return {WEIGHTS: save(kept, {"format": "pt"}), "config.json": f"{text}\n".encode()}
 
 
 def first_line(error: Exception) -> str:

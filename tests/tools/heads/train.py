@@ -6,7 +6,8 @@ answers are the model's own greedy ones, so the loss is cross entropy with their
 probability of a guess is then that of being accepted.
 """
 
-from collections.abc import Callable, Sequence
+import json
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from time import monotonic
@@ -20,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from ngtcli.decode.model import TargetModel
 from ngtcli.decode.plain import accepted
 from ngtcli.errors import UsageError, counted
-from ngtcli.heads.files import Target, head_files
+from ngtcli.heads.files import WEIGHTS, Target
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 from ngtcli.weights.linear import bits_of
@@ -271,3 +272,17 @@ def of_step(batches: Sequence[list[Text]], step: int, seed: int) -> list[Text]:
     """
     epoch, place = divmod(step, len(batches))
     return Random(f"{seed} {epoch}").sample(batches, len(batches))[place]
+
+
+def head_files(tensors: Mapping[str, Tensor], config: Mapping[str, Any]) -> dict[str, bytes]:
+    """The files of a trained head, by name: config.json, and weights in bfloat16.
+
+    The tensors have the names of the network's `state_dict`. What config.json has to say of each
+    kind is in the file of the kind.
+    """
+    kept = {
+        name: (one.bfloat16() if one.is_floating_point() else one).detach().cpu().contiguous()
+        for name, one in tensors.items()
+    }
+    text = json.dumps(config, indent=2, sort_keys=True, allow_nan=False)
+    return {WEIGHTS: save(kept, {"format": "pt"}), "config.json": f"{text}\n".encode()}
