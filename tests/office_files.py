@@ -25,6 +25,18 @@ SPACES = {
 _DECLARED = " ".join(f'xmlns:{name}="{space}"' for name, space in SPACES.items())
 
 
+CONTENT_TYPES = (
+    f'<Types xmlns="{OPEN}package/2006/content-types">'
+    '<Default Extension="rels" ContentType='
+    '"application/vnd.openxmlformats-package.relationships+xml"/>'
+    + "".join(
+        f'<Default Extension="{suffix}" ContentType="application/{suffix}"/>'
+        for suffix in ("xml", "html", "xhtml", "mht", "docx", "rtf", "txt")
+    )
+    + "</Types>"
+)
+
+
 def xml(tag: str, inside: str, more: str = "") -> str:
     """A part whose root is this element."""
     return f"<{tag} {_DECLARED} {more}>{inside}</{tag}>"
@@ -53,6 +65,7 @@ def docx(
              "settings.xml": "settings"}  # fmt: skip
     usual = {f"u{kind}": (kind, name) for name, kind in kinds.items() if name in parts}
     return zipped({
+        "[Content_Types].xml": CONTENT_TYPES,
         "_rels/.rels": relations({"r1": ("officeDocument", "word/document.xml")}),
         "word/document.xml": xml("w:document", f"<w:body>{body}</w:body>"),
         "word/_rels/document.xml.rels": relations({**usual, **(targets or {})}),

@@ -8,7 +8,7 @@ pytest.importorskip("lxml")
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats.pptx import parse
 from tests.document_files import zipped
-from tests.office_files import relations, xml
+from tests.office_files import CONTENT_TYPES, relations, xml
 
 _LEVELS = "".join(f'<a:lvl{i}pPr><a:buChar char="•"/></a:lvl{i}pPr>' for i in (1, 2, 3))
 MASTER_STYLES = f"<p:txStyles><p:titleStyle/><p:bodyStyle>{_LEVELS}</p:bodyStyle></p:txStyles>"
@@ -52,6 +52,7 @@ def pptx(*slides: str, master: str = "", layout: str = "", targets=None, parts=N
     of_main = {f"s{i}": ("slide", f"slides/slide{i}.xml") for i in numbers}
     of_main["authors"] = ("commentAuthors", "commentAuthors.xml")
     members = {
+        "[Content_Types].xml": CONTENT_TYPES,
         "_rels/.rels": relations({"r1": ("officeDocument", "ppt/presentation.xml")}),
         "ppt/presentation.xml": xml("p:presentation", f"<p:sldIdLst>{listed}</p:sldIdLst>"),
         "ppt/_rels/presentation.xml.rels": relations(of_main),
