@@ -7,6 +7,7 @@ pytest.importorskip("lxml")
 
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats.docx import parse
+from tests.document_files import unzipped, zipped
 from tests.office_files import docx, item, level, numbering, paragraph, xml
 
 
@@ -333,6 +334,13 @@ def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None
         + '<w:p><w:hyperlink r:id="h1"><w:r><w:t>top</w:t></w:r></w:hyperlink></w:p>'
     )
     assert text_of(body, targets={"h1": ("hyperlink", target)}) == "Read.\n\ntop"
+
+
+def test_parts_may_be_named_as_on_windows() -> None:
+    members = unzipped(docx(item("a"), {"numbering.xml": numbering(CLAUSES)}))
+    renamed = {name.replace("/", "\\"): data for name, data in members.items()}
+    data = zipped(renamed)
+    assert parse(Source(data=data, suffix=".docx", most=10_000_000)).text == "1. a"
 
 
 POINTS = (

@@ -50,7 +50,8 @@ def pptx(*slides: str, master: str = "", layout: str = "", targets=None, parts=N
     numbers = range(1, len(slides) + 1)
     listed = "".join(f'<p:sldId id="{255 + i}" r:id="s{i}"/>' for i in numbers)
     of_main = {f"s{i}": ("slide", f"slides/slide{i}.xml") for i in numbers}
-    of_main["authors"] = ("commentAuthors", "commentAuthors.xml")
+    if "commentAuthors.xml" in (parts or {}):
+        of_main["authors"] = ("commentAuthors", "commentAuthors.xml")
     members = {
         "[Content_Types].xml": CONTENT_TYPES,
         "_rels/.rels": relations({"r1": ("officeDocument", "ppt/presentation.xml")}),
@@ -236,3 +237,8 @@ def test_a_fixed_date_is_read_once_and_a_current_one_is_not() -> None:
 @pytest.mark.parametrize("target", ["#_ftn1", "NULL", "../media/none.png", ""])
 def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None:
     assert text_of(title("T"), targets={"h1": ("hyperlink", target)}) == "T"
+
+
+def test_embedded_objects_are_reported() -> None:
+    slide = title("T") + frame('<p:oleObj r:id="o1"/>')
+    assert read(slide).about.warnings == ("embedded objects are not read: 1",)

@@ -10,6 +10,7 @@ pytest.importorskip("openpyxl")
 pytest.importorskip("lxml")
 
 import openpyxl
+from openpyxl.chart import BarChart
 from openpyxl.comments import Comment
 from openpyxl.utils.datetime import CALENDAR_MAC_1904
 
@@ -211,6 +212,15 @@ def test_what_is_drawn_on_a_sheet_is_read(anchors: str, text: str, cells: str) -
         {"w1": ("drawing", "../drawings/drawing1.xml")},
     )  # fmt: skip
     assert read(data).text == "S\n\n" + ("1\n\n" if cells else "") + text
+
+
+def test_sheets_that_are_charts_are_read() -> None:
+    book = book_of(["Month", "Boats"], ["May", 4], ["June", 7])
+    chart = BarChart()
+    chart.title = "Ferries"
+    book.create_chartsheet("Chart").add_chart(chart)
+    found = read(saved(book))
+    assert found.text.startswith("S\n\nMonth | Boats\nMay | 4\nJune | 7\n\nChart\n\nFerries")
 
 
 @pytest.mark.parametrize(

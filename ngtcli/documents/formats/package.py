@@ -29,7 +29,9 @@ class Package:
 
     def __init__(self, archive: ZipFile) -> None:
         self._archive = archive
-        self._names = {name.lower(): name for name in archive.namelist()}
+        # Some programs write folders as on Windows, or from the root on.
+        names = archive.namelist()
+        self._names = {name.lower().replace("\\", "/").lstrip("/"): name for name in names}
         self._parts: dict[str, Part] = {}
 
     @classmethod
@@ -42,7 +44,7 @@ class Package:
         stored = self._names.get(name.lower())
         if stored is None or stored.endswith("/"):
             return None
-        return self._parts.setdefault(stored, Part(self, stored))
+        return self._parts.setdefault(stored, Part(self, name, stored))
 
     def main(self, usual: str) -> "Part":
         """The part that the others belong to. Raises KeyError."""
@@ -63,15 +65,16 @@ class Package:
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a package."""
+    """A part of a package, and how the archive calls it."""
 
     package: Package
     name: str
+    stored: str = ""
 
     @property
     def blob(self) -> bytes:
         """Its bytes. Raises what zipfile raises."""
-        return self.package.read(self.name)
+        return self.package.read(self.stored)
 
     def tree(self, *seen: str) -> Any:
         """Its root element; of the forms in which a thing is stored the first with a `seen` tag.

@@ -42,7 +42,7 @@ def parse(source: Source) -> Extracted:
     """The text as PowerPoint shows it: hidden slides are left out."""
     main = Package.open(source).main("ppt/presentation.xml")
     authors = _authors(main)
-    writer, hidden = Writer(), 0
+    writer, hidden, embedded = Writer(), 0, 0
     trees: dict[str, Any] = {}  # of layouts and masters
     running: set[str] = set()  # footers and words of masters that stood before
     slides = list(main.tree().iter(f"{_P}sldId"))
@@ -54,6 +54,7 @@ def parse(source: Source) -> Extracted:
         if slide.is_hidden:
             hidden += 1
             continue
+        embedded += slide.embedded
         blocks = list(slide.blocks())
         title = row_of([[block.text for block in blocks if block.kind in _TITLES]])
         writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
@@ -71,8 +72,9 @@ def parse(source: Source) -> Extracted:
         for comment in slide.comments():
             writer.add(comment)
         writer.add(slide.notes())
-    left = (f"hidden slides left out: {hidden}",) * bool(hidden)
-    return writer.extracted("pptx", left + unknown_signs(writer.text()))
+    left = [f"hidden slides left out: {hidden}"] * bool(hidden)
+    left += [f"embedded objects are not read: {embedded}"] * bool(embedded)
+    return writer.extracted("pptx", (*left, *unknown_signs(writer.text())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,6 +107,11 @@ class _Slide:
     def is_hidden(self) -> bool:
         """Whether it is not shown in the presentation."""
         return self._root.get("show") in ("0", "false")
+
+    @property
+    def embedded(self) -> int:
+        """How many files of other programs stand on it, of which a picture is shown."""
+        return len({node.get(f"{RELATION}id") for node in self._root.iter(f"{_P}oleObj")})
 
     def blocks(self) -> Iterator[_Block]:
         """The shapes that have text, in the order in which they are read."""

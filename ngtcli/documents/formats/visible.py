@@ -11,10 +11,14 @@ from typing import Any
 from ngtcli.documents.formats.equations import mathml
 from ngtcli.documents.formats.numerals import numeral
 
+_LISTS = ("ol", "ul", "menu", "dir")
 _NEVER_HIDDEN = frozenset(["html", "body", "head"])  # pages hide these until a script has run
 _HIDING = re.compile(
     r"(?:^|;)\s*(?:display\s*:\s*none|visibility\s*:\s*(?:hidden|collapse)|mso-hide\s*:\s*all)"
 )
+_NO_HEIGHT = re.compile(r"(?:^|;)\s*(?:max-)?height\s*:\s*0(?:px|pt|em)?\s*(?:;|$)")
+_CUT = re.compile(r"overflow(?:-y)?\s*:\s*hidden")
+_OFF_SCREEN = re.compile(r"(?:^|;)\s*(?:left|top|text-indent)\s*:\s*-\d{4,}(?:px|em)")
 _DISPLAY = re.compile(r"(?:^|;)\s*(?:display|visibility)\s*:\s*([\w-]+)")
 _NO_SIZE = re.compile(r"(?:^|;)\s*font-size\s*:\s*0(?:\.0+)?(?:px|pt|em|%)?\s*(?:;|$)")
 _LIST_STYLE = re.compile(r"(?:^|;)\s*list-style(?:-type)?\s*:\s*([^;]+)")
@@ -107,9 +111,10 @@ _FORMULA = re.compile(r"[+−–-]?(?:\d[\d.,/–-]*)?[a-zA-Zα-ω]?(?:[+−*/·
 _NOTES = re.compile(r"\d+[a-z]?(?:[,–-]\s?\d+[a-z]?)*|[a-z]")
 _SENTENCE = re.compile(r"[^\W\d_]{3}[^()]*\)$")  # in parentheses at the end
 _ORDINALS = frozenset("o a e r".split())  # as in 1º, 1ª, 2ᵉ
-_UNITS = frozenset(
-    "mm cm dm km nm kg mg ha pa hz ft yd ms ns sec min mol rad deg sin cos tan log exp mile miles"
-    " inch feet yard".split()
+_UNITS = frozenset("sec min mol rad deg sin cos tan log exp mile miles inch feet yard".split())
+_WORDS = frozenset(  # of two letters: a sign behind them is the mark of a note
+    "st nd rd th am an as at be by do go he if in is it me my no of on or so to up us we"
+    " de du en et il la le ou un se si al da di el es ja lo na ne od po su te va ve zu".split()
 )
 
 
@@ -117,8 +122,9 @@ def _is_exponent(raised: str, before: str) -> bool:
     """Whether a raised text is one, by what stands before it, and no mark of a note."""
     word = re.search(r"[^\W\d_]+$", before)
     if word:
-        is_short = len(word[0]) == 1 or word[0].lower() in _UNITS
-        return is_short or not _NOTES.fullmatch(raised)
+        is_short = len(word[0]) < 3 and word[0].lower() not in _WORDS and not word[0].isupper()
+        is_base = is_short or len(word[0]) == 1 or word[0].lower() in _UNITS
+        return is_base or not _NOTES.fullmatch(raised)
     if before[-1:] == ")":
         return not _SENTENCE.search(before)
     return before[-1:].isdigit() or before[-1:] in tuple("]}|∞·⋅×")
@@ -159,7 +165,7 @@ _Rules = dict[str, list[tuple[int, int, frozenset[str], bool]]]
 
 def _is_hidden(element: Any, rules: _Rules) -> bool:
     style = (element.get("style") or "").lower()
-    if element.get("hidden") is not None or _HIDING.search(style):
+    if element.get("hidden") is not None or _hides(style):
         return True
     if element.tag == "dialog" and element.get("open") is None:
         return True
@@ -175,6 +181,13 @@ def _is_hidden(element: Any, rules: _Rules) -> bool:
         if wanted <= names
     ]
     return bool(matching) and max(matching)[2]
+
+
+def _hides(style: str) -> bool:
+    """Whether a style, in lower case, leaves nothing of an element to be seen."""
+    if _HIDING.search(style) or _OFF_SCREEN.search(style):
+        return True
+    return bool(_NO_HEIGHT.search(style) and _CUT.search(style))
 
 
 def _names_of(element: Any) -> set[str]:
@@ -199,13 +212,11 @@ def _rules(root: Any) -> _Rules:
         if "print" in (sheet.get("media") or ""):
             continue
         text = _COMMENT.sub("", "".join(sheet.itertext()))
-        if not _DISPLAY.search(text.replace("{", ";")):
-            continue
         for found in _RULE.finditer(_without_blocks(text)):
             declared = found[2].lower()
-            if not _DISPLAY.search(declared):
+            hides = _hides(declared)
+            if not hides and not _DISPLAY.search(declared):
                 continue
-            hides = bool(_HIDING.search(declared))
             hides_any |= hides
             for selector in found[1].split(","):
                 named = _SELECTOR.fullmatch(selector.strip())
@@ -271,7 +282,7 @@ def _show_pictures(root: Any) -> None:
     for drawing in list(root.iter("svg", "{http://www.w3.org/2000/svg}svg")):
         texts = (" ".join("".join(t.itertext()).split()) for t in drawing.iter("text", "{*}text"))
         _replace(drawing, " ".join(filter(None, texts)))
-    for picture in list(root.iter("img", "area")):
+    for picture in list(root.iter("img")):
         words = " ".join((picture.get("alt") or "").split())
         if words and not _is_said(picture, words):
             _replace(picture, words)
@@ -295,7 +306,7 @@ def number_lists(root: Any) -> None:
     for numbered in root.iter("ol", "ul"):
         if numbered.tag == "ul" and not _list_style(numbered):
             continue
-        items = [item for item in numbered if item.tag == "li"]
+        items = [i for i in numbered.iter("li") if next(i.iterancestors(*_LISTS)) is numbered]
         reverse = numbered.get("reversed") is not None
         number = _integer(numbered.get("start"), len(items) if reverse else 1)
         for item in items:
@@ -347,7 +358,7 @@ def _text_after(element: Any) -> str:
     if element.tail:
         return str(element.tail[:1])
     following = element.getnext()
-    if following is None or not isinstance(following.tag, str):
+    if following is None or following.tag in ("sup", "sub") or not isinstance(following.tag, str):
         return ""
     return "".join(following.itertext())[:1]
 

@@ -103,7 +103,7 @@ class _Book:
 
     def _shared_texts(self) -> Iterator[str]:
         for part in self._part.related("sharedStrings"):
-            with part.package.stream(part.name) as stream:
+            with part.package.stream(part.stored) as stream:
                 for item in _elements(stream, _ITEM):
                     yield _text_of(item)
                     _forget(item)
@@ -142,7 +142,7 @@ class _Sheet:
         rows_are_hidden = False
         tags = (_ROW, _COLUMN, _SHEET_FORMAT)
         number = 0
-        with self._part.package.stream(self._part.name) as stream:
+        with self._part.package.stream(self._part.stored) as stream:
             for element in _elements(stream, *tags):
                 if element.tag == _COLUMN:
                     self._note_columns(element)
