@@ -286,8 +286,9 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(source: Path) -> Non
     for arguments, code, words in (
         ((str(source), "--retry-failed"), 2, b"-o"),
         (("-", "-o", out, "--retry-failed"), 2, b"stream"),
-        (("-", "-o", f"{folder}/there.jsonl"), 2, b"--restart"),
-        ((str(source), "-o", f"{folder}/there.jsonl"), 2, b"--restart"),
+        (("-", "-o", f"{folder}/there.jsonl"), 2, b"--force"),
+        ((str(source), "-o", f"{folder}/there.jsonl"), 2, b"--force"),
+        ((str(source), "-o", f"{folder}/there.jsonl", "--restart"), 2, b"--force"),
         ((str(source), "-o", str(source), "--restart"), 2, b"it is the input"),
         ((f"{source}.journal", "-o", str(source), "--restart"), 2, b"its journal is"),
         ((str(source), "-o", folder), 2, b"a folder"),
@@ -463,16 +464,16 @@ def test_a_folder_gets_a_file_for_each_text_and_a_second_run_makes_only_what_cha
     out = tmp_path / "out"
     done = ngt("summarize", str(three), "-o", f"{out}/")
     assert done.returncode == 0 and done.stdout == b"", done.stderr
-    names = [".ngt.journal", *(f"{n}.txt.txt" for n in "abc")]
+    names = [".ngt.journal", *(f"{n}.txt" for n in "abc")]
     assert sorted(path.name for path in out.iterdir()) == names
-    assert (out / "b.txt.txt").read_text() == "Text b of three.\n"
+    assert (out / "b.txt").read_text() == "Text b of three.\n"
     (three / "b.txt").write_text("Text b is another one.")
-    (out / "c.txt.txt").unlink()
+    (out / "c.txt").unlink()
     fake.asked = []
     again = ngt("summarize", str(three), "-o", str(out))  # it is there: no slash is needed
     assert again.returncode == 0 and b"2 of 3 files" in again.stderr
-    assert (out / "c.txt.txt").read_text() == "Text c of three.\n"  # of the journal
-    assert len(fake.asked) == 1 and (out / "b.txt.txt").read_text() == "Text b is another\n"
+    assert (out / "c.txt").read_text() == "Text c of three.\n"  # of the journal
+    assert len(fake.asked) == 1 and (out / "b.txt").read_text() == "Text b is another\n"
     fake.asked = []
     assert ngt("summarize", str(three), "-o", str(out), "--max-tokens", "9").returncode == 0
     assert len(fake.asked) == 3  # other settings
@@ -483,16 +484,17 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
 ) -> None:
     out = tmp_path / "out"
     out.mkdir()
-    (out / "b.txt.txt").write_text("my own notes")
+    (out / "b.txt").write_text("my own notes")
     command = "summarize", str(three), "-o", str(out)
     done = ngt(*command)
-    assert done.returncode == 2 and fake.asked == [] and b"--restart" in done.stderr
-    assert b"out/b.txt.txt: it is there, and this command did not write it" in done.stderr
-    assert (out / "b.txt.txt").read_text() == "my own notes"
-    (out / "c.txt.txt").symlink_to(tmp_path / "nowhere")
+    assert done.returncode == 2 and fake.asked == [] and b"--force" in done.stderr
+    assert ngt(*command, "--restart").returncode == 2 and fake.asked == []
+    assert b"out/b.txt: it is there, and this command did not write it" in done.stderr
+    assert (out / "b.txt").read_text() == "my own notes"
+    (out / "c.txt").symlink_to(tmp_path / "nowhere")
     assert b"did not write it, and 1 more\n" in ngt(*command).stderr
-    assert ngt(*command, "--restart").returncode == 0
-    assert (out / "b.txt.txt").read_text() == "Text b of three.\n"
+    assert ngt(*command, "--force").returncode == 0
+    assert (out / "b.txt").read_text() == "Text b of three.\n"
     assert (tmp_path / "nowhere").read_text() == "Text c of three.\n"  # the link is followed
     fake.asked = []
     assert ngt(*command).returncode == 0 and fake.asked == []
@@ -508,13 +510,13 @@ def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_
 
     def comes(text: str) -> None:
         if "Text b" in text:
-            (out / "b.txt.txt").write_text("mine")
+            (out / "b.txt").write_text("mine")
 
     fake.before = comes
     done = ngt("summarize", str(three), "-o", f"{out}/")
-    assert done.returncode == 7 and b"b.txt.txt: it is there" in done.stderr
-    assert (out / "b.txt.txt").read_text() == "mine"
-    assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt.txt" for n in "abc"}
+    assert done.returncode == 7 and b"b.txt: it is there" in done.stderr
+    assert (out / "b.txt").read_text() == "mine"
+    assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt" for n in "abc"}
 
 
 def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswers) -> None:
@@ -530,7 +532,7 @@ def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswer
     done = ngt("summarize", *files, "-o", f"{tmp_path}/out/")
     assert done.returncode == 7 and b"2 of 4 files failed" in done.stderr
     assert b"bad.txt: binary" in done.stderr and b"two.txt: no scores. Try again." in done.stderr
-    assert {p.name for p in (tmp_path / "out").glob("*.txt")} == {"one.txt.txt", "three.txt.txt"}
+    assert {p.name for p in (tmp_path / "out").glob("*.txt")} == {"one.txt", "three.txt"}
     fake.before, fake.asked = lambda _: None, []
     (tmp_path / "bad.txt").write_text("Text four is mended.")
     assert ngt("summarize", *files, "-o", f"{tmp_path}/out").returncode == 0
@@ -560,13 +562,12 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
         fake.asked = []
         done = ngt("summarize", str(notes), "-o", str(notes))
         assert done.returncode == 0 and len(fake.asked) == more
-    assert b"left out 2 files: answers that this command wrote" in done.stderr
-    names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.md.txt"}
+    assert b"notes/: 2 answers that ngt wrote" in done.stderr
+    names = {".ngt.journal", "a.txt", "b.md", "a.txt.txt", "b.txt"}
     assert {path.name for path in notes.iterdir()} == names
     only = ngt("summarize", str(notes / "a.txt.txt"), "-o", str(notes))
     assert only.returncode == 3 and b"are answers that this command wrote" in only.stderr
-    (notes / "a").write_text("Its summary would be a.txt.")
-    for more_flags, said in ([], b"did not write it"), (["--restart"], b"this command reads it"):
-        done = ngt("summarize", str(notes), "-o", str(notes), *more_flags)
-        assert done.returncode == 2 and b"a.txt: " in done.stderr and said in done.stderr
+    (notes / "a").write_text("Text c of three.")  # whose summary would be a.txt
+    assert ngt("summarize", str(notes), "-o", str(notes)).returncode == 0
+    assert (notes / "a-2.txt").read_text() == "Text c of three.\n"
     assert (notes / "a.txt").read_text() == "Text a of three."

@@ -1,7 +1,8 @@
-"""`ngt ask --each`: a question of each file, to a pipe, a table or a folder, and over all."""
+"""`ngt ask --each`: a question of each file, to a pipe, a table or a folder."""
 
 import csv
 import json
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.errors import ModelError
+from ngtcli.system.journal import LineFile
 from tests.support.fakes import FakeAnswers
 from tests.support.helpers import Done, ngt
 
@@ -110,44 +112,109 @@ def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_a
         fake.asked = []
         assert ask(docs, "-o", f"{out}/", *filter(None, [cite]), question=question).returncode == 0
         assert len(fake.asked) == asked and len([*out.glob("*.txt")]) == 3
-    (out / "a.txt.txt").unlink()
-    (out / "b.txt.txt").write_text("edited")
+    (out / "a.txt").unlink()
+    (out / "b.txt").write_text("edited")
     assert ask(docs, "-o", f"{out}/").returncode == 0 and fake.asked == []
-    assert (out / "a.txt.txt").read_text() == "Text a of three.\n"
-    assert (out / "b.txt.txt").read_text() == "edited"
+    assert (out / "a.txt").read_text() == "Text a of three.\n"
+    assert (out / "b.txt").read_text() == "edited"
     assert ask(docs, "-o", f"{out}/", question="When?").returncode == 2 and fake.asked == []
 
 
-@pytest.mark.parametrize("out", ["out.json", "out/", None])
-def test_reduce_asks_once_more_over_all_answers_with_the_files_as_sources(
-    tmp_path: Path, docs: Path, fake: FakeAnswers, out: str | None
+def test_a_document_is_known_by_its_path_whatever_others_are_called(
+    tmp_path: Path, fake: FakeAnswers
 ) -> None:
-    where = () if out is None else ("-o", f"{tmp_path}/{out}")
-    for asked in (4, 4 if out is None else 1):  # the second run has the answers of the first
-        fake.asked = []
-        done = ask(docs, *where, "--reduce", "Which of them?")
-        assert done.returncode == 0 and len(fake.asked) == asked
-        *_, last = fake.asked
-        assert "Which of them?" in last and all(f"{name}\nText {name[0]}" in last for name in NAMES)
-        assert b"==> Which of them? (3 files) <==\na.txt Text a of\n" in done.stdout
+    docs, out = tmp_path / "docs", tmp_path / "out"
+    (docs / "a").mkdir(parents=True)
+    (docs / "a" / "notes.txt").write_text("Text a of three.")
+    for where in (f"{out}/", str(tmp_path / "t.csv")):
+        assert ask(docs, "-o", where).returncode == 0
+    (docs / "b").mkdir(exist_ok=True)
+    (docs / "b" / "notes.txt").write_text("Text b of three.")
+    fake.asked = []
+    for where in (f"{out}/", str(tmp_path / "t.csv")):
+        assert ask(docs, "-o", where).returncode == 0
+    assert len(fake.asked) == 2 and all("Text b" in text for text in fake.asked)
+    assert {one.name: one.read_text() for one in out.glob("*.txt")} == {
+        "notes.txt": "Text a of three.\n", "b_notes.txt": "Text b of three.\n",
+    }  # fmt: skip
+    assert [row["file"] for row in cells(tmp_path / "t.csv")] == ["a/notes.txt", "b/notes.txt"]
 
 
-def test_the_answer_over_all_is_the_last_json_line_and_of_no_file(
-    docs: Path, fake: FakeAnswers
+def test_files_of_answers_are_called_as_their_documents_where_no_other_is(
+    tmp_path: Path, fake: FakeAnswers
 ) -> None:
-    lines = ask(docs, "--reduce", "Which?", "--json").stdout.splitlines()
-    rows = [json.loads(line) for line in lines]
-    assert [row["id"] for row in rows] == [*NAMES, "Which?"] and rows[-1]["question"] == "Which?"
-    Draft202012Validator(build("ask")).validate(rows[-1])
+    docs = tmp_path / "docs"
+    docs.mkdir()
+    for name in ("a.txt", "a.md", "b.md", "c.txt"):
+        (docs / name).write_text(f"Text {name}.")
+    assert ask(docs, "-o", f"{tmp_path}/out/").returncode == 0
+    names = {one.name for one in (tmp_path / "out").iterdir()}
+    assert names == {".ngt.journal", "a.md.txt", "a.txt.txt", "b.txt", "c.txt"}
+    assert ask(docs, "-o", f"{docs}/").returncode == 0  # no document is written over
+    assert (docs / "c.txt").read_text() == "Text c.txt."
+    assert (docs / "c.txt.txt").read_text() == "Text c.txt. Answer the\n"
+    fake.asked = []
+    assert ask(docs, question="When?").returncode == 0 and len(fake.asked) == 4
+    listed = ngt("docs", "list", str(docs))
+    assert b"c.txt.txt" not in listed.stdout and b"4 answers that ngt wrote" in listed.stderr
+    assert ngt("docs", "list", f"{tmp_path}/out").returncode == 0  # answers alone are documents
 
 
-def test_without_answers_nothing_is_asked_over_all(docs: Path, fake: FakeAnswers) -> None:
-    (docs / "a.txt").write_text("Text b, too.")
-    (docs / "c.txt").write_text("Text b again.")
-    fake.before = refuse_b
+@pytest.mark.parametrize("out", ["mine.csv", "theirs/"])
+def test_to_begin_again_is_not_to_write_over_what_ngt_did_not_write(
+    tmp_path: Path, docs: Path, fake: FakeAnswers, out: str
+) -> None:
+    (tmp_path / "theirs").mkdir()
+    mine = tmp_path / ("mine.csv" if out == "mine.csv" else "theirs/a.txt")
+    mine.write_text("my own")
+    where = ("-o", f"{tmp_path}/{out}")
+    for flags in ((), ("--restart",)):
+        done = ask(docs, *where, *flags)
+        assert done.returncode == 2 and b"--force" in done.stderr
+        assert mine.read_text() == "my own" and fake.asked == []
+    assert ask(docs, *where, "--force").returncode == 0 and "Text a" in mine.read_text()
+    fake.asked = []
+    assert ask(docs, *where, "--restart").returncode == 0 and len(fake.asked) == 3
+    mine.write_text("edited")
+    assert ask(docs, *where, "--restart", question="When?").returncode == 2
+    assert mine.read_text() == "edited"
+    assert ask(docs, *where, "--restart", "--force", question="When?").returncode == 0
+    assert "Text a" in mine.read_text()
+
+
+def test_an_answer_that_is_cut_off_is_told_in_a_pipe_a_file_and_a_table(
+    tmp_path: Path, docs: Path, fake: FakeAnswers
+) -> None:
+    fake.finish_reason = "length"
+    told = b"the answer is cut off: it has as many tokens as --max-tokens allows"
+    out = str(tmp_path / "t.json")
+    for flags in ((), ("-o", out)):
+        done = ask(docs, *flags)
+        assert done.returncode == 0 and done.stderr.count(told) == 3
+    assert [row["finish_reason"] for row in json.loads(Path(out).read_text())] == ["length"] * 3
+
+
+def test_a_damaged_journal_and_a_busy_one_are_named(
+    tmp_path: Path, docs: Path, fake: FakeAnswers
+) -> None:
+    out = tmp_path / "t.csv"
+    assert ask(docs, "-o", str(out)).returncode == 0
+    journal = tmp_path / "t.csv.journal"
+    journal.write_bytes(journal.read_bytes()[:-30])
+    done = ask(docs, "-o", str(out))
+    assert done.returncode == 2
+    assert b"it is not as its journal t.csv.journal says, which is damaged" in done.stderr
+    with closing(LineFile(journal)):
+        done = ask(docs, "-o", str(out))
+    assert done.returncode == 2 and b"another process is writing it" in done.stderr
+    assert b"Wait for it" in done.stderr and b"--restart" not in done.stderr
+
+
+def test_a_question_that_was_forgotten_and_a_flag_that_is_gone_are_told(docs: Path) -> None:
+    done = ngt("ask", "--each", str(docs))
+    assert done.returncode == 2 and b"there is no question, only the path" in done.stderr
     done = ask(docs, "--reduce", "Which?")
-    assert (done.returncode, done.stdout, len(fake.asked)) == (7, b"", 3)
-    assert b"there is no answer to ask over" in done.stderr
+    assert done.returncode == 2 and b"ngt ask -d answers.csv" in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -160,10 +227,8 @@ def test_without_answers_nothing_is_asked_over_all(docs: Path, fake: FakeAnswers
         (["--each", "-o", "{tmp}/docs/a.txt/"], "file exists"),
         (["--each", "--dry-run"], "--dry-run does nothing with an answer for each file"),
         (["--each", "--restart"], "--restart does nothing with standard output"),
-        (["--each", "-o", "{tmp}/a.csv", "--force"], "--force does nothing with an answer for"),
+        (["--each", "--force"], "--force does nothing with standard output"),
         (["--each", "--no-serve"], "--serve does nothing"),
-        (["--each", "--reduce", " "], "the question is empty"),
-        (["--reduce", "Which?"], "--reduce does nothing with one answer"),
         (["--limit", "2"], "--limit does nothing with one answer"),
     ],
 )

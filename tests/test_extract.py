@@ -194,6 +194,15 @@ def test_a_table_has_a_row_a_file_and_columns_in_the_order_asked_for(
     assert lines[0]["read"] == "whole" and lines[0]["sources"]["due"] is None
 
 
+def test_headings_of_a_table_are_guarded_as_its_cells_are(texts: Path, fake: FakeAnswers) -> None:
+    names = {"=1+1": {"type": ["string", "null"]}, "x\u001b[31my": {"type": ["string", "null"]}}
+    schema = {"type": "object", "properties": names, "required": [*names]}
+    fake.say = lambda _: json.dumps(dict.fromkeys(names))
+    assert extract(texts, schema=json.dumps(schema)).returncode == 0
+    header = (texts.parent / "out.csv").read_text("utf-8").splitlines()[0]
+    assert header == "file,'=1+1,x␛[31my"
+
+
 def test_one_text_gives_its_values_and_many_a_line_each(texts: Path, fake: FakeAnswers) -> None:
     done = ngt("extract", "--schema", "name", *AT_ONCE, stdin=(texts / "f1.txt").read_bytes())
     assert json.loads(done.stdout)["name"] == "Ann 1" and done.returncode == 0
@@ -223,7 +232,10 @@ def test_files_that_failed_are_tried_again_and_no_others(texts: Path, fake: Fake
     assert ngt("extract", "no", "--schema", "a", "-o", str(texts.parent / "out.csv"), "--restart",
                *AT_ONCE).returncode == 3  # fmt: skip
     assert {path: path.read_bytes() for path in texts.parent.glob("out.*")} == before
-    assert extract(texts, "--restart", schema="name, sum float").returncode == 0
+    other = extract(texts, schema="name, sum float")
+    assert b"was begun with fields 'name, due (date), sum (float)" in other.stderr
+    assert extract(texts, "--restart", schema="name, sum float").returncode == 2  # it was edited
+    assert extract(texts, "--restart", "--force", schema="name, sum float").returncode == 0
     assert list(read(texts)[0]) == ["file", "name", "sum"]
 
 
@@ -291,7 +303,9 @@ def test_the_page_has_the_table_with_links_into_the_documents(
     links = re.findall(r'class="stretch"[^>]*href="#(place-\d+)"', page)
     (texts.parent / "page.html").write_text("mine")
     done = extract(texts, "--html", str(texts.parent / "page.html"))
-    assert done.returncode == 2 and b"--force" not in done.stderr
+    assert done.returncode == 2 and b"--force" in done.stderr
+    done = extract(texts, "--html", str(texts.parent / "page.html"), "--force")
+    assert done.returncode == 0 and "Ann 1</" in (texts.parent / "page.html").read_text()
     assert links and {*links} <= {*re.findall(r'id="(place-\d+)"', page)} and "\x1b" not in page
 
 

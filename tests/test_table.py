@@ -31,9 +31,9 @@ VALUES = st.recursive(
 
 @contextmanager
 def opened(
-    path: Path, keys: Mapping[str, str], head: Mapping[str, Any] = HEAD, restart: bool = False
+    path: Path, keys: Mapping[str, str], head: Mapping[str, Any] = HEAD, **how: bool
 ) -> Iterator[TableOutput]:
-    with closing(TableOutput(path, head, COLUMNS, restart=restart)) as table:
+    with closing(TableOutput(path, head, COLUMNS, **how)) as table:
         table.expect(keys)
         yield table
 
@@ -75,9 +75,9 @@ def test_a_table_has_what_was_put_in_the_order_of_the_files(
 
 
 def test_a_cell_is_of_rfc_4180_and_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
-    with opened(path := tmp_path / "out.CSV", {"a": "k"}) as table:
+    with opened(path := tmp_path / "out.CSV", {'a "b"': "k"}) as table:
         every = "x,\r\n潮", float("inf"), "\ud800", 2**90, '=1+"1"'
-        table.put("a", [{"file": 'a "b"', "value": value} for value in every])
+        table.put('a "b"', [{"file": 'a "b"', "value": value} for value in every])
     cells = '"x,\r\n潮"', "", "?", "1237940039285380274899124224", '"\'=1+""1"""'
     assert (
         path.read_bytes()
@@ -105,8 +105,8 @@ def test_a_key_or_a_head_decides_what_is_done_and_a_restart_begins_again(tmp_pat
         assert table.has("b")  # all is there until there is something else
     assert rows_of(path) == [{"file": "b"}]
     with opened(path, {"b": "1"}, other, restart=True) as table:
-        table.put("b", [{"file": "new"}])
-    assert rows_of(path) == [{"file": "new"}]
+        table.put("b", [{"file": "b", "value": "new"}])
+    assert rows_of(path) == [{"file": "b", "value": "new"}]
 
 
 def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: Path) -> None:
@@ -120,10 +120,11 @@ def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: 
         table.put("a", [{"file": "a"}])
     saved = path.read_bytes().replace(b"\r\n", b"\n")  # by a spreadsheet program
     path.write_bytes(saved)
-    for restart in (False, True):
-        with suppress(UsageError), opened(path, {"a": "1", "b": "1"}, restart=restart) as table:
+    ways: list[dict[str, bool]] = [{}, {"restart": True}, {"restart": True, "force": True}]
+    for how in ways:
+        with suppress(UsageError), opened(path, {"a": "1", "b": "1"}, **how) as table:
             table.put("a", [{"file": "a"}])
-        assert (path.read_bytes() == saved) != restart
+        assert (path.read_bytes() == saved) != ("force" in how)
     with opened(path, {"a": "1", "b": "1"}) as table:
         path.write_bytes(saved + b"mine,")
         with pytest.raises(UsageError, match="was changed after"):

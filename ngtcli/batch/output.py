@@ -22,6 +22,7 @@ from ngtcli.system import process
 from ngtcli.system.files import identity, write_all, write_atomically
 from ngtcli.system.journal import Form, Journal, LineFile, errors_named
 
+_FORCE = "Name another file with -o, or write over it with --force."
 ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 _WORDS = {
     "input": "other lines: the input has changed (give new and mended lines a file of their own)",
@@ -82,13 +83,16 @@ class FileOutput:
 
     `head` has SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
     and under "TASK.NAME" how lines are answered, settings and wording. Lines have at most `most`
-    bytes. With `restart` the first line takes the place of all there is. `done` has what is known
+    bytes. With `restart` the first line takes the place of all there is; of what this command did
+    not write only with `force`, too. `done` has what is known
     of each line that is done, by index, without its text. Raises UsageError where the file is not
     one that this command wrote, or where another process writes it, or it cannot be opened;
     NgtError where it cannot be written later. `close` it.
     """
 
-    def __init__(self, path: Path, head: Mapping[str, Any], restart: bool, most: int) -> None:
+    def __init__(
+        self, path: Path, head: Mapping[str, Any], restart: bool, most: int, force: bool = False
+    ) -> None:
         self._path, self._given, self._most = path.resolve(), path, most
         self.done: dict[int, DoneLine] = {}
         self._places: dict[int, list[int]] = {}  # in the journal, of all texts of each line
@@ -100,27 +104,35 @@ class FileOutput:
             stack.callback(self._journal.close)
             self._file = LineFile(self._path, 0o666)
             stack.callback(lambda: self._file.close())
-            for place, done in self._journal:
+            for place, done in (*self._journal.earlier(), *self._journal):
                 self._note(place, done)
-            if not restart:
-                self._check()
+            if not force:
+                self._check(restart)
+            if restart:
+                self._places, self.done, self._written, self._is_old = {}, {}, 0, False
+            elif force and self._journal.begun:  # else the first line does it
+                self._file.truncate(0)
             self._append()
             self._open = stack.pop_all()
 
-    def _check(self) -> None:
+    def _check(self, restart: bool) -> None:
         """Compare the file with the journal. Raises UsageError where it has a line not of ours."""
         for start, raw in self._file.lines(self._most):
-            if not self._journal.begun:
+            if not self._journal.begun and not self._places:
                 what = "is there, and no journal says what it was made from"
-                raise UsageError(f"{self._given}: {what}", ANOTHER_FILE)
+                raise UsageError(f"{self._given}: {what}", _FORCE)
             places = self._places.get(self._written, ())
             own = [f"{self._text(place)}\n".encode() for place in places]
             if not raw.endswith(b"\n") and any(line.startswith(raw) for line in own):
-                self._file.truncate(start)  # torn
+                if not restart:
+                    self._file.truncate(start)  # torn
                 return
             if raw not in own:
                 what = f"line {self._written + 1} is not as it was written"
-                hint = "Move the file away, and it is made again, or name another with -o."
+                hint = (
+                    "Move the file away, and it is made again, name another with -o, or write over"
+                    " it with --force."
+                )
                 raise UsageError(f"{self._given}: {what}", hint)
             self._is_old |= raw != own[-1]
             self._written += 1

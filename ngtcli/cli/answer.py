@@ -25,9 +25,6 @@ PassagesOption = Annotated[
 ]
 _PER_FILE = typer.Option("--per-file", help="A summary of each file; -o is a table or FOLDER/.")
 _EACH = typer.Option("--each", help="Ask of each file by itself; -o is a table or FOLDER/.")
-_REDUCE = typer.Option(
-    "--reduce", metavar="QUESTION", help="With --each: ask this once more, over all answers."
-)
 _DOCUMENTS = "Give --docs FILE or FOLDER, or pipe a text in."
 
 
@@ -65,7 +62,6 @@ def ask(
     docs: options.DocsOption = None,
     show_passages: PassagesOption = False,
     each: Annotated[bool, _EACH] = False,
-    reduce: Annotated[str | None, _REDUCE] = None,
     limit: options.LimitOption = 0,
     restart: options.RestartOption = False,
     *,
@@ -80,16 +76,18 @@ def ask(
     if each and not docs:  # words before the question are paths
         *docs, last = words
         words = [last]
+        if not docs and os.path.exists(last):
+            hint = f'Give one behind it, as in ngt ask --each {shlex.quote(last)} "When?"'
+            raise UsageError(f"there is no question, only the path {last}", hint)
     question = utf8(_one_of("question", "ask", words).strip())
-    over = None if reduce is None else utf8(reduce.strip())
-    if not question or over == "":
+    if not question:
         raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
     request = _request(flags, given, "ask", question, show_passages)
     if each:
         checks.refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
-        _answer_each(request, flags, docs or [], _DOCUMENTS, restart, limit, over or "")
+        _answer_each(request, flags, docs or [], _DOCUMENTS, restart, limit)
         return
-    idle = {"--restart": restart, "--limit": limit, "--reduce": over}
+    idle = {"--restart": restart, "--limit": limit}
     checks.refuse_with("one answer", idle, "Give --each.")
     _answer(request, flags, docs or [], _DOCUMENTS)
 
@@ -144,7 +142,6 @@ def _answer_each(
     hint: str,
     restart: bool,
     limit: int,
-    reduce: str = "",
 ) -> None:
     """Check what is asked for, and answer of each document by itself."""
     from ngtcli.cli.per_file import run_per_file  # here: they load more
@@ -152,13 +149,13 @@ def _answer_each(
 
     idle: dict[str, object] = {SETTINGS[n].flag: n in flags for n in ("serve", "keep_warm")}
     idle |= {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
-    idle |= {"--force": request.force}
     checks.refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
-    idle = {"--restart": restart and request.out is None}
+    to_stdout = request.out is None
+    idle = {"--restart": restart and to_stdout, "--force": request.force and to_stdout}
     checks.refuse_with("standard output", idle, "Name a table with -o.")
-    check_request(replace(request, out=None), flags)
+    check_request(replace(request, out=None, force=False), flags)
     check_session(request.settings, Notes().warn)
-    run_per_file(request, paths, hint, restart, limit, reduce)
+    run_per_file(request, paths, hint, restart, limit)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

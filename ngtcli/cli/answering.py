@@ -12,7 +12,7 @@ from typing import TextIO
 import typer
 
 from ngtcli.cli.answer_request import AnswerRequest, tell_passages
-from ngtcli.cli.notes import REPEATS, Notes, ReadingBar
+from ngtcli.cli.notes import CUT_OFF, Notes, ReadingBar
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, write_page, write_result
 from ngtcli.cli.streams import terminal_width
@@ -40,9 +40,8 @@ from ngtcli.session.events import (
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
-_CUT_OFF = {
-    "context": "the answer is cut off: the context is full",
-    "repetition": f"the answer is cut off: {REPEATS}; --set max_repeats=0 lets it go on",
+_CUT_OFF = CUT_OFF | {
+    "repetition": f"{CUT_OFF['repetition']}; --set max_repeats=0 lets it go on",
     "interrupted": "interrupted; the answer is incomplete",
 }
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess

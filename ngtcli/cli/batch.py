@@ -18,10 +18,10 @@ import typer
 
 from ngtcli import errors
 from ngtcli.batch.input import InputLine, Lines, Shard, read_lines, scan
-from ngtcli.batch.output import ANOTHER_FILE, DoneLine, FileOutput, StreamOutput, written_with
+from ngtcli.batch.output import DoneLine, FileOutput, StreamOutput, written_with
 from ngtcli.batch.questions import Questions
 from ngtcli.cli import checks, options, reading
-from ngtcli.cli.notes import REPEATS, Notes, once
+from ngtcli.cli.notes import CUT_OFF, Notes, once
 from ngtcli.cli.output import check_output_file, print_line
 from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
@@ -60,6 +60,7 @@ class BatchFlags:
     batch_size: options.SizeOption = 0
     retry_failed: Annotated[bool, _RETRY] = False
     restart: options.RestartOption = False
+    force: options.ForceOption = False
     shard: Annotated[str, _SHARD] = "1/1"
     limit: options.LimitOption = 0
     verbose: options.VerboseOption = False
@@ -99,6 +100,7 @@ def batch(
     check_output_file(given.output)
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
+        others |= {"--force": given.force}
         checks.refuse_with("standard output", others, "Name a file with -o.")
     _check_apart(source, given.output)
     check_session(settings, Notes().warn)
@@ -134,7 +136,7 @@ class _Batch:
             how = sorted(deciding(*self._tasks.of[task]).items())
             head |= {f"{task}.{name}": value for name, value in how}
         out, restart = self._given.output, self._given.restart
-        with closing(FileOutput(out, head, restart, self._most)) as output:
+        with closing(FileOutput(out, head, restart, self._most, self._given.force)) as output:
             good = [n for n in chosen if n.index in output.done and not output.failed(n.index)]
             kept = {n.index for n in good} if self._given.retry_failed else output.done
             left = [n for n in chosen if n.index not in kept]
@@ -159,9 +161,10 @@ class _Batch:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
         checks.refuse_with("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
         out = self._given.output
-        if out is not None and out.is_file() and out.stat().st_size and not self._given.restart:
+        if out is not None and out.is_file() and out.stat().st_size and not self._given.force:
             what = "it is there, and what comes from a stream cannot be resumed"
-            raise errors.UsageError(f"{out}: {what}", ANOTHER_FILE)
+            hint = "Name another file with -o, or write over it with --force."
+            raise errors.UsageError(f"{out}: {what}", hint)
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
             self._notes.status(f"Waiting for lines of {name} …")
@@ -333,8 +336,9 @@ class Run:
         if question is not None and isinstance(answer, Ended):
             self._tokens += answer.statistics.new_tokens
             self._tokens += sum(part.new_tokens for part in answer.parts)
-            if answer.finish_reason == "repetition":
-                self.warn(f"{self._what} {outcome.key.id}: the answer is cut off: {REPEATS}")
+            why = CUT_OFF.get(answer.finish_reason)
+            if why and not question.settings.has_form:  # half an answer in a form is an error
+                self.warn(f"{self._what} {outcome.key.id}: {why}")
         self._show()
 
     def _show(self, message: str = "") -> None:

@@ -20,7 +20,7 @@ from ngtcli.cli import batch, checks, options
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, write_page
-from ngtcli.cli.per_file import Shown, how, read_each, warn_of
+from ngtcli.cli.per_file import Shown, how, read_each, say_written, warn_of
 from ngtcli.config import SETTINGS
 from ngtcli.documents.load import Document
 from ngtcli.draft.steps import OWN
@@ -64,6 +64,7 @@ class ExtractFlags:
     dry_run: Annotated[bool, _DRY] = False
     limit: options.LimitOption = 0
     restart: options.RestartOption = False
+    force: options.ForceOption = False
     batch_size: options.SizeOption = 0
     verbose: options.VerboseOption = False
 
@@ -103,6 +104,7 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
         raise UsageError(f"--sources is {given.sources}", "It may be columns.")
     if given.output is None:
         of_table = {"--sources": given.sources, "--restart": given.restart}
+        of_table |= {"--force": given.force and given.html is None}
         checks.refuse_with("standard output", of_table, "Name a table with -o.")
     if given.dry_run:
         outputs = {"-o": given.output, "--html": given.html}
@@ -159,9 +161,19 @@ class _Extract(Lines):
         if twice := next((one for one in columns if columns.count(one) > 1), None):
             what = f"the table has a column {twice} of its own"
             raise UsageError(what, "Call the field otherwise.")
-        head, restart = how(self._request), self._given.restart
+        # An extraction has fields in the place of a question.
+        listed = ", ".join(line.removeprefix("- ") for line in self._request.question.splitlines())
+        head = {"fields": listed, **how(self._request)}
+        del head["question"]
         self._out = TableOutput(
-            path, head, columns, flat=self._flat, whole=self._whole, restart=restart
+            path,
+            head,
+            columns,
+            flat=self._flat,
+            whole=self._whole,
+            restart=self._given.restart,
+            force=self._given.force,
+            heading=visible,
         )
         return self._out
 
@@ -173,22 +185,33 @@ class _Extract(Lines):
         if given.dry_run:
             self._dry_run(documents[0])
             return
-        check_written([given.html], hint="Name another file.")
+        check_written([given.html], given.force)
         self._is_single = len(documents) + bad == 1
         self._documents = {document.name: document for document in documents}
-        out.expect({d.name: key_of(_VERSION, d.name, d.sha256) for d in documents})
+        keys = {d.name: key_of(_VERSION, d.sha256) for d in documents}
+        out.expect(keys, {d.name: d.path for d in documents})
         self._left.extend(d for d in documents if not out.has(d.name))
         self._run.set_total(len(documents), len(self._left), "made before and not again")
         end = batch.GOES_ON if given.output else batch.PUT_OUT
         self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, end)
         if given.html:
-            write_page(self._page(documents), given.html)
+            write_page(self._page(documents), given.html, force=given.force)
+        self._say_written()
         if given.verbose and self._steps:
             total = self._origins.total()
             shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
             self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
         again = "The same command tries them again, and no others." * bool(given.output)
         self._run.check_failed(self._run.failed + bad, len(documents) + bad, again)
+
+    def _say_written(self) -> None:
+        """Say where the table is, and how many of its values are in doubt."""
+        table, rows = self._given.output, list[Row]()
+        for name in self._documents if table and self._given.doubt else ():
+            rows += self._out.rows(name) if self._out.has(name) else ()
+        doubted = sum(len(self._whole(row).get("doubt", ())) for row in rows)
+        more = f", {counted(doubted, 'value')} below p {self._given.doubt:g}" if doubted else ""
+        say_written(self._notes, table, more)
 
     # --- the questions ---
 

@@ -25,7 +25,11 @@ from ngtcli.system import process, progress
 from ngtcli.system.progress import BAR, progress_bar, time_left
 
 LONGEST_LINE = 2000  # characters of a line of an error; guess
-REPEATS = "it repeats itself"
+CUT_OFF = {  # by the finish reason of an answer
+    "length": "the answer is cut off: it has as many tokens as --max-tokens allows",
+    "context": "the answer is cut off: the context is full",
+    "repetition": "the answer is cut off: it repeats itself",
+}
 _SAID = 1000  # messages that are remembered, so as to be said once; guess
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 

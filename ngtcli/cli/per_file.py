@@ -16,7 +16,7 @@ from typing import Any
 
 from ngtcli.batch.extract import place_at
 from ngtcli.batch.input import InputLine, Lines
-from ngtcli.batch.output import DoneLine, StreamOutput
+from ngtcli.batch.output import DoneLine, StreamOutput, journal_of
 from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of, print_answer
@@ -24,7 +24,6 @@ from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run, row_of
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read, check_output_file
-from ngtcli.config import FORMS, SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
@@ -37,22 +36,21 @@ from ngtcli.system.json_form import dump_json
 
 
 def run_per_file(
-    request: AnswerRequest, paths: list[str], hint: str, restart: bool, limit: int, reduce: str
+    request: AnswerRequest, paths: list[str], hint: str, restart: bool, limit: int
 ) -> None:
-    """Answer of each document by itself, then, over all answers, `reduce` unless that is "".
-
-    Of the documents the first `limit` count, with 0 all.
+    """Answer of each document by itself, of the first `limit` (with 0 of all).
 
     Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
     130 when interrupted.
     """
     notes = Notes(request.verbose)
     run = Run(request.settings, 0, notes, "file")
-    with closing(_opened(request, restart, keeps=bool(reduce))) as written:
+    with closing(_opened(request, restart)) as written:
         documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
         documents = documents[: limit or None]
         own = dump_json(how(request), None)
-        written.expect({d.name: key_of(own, d.name, d.sha256) for d in documents})
+        keys = {d.name: key_of(own, d.sha256) for d in documents}
+        written.expect(keys, {d.name: d.path for d in documents})
         read = [document.path for document in documents if document.path]
         check_not_read(written.paths.values(), read, "Name another with -o.")
         lines = [
@@ -67,12 +65,18 @@ def run_per_file(
 
         deliver = partial(_deliver, written, notes, len(documents))
         run.answer(Lines(lines), asked, deliver, GOES_ON if request.out else PUT_OUT)
-        if reduce:
-            done = [document for document in documents if written.has(document.name)]
-            answers = [(d, written.rows(d.name)[0]["answer"]) for d in done]
-            _reduce(request, reduce, answers, run)
+    if _is_table(request):
+        say_written(notes, request.output)
     again = "" if request.out is None else "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(documents) + bad, again)
+
+
+def say_written(notes: Notes, table: Path | None, more: str = "") -> None:
+    """Say where a table is, and what its journal is for, if there is one."""
+    if table is not None and table.is_file():
+        journal = journal_of(table)
+        kept = f" ({journal.name} lets the same command go on)" if journal.exists() else ""
+        notes.say(f"→ {table}{kept}{more}")
 
 
 def _deliver(written: "RowsOutput | Shown", notes: Notes, count: int, outcome: Outcome) -> bool:
@@ -112,19 +116,26 @@ def _is_table(request: AnswerRequest) -> bool:
     return bool(request.output and request.output.suffix and not request.folder)
 
 
-def _opened(request: AnswerRequest, restart: bool, keeps: bool) -> "RowsOutput | Shown":
+def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | Shown":
     """Where the answers go. Raises UsageError where they cannot go there."""
     out, as_json = request.output, request.json or request.json_tokens
     if out is None:
-        return Shown(lambda rows: str(rows[0]["body"]), keeps)
+        return Shown(lambda rows: str(rows[0]["body"]))
     if not _is_table(request):
         check_name(out)
-        return FolderOutput(out, ".json" if as_json else ".txt", restart)
+        return FolderOutput(out, ".json" if as_json else ".txt", restart, request.force)
     check_output_file(out)
     forms = {"--json": as_json, "--show-thinking": request.show_thinking}
     refuse_with("a table", forms, "Name a folder: -o FOLDER/")
     columns = ["file", "answer", *(["sources"] if request.cite else [])]
-    return TableOutput(out, how(request), columns, restart=restart)
+    return TableOutput(
+        out, how(request), columns, flat=_shown, whole=_shown, restart=restart, force=request.force
+    )
+
+
+def _shown(row: Row) -> Row:
+    """A row of a table, with the name of its file as a terminal may show it."""
+    return {**row, "file": visible(str(row["file"]))}
 
 
 def _row(request: AnswerRequest, outcome: Outcome, written: "RowsOutput | Shown") -> Row:
@@ -135,7 +146,8 @@ def _row(request: AnswerRequest, outcome: Outcome, written: "RowsOutput | Shown"
     answer, name = outcome.answer, str(outcome.key.id)
     if isinstance(answer, NgtError):
         raise answer
-    row: Row = {"file": visible(name), "answer": visible(answer.text.strip())}
+    row: Row = {"file": name, "answer": visible(answer.text.strip())}
+    row = {**row, "finish_reason": answer.finish_reason}
     if request.settings.schema or request.settings.schema_multi:
         row = {**row, "answer": json.loads(answer.text)}
     if isinstance(written, Shown):
@@ -144,30 +156,6 @@ def _row(request: AnswerRequest, outcome: Outcome, written: "RowsOutput | Shown"
         return {**row, "body": f"{body_of(request, answer)}\n"}
     (document,), spans = request.documents, [one.span for one in answer.sources.places()]
     return {**row, "sources": [place_at(document, s.source_start, s.source_end) for s in spans]}
-
-
-def _reduce(
-    request: AnswerRequest, question: str, answers: Sequence[tuple[Document, Any]], run: Run
-) -> None:
-    """Print the answer to a question over all answers, with its sources. Raises NgtError."""
-    every = [(d, said if isinstance(said, str) else dump_json(said, None)) for d, said in answers]
-    texts = tuple(Document(d.name, text, path=d.path) for d, text in every if text)
-    free = replace(request.settings, **{name: SETTINGS[name].default for name in FORMS})
-    asked = replace(request, question=question, loaded=Loaded(texts), settings=free, cite=True)
-
-    def deliver(outcome: Outcome) -> bool:
-        if isinstance(outcome.answer, NgtError):
-            raise outcome.answer
-        text = _text(asked, f"{question} ({counted(len(texts), 'file')})", outcome)
-        sys.stdout.write(text.removeprefix("\n") if request.out else text)
-        return False
-
-    if not texts:
-        run.warn("there is no answer to ask over")
-        return
-    over = Run(free, 1, Notes(request.verbose), "question")
-    over.engine = run.engine
-    over.answer(Lines([InputLine(0, 1, question)]), lambda _: asked, deliver, GOES_ON)
 
 
 class Shown:
@@ -179,7 +167,7 @@ class Shown:
     files: tuple[Path, ...] = ()
     paths: Mapping[str, Path] = {}
 
-    def __init__(self, text: Callable[[Sequence[Any]], str], keeps: bool) -> None:
+    def __init__(self, text: Callable[[Sequence[Any]], str], keeps: bool = False) -> None:
         self._text, self._keeps, self._is_first = text, keeps, True
         self._index, self._rows = dict[str, int](), dict[str, Sequence[Row]]()
         self._stream = StreamOutput(None, self._write)
@@ -187,7 +175,7 @@ class Shown:
     def wrote(self, path: str) -> bool:
         return False
 
-    def expect(self, keys: Mapping[str, str]) -> None:
+    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
         self._index = {name: i for i, name in enumerate(keys)}
 
     def has(self, file: str) -> bool:

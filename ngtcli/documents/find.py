@@ -22,11 +22,13 @@ from ngtcli.documents.formats import FORMATS, OLD, PICTURE, SUFFIXES, TEXT_SUFFI
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError
 from ngtcli.system.files import identity
+from ngtcli.system.journal import answers_in
 from ngtcli.system.json_form import HIDDEN
-from ngtcli.words import reason_of, shortened
+from ngtcli.words import counted, reason_of, shortened
 
 STDIN = "-"
 WRITTEN = "this command writes it"  # why a file is left out
+ANSWERS = "{} that ngt wrote"
 OUTSIDE = "a link out of the folder"
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
 _SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
@@ -152,7 +154,8 @@ class Listing:
 
     def leave_out(self, path: str, skipped: Skipped) -> None:
         """Note what is not read of `path`. Raises InputError if `settings` are strict."""
-        if self._settings.strict and not skipped.kind and skipped.reason != WRITTEN:
+        written = skipped.reason == WRITTEN or skipped.reason.endswith(ANSWERS[2:])
+        if self._settings.strict and not skipped.kind and not written:
             what = f"{skipped.name}: {skipped.reason}"
             raise InputError(what, "Mend or remove it, or give --set strict=no to pass over it.")
         self.skipped[path].append(skipped)
@@ -174,6 +177,31 @@ class Listing:
                 )
             self.named[path] = [real for real in reals if real not in pictures]
         self.found = {real: one for real, one in self.found.items() if real not in pictures}
+
+    def leave_out_answers(self) -> None:
+        """Leave out answers of ngt that stand among other documents and were not named."""
+        by_folder: dict[str, set[str]] = {}
+        for real, one in self.found.items():
+            folder = os.path.dirname(real)
+            if not one.outright and folder not in by_folder:
+                by_folder[folder] = answers_in(folder)
+        answers = {
+            real
+            for real, one in self.found.items()
+            if not one.outright
+            and os.path.basename(real) in by_folder.get(os.path.dirname(real), ())
+        }
+        for path, reals in self.named.items():
+            if not answers.issuperset(reals):  # a folder of answers alone is one of documents
+                counts = Counter(
+                    os.path.dirname(self.found[real].path) for real in reals if real in answers
+                )
+                for folder, count in sorted(counts.items()):
+                    what = ANSWERS.format(counted(count, "answer"))
+                    self.leave_out(path, Skipped(utf8(os.path.join(folder, "")), what))
+                self.named[path] = [real for real in reals if real not in answers]
+        kept = {real for reals in self.named.values() for real in reals}
+        self.found = {real: one for real, one in self.found.items() if real in kept}
 
     def all_skipped(self) -> tuple[Skipped, ...]:
         """All that is not read: first what the command writes, files of other kinds last."""
@@ -306,4 +334,5 @@ def find(
     for path in dict.fromkeys(paths):
         listing.add(path)
     listing.leave_out_pictures()
+    listing.leave_out_answers()
     return listing

@@ -25,13 +25,14 @@ from ngtcli.words import reason_of
 
 Record = TypeVar("Record")  # a dataclass, or a Struct of msgspec
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
+_RECORD = 100_000  # bytes of a record that names a written file at most; guess
 _HEAD = 16_000_000  # bytes of a head at most; its settings come from files of 1 MB; guess
+ANSWERS = ".ngt.journal"  # of a folder that answers are written to, a file for each document
 _PAUSE_S = 0.005  # between two looks whether a lock is free; guess
 _FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room")
 _FIRST = {  # what to do first, by the number of an error
     **_FULL,
     errno.EMSGSIZE: "Raise the bound with --set max_mb",
-    errno.EAGAIN: "Wait for it",
 }
 
 
@@ -103,7 +104,10 @@ def errors_named(where: object, hint: str, kind: type[NgtError] = NgtError) -> I
         yield
     except OSError as error:
         kind = NgtError if error.errno in _FULL else kind
-        hint = _either(_FIRST.get(error.errno or 0), hint)
+        if error.errno == errno.EAGAIN:  # another process has it: beginning again would not help
+            hint = "Wait for it, or name another output."
+        else:
+            hint = _either(_FIRST.get(error.errno or 0), hint)
         raise kind(f"{where}: {reason_of(error)}", hint) from None
 
 
@@ -135,6 +139,8 @@ class Journal(Generic[Record]):
         self, path: Path, form: Form[Record], head: Mapping[str, Any], most: int, restart: bool
     ) -> None:
         self.path, self._form, self._most = path, form, most
+        self.damaged = False  # whether lines could not be read
+        self._earlier = 0  # where the records begin that a restart replaces
         begun = {"format": form.format, "version": form.version, **head}
         # Settings may hold bytes of the command line that are no text.
         self._head = dumps(begun, ensure_ascii=False, separators=(",", ":")).encode(
@@ -158,6 +164,7 @@ class Journal(Generic[Record]):
             hint = _either("Move it away", self._form.hint)
             raise UsageError(f"{self.path}: ngt did not write it", hint)
         if restart:
+            self._earlier = len(line) + 1
             return 0
         if then.get("version") != self._form.version:
             raise UsageError(f"{self.path}: another version of ngt wrote it", self._form.hint)
@@ -173,14 +180,25 @@ class Journal(Generic[Record]):
             raise UsageError(what, self._form.hint)
         return len(line) + 1
 
+    def earlier(self) -> Iterator[tuple[int, Record]]:
+        """Each record that a restart is to replace, with its place, until the first new one."""
+        with errors_named(self.path, self._form.hint, UsageError):
+            start = 0 if self.begun else self._earlier
+            for place, line in self._file.lines(self._most, start) if start else ():
+                if (record := _read(line, self._form.kind)) is not None:
+                    yield place, record
+
     def __iter__(self) -> Iterator[tuple[int, Record]]:
         """Each record with its place, without lines that were damaged. Raises UsageError."""
         with errors_named(self.path, self._form.hint, UsageError):
             for place, line in self._file.lines(self._most, self.begun) if self.begun else ():
                 if not line.endswith(b"\n"):  # torn: the last one
                     self._file.truncate(place)
+                    self.damaged = True
                 elif (record := _read(line, self._form.kind)) is not None:
                     yield place, record
+                else:
+                    self.damaged = True
 
     def at(self, place: int) -> Record:
         """The record at a place. Raises OSError."""
@@ -201,6 +219,16 @@ class Journal(Generic[Record]):
         if not os.fstat(self._file.fileno()).st_size:
             self.path.unlink(missing_ok=True)
         self._file.close()
+
+
+def answers_in(folder: str) -> set[str]:
+    """The names of the files in a folder that its journal of answers says ngt wrote."""
+    names = set[str]()
+    with suppress(OSError), open(os.path.join(folder, ANSWERS), "rb") as file:
+        while line := file.readline(_RECORD):
+            if b'"written":' in line and (record := _read(line, dict[str, Any])) is not None:
+                names.add(str(record.get("written", "")))
+    return names
 
 
 def _either(first: str | None, hint: str) -> str:

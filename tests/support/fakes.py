@@ -35,6 +35,7 @@ class FakeAnswers:
         self.before = before
         self.say: Callable[[str], str] = lambda prompt: " ".join(prompt.split()[:4])
         self.asked: list[str] = []
+        self.finish_reason = "stop"
 
 
 class FakeEngine(Engine):
@@ -69,7 +70,7 @@ class FakeEngine(Engine):
         except Exception as error:
             text.error = caught(error)
         words = self._answers.say(text.prompt.text)
-        text.steps.append(Step((Token(5, words, probability=0.9),), "stop"))
+        text.steps.append(Step((Token(5, words, probability=0.9),), self._answers.finish_reason))
         text.statistics = Statistics(prompt_tokens=len(text.prompt.ids))
         text.statistics.add_step(0, 0, 1)
         return [text]
@@ -78,7 +79,9 @@ class FakeEngine(Engine):
         pass
 
     def _ended(self, text: Asked) -> Any:
-        answer = Ended(finish_reason="stop", statistics=text.statistics, passes=PASSES)
+        answer = Ended(
+            finish_reason=self._answers.finish_reason, statistics=text.statistics, passes=PASSES
+        )
         return answer, None, ""
 
     def _close(self, *, store: bool = True) -> None:
