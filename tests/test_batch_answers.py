@@ -226,11 +226,14 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
     assert "shapes do not match" in said[0] and "by itself" in said[0]
 
 
-@pytest.mark.parametrize("stay", [False, True])
+@pytest.mark.parametrize(("stay", "fails_twice"), [(False, False), (True, False), (True, True)])
 def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
-    stay: bool, monkeypatch: pytest.MonkeyPatch
+    stay: bool, fails_twice: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """On buffers that stay, too, as on a GPU, and with what was read of the prompts kept."""
+    """On buffers that stay, too, as on a GPU, and with what was read of the prompts kept.
+
+    The second failure is one of copying what was read.
+    """
     for place in (kv_cache, prefixes):
         monkeypatch.setattr(place, "CHUNK", 8)
     monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", 8)
@@ -249,13 +252,19 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
         return {a.key: ids_of(a) for a in answers(prompts, asked, dict(enumerate(each)))}
 
     alone = all_answers(1)
-    score, shared = TargetModel.score, list[int]()
+    score, keep, shared = TargetModel.score, prefixes.Prefixes.keep, list[int]()
 
     def failing(self: TargetModel, layout: Any) -> Any:
         shared.extend([len(layout.spans)] * (len(layout.spans) > 1))
         if len(shared) == 5 and len(layout.spans) > 1:
+            if fails_twice:
+                monkeypatch.setattr(prefixes.Prefixes, "keep", failing_once)
             raise RuntimeError("a kernel failed")
         return score(self, layout)
+
+    def failing_once(*_: Any) -> None:
+        monkeypatch.setattr(prefixes.Prefixes, "keep", keep)
+        raise RuntimeError("a copy failed")
 
     monkeypatch.setattr(TargetModel, "score", failing)
     model.keep_prefixes(memory=True)

@@ -263,9 +263,13 @@ class Decoder:
 
         No slot may stay: a text that begins alone gets the first one, over what others had there.
         """
-        for at in reversed(range(len(self.running))):
-            self._keep_prompt(at)
-            self._model.close(at, at)
+        try:
+            for at in reversed(range(len(self.running))):
+                self._keep_prompt(at)
+                self._model.close(at, at)
+        except Exception:  # whatever a device raises that has just failed
+            for region in self._model.cache.regions:
+                region.chunks.clear()  # none is relied on
 
     # --- room for several ---
 
