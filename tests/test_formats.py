@@ -175,9 +175,15 @@ def test_an_encoding_that_is_set_is_used_for_text_that_is_not_utf_8(tmp_path: Pa
     (tmp_path / "a.txt").write_bytes("Žluťoučký kůň".encode("cp1250"))
     (tmp_path / "b.csv").write_bytes("Žluťoučký;kůň\n".encode("cp1250"))
     (tmp_path / "c.txt").write_text("Grüße", "utf-8")
+    (tmp_path / "d.html").write_bytes("<p>Žluťoučký kůň".encode("cp1250"))
     loaded = load([str(tmp_path)], settings=Settings(encoding="cp1250"))
     texts = {d.name: d.text for d in loaded.documents}
-    assert texts == {"a.txt": "Žluťoučký kůň", "b.csv": "Žluťoučký | kůň", "c.txt": "Grüße"}
+    assert texts == {
+        "a.txt": "Žluťoučký kůň",
+        "b.csv": "Žluťoučký | kůň",
+        "c.txt": "Grüße",
+        "d.html": "Žluťoučký kůň",
+    }
     assert not any(d.about.warnings for d in loaded.documents)
     with pytest.raises(SettingError, match="encoding is 'nonsense', which is not known"):
         Settings(encoding="nonsense")

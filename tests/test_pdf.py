@@ -290,9 +290,9 @@ def test_what_is_typed_upon_a_page_stands_where_it_is_seen_and_notes_follow() ->
     over = (75, 748, 110, 762)
     filled = annotated("FreeText", "950", over, said="Rent: ________ euro, from ____ on")
     assert filled.startswith("Rent: 950 euro, from ____ on")
-    note = "Rent:\n\nSigned by the tenant.\n\n[Note by Ada: Too high.]"
+    note = "Rent:\n\nSigned by the tenant.\n\n[comment by Ada: Too high.]"
     assert annotated("Text", "Too high.", right, by="Ada") == note
-    assert annotated("Highlight", "Why?", right).endswith("[Note: Why?]")
+    assert annotated("Highlight", "Why?", right).endswith("[comment: Why?]")
     hidden = "Rent:\n\nSigned by the tenant."
     assert annotated("FreeText", "950 euro", right, flags=2) == hidden
     assert annotated("Link", "950 euro", right) == hidden

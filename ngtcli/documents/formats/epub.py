@@ -25,7 +25,7 @@ def parse(source: Source) -> Extracted:
     writer, missing = Writer(), 0
     for name in _chapters(archive):
         try:
-            page, _ = decode_page(archive.read(name))
+            page, _ = decode_page(archive.read(name), source.encoding)
             tree = tree_of(page)
             show(tree)
             write_tree(tree, writer)

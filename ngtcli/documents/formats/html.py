@@ -29,7 +29,7 @@ class _Page:
 
 def parse(source: Source) -> Extracted:
     """The article of a page with its headings; navigation and the like are left out."""
-    page, told = decode_page(source.data)
+    page, told = decode_page(source.data, source.encoding)
     tree = tree_of(page)
     has_templates = bool(tree.xpath(_TEMPLATES))
     read = _read(tree)

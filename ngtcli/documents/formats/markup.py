@@ -39,10 +39,11 @@ _UTF8 = ("utf-8", "utf8")
 _HEAD = re.compile(r"^\s*(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE[^>\[]*\[.*?\]\s*>)?", re.DOTALL | re.I)
 
 
-def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
+def decode_page(data: bytes, otherwise: str = "") -> tuple[str, tuple[str, ...]]:
     """The text of a page, and a warning if its encoding is not the one that it declares.
 
-    It is decoded by its mark, as UTF-8, in the encoding that it declares, or in a likely one.
+    It is decoded by its mark, as UTF-8, in the encoding that it declares, in the one that the user
+    names `otherwise`, or in a likely one.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace"), ()
@@ -57,6 +58,8 @@ def decode_page(data: bytes) -> tuple[str, tuple[str, ...]]:
             return page, (f"declared {declared}, but characters that are not: {broken}",)
     elif encoding := checked_encoding(words, declared):
         return data.decode(encoding, "replace"), ()
+    if otherwise:
+        return data.decode(otherwise, "replace"), ()
     guess = guess_encoding(words) or "windows-1252"
     return data.decode(guess, "replace"), (f"declared {declared}, read as {guess}",) * bool(
         declared

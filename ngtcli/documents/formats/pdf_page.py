@@ -25,7 +25,7 @@ _WITH_TEXT = {
     " LINE POLYGON POLYLINE INK".split()
 }
 _BLANK = re.compile(r"_{2,}|[.…]{4,}")  # to be filled in
-_WIDE = 0.9  # least white space in a line that is told of, in line heights; guess
+_WIDE = 0.6  # least white space in a line that is told of, in line heights; guess
 _SHORT = 24  # characters of a line whose pieces may not stand level, at most; guess
 _SAMPLES = 5  # characters of a line whose boxes are asked for; guess
 _LEVEL = 0.5  # least share of a piece's height at which it stands level with another; guess
@@ -353,7 +353,7 @@ def notes_of(page: pdfium.PdfPage, turn: int) -> Notes:
                 place = _as_read(Rule(box.left, box.bottom, box.right, box.top), turn)
                 typed.append(Line(text, place.left, place.top, place.right, place.bottom, turn))
             elif text:
-                notes.append(f"[Note by {author}: {text}]" if author else f"[Note: {text}]")
+                notes.append(f"[comment by {author}: {text}]" if author else f"[comment: {text}]")
         raw.FPDFPage_CloseAnnot(annotation)
     return Notes(tuple(typed), tuple(dict.fromkeys(notes)))
 

@@ -17,9 +17,10 @@ from ngtcli.documents.formats.pdf_page import UNKNOWN, Line, Rule
 
 _NEAR = 3.0  # points by which rules that belong together may miss one another; as pdfplumber
 _MOST_RULES = 600  # of a page that is looked at for grids: more are a drawing; guess
-_MOST_CELLS = 20_000  # of a grid; guess
+_MOST_CELLS = 5_000  # of a grid; guess
 _LONG = 200  # characters of a cell by the median: longer ones are boxes of text; guess
-_GAP = 1.0  # least white space between columns without rules, in line heights; guess
+_GAP = 0.7  # least white space between columns without rules, in line heights; guess
+_TOUCHING = 0.2  # white space in line heights that parts no columns: a number under its heading
 _LEADING = 1.6  # most white space between rows of a table without rules, in line heights; guess
 _FEWEST = 3  # rows of a table without rules; guess
 _FILLED = 0.5  # least share of its cells that have text; guess
@@ -316,7 +317,8 @@ def _run(
         if len(row) < 2:
             break
         spans = [(piece.line.left, piece.line.right) for piece in row]
-        merged = _intervals([*columns, *spans])
+        near = _TOUCHING * min(piece.line.height for piece in row)
+        merged = _intervals([*columns, *spans], near)
         if len(merged) < max(2, len(columns)) and run:
             break
         run.append(row)
@@ -324,11 +326,11 @@ def _run(
     return run, columns
 
 
-def _intervals(spans: Iterable[tuple[float, float]]) -> list[tuple[float, float]]:
-    """Spans from left to right, those that overlap as one."""
+def _intervals(spans: Iterable[tuple[float, float]], near: float) -> list[tuple[float, float]]:
+    """Spans from left to right, those that overlap or are so near as one."""
     merged: list[tuple[float, float]] = []
     for left, right in sorted(spans):
-        if merged and left < merged[-1][1]:
+        if merged and left < merged[-1][1] + near:
             merged[-1] = merged[-1][0], max(merged[-1][1], right)
         else:
             merged.append((left, right))
@@ -441,11 +443,12 @@ def _replace(
     items: dict[int, list[Item]],
 ) -> None:
     """Put a table in the place of the first of its pieces; what is left of lines stays."""
-    first = min(piece.order for piece in inside)
-    taken = set(map(id, inside))
-    for i in {piece.order for piece in inside}:
-        left = [piece for piece in rest.get(i, []) if id(piece) not in taken]
-        left = outside[i] if outside.get(i) else [p for p in left if not _is_part(p, inside)]
+    by_line: dict[int, list[_Piece]] = defaultdict(list)
+    for piece in inside:
+        by_line[piece.order].append(piece)
+    first = min(by_line)
+    for i, ours in by_line.items():
+        left = outside.get(i) or [p for p in rest.get(i, []) if not _is_part(p, ours)]
         items[i] = [item for item in items[i] if isinstance(item, Table)]
         items[i] += [piece.line for piece in left]
         rest[i] = left
@@ -457,9 +460,7 @@ def _replace(
 def _is_part(piece: _Piece, inside: Sequence[_Piece]) -> bool:
     """Whether parts of this piece are among those of a table."""
     return any(
-        one.order == piece.order
-        and piece.line.left - 0.01 <= one.line.left
-        and one.line.right <= piece.line.right + 0.01
+        piece.line.left - 0.01 <= one.line.left and one.line.right <= piece.line.right + 0.01
         for one in inside
     )
 

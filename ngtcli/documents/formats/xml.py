@@ -34,7 +34,7 @@ _BARE = re.compile(r"[\d,;–\-\s*†‡§a-z]{1,20}")  # a reference mark that 
 
 def parse(source: Source) -> Extracted:
     """The text of all elements. Raises etree.XMLSyntaxError."""
-    page, told = decode_page(source.data)
+    page, told = decode_page(source.data, source.encoding)
     page = _DECLARATION.sub("", page)
     own = set(_DECLARED.findall(page))
     page = _NAMED.sub(lambda found: _character(found, own), page)
