@@ -158,6 +158,23 @@ def row_of(cells: Iterable[Cell]) -> str:
     return BETWEEN_CELLS.join(texts) if any(texts) else ""
 
 
+def comment_line(text: str, author: str = "", place: str = "") -> str:
+    """A comment as it is written in a text.
+
+    >>> comment_line("No.", "Ines"), comment_line("No.", place="A2")
+    ('[comment by Ines: No.]', '[comment A2: No.]')
+    """
+    if place:
+        return f"[comment {place}{f', {author}' if author else ''}: {text}]"
+    return f"[comment{f' by {author}' if author else ''}: {text}]"
+
+
+def unknown_signs(text: str) -> tuple[str, ...]:
+    """A warning if characters of fonts that have signs of their own are in `text`."""
+    count = sum("\ue000" <= c <= "\uf8ff" for c in text)
+    return (f"characters of symbol fonts whose meaning is not known: {count}",) * bool(count)
+
+
 class Writer:
     """Puts a text together from blocks with an empty line between them, and keeps sections.
 

@@ -14,7 +14,14 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, row_of
+from ngtcli.documents.content import (
+    Extracted,
+    Source,
+    Writer,
+    comment_line,
+    row_of,
+    unknown_signs,
+)
 from ngtcli.documents.formats.drawing import DRAWN, SEEN, drawn_text
 from ngtcli.documents.formats.equations import EQUATION, equation
 from ngtcli.documents.formats.markup import decode_page, lines_of, tree_of, write_tree
@@ -47,6 +54,7 @@ _GONE = (f"{W}del", f"{W}moveFrom")
 _SCRIPTS = {"superscript": "sup", "subscript": "sub"}
 _SEEN = (_TEXT, _SYMBOL, _CHUNK, _ART, *SEEN)
 _EMBEDDED = "{urn:schemas-microsoft-com:office:office}OLEObject"
+_LIST_NAME = re.compile(r"list (?:bullet|number)")  # of styles
 _MAX_CHUNKS = 8  # of files within files; guess
 
 
@@ -62,12 +70,6 @@ def parse(source: Source) -> Extracted:
             writer.add(line, kind)
     writer.add(document.running("footer"))
     return writer.extracted("docx", document.warnings() + unknown_signs(writer.text()))
-
-
-def unknown_signs(text: str) -> tuple[str, ...]:
-    """A warning if characters of fonts that have signs of their own are in `text`."""
-    count = sum("\ue000" <= c <= "\uf8ff" for c in text)
-    return (f"characters of symbol fonts whose meaning is not known: {count}",) * bool(count)
 
 
 @dataclass(frozen=True, slots=True)
@@ -317,10 +319,12 @@ class _Document:
             before = integer_of(row, "trPr/gridBefore") or 0
             cells = row.findall(f"{W}tc")
             for cell in cells:
-                columns = integer_of(cell, "tcPr/gridSpan") or 1
-                cell.set("colspan", str(columns))
+                properties = cell.find(f"{W}tcPr")
+                if properties is None or not len(properties):
+                    continue
+                cell.set("colspan", value_of(properties, "gridSpan") or "1")
                 for name in ("vMerge", "hMerge"):
-                    merged = value_of(cell, f"tcPr/{name}")
+                    merged = value_of(properties, name)
                     if merged is not None and merged != "restart":
                         cell[:] = []
             if cells:
@@ -330,12 +334,18 @@ class _Document:
     def _show_paragraphs(self, root: Any) -> None:
         """Make headings and items of lists of paragraphs, with their numbers."""
         for paragraph in list(root.iter(_PARAGRAPH)):
-            named = self._styles.usual(value_of(paragraph, "pPr/pStyle"))
+            properties = paragraph.find(f"{W}pPr")
+            named = self._styles.usual(value_of(properties, "pStyle"))
             style = self._styles.style(named)
             paragraph.set("style", named)
             if style.is_heading:
                 paragraph.tag = "h2"
-            mark, level = self._mark(paragraph, named, style)
+            numbers = None if properties is None else properties.find(f"{W}numPr")
+            if numbers is None and not style.list and not _LIST_NAME.match(style.name):
+                continue
+            if properties is not None and is_on(properties.find(f"{W}rPr/{W}vanish")):
+                continue  # hidden with its end, it does not count
+            mark, level = self._mark(numbers, named, style)
             if mark is None or not _has_text(paragraph):
                 continue
             if paragraph.tag == "h2":
@@ -345,23 +355,20 @@ class _Document:
                 paragraph.set("mark", mark)
                 paragraph.set("level", str(level if mark == BULLET else 0))
 
-    def _mark(self, paragraph: Any, named: str, style: _Style) -> tuple[str | None, int]:
-        """The number of a paragraph, which is counted, and its level."""
-        identifier = value_of(paragraph, "pPr/numPr/numId")
-        level = integer_of(paragraph, "pPr/numPr/ilvl")
+    def _mark(self, numbers: Any, named: str, style: _Style) -> tuple[str | None, int]:
+        """The number of a paragraph of a list, which is counted, and its level."""
+        identifier = value_of(numbers, "numId")
+        level = integer_of(numbers, "ilvl")
         if identifier is None:
             identifier = style.list
             level = style.level if level is None else level
             if level is None and identifier:
                 level = self._numbering.level_of_style(identifier, named)
         level = level or 0
-        if not identifier and not _is_item(paragraph, style):
+        if identifier == "0":
             return None, level
-        is_known = self._numbering.has(identifier)
-        if not is_known and identifier != "0" and _is_item(paragraph, style):
+        if not self._numbering.has(identifier):
             return BULLET, level  # of a list that the file does not describe
-        if not is_known or not _has_mark(paragraph):
-            return None, level
         return self._numbering.mark(identifier, level), level
 
     def _show_runs(self, root: Any) -> None:
@@ -496,32 +503,9 @@ class _Document:
             self._account.embedded += 1
 
 
-def comment_line(text: str, author: str = "", place: str = "") -> str:
-    """A comment as it is written in a text.
-
-    >>> comment_line("No.", "Ines"), comment_line("No.", place="A2")
-    ('[comment by Ines: No.]', '[comment A2: No.]')
-    """
-    if place:
-        return f"[comment {place}{f', {author}' if author else ''}: {text}]"
-    return f"[comment{f' by {author}' if author else ''}: {text}]"
-
-
 def _has_text(paragraph: Any) -> bool:
     """Whether anything is shown in a paragraph."""
     return any((node.text or "").strip() or node.tag != _TEXT for node in paragraph.iter(*_SEEN))
-
-
-def _is_item(paragraph: Any, style: _Style) -> bool:
-    """Whether a paragraph says that it is an item of a list, or its style does."""
-    if paragraph.find(f"{W}pPr/{W}numPr") is not None or style.list:
-        return True
-    return bool(re.match(r"list (?:bullet|number)", style.name))
-
-
-def _has_mark(paragraph: Any) -> bool:
-    """Whether a paragraph counts: one that is hidden with its end does not."""
-    return not is_on(paragraph.find(f"{W}pPr/{W}rPr/{W}vanish"))
 
 
 def _put_ruby_behind(root: Any) -> None:

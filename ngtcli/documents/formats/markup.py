@@ -104,12 +104,12 @@ def lines_of(root: Any) -> list[str]:
     >>> lines_of(etree.fromstring("<td>Boats<table><tr><td>a</td><td>1</td></tr></table></td>"))
     ['Boats', '', 'a, 1']
     """
-    if root.find(".//table") is not None:
-        root = _with_flat_tables(root)
     while len(root) == 1 and root[0].tag in _PLAIN and is_blank(root.text, root[0].tail):
         root = root[0]
     if not len(root):  # as most cells of large sheets are: this is ten times as fast
         return [root.text or ""]
+    if root.find(".//table") is not None:
+        root = _with_flat_tables(root)
     writer = Writer()
     write_tree(root, writer)
     return writer.text().split("\n")

@@ -12,9 +12,8 @@ from zipfile import ZipFile
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, row_of
+from ngtcli.documents.content import Extracted, Source, Writer, comment_line, row_of
 from ngtcli.documents.formats.archives import open_archive
-from ngtcli.documents.formats.docx import comment_line
 from ngtcli.documents.formats.drawing import Box, by_place
 from ngtcli.documents.formats.equations import mathml
 from ngtcli.documents.formats.markup import lines_of, parse_xml, write_tree
@@ -76,6 +75,7 @@ class _Document:
             for root in roots
             for style in root.iter(f"{STYLE}style")
         }
+        self._hides: dict[str | None, bool] = {}  # whether styles hide their text
         self._notes: list[tuple[str, str]] = []
         self._hidden = {"words": 0, "rows": 0, "columns": 0}
 
@@ -284,11 +284,11 @@ class _Document:
             name = style.get(f"{STYLE}parent-style-name")
 
     def _is_hidden(self, element: Any) -> bool:
-        for properties in self._properties(element):
-            display = properties.get(f"{TEXT}display")
-            if display is not None:
-                return bool(display == "none")
-        return False
+        name = element.get(f"{TEXT}style-name")
+        if name not in self._hides:
+            displays = (p.get(f"{TEXT}display") for p in self._properties(element))
+            self._hides[name] = next(filter(None, displays), "") == "none"
+        return self._hides[name]
 
     def _script_of(self, span: Any) -> str:
         """Whether a span is raised ("sup") or lowered ("sub")."""
@@ -393,6 +393,8 @@ def _comment(annotation: Any, place: str = "") -> str:
 
 def _comments_of_cells(table: Any) -> Iterator[str]:
     """The comments of cells that are shown, with their places."""
+    if next(table.iter(_ANNOTATION), None) is None:
+        return
     number = 0
     for row in table.iter(f"{_TABLE}table-row"):
         column = 0

@@ -11,8 +11,7 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, row_of
-from ngtcli.documents.formats.docx import comment_line, unknown_signs
+from ngtcli.documents.content import Extracted, Source, Writer, comment_line, row_of, unknown_signs
 from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, Box, by_place, drawn_text
 from ngtcli.documents.formats.equations import EQUATION, equation
 from ngtcli.documents.formats.markup import lines_of

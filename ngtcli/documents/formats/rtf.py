@@ -10,8 +10,7 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ngtcli.documents.content import Extracted, Source, Writer, row_of
-from ngtcli.documents.formats.docx import comment_line, unknown_signs
+from ngtcli.documents.content import Extracted, Source, Writer, comment_line, row_of, unknown_signs
 from ngtcli.documents.formats.visible import scripted
 from ngtcli.documents.text import Unreadable
 

@@ -12,8 +12,7 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.formats.docx import comment_line
+from ngtcli.documents.content import Extracted, Source, Writer, comment_line
 from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, drawn_text
 from ngtcli.documents.formats.number_format import (
     BUILT_IN,
