@@ -94,9 +94,10 @@ def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
     text.write_text("The slate roof was old. It let the rain in.\n")
     cut = ngt("summarize", str(text), "--json", *LOOP)
     assert json.loads(cut.stdout)["finish_reason"] == "repetition"
-    assert cut.stderr.decode().splitlines() == [
-        "ngt: the answer is cut off: it repeats itself; --set max_repeats=0 lets it go on"
-    ]
+    assert cut.returncode == 1
+    message, hint = cut.stderr.decode().splitlines()
+    assert message == "ngt: the model repeated itself: this is no answer"
+    assert "--set max_repeats=0" in hint
     whole = ngt("summarize", str(text), "--json", *LOOP, "--set", "max_repeats=0")
     assert json.loads(whole.stdout)["finish_reason"] == "length"
     assert json.loads(whole.stdout)["text"].startswith(json.loads(cut.stdout)["text"])
@@ -107,7 +108,7 @@ def test_a_batch_names_the_lines_that_were_cut_off(tmp_path: Path) -> None:
     line = {"id": "one", "context": "The slate roof was old. It let the rain in."}
     done = ngt("batch", "-", *LOOP, stdin=json.dumps(line).encode() + b"\n", cwd=tmp_path)
     assert json.loads(done.stdout)["finish_reason"] == "repetition"
-    assert b"line one: the answer is cut off: it repeats itself" in done.stderr
+    assert b"line one: the model repeated itself: this is no answer" in done.stderr
 
 
 def test_check_compares_answers_to_their_ends(tmp_path: Path) -> None:

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 FINISH_REASONS = {
     "stop": "the model ended its answer, or a stop string came",
     "repetition": "the same tokens came max_repeats times in a row, 128 or more in all",
+    "prompt": "the answer repeats the instructions of its prompt",
     "length": "max_tokens were made",
     "context": "the model's context is full",
     "interrupted": "Ctrl-C ended it",

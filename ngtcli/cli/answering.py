@@ -37,11 +37,11 @@ from ngtcli.session.events import (
     Tell,
     Wants,
 )
+from ngtcli.session.no_answer import no_answer
 from ngtcli.system import process
 from ngtcli.system.json_form import dump_json
 
 _CUT_OFF = CUT_OFF | {
-    "repetition": f"{CUT_OFF['repetition']}; --set max_repeats=0 lets it go on",
     "interrupted": "interrupted; the answer is incomplete",
 }
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
@@ -216,6 +216,8 @@ class Showing:
             notes.remark(words)
         if error and answer.finish_reason != "interrupted":
             raise error
+        if nothing := no_answer(answer.finish_reason):
+            raise nothing
         if cut := _CUT_OFF.get(answer.finish_reason):
             notes.warn(cut)
 

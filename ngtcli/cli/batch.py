@@ -28,6 +28,7 @@ from ngtcli.documents.find import STDIN
 from ngtcli.prompt.preset import TASKS, deciding
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import USUAL, Ended, Outcome, telling
+from ngtcli.session.no_answer import no_answer
 from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.system import process
 from ngtcli.system.files import identity
@@ -185,13 +186,19 @@ class _Batch:
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             files, texts = self._questions.hashes(line)
-            done = DoneLine(line.index, dump_json(row, None), "error" in row, files, texts)
+            done = DoneLine(line.index, dump_json(row, None), _has_failed(outcome), files, texts)
             output.put(done)
             return done.failed
 
         with closing(self._questions):
             read = partial(self._questions.read, path=path)
             self._run.answer(lines, read, deliver, interrupted)
+
+
+def _has_failed(outcome: Outcome) -> bool:
+    """Return whether a line has an error, or an answer that is none."""
+    answer = outcome.answer
+    return not isinstance(answer, Ended) or no_answer(answer.finish_reason) is not None
 
 
 def row_of(outcome: Outcome, tokens: bool = False) -> dict[str, Any]:
@@ -336,6 +343,8 @@ class Run:
         if question is not None and isinstance(answer, Ended):
             self._tokens += answer.statistics.new_tokens
             self._tokens += sum(part.new_tokens for part in answer.parts)
+            if nothing := no_answer(answer.finish_reason):
+                self.warn(f"{self._what} {outcome.key.id}: {nothing}")
             why = CUT_OFF.get(answer.finish_reason)
             if why and not question.settings.has_form:  # half an answer in a form is an error
                 self.warn(f"{self._what} {outcome.key.id}: {why}")

@@ -28,7 +28,6 @@ LONGEST_LINE = 2000  # characters of a line of an error; guess
 CUT_OFF = {  # by the finish reason of an answer
     "length": "the answer is cut off: it has as many tokens as --max-tokens allows",
     "context": "the answer is cut off: the context is full",
-    "repetition": "the answer is cut off: it repeats itself",
 }
 _SAID = 1000  # messages that are remembered, so as to be said once; guess
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end

@@ -31,6 +31,7 @@ from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.prompt.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
 from ngtcli.session.events import Ended, Outcome
+from ngtcli.session.no_answer import no_answer
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 
@@ -87,7 +88,8 @@ def _deliver(written: "RowsOutput | Shown", notes: Notes, count: int, outcome: O
     name, answer, request = str(outcome.key.id), outcome.answer, outcome.question
     assert isinstance(request, AnswerRequest)  # as was asked
     if isinstance(answer, Ended):
-        outcome = replace(outcome, answer=request.cut_off(answer.finish_reason) or answer)
+        error = request.cut_off(answer.finish_reason) or no_answer(answer.finish_reason)
+        outcome = replace(outcome, answer=error or answer)
     notes.clear()  # both may be on one terminal
     try:
         written.put(name, [_row(request, outcome, written)])

@@ -19,7 +19,11 @@ from ngtcli.serve.openai_requests import Asks
 from ngtcli.session.events import Ended, Event, Stepped
 
 Object = dict[str, Any]
-_AS_STOP = ("stop", "interrupted")  # finish reasons that the API calls "stop"; others: "length"
+_AS_STOP = (
+    "stop",
+    "interrupted",
+    "prompt",
+)  # finish reasons that the API calls "stop"; others: "length"
 # Of each kind of item of a response: its id's prefix, its own fields, its part's type and fields.
 _ITEMS: dict[str, tuple[str, Object, str, Object]] = {
     "reasoning": ("rs_", {"summary": []}, "reasoning_text", {}),
@@ -167,7 +171,7 @@ def _reasons(ended: Ended | None) -> Object:
     if ended is None:
         return {"logprobs": None, "finish_reason": None}
     reason = "stop" if ended.finish_reason in _AS_STOP else "length"
-    closer = ended.finish_reason in ("context", "repetition")
+    closer = ended.finish_reason in ("context", "repetition", "prompt")
     own = {"stop_reason": ended.finish_reason} if closer else {}
     return {"logprobs": None, "finish_reason": reason, **own}
 

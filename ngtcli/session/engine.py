@@ -21,6 +21,7 @@ from ngtcli.errors import NgtError, StoppedError, counted, unexpected
 from ngtcli.prompt.build import Prompt, check_known, look_alikes
 from ngtcli.prompt.reports import PartReport
 from ngtcli.session.events import USUAL, Ended, Event, Message, Part, Prompted, Stepped, Wants
+from ngtcli.session.no_answer import PROMPT, repeats_instructions
 from ngtcli.session.parts import InParts
 from ngtcli.session.question import Question
 from ngtcli.session.report import facts, remarks, with_sources
@@ -320,6 +321,8 @@ class Engine(ABC):
             selection=text.prompt.selection,
             parts=tuple(text.parts.reports) if text.parts else (),
         )
+        if self._is_echo(text, answer):
+            answer = replace(answer, finish_reason=PROMPT)
         if text.parts and answer.finish_reason != "interrupted":
             self._finished.append(text.parts.kept.forget)
         settings, known = text.question.settings, text.session.facts
@@ -330,6 +333,14 @@ class Engine(ABC):
             words = remarks(settings, known, answer, rows, background)
             answer = replace(answer, remarks=tuple(words))
         text.say(answer)
+
+    def _is_echo(self, asked: Asked, answer: Ended) -> bool:
+        """Return whether an answer from documents repeats the prompt without the documents."""
+        if asked.question.task not in ("summarize", "ask") or answer.finish_reason == "interrupted":
+            return False
+        tokenizer = asked.session.facts.tokenizer
+        instructions = "\n".join(map(tokenizer.decode, asked.prompt.outside))
+        return repeats_instructions(answer.text, instructions)
 
     def _with_sources(self, asked: Asked, answer: Ended) -> Ended:
         """Return the answer with its sources; without them where looking for them fails.
