@@ -12,14 +12,18 @@ _TYPED = "In ngt chat, --set history=no keeps nothing of what is typed."
 
 _IN_A_CLONE = "In a clone of ngt's repository: python -m tests.tools."
 _NO_PAGES = "ngt bench and ngt tune write no pages and no Markdown any more: give --json."
-_NO_REPLAY = f"ngt tune measures on a model. {_IN_A_CLONE}replay measures on a recording."
+_NO_REPLAY = (
+    "ngt tune measures on a model. In a clone of ngt's repository, python -m tests.tools.replay"
+    " measures methods on a recording."
+)
 
 COMMANDS = {
     "runs": _SPEED,
     "bench replay": f"{_IN_A_CLONE}replay RECORDING",
     "bench record": f"{_IN_A_CLONE}record RECORDING",
     "bench quality": f"{_IN_A_CLONE}quality",
-    "heads": f"Published heads are used as they are: --heads. {_IN_A_CLONE}heads trains some.",
+    "heads": "ngt drafts from published heads: --heads. In a clone of ngt's repository,"
+    " python -m tests.tools.heads trains one.",
 }
 # By flag, or by command and flag where other commands have a flag of that name.
 FLAGS = {
