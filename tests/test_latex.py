@@ -2,10 +2,14 @@
 
 import cProfile
 import pstats
+from contextlib import suppress
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 
 pytest.importorskip("pylatexenc")
@@ -132,3 +136,18 @@ def test_macros_without_end_are_left_out_and_told() -> None:
     found = read(r"a \def\x{\x y\x}\x b")
     assert found.about.warnings == ("macros that stand for too much were left out",)
     assert found.text.startswith("a")
+
+
+PIECES = (
+    r"\begin{document} \begin{tabular}{ll} \begin{longtable} \end{tabular} \begin{itemize} \item"
+    r" \item[ \end{itemize} \begin{equation} \end{equation} \begin{verbatim} \verb \section{"
+    r" \footnote{ \title \newcommand{\x}[1] \x \def\y#1 \y \let\z \begin{x} \if \else \fi"
+    r" \multicolumn{2} \' \SI \cite[ \begin{tikzpicture} \begin{abstract} \\ { } [ ] $ $$ & % ~ #1"
+    r" \( \) \caption \vskip \input x 3pt"
+).split() + ["\n\n", " "]
+
+
+@given(st.lists(st.sampled_from(PIECES), max_size=60))
+def test_whatever_stands_in_a_file_is_read_or_has_no_text(pieces: list[str]) -> None:
+    with suppress(Unreadable):
+        assert read(" ".join(["words", *pieces]), body=False).text

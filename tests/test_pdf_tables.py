@@ -7,6 +7,8 @@ from pathlib import Path
 from shutil import which
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from reportlab.lib import colors
 from reportlab.lib.pagesizes import A4
 from reportlab.lib.styles import getSampleStyleSheet
@@ -14,6 +16,9 @@ from reportlab.pdfgen.canvas import Canvas
 from reportlab.platypus import Paragraph, SimpleDocTemplate, Table, TableStyle
 
 from ngtcli.documents.content import Extracted, Source
+from ngtcli.documents.formats.pdf_page import Gap, Line, Rule
+from ngtcli.documents.formats.pdf_tables import Table as Found
+from ngtcli.documents.formats.pdf_tables import with_tables
 from ngtcli.documents.worker import parse
 
 Style = Sequence[tuple[object, ...]]
@@ -169,3 +174,67 @@ def test_a_table_that_chromium_prints_is_kept(tmp_path: Path, css: str) -> None:
     command = ["chromium", *quiet, where, str(tmp_path / "a.html")]
     subprocess.run(command, capture_output=True, check=True, timeout=120)
     assert read((tmp_path / "a.pdf").read_bytes()).text == f"{BEFORE}\n\n{SEEN}\n\n{AFTER}"
+
+
+@st.composite
+def a_line(draw: st.DrawFn) -> Line:
+    """A line of up to five words, with or without gaps between them, somewhere on a page."""
+    left, top = 20.0 * draw(st.integers(0, 12)), 6.0 * draw(st.integers(0, 12))
+    count = draw(st.integers(1, 5))
+    words = [draw(st.sampled_from(["7", "12", "words", "Ship", "and", "•"])) for _ in range(count)]
+    gaps = [draw(st.integers(0, 30)) for _ in words[1:]]
+    found, at = [], left
+    for i, gap in enumerate(gaps, 1):
+        at += 5.0 * len(words[i - 1])
+        if gap > 6:
+            found.append(Gap(i, at, at + gap))
+        at += gap
+    right = at + 5.0 * len(words[-1])
+    return Line(" ".join(words), left, top, right, top + 10, gaps=tuple(found))
+
+
+places = st.integers(0, 12).map(lambda place: 20.0 * place)
+across = st.builds(lambda y, x, width: Rule(x, y / 3, x + width, y / 3), places, places, places)
+down = st.builds(lambda x, y, height: Rule(x, y / 3, x, (y + height) / 3), places, places, places)
+
+
+@given(st.lists(a_line(), max_size=14), st.lists(across | down, max_size=14))
+def test_no_word_is_lost_or_read_twice(lines: list[Line], rules: list[Rule]) -> None:
+    items = with_tables(lines, rules, lambda before, after: f"{before} {after}")
+    texts: list[str] = []
+    for item in items:
+        texts += (
+            [cell for row in item.rows for cell in row] if isinstance(item, Found) else [item.text]
+        )
+    words = sorted(" ".join(texts).split())
+    assert words == sorted(" ".join(line.text for line in lines).split())
+
+
+grid = st.integers(1, 4).flatmap(
+    lambda columns: st.lists(
+        st.lists(st.sampled_from(["7", "12", "words", "more words", ""]), min_size=columns,
+                 max_size=columns),
+        min_size=2, max_size=5,
+    )
+)  # fmt: skip
+
+
+@given(grid)
+def test_each_cell_of_a_whole_grid_is_its_own(rows: list[list[str]]) -> None:
+    width, height = len(rows[0]), len(rows)
+    xs, ys = [100.0 * i for i in range(width + 1)], [20.0 * i for i in range(height + 1)]
+    rules = [Rule(0, y, xs[-1], y) for y in ys] + [Rule(x, 0, x, ys[-1]) for x in xs]
+    lines = [
+        Line(text, 100 * c + 5, 20 * r + 4, 100 * c + 5 + 5 * len(text), 20 * r + 14)
+        for r, row in enumerate(rows)
+        for c, text in enumerate(row)
+        if text
+    ]
+    items = with_tables(lines, rules, lambda before, after: f"{before} {after}")
+    tables = [item for item in items if isinstance(item, Found)]
+    used = [c for c in range(width) if any(row[c] for row in rows)]
+    filled = [row for row in rows if any(row)]
+    if len(used) > 1 and len(filled) > 1:
+        assert [list(row) for row in tables[0].rows] == [[row[c] for c in used] for row in filled]
+    else:
+        assert not tables

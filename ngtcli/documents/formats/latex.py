@@ -803,6 +803,8 @@ class _Reader:
             self._use(macro)
             return
         if name == "document":
+            while self._open:  # what the preamble has left open
+                self._close()
             self._in_preamble = False
             self._outs = [[]]
             self._begin(name)

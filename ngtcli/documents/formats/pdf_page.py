@@ -15,7 +15,7 @@ import pypdfium2.raw as raw
 SOFT_HYPHEN = "\u00ad"  # how a line ends whose last word may go on in the next
 UNKNOWN = "\ufffd"  # for a character without meaning
 _HYPHEN = "\2"  # what PDFium gives for a hyphen at the end of a line
-_MOST_SEGMENTS = 4000  # of the paths of a page that is looked at for rules; guess
+_MOST_SEGMENTS = 40_000  # of the paths of a page that is looked at for rules; guess
 _BOX = 5  # most segments of a line or a box
 _THIN = 3.0  # points: a box that is thinner is a rule; as pdfplumber
 _DEPTH = 3  # forms in forms whose pictures are looked at; guess
@@ -259,7 +259,7 @@ def rules_of(page: pdfium.PdfPage) -> list[Rule]:
         if len(found) + count > _MOST_SEGMENTS:
             return []
         if count <= _BOX:
-            found += _sides(shape)
+            found += _sides(shape, is_box=count >= _BOX - 1)
         else:
             found += _straight(shape, count)
     return [Rule(r.left, -r.bottom, r.right, -r.top) for r in found]
@@ -270,8 +270,8 @@ def turned(rules: Sequence[Rule], turn: int) -> list[Rule]:
     return [_as_read(Rule(r.left, -r.bottom, r.right, -r.top), turn) for r in rules]
 
 
-def _sides(shape: Any) -> Iterator[Rule]:
-    """The sides of a box on the page; of a thin one, its middle."""
+def _sides(shape: Any, is_box: bool) -> Iterator[Rule]:
+    """The sides of a box on the page; of a thin one, and of a line, its middle."""
     sides = [ctypes.c_float() for _ in range(4)]
     if not raw.FPDFPageObj_GetBounds(shape, *sides):
         return
@@ -282,7 +282,7 @@ def _sides(shape: Any) -> Iterator[Rule]:
     elif right - left <= _THIN and top - bottom > _THIN:
         middle = (left + right) / 2
         yield Rule(middle, bottom, middle, top)
-    elif right - left > _THIN:
+    elif is_box and right - left > _THIN:
         yield Rule(left, bottom, right, bottom)
         yield Rule(left, top, right, top)
         yield Rule(left, bottom, left, top)
