@@ -190,7 +190,7 @@ def test_hidden_and_deleted_runs_are_not_read(hidden: str) -> None:
     body = f"<w:p>{run('Shown')}{hidden}{run('.')}</w:p>"
     found = read(body, {"styles.xml": HEADINGS})
     assert found.text == "Shown."
-    told = ("hidden text left out: 1 words",) if "vanish" in hidden or "rStyle" in hidden else ()
+    told = ("hidden text left out: 1 word",) if "vanish" in hidden or "rStyle" in hidden else ()
     assert found.about.warnings == told
 
 

@@ -50,7 +50,7 @@ def test_a_star_leaves_out_a_group_only_at_its_start(body: str) -> None:
 def test_hidden_and_deleted_text_is_not_read(hidden: str) -> None:
     found = read(rf"Shown{hidden}.")
     assert found.text == "Shown."
-    assert found.about.warnings == ("hidden text left out: 1 words",)
+    assert found.about.warnings == ("hidden text left out: 1 word",)
 
 
 @pytest.mark.parametrize(

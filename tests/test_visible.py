@@ -61,6 +61,17 @@ def test_items_of_an_article_have_their_numbers() -> None:
     ]
 
 
+def test_texts_of_pictures_are_no_part_of_an_article() -> None:
+    words = "Press the button until the light is red. " * 3
+    picture = (
+        "<p><img alt='A heron at dusk over the reeds of the fen'></p><select><option>Size</select>"
+    )
+    body = f"<article><h1>Steps</h1><p>{words}</p>{picture}<p>{words}again</p></article>{LINKS}"
+    found = page(body)
+    assert "heron" not in found.text and "Size" not in found.text and "again" in found.text
+    assert "left out as no part of the main text" in found.about.warnings[0]
+
+
 @pytest.mark.parametrize(
     ("rows", "text"),
     [

@@ -60,7 +60,7 @@ def test_hidden_rows_and_columns_are_left_out_and_counted() -> None:
     book.active.row_dimensions[2].hidden = True
     found = read(saved(book))
     assert found.text == "S\n\nItem | Sold\nTar | 2"
-    assert found.about.warnings == ("hidden rows and columns left out: 1 rows, 1 columns",)
+    assert found.about.warnings == ("hidden rows and columns left out: 1 row, 1 column",)
 
 
 @pytest.mark.parametrize(

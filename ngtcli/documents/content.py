@@ -175,6 +175,15 @@ def unknown_signs(text: str) -> tuple[str, ...]:
     return (f"characters of symbol fonts whose meaning is not known: {count}",) * bool(count)
 
 
+def counted(number: int, what: str) -> str:
+    """A number of things.
+
+    >>> counted(1, "row"), counted(2, "row")
+    ('1 row', '2 rows')
+    """
+    return f"{number} {what}{'' if number == 1 else 's'}"
+
+
 class Writer:
     """Puts a text together from blocks with an empty line between them, and keeps sections.
 

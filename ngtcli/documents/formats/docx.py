@@ -19,6 +19,7 @@ from ngtcli.documents.content import (
     Source,
     Writer,
     comment_line,
+    counted,
     row_of,
     unknown_signs,
 )
@@ -226,7 +227,7 @@ class _Document:
         account = self._account
         told = []
         if account.hidden_words:
-            told.append(f"hidden text left out: {account.hidden_words} words")
+            told.append(f"hidden text left out: {counted(account.hidden_words, 'word')}")
         if account.embedded:
             told.append(f"embedded objects are not read: {account.embedded}")
         return tuple(told)

@@ -9,7 +9,7 @@ from lxml import html
 
 from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
-from ngtcli.documents.formats.visible import show
+from ngtcli.documents.formats.visible import STANDS_FOR, show
 
 _LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
 _HEADING = 12  # most words that are left out silently; guess
@@ -76,8 +76,13 @@ def _read(tree: Any) -> _Page:
 
 
 def _article(tree: Any) -> Any:
-    """The main text of a page as trafilatura finds it, a tree; None where it finds none."""
+    """The main text of a page as trafilatura finds it, a tree; None where it finds none.
+
+    Texts of pictures and fields are no part of it, as they are none for trafilatura.
+    """
     copy = deepcopy(tree)
+    for element in copy.xpath(f"//*[@{STANDS_FOR}]"):
+        element.text = None
     for item in copy.xpath("//li[@mark]"):  # attributes are not kept
         item.text = f"{_APART}{item.get('mark')}{_APART} {item.text or ''}"
     main = trafilatura.extract(copy, output_format="html", include_comments=False)

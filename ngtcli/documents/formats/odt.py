@@ -12,7 +12,7 @@ from zipfile import ZipFile
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, comment_line, row_of
+from ngtcli.documents.content import Extracted, Source, Writer, comment_line, counted, row_of
 from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.drawing import Box, by_place
 from ngtcli.documents.formats.equations import mathml
@@ -102,9 +102,10 @@ class _Document:
         told = [f"hidden sheets or slides left out: {len(hidden)}"] * bool(hidden)
         words, rows, columns = self._hidden.values()
         if words:
-            told.append(f"hidden text left out: {words} words")
+            told.append(f"hidden text left out: {counted(words, 'word')}")
         if rows or columns:
-            counts = [f"{rows} rows"] * bool(rows) + [f"{columns} columns"] * bool(columns)
+            counts = [counted(rows, "row")] * bool(rows)
+            counts += [counted(columns, "column")] * bool(columns)
             told.append(f"hidden rows and columns left out: {', '.join(counts)}")
         return writer.extracted(kind, tuple(told))
 

@@ -10,7 +10,15 @@ from bisect import bisect_right
 from collections.abc import Iterator
 from dataclasses import dataclass, field, replace
 
-from ngtcli.documents.content import Extracted, Source, Writer, comment_line, row_of, unknown_signs
+from ngtcli.documents.content import (
+    Extracted,
+    Source,
+    Writer,
+    comment_line,
+    counted,
+    row_of,
+    unknown_signs,
+)
 from ngtcli.documents.formats.visible import scripted
 from ngtcli.documents.text import Unreadable
 
@@ -66,7 +74,9 @@ def parse(source: Source) -> Extracted:
         writer.add(f"[^{label}]: {text}", "note")
     for text in reader.texts_of("footer"):
         writer.add(text)
-    told = [f"hidden text left out: {reader.hidden_words} words"] * bool(reader.hidden_words)
+    told = []
+    if reader.hidden_words:
+        told.append(f"hidden text left out: {counted(reader.hidden_words, 'word')}")
     return writer.extracted("rtf", (*told, *unknown_signs(writer.text())))
 
 

@@ -11,6 +11,7 @@ from typing import Any
 from ngtcli.documents.formats.equations import mathml
 from ngtcli.documents.formats.numerals import numeral
 
+STANDS_FOR = "stands-for"  # what a text stands for that the page shows otherwise
 _LISTS = ("ol", "ul", "menu", "dir")
 _NEVER_HIDDEN = frozenset(["html", "body", "head"])  # pages hide these until a script has run
 _HIDING = re.compile(
@@ -259,7 +260,7 @@ def _show_forms(root: Any) -> None:
         else:
             text = "".join(field.itertext())
         is_block = field.tag == "textarea" and "\n" in text.strip()
-        _replace(field, text, "pre" if is_block else "span")
+        _replace(field, text, "pre" if is_block else "span", "field")
 
 
 def _chosen(field: Any) -> str:
@@ -281,11 +282,11 @@ def _show_pictures(root: Any) -> None:
         _remove(shown)
     for drawing in list(root.iter("svg", "{http://www.w3.org/2000/svg}svg")):
         texts = (" ".join("".join(t.itertext()).split()) for t in drawing.iter("text", "{*}text"))
-        _replace(drawing, " ".join(filter(None, texts)))
+        _replace(drawing, " ".join(filter(None, texts)), stands_for="picture")
     for picture in list(root.iter("img")):
         words = " ".join((picture.get("alt") or "").split())
         if words and not _is_said(picture, words):
-            _replace(picture, words)
+            _replace(picture, words, stands_for="picture")
 
 
 def _is_said(picture: Any, words: str) -> bool:
@@ -371,11 +372,13 @@ def _append(element: Any, text: str) -> None:
         element.text = (element.text or "") + text
 
 
-def _replace(element: Any, text: str, tag: str = "span") -> None:
-    """Make an element one of this text alone."""
+def _replace(element: Any, text: str, tag: str = "span", stands_for: str = "") -> None:
+    """Make an element one of this text alone; `stands_for` is said of it in an attribute."""
     element.clear(keep_tail=True)
     element.tag = tag
     element.text = text
+    if stands_for:
+        element.set(STANDS_FOR, stands_for)
 
 
 def _remove(element: Any) -> None:

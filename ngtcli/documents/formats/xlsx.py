@@ -12,7 +12,7 @@ from typing import Any
 
 from lxml import etree
 
-from ngtcli.documents.content import Extracted, Source, Writer, comment_line
+from ngtcli.documents.content import Extracted, Source, Writer, comment_line, counted
 from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, drawn_text
 from ngtcli.documents.formats.number_format import (
     BUILT_IN,
@@ -69,8 +69,8 @@ class _LeftOut:
     def warnings(self) -> list[str]:
         told = []
         if self.rows or self.columns:
-            counts = {"rows": self.rows, "columns": self.columns}
-            named = ", ".join(f"{count} {what}" for what, count in counts.items() if count)
+            counts = {"row": self.rows, "column": self.columns}
+            named = ", ".join(counted(count, what) for what, count in counts.items() if count)
             told.append(f"hidden rows and columns left out: {named}")
         if self.formulas:
             told.append(f"formulas without a value: {self.formulas}")
