@@ -108,7 +108,11 @@ def test_what_is_so_or_not_is_said_by_the_text(text: str, values: list[bool]) ->
         ("customer", "Stores\x85Customer: Tom\x85Total: 5", ["Tom"]),
         ("customer", "Stores\fCustomer: Tom\fTotal: 5", ["Tom"]),
         ("customer", "Customer:\nTotal:\nDue:", [""]),
-        ("time", "Time: 10:30 Place: Tarn", ["10:30"]),
+        ("time", "Time: 10:30, Place: Tarn", ["10:30"]),
+        ("customer", "Customer | Ana Ruiz | 5", ["Ana Ruiz"]),
+        ("title", "Title: Protocols: Structural subtyping", ["Protocols: Structural subtyping"]),
+        ("title", "Title: Wheel Variants: Package Format", ["Wheel Variants: Package Format"]),
+        ("title", "Title: Union types as X | Y", ["Union types as X | Y"]),
     ],
 )
 def test_the_value_of_a_label_ends_before_the_next_one(

@@ -208,7 +208,7 @@ class _Extract(Lines):
         """Say where the table is, and how many of its values are in doubt."""
         table, rows = self._given.output, list[Row]()
         for name in self._documents if table and self._given.doubt else ():
-            rows += self._out.rows(name) if self._out.has(name) else ()
+            rows += map(dict, self._out.rows(name) if self._out.has(name) else ())
         doubted = sum(len(self._whole(row).get("doubt", ())) for row in rows)
         more = f", {counted(doubted, 'value')} below p {self._given.doubt:g}" if doubted else ""
         say_written(self._notes, table, more)

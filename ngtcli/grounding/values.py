@@ -186,7 +186,8 @@ _LABEL_WORDS = frozenset(
 )
 _SMALL_TAIL = r"(?:[ ](?:[a-zß-öø-ÿ]{1,12}\.?|[IVX]+)){0,2}"  # "Invoice no.", "Date of birth"
 _NEXT_LABEL = re.compile(rf"(?<=\s){_CAPITAL}\.?{_SMALL_TAIL}[ ]?:(?=\s|$)")
-_GAP = re.compile(r"[ ]{2,}|\t|[ ]\|(?=[ ])")
+_GAP = re.compile(r"[ ]{2,}|\t")
+_CELL_END = re.compile(r"[ ]{2,}|\t|\|")
 _SHORT = re.compile(r"\b(?:Ltd|Inc|Co|Corp|Bros|Jr|Sr)\.\Z")
 
 
@@ -203,7 +204,7 @@ def labelled(name: str, text: str) -> list[tuple[int, int]]:
     'Jonas Reyes'
     """
     text = _with_plain_lines(text)
-    label = rf"{_words(name)}[*_]*[ \t]*[:=|][*_ \t|]*([^\n]*)"
+    label = rf"{_words(name)}[*_]*[ \t]*([:=|])[*_ \t|]*([^\n]*)"
     said = rf"\b{_words(name)}\b[^.:\n]{{0,60}}?\b(?:is|are|was|were)\s+"
     ends = r"(\S.*?)(?=[.;]?\s*\Z|[.;]\s)"
     for form in (
@@ -212,33 +213,43 @@ def labelled(name: str, text: str) -> list[tuple[int, int]]:
         rf"(?<![\w-]){label}",
     ):
         found = re.finditer(form, text, re.IGNORECASE | re.MULTILINE)
-        if places := [(m.start(1), m.start(1) + _length(m[1])) for m in found]:
+        places = [(m.start(2), m.start(2) + _length(m[2], m[1] == "|")) for m in found]
+        if places:
             return places
     found = re.finditer(f"(?s:{said}{ends})", text, re.IGNORECASE | re.MULTILINE)
     return [(m.start(1), m.start(1) + len(m[1].rstrip())) for m in found]
 
 
-def _length(line: str) -> int:
-    """The length of a label's value in what stands behind the label."""
-    gap, label = _GAP.search(line), _next_label(line)
-    if gap is None and label is None:
-        return len(line.rstrip(" \t\r|"))
+def _length(line: str, is_cell: bool) -> int:
+    """The length of a label's value in what stands behind the label, which may be a cell."""
+    is_cell |= line.rstrip().endswith("|")
+    gap = (_CELL_END if is_cell else _GAP).search(line)
     ends = [gap.start()] if gap else []
-    ends += [] if label is None else [label]
+    label = _next_label(line)
+    if label is not None:
+        ends.append(label)
+    if not ends:
+        return len(line.rstrip())
     value = line[: min(ends)].rstrip(",;|·- \t")
     return len(value if _SHORT.search(value) else value.rstrip(". "))
 
 
 def _next_label(line: str) -> int | None:
-    """Where the next label of a line begins, with the words of labels before its last one."""
-    if (m := _NEXT_LABEL.search(f" {line}")) is None:
-        return None
-    begin = m.start() - 1
-    while before := re.search(r"(\S+)[ ]\Z", line[max(0, begin - 30) : begin]):
-        if before[1].lower().rstrip(".") not in _LABEL_WORDS:
-            break
-        begin -= len(before[0])
-    return max(begin, 0)
+    """Where the next label of a line begins, with the words of labels before its last one.
+
+    A word with a colon may be of a title: it is a label behind a sign, or as a word of labels.
+    """
+    for m in _NEXT_LABEL.finditer(line):
+        begin = m.start()
+        while before := re.search(r"(\S+)[ ]\Z", line[max(0, begin - 30) : begin]):
+            if before[1].lower().rstrip(".") not in _LABEL_WORDS:
+                break
+            begin -= len(before[0])
+        words = m[0].rstrip(": ").lower().replace(".", "").split()
+        is_behind_sign = line[max(0, begin - 3) : begin].rstrip().endswith((",", ";", ".", "|"))
+        if begin > 0 and (is_behind_sign or words[0] in _LABEL_WORDS):
+            return begin
+    return None
 
 
 def is_label(piece: str) -> bool:
