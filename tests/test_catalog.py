@@ -39,9 +39,9 @@ def done(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[str]]:
         calls.append(form.name)
         return extract(self, form, source)
 
-    def noting(self, source, pipes=False):
+    def noting(self, source, *more):
         calls.append(Path(source).name)
-        return read_file(self, source, pipes)
+        return read_file(self, source, *more)
 
     monkeypatch.setattr(Parsers, "extract", counting)
     monkeypatch.setattr(Reader, "read", noting)
