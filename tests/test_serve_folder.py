@@ -9,7 +9,7 @@ from unittest.mock import patch
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.documents import load as load_module
+from ngtcli.documents import read as read_module
 from ngtcli.errors import InputError
 from ngtcli.serve import folder as serve_folder
 from ngtcli.serve.folder import ServedFolder, StillReadingError
@@ -55,7 +55,7 @@ def test_a_folder_without_documents_is_an_error(tmp_path: Path) -> None:
 def test_what_is_swapped_for_a_link_meanwhile_is_not_read(
     swapped: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Who may write in the folder puts a link where a file was found, before it is opened."""
+    """Who may write in the folder puts a link where a file was found, and takes it away again."""
     root, far = tmp_path / "notes", tmp_path / "far"
     (root / "deep").mkdir(parents=True)
     far.mkdir()
@@ -63,19 +63,19 @@ def test_what_is_swapped_for_a_link_meanwhile_is_not_read(
         (root / name).write_text("fine")
     for name in ("a.txt", "b.txt"):
         (far / name).write_text("the secret")
-    find = load_module.find
+    read = read_module.read_bounded
+    place, target = (root / "a.txt", far / "a.txt") if swapped == "file" else (root / "deep", far)
 
-    def find_and_swap(*arguments: Any, **more: Any) -> Any:
-        listing = find(*arguments, **more)
-        if swapped == "file":
-            (root / "a.txt").unlink()
-            (root / "a.txt").symlink_to(far / "a.txt")
-        else:
-            (root / "deep").rename(tmp_path / "away")
-            (root / "deep").symlink_to(far)
-        return listing
+    def read_while_swapped(path: Any, *arguments: Any, **more: Any) -> bytes:
+        place.rename(tmp_path / "away")
+        place.symlink_to(target)
+        try:
+            return read(path, *arguments, **more)
+        finally:
+            place.unlink()
+            (tmp_path / "away").rename(place)
 
-    monkeypatch.setattr(load_module, "find", find_and_swap)
+    monkeypatch.setattr(read_module, "read_bounded", read_while_swapped)
     served = ServedFolder([str(root)], Settings())
     found = served.documents().documents
     served.close()

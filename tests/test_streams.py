@@ -1,5 +1,6 @@
 """Standard streams: what is styled, and which systems and descriptors there are."""
 
+import json
 import os
 import pty
 import re
@@ -7,7 +8,9 @@ import resource
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -15,7 +18,8 @@ from ngtcli.config import Settings
 from ngtcli.serve import client, wire
 from ngtcli.serve.places import Place
 from ngtcli.session.events import Message
-from tests.support.helpers import HARBOUR
+from tests.support.fakes import FakeAnswers, answer_with
+from tests.support.helpers import HARBOUR, ngt
 
 STYLES = re.compile(rb"\x1b\[[0-9;]*m")
 
@@ -57,6 +61,11 @@ def test_without_colour_nothing_is_styled_on_either_stream(how: str, own_home: P
         assert not STYLES.search(on_a_terminal("docs", "list", HARBOUR, **environ))
 
 
+def test_an_empty_hub_id_is_named() -> None:
+    done = ngt("models", "pull", "")
+    assert done.returncode == 2 and done.stderr.startswith(b"ngt: '': not a hub id\n")
+
+
 def test_windows_is_refused_in_one_line() -> None:
     code = "import sys; sys.platform = 'win32'; import ngtcli.__main__"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, timeout=60)
@@ -82,3 +91,65 @@ def test_a_process_with_many_open_files_asks_the_server(monkeypatch: pytest.Monk
         for handle in held:
             os.close(handle)
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
+
+
+ESCAPES = "The tide \x1b]0;pwned\x07 came \u202ein at noon. The tide came in at noon."
+
+
+@pytest.mark.parametrize("command", ["ask", "each", "batch", "dry run", "save"])
+def test_no_control_character_comes_out_of_json(
+    command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Escaped, it would reach the terminal by another program, as with `| jq -r .text`."""
+    answers = FakeAnswers()
+    answers.say = lambda _: ESCAPES
+    answer_with(monkeypatch, answers)
+    (tmp_path / "tide.txt").write_text(ESCAPES)
+    (tmp_path / "in.jsonl").write_text(json.dumps({"context": ESCAPES, "question": "When?"}))
+    words = {
+        "ask": ("ask", "-d", "tide.txt", "When?", "--json-tokens"),
+        "each": ("ask", "--each", "tide.txt", "When?", "--json"),
+        "batch": ("batch", "in.jsonl"),
+        "dry run": ("ask", "-d", "tide.txt", "When?", "--dry-run", "--json"),
+        "save": ("chat", "-d", "tide.txt"),
+    }[command]
+    done = ngt(*words, cwd=tmp_path, stdin=b"When?\n/save chat.json\n")
+    assert done.returncode == 0, done.stderr
+    out = (tmp_path / "chat.json").read_bytes() if command == "save" else done.stdout
+    texts = [*strings(json.loads(out))]
+    assert any("came" in text and "pwned" in text for text in texts)
+    assert not [t for t in texts for c in t if ord(c) < 32 and c not in "\n\t" or c == "\u202e"]
+
+
+def strings(value: Any) -> Iterator[str]:
+    """All texts in a JSON value."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, one in value.items():
+            yield key
+            yield from strings(one)
+    elif isinstance(value, list):
+        for one in value:
+            yield from strings(one)
+
+
+def test_extracted_values_in_json_have_no_control_characters(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("Customer: Ana \x1b[31mRuiz\nTotal: 12.50\n")
+    done = ngt("extract", "a.txt", "--schema", "customer, total float", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    texts = [*strings(json.loads(done.stdout))]
+    assert any("Ruiz" in text for text in texts) and not any("\x1b" in text for text in texts)
+
+
+@pytest.mark.parametrize("encoding", ["ascii", "latin-1"])
+def test_a_pipe_gets_utf_8_whatever_the_locale(encoding: str, tmp_path: Path) -> None:
+    text = "Zoë paid 5 € – “now” 👍 한국."
+    (tmp_path / "uni.txt").write_text(text, "utf-8")
+    command = [sys.executable, "-m", "ngtcli", "docs", "show", "uni.txt"]
+    environ = {**os.environ, "PYTHONIOENCODING": encoding}
+    for more in ("--text", "--json"):
+        done = subprocess.run([*command, more], cwd=tmp_path, capture_output=True, env=environ)
+        assert done.returncode == 0, done.stderr
+        out = done.stdout.decode("utf-8")
+        assert text in (json.dumps(json.loads(out), ensure_ascii=False) if "{" in out else out)

@@ -14,7 +14,7 @@ import typer
 from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.notes import CUT_OFF, Notes, ReadingBar
 from ngtcli.cli.options import command_line
-from ngtcli.cli.output import check_written, write_page, write_result
+from ngtcli.cli.output import check_written, json_of_answer, write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import Settings, seconds_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
@@ -39,7 +39,6 @@ from ngtcli.session.events import (
 )
 from ngtcli.session.no_answer import no_answer
 from ngtcli.system import process
-from ngtcli.system.json_form import dump_json
 
 _CUT_OFF = CUT_OFF | {
     "interrupted": "interrupted; the answer is incomplete",
@@ -271,7 +270,7 @@ def body_of(request: AnswerRequest, answer: Ended) -> str:
     if request.json or request.json_tokens:
         from ngtcli.cli.answer_object import answer_object  # here: few runs need it
 
-        return dump_json(answer_object(request, answer, request.json_tokens))
+        return json_of_answer(answer_object(request, answer, request.json_tokens))
     text = visible("".join(shown for shown, _ in _marked(request, answer)))
     places = answer.sources.places() if request.cite else ()
     return "\n".join([text, *([""] if places else []), *map(listed, places)])

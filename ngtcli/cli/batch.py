@@ -22,7 +22,7 @@ from ngtcli.batch.output import DoneLine, FileOutput, StreamOutput, written_with
 from ngtcli.batch.questions import Questions
 from ngtcli.cli import checks, options, reading
 from ngtcli.cli.notes import CUT_OFF, Notes, once
-from ngtcli.cli.output import check_output_file, print_line
+from ngtcli.cli.output import check_output_file, json_of_answer, print_line
 from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
 from ngtcli.prompt.preset import TASKS, deciding
@@ -32,7 +32,7 @@ from ngtcli.session.no_answer import no_answer
 from ngtcli.session.question import OtherModelError, Question, Tasks
 from ngtcli.system import process
 from ngtcli.system.files import identity
-from ngtcli.system.json_form import dump_json, to_json
+from ngtcli.system.json_form import to_json
 from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
 
@@ -186,7 +186,9 @@ class _Batch:
             if self._given.output is None:
                 self._notes.clear()  # both may be on one terminal
             files, texts = self._questions.hashes(line)
-            done = DoneLine(line.index, dump_json(row, None), _has_failed(outcome), files, texts)
+            done = DoneLine(
+                line.index, json_of_answer(row, None), _has_failed(outcome), files, texts
+            )
             output.put(done)
             return done.failed
 

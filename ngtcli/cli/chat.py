@@ -21,7 +21,6 @@ from ngtcli.serve.answerer import Answerer
 from ngtcli.session.events import Ended
 from ngtcli.session.settings import text_of
 from ngtcli.system import process
-from ngtcli.system.json_form import dump_json
 
 _LEAVE = "Ctrl-D or /quit leaves."
 
@@ -224,7 +223,9 @@ def _as_json(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange])
         for question, answer in exchanges
     ]
     asked = {"model": about.settings.model, "system": about.settings.system}
-    return dump_json({**asked, "documents": document_objects(about), "exchanges": found})
+    return output.json_of_answer(
+        {**asked, "documents": document_objects(about), "exchanges": found}
+    )
 
 
 def _as_markdown(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange]) -> str:

@@ -4,7 +4,7 @@ from ngtcli.cli.answer_object import dry_run_object
 from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.answering import telling
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import print_line
+from ngtcli.cli.output import json_of_answer, print_line
 from ngtcli.config import Settings
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.grammar.form import form_of
@@ -44,7 +44,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     except ContextOverflowError:
         notes.clear()
         if request.json:
-            print_line(dump_json(dry_run_object(request, None, context, schema)))
+            print_line(json_of_answer(dry_run_object(request, None, context, schema)))
         raise
     notes.clear()
     tell_passages(request, prompt.selection, notes)
@@ -53,7 +53,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         for words in look_alikes(request.documents, request.question, tokenizer, system):
             notes.remark(words)
     if request.json:
-        print_line(dump_json(dry_run_object(request, prompt, context, schema)))
+        print_line(json_of_answer(dry_run_object(request, prompt, context, schema)))
         return
     print_line(visible(prompt.text))
     if schema is not None:

@@ -19,7 +19,7 @@ from ngtcli.batch.table import TableOutput
 from ngtcli.cli import batch, checks, options
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import check_output_files, check_written, write_page
+from ngtcli.cli.output import check_output_files, check_written, json_of_answer, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, say_written, warn_of
 from ngtcli.config import SETTINGS
 from ngtcli.documents.load import Document
@@ -287,10 +287,10 @@ class _Extract(Lines):
     def _text(self, rows: Sequence[Row]) -> str:
         """What standard output gets of the rows of a file; of a single text its values alone."""
         self._notes.clear()  # both may be on one terminal
-        lines = [dump_json(self._whole(row), None) for row in rows]
+        lines = [json_of_answer(self._whole(row), None) for row in rows]
         if self._is_single:
             values = [row["values"] for row in rows]
-            lines = [dump_json(values if self._extraction.form.multi else values[0])]
+            lines = [json_of_answer(values if self._extraction.form.multi else values[0])]
         return "".join(f"{reveal(x) if sys.stdout.isatty() else x}\n" for x in lines)
 
     def _fail(self, name: str, error: NgtError) -> bool:

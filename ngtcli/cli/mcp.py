@@ -16,6 +16,7 @@ from ngtcli.errors import UsageError
 from ngtcli.prompt.preset import TASKS
 from ngtcli.session.checks import check_session
 
+_STARTED = "MCP server ready: start it from your client (ngt help mcp). Ctrl-C stops it."
 _DOCS = typer.Option("--docs", "-d", help="File, folder or glob; give -d before each.")
 
 
@@ -42,7 +43,7 @@ def mcp(
     check_session(settings, Notes().warn)
     find(docs, settings, inside=True)
     if sys.stdin.isatty():
-        Notes().warn("waiting for a client on standard input; see ngt help mcp")
+        Notes().say(_STARTED)
 
     from ngtcli.serve.answerer import Answerer  # here: the SDK takes a second to load
     from ngtcli.serve.folder import ServedFolder

@@ -119,7 +119,9 @@ def models_pull(
 ) -> Model:
     """Download what is needed of a hub's model, or go on with that; print its folder."""
     if name == BUILTIN or not split_id(name)[0]:
-        raise UsageError(f"{name}: not a hub id", "Give one, as in ngt models pull Qwen/Qwen3-8B")
+        raise UsageError(
+            f"{name or repr(name)}: not a hub id", "Give one, as in ngt models pull Qwen/Qwen3-8B"
+        )
     notes = Notes()
     if os.path.isdir(name):
         notes.warn(f"-m {name} stands for the folder of that name here")

@@ -6,14 +6,15 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.streams import styles, terminal_width
 from ngtcli.documents.find import WRITES_OVER
 from ngtcli.errors import NgtError, UsageError, reason_of, shortened
-from ngtcli.render.terminal import reveal, to_tabs
+from ngtcli.render.terminal import reveal, to_tabs, visible
 from ngtcli.system.files import identity, key_of, write_atomically
 from ngtcli.system.journal import errors_named
+from ngtcli.system.json_form import dump_json, to_json
 
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
@@ -152,6 +153,24 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
         write_atomically(path, text)
         if path.is_file():
             _remember(path, text)
+
+
+def json_of_answer(value: object, indent: int | None = 2) -> str:
+    """The JSON of an answer, whose texts have no control characters, as in a pipe.
+
+    As JSON has them they would be escaped, and reach the terminal once another program reads it.
+    """
+    return dump_json(_without_controls(to_json(value)), indent)
+
+
+def _without_controls(value: Any) -> Any:
+    if isinstance(value, str):
+        return visible(value)
+    if isinstance(value, Mapping):
+        return {_without_controls(k): _without_controls(v) for k, v in value.items()}
+    if isinstance(value, list | tuple):
+        return [_without_controls(one) for one in value]
+    return value
 
 
 def print_line(text: str) -> None:

@@ -23,7 +23,7 @@ from ngtcli.cli.answering import body_of, print_answer
 from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run, row_of
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import check_name, check_not_read, check_output_file
+from ngtcli.cli.output import check_name, check_not_read, check_output_file, json_of_answer
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
@@ -207,7 +207,7 @@ class Shown:
 def _text(request: AnswerRequest, words: str, outcome: Outcome) -> str:
     """A JSON line; or an answer below a line of `words`, bold on a terminal; "" for an error."""
     if request.json or request.json_tokens:
-        return f"{dump_json(row_of(outcome, request.json_tokens), None)}\n"
+        return f"{json_of_answer(row_of(outcome, request.json_tokens), None)}\n"
     if isinstance(outcome.answer, NgtError):
         return ""
     line, out = f"==> {reveal(one_line(words))} <==", StringIO()

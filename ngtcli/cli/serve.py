@@ -33,14 +33,20 @@ serve_app = typer.Typer(
     invoke_without_command=True,
 )
 Model = Annotated[
-    str, typer.Option("--model", "-m", help="Of this model alone.", autocompletion=models)
+    str, typer.Option("--model", "-m", help="Only this model.", autocompletion=models)
 ]
 _PATIENCE_S = 5.0  # more than answers get that are being made; guess
 TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
-_DOCS = typer.Option("--docs", "-d", help="With --http: file or folder of the model NAME+docs.")
-_HTTP = typer.Option("--http", metavar="[HOST:]PORT", help="Serve OpenAI's HTTP API, too: 8421")
-_HOST = typer.Option("--host", help="Listen on this address, which needs --api-key-file: 0.0.0.0")
-_KEYS = typer.Option("--api-key-file", help="Only those with a key of this file may ask.")
+_DOCS = typer.Option(
+    "--docs", "-d", help="With --http: file or folder that the model NAME+docs answers from."
+)
+_HTTP = typer.Option(
+    "--http", metavar="[HOST:]PORT", help="Also serve an OpenAI-compatible API, e.g. --http 8421."
+)
+_HOST = typer.Option(
+    "--host", help="Listen on this address, e.g. 0.0.0.0; requires --api-key-file."
+)
+_KEYS = typer.Option("--api-key-file", help="Require an API key from this file.")
 _UNKNOWN = "the system does not tell whose a connection is; --api-key-file FILE asks for a key"
 
 

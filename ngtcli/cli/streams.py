@@ -70,10 +70,16 @@ def own_streams() -> None:
 
 
 def _text(raw: io.FileIO, like: TextIO, lines: bool = False) -> TextIO:
-    """A text stream over `raw`; a name or a text that the encoding lacks is written with "?"."""
+    """A text stream over `raw`.
+
+    What another program or a file gets is UTF-8, so that no character is lost. A terminal gets its
+    own encoding, with "?" for a character that this one lacks.
+    """
     like.flush()
+    is_terminal = raw.isatty()
+    encoding = like.encoding if is_terminal or lines else "utf-8"
     return io.TextIOWrapper(
-        io.BufferedWriter(raw), like.encoding, "replace", line_buffering=lines or raw.isatty()
+        io.BufferedWriter(raw), encoding, "replace", line_buffering=lines or is_terminal
     )
 
 
