@@ -257,6 +257,14 @@ def test_shapes_of_a_slide_are_read_by_their_place() -> None:
     assert text_of(f"<draw:page>{group}</draw:page>", kind="presentation") == "b\n\nc"
 
 
+def test_what_stands_for_the_number_of_a_slide_is_not_read() -> None:
+    notes = f"<presentation:notes>{frame('said', 1)}{frame('<text:page-number>&lt;number&gt;</text:page-number>', 2)}</presentation:notes>"
+    assert (
+        text_of(f"<draw:page>{frame('a', 1)}{notes}</draw:page>", kind="presentation")
+        == "a\n\nsaid"
+    )
+
+
 def test_words_of_masters_are_read_once() -> None:
     footer = '<draw:frame presentation:class="footer"><draw:text-box><text:p>{}</text:p></draw:text-box></draw:frame>'
     page = '<draw:page draw:master-page-name="M" presentation:use-footer-name="f">{}</draw:page>'

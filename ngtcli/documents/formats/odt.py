@@ -219,6 +219,9 @@ class _Document:
         self._drop_hidden(root)
         self._numbering.number(root)
         self._show_objects(root)
+        for number in root.iter(f"{TEXT}page-number"):
+            if number.text == "<number>":  # what stands on masters and notes for the number
+                number.text = None
         for row in reversed(list(root.iter(f"{_TABLE}table-row"))):
             _fill_values(row)
         is_sheet = self._body.tag in _KINDS
