@@ -7,6 +7,7 @@ pytest.importorskip("trafilatura")
 
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats.html import parse
+from ngtcli.documents.formats.xml import parse as parse_xml
 
 
 def page(body: str, head: str = "") -> Extracted:
@@ -248,6 +249,15 @@ def test_what_stands_for_pictures_is_read_once(body: str, text: str) -> None:
 )  # fmt: skip
 def test_equations_are_read_in_a_line(inside: str, text: str) -> None:
     assert text_of(f"<p>It is <math>{inside}</math> here</p>") == f"It is {text} here"
+
+
+def test_equations_with_a_prefix_and_those_of_xml_are_read() -> None:
+    inside = "<m:msup><m:mi>r</m:mi><m:mn>2</m:mn></m:msup>"
+    assert text_of(f"<p>Area <m:math>{inside}</m:math>.</p>") == "Area r^2."
+    space = 'xmlns:m="http://www.w3.org/1998/Math/MathML"'
+    article = f"<article {space}><p>Area <m:math>{inside}</m:math>.</p></article>"
+    source = Source(data=article.encode(), suffix=".xml", most=10_000)
+    assert parse_xml(source).text == "Area r^2."
 
 
 def test_an_equation_that_katex_shows_twice_is_read_once() -> None:

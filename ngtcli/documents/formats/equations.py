@@ -3,8 +3,6 @@
 from collections import defaultdict
 from typing import Any
 
-from lxml import etree
-
 _MATH = "{http://schemas.openxmlformats.org/officeDocument/2006/math}"
 EQUATION, EQUATION_TEXT = f"{_MATH}oMath", f"{_MATH}t"
 _FORMS = {  # parts of OMML in a line; `scripts` are what is lowered and raised
@@ -20,6 +18,7 @@ _FORMS = {  # parts of OMML in a line; `scripts` are what is lowered and raised
 }
 _ROOTS = {"": "√", "2": "√", "3": "∛", "4": "∜"}
 _SILENT = frozenset(["annotation", "annotation-xml", "mphantom", "none", "mprescripts"])
+MATHML = "{http://www.w3.org/1998/Math/MathML}math"
 _INVISIBLE = dict.fromkeys(range(0x2061, 0x2065))  # function application, invisible times, …
 
 
@@ -63,7 +62,7 @@ def mathml(node: Any) -> str:
     """
     if not isinstance(node.tag, str):
         return ""
-    kind = etree.QName(node).localname
+    kind = node.tag.rpartition("}")[2].rpartition(":")[2]  # HTML keeps prefixes as they are
     if kind in _SILENT:
         return ""
     if kind in ("mi", "mn", "mo", "mtext", "ms"):

@@ -8,7 +8,7 @@ import re
 from itertools import count
 from typing import Any
 
-from ngtcli.documents.formats.equations import mathml
+from ngtcli.documents.formats.equations import MATHML, mathml
 from ngtcli.documents.formats.numerals import numeral
 
 STANDS_FOR = "stands-for"  # what a text stands for that the page shows otherwise
@@ -274,7 +274,7 @@ def _chosen(field: Any) -> str:
 
 def _show_pictures(root: Any) -> None:
     """Put equations and the texts of pictures in their place, unless these stand beside them."""
-    for formula in list(root.iter("math", "{http://www.w3.org/1998/Math/MathML}math")):
+    for formula in list(root.iter("math", "m:math", "mml:math", MATHML)):
         _replace(formula, mathml(formula))
     for shown in root.xpath(
         "//*[contains(@class, 'katex-html')][../*[contains(@class, 'katex-mathml')]]"

@@ -7,6 +7,7 @@ from typing import Any
 from lxml import etree
 
 from ngtcli.documents.content import Extracted, Source, Writer
+from ngtcli.documents.formats.equations import MATHML, mathml
 from ngtcli.documents.formats.markup import decode_page, is_blank, parse_xml, write_tree
 
 _DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")  # lxml takes no str that declares an encoding
@@ -39,6 +40,10 @@ def parse(source: Source) -> Extracted:
     own = set(_DECLARED.findall(page))
     page = _NAMED.sub(lambda found: _character(found, own), page)
     root = parse_xml(page)
+    for formula in list(root.iter(MATHML)):
+        text = mathml(formula)
+        formula.clear(keep_tail=True)
+        formula.text = text
     _raise_marks(root)
     _as_html(root)
     writer = Writer()
