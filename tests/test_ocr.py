@@ -322,8 +322,13 @@ def test_pages_that_were_recognized_are_marked() -> None:
     assert _row(Row("a.pdf", "a.pdf", "pdf", 2, 9, 9, 0, (), (2,)))[2] == "2 (1 by OCR)"
 
 
-def stamped(stamp: str, size: tuple[int, int] = (595, 842)) -> bytes:
-    """A page with a picture of so many points, and with text upon it."""
+def stamped(
+    stamp: str, size: tuple[int, int] = (595, 842), in_form: bool = False, scale: float = 1.0
+) -> bytes:
+    """A page with a picture of so many points, and with text upon it.
+
+    In a form the picture may be of another size than on the page.
+    """
     from reportlab.lib.utils import ImageReader
     from reportlab.pdfgen.canvas import Canvas
 
@@ -331,7 +336,16 @@ def stamped(stamp: str, size: tuple[int, int] = (595, 842)) -> bytes:
     canvas = Canvas(out, pagesize=(595, 842), invariant=1)
     sheet = Image.new("RGB", (1190, 1684), "white")
     sheet.paste(picture().resize((1050, 165)), (60, 300))
-    canvas.drawImage(ImageReader(sheet), 0, 0, *size)
+    if in_form:
+        canvas.beginForm("sheet", 0, 0, 5950, 8420)
+        canvas.drawImage(ImageReader(sheet), 0, 0, size[0] / scale, size[1] / scale)
+        canvas.endForm()
+        canvas.saveState()
+        canvas.scale(scale, scale)
+        canvas.doForm("sheet")
+        canvas.restoreState()
+    else:
+        canvas.drawImage(ImageReader(sheet), 0, 0, *size)
     canvas.setFont("Helvetica", 9)
     canvas.drawString(480, 15, stamp)
     canvas.save()
@@ -351,6 +365,15 @@ def test_a_scan_with_a_stamp_is_told_where_it_is_not_recognized() -> None:
     assert found.text == "SMITH000001"
     warning = "pictures cover page 1, and what is in them is not read"
     assert found.about.warnings == (warning,)
+
+
+@pytest.mark.parametrize("scale", [0.1, 1.0, 3.0])
+@pytest.mark.parametrize(("size", "is_scan"), [((595, 842), True), ((200, 200), False)])
+def test_a_picture_in_a_form_counts_as_it_is_seen(
+    scale: float, size: tuple[int, int], is_scan: bool
+) -> None:
+    found = read(stamped("SMITH000001", size, True, scale), "pdf", ocr="off")
+    assert len(found.about.warnings) == is_scan
 
 
 def test_a_page_with_a_small_picture_or_much_text_is_no_scan() -> None:

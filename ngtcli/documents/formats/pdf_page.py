@@ -404,5 +404,11 @@ def share_of_pictures(page: pdfium.PdfPage) -> float:
     covered = 0.0
     for picture in page.get_objects(filter=[raw.FPDF_PAGEOBJ_IMAGE], max_depth=_DEPTH):
         left, bottom, right, top = picture.get_bounds()
-        covered += abs(right - left) * abs(top - bottom)
+        area = abs(right - left) * abs(top - bottom)
+        form = picture.container
+        while form is not None:  # its bounds are those within the form
+            matrix = form.get_matrix()
+            area *= abs(matrix.a * matrix.d - matrix.b * matrix.c)
+            form = form.container
+        covered += area
     return float(min(covered / max(width * height, 1.0), 1.0))
