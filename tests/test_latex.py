@@ -71,6 +71,9 @@ PRINTED = {
     r"\begin{enumerate}\item a \item\begin{enumerate}\item b\end{enumerate}\item[(x)] c"
     r"\end{enumerate}": "1. a\n2. a. b\n(x) c",
     r"\begin{description}\item[Oak] tall\end{description}": "Oak tall",
+    # Plain TeX.
+    r"\centerline{\bf A title}\centerline{by Ada\foot{x}} \newsec{One}Text. \hbox to 3cm{b}\bye no":
+        "A title\n\nby Ada[x]\n\nOne\n\nText. b",
     # Characters.
     r"\'e \"{o} \c{c} \v s \o\ \aa{}x \ss. a---b 1--2 \ldots": "é ö ç š ø åx ß. a—b 1–2 …",
     r"``Said'' `so' don't \$5 10\% a\_b \{c\}": "“Said” ‘so’ don't $5 10% a_b {c}",

@@ -660,6 +660,11 @@ class _Reader:
 
         self._with_next(finish)
 
+    def _line(self, _: str) -> None:
+        """A line by itself."""
+        self._flush()
+        self._with_next(self._end_block, collects=False)
+
     def _captioned(self, name: str) -> None:
         self._skip("{*[" if name == "captionof" else "*[")
         self._with_next(self._block)
@@ -1027,7 +1032,7 @@ _DEFINING: dict[str, Callable[[_Reader, str], None]] = {
     "ngt@end": _Reader._end_own,
 }  # fmt: skip
 _PRINTING: dict[str, Callable[[_Reader, str], None]] = {
-    **dict.fromkeys(("footnote", "footnotetext", "thanks", "marginpar", "todo"), _Reader._noted),
+    **dict.fromkeys(("footnote", "footnotetext", "thanks", "foot", "marginpar", "todo"), _Reader._noted),
     **dict.fromkeys(("title", "author", "date", "subtitle", "affiliation", "institute"),
                     _Reader._titled),
     **dict.fromkeys(("caption", "captionof", "subcaption"), _Reader._captioned),
@@ -1046,6 +1051,7 @@ _PRINTING: dict[str, Callable[[_Reader, str], None]] = {
     "ifthenelse": _Reader._chosen,
     "texorpdfstring": _Reader._first_of_two,
     "write": _Reader._written,
+    **dict.fromkeys(("centerline", "leftline", "rightline"), _Reader._line),
     "bye": _Reader._ended,
 }  # fmt: skip
 # What a file may define anew, and that is still read as here.

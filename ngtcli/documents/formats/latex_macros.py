@@ -11,7 +11,7 @@ from functools import cache
 
 HEADINGS = frozenset(
     "part chapter section subsection subsubsection paragraph subparagraph frametitle"
-    " addchap addsec".split()
+    " addchap addsec newsec subsec subsubsec".split()
 )
 # The arguments of macros of which none is shown: lengths, counts, file names, labels, settings.
 _UNSEEN = {
