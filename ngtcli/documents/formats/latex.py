@@ -1032,7 +1032,8 @@ _DEFINING: dict[str, Callable[[_Reader, str], None]] = {
     "ngt@end": _Reader._end_own,
 }  # fmt: skip
 _PRINTING: dict[str, Callable[[_Reader, str], None]] = {
-    **dict.fromkeys(("footnote", "footnotetext", "thanks", "foot", "marginpar", "todo"), _Reader._noted),
+    **dict.fromkeys(("footnote", "footnotetext", "thanks", "foot", "marginpar", "todo"),
+                    _Reader._noted),
     **dict.fromkeys(("title", "author", "date", "subtitle", "affiliation", "institute"),
                     _Reader._titled),
     **dict.fromkeys(("caption", "captionof", "subcaption"), _Reader._captioned),
