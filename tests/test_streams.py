@@ -93,6 +93,7 @@ def test_a_process_with_many_open_files_asks_the_server(monkeypatch: pytest.Monk
         resource.setrlimit(resource.RLIMIT_NOFILE, before)
 
 
+ANSWER = "At twelve \x1b]0;pwned\x07 or so, \u202ewhen all of them had left."
 ESCAPES = "The tide \x1b]0;pwned\x07 came \u202ein at noon. The tide came in at noon."
 
 
@@ -102,7 +103,7 @@ def test_no_control_character_comes_out_of_json(
 ) -> None:
     """Escaped, it would reach the terminal by another program, as with `| jq -r .text`."""
     answers = FakeAnswers()
-    answers.say = lambda _: ESCAPES
+    answers.say = lambda _: ANSWER
     answer_with(monkeypatch, answers)
     (tmp_path / "tide.txt").write_text(ESCAPES)
     (tmp_path / "in.jsonl").write_text(json.dumps({"context": ESCAPES, "question": "When?"}))
@@ -117,7 +118,7 @@ def test_no_control_character_comes_out_of_json(
     assert done.returncode == 0, done.stderr
     out = (tmp_path / "chat.json").read_bytes() if command == "save" else done.stdout
     texts = [*strings(json.loads(out))]
-    assert any("came" in text and "pwned" in text for text in texts)
+    assert any("pwned" in text for text in texts)
     assert not [t for t in texts for c in t if ord(c) < 32 and c not in "\n\t" or c == "\u202e"]
 
 
