@@ -7,6 +7,7 @@ the children of a node form a linked list, the last one counted first. Learning 
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -19,6 +20,8 @@ FREQUENT = 32  # tokens in the root's list of its most frequent children; guess
 TOKEN, FIRST_CHILD, NEXT_SIBLING, PREVIOUS_SIBLING, CHILDREN = range(5)  # columns of `nodes`
 COUNT, FOLLOWED = range(2)  # columns of `counts`: of the node, of all its continuations
 PARENT, KEY, CHILD = range(3)  # columns of `slots`
+_PARENT, _BEFORE, _CHILD = range(3)  # of a step in a `Log`
+_NEW = -2  # in place of the sibling before a node that was not there
 _CAPACITY = 1 << 12  # nodes that a new trie has room for; guess
 # 2^64 / golden ratio: products with it spread neighbouring keys (Knuth, TAOCP vol. 3, 6.4)
 _SPREAD = 0x9E3779B97F4A7C15
@@ -39,12 +42,18 @@ class CountArrays(NamedTuple):
 
 
 @njit(inline="always")
+def _first_slot(slots: Any, node: int, token: int) -> Any:
+    """The row of `slots` where the search for a child begins."""
+    key = (np.int64(node) << np.int64(32)) | np.int64(token)
+    mixed = np.uint64(key) * np.uint64(_SPREAD)
+    return np.int64(mixed >> np.uint64(20)) & (len(slots) - 1)
+
+
+@njit(inline="always")
 def slot_of(slots: Any, node: int, token: int) -> Any:
     """The row of `slots` of the child of `node` for `token`, or the free row where it belongs."""
-    key = (np.int64(node) << np.int64(32)) | np.int64(token)
     mask = len(slots) - 1
-    mixed = np.uint64(key) * np.uint64(_SPREAD)
-    slot = np.int64(mixed >> np.uint64(20)) & mask
+    slot = _first_slot(slots, node, token)
     while slots[slot, CHILD] != NONE and (slots[slot, PARENT] != node or slots[slot, KEY] != token):
         slot = (slot + 1) & mask
     return slot
@@ -123,6 +132,103 @@ def _rank(child: int, counts: Any, frequent: Any) -> None:
         at -= 1
 
 
+@njit()
+def _count_logged(
+    ids: Any, arrays: Any, open_nodes: Any, used: int, steps: Any, frequent: Any
+) -> int:  # fmt: skip
+    """As `count_ids`, with what `_take_back` needs of each token in `steps` and `frequent`."""
+    trie = CountArrays(arrays[0], arrays[1], arrays[2], arrays[3])
+    for i in range(len(ids)):
+        token = ids[i]
+        frequent[i] = trie.frequent
+        for k in range(len(open_nodes) - 2, -1, -1):
+            open_nodes[k + 1] = NONE
+            steps[i, k, _CHILD] = NONE
+            if open_nodes[k] != NONE:
+                known = find(trie.slots, open_nodes[k], token)
+                before = trie.nodes[known, PREVIOUS_SIBLING] if known != NONE else _NEW
+                steps[i, k, _PARENT], steps[i, k, _BEFORE] = open_nodes[k], before
+                open_nodes[k + 1], used = count_child(open_nodes[k], token, trie, used)
+                steps[i, k, _CHILD] = open_nodes[k + 1]
+        _rank(open_nodes[1], trie.counts, trie.frequent)
+    return used
+
+
+@njit()
+def _take_back(arrays: Any, used: int, steps: Any, frequent: Any, kept: int) -> int:
+    """Undo the steps behind the first `kept`, the last first; returns the nodes in use."""
+    nodes, counts, slots, of_root = arrays
+    for i in range(len(steps) - 1, kept - 1, -1):
+        for k in range(steps.shape[1]):
+            child, parent, before = steps[i, k, _CHILD], steps[i, k, _PARENT], steps[i, k, _BEFORE]
+            if child == NONE:
+                continue
+            counts[child, COUNT] -= 1.0
+            counts[parent, FOLLOWED] -= 1.0
+            if before == NONE:  # it stood in front before, too
+                continue
+            _unlink(nodes, parent, child)
+            if before == _NEW:
+                nodes[parent, CHILDREN] -= 1
+                _free(slots, slot_of(slots, parent, nodes[child, TOKEN]))
+                used -= 1
+                continue
+            after = nodes[before, NEXT_SIBLING]
+            nodes[child, PREVIOUS_SIBLING], nodes[child, NEXT_SIBLING] = before, after
+            nodes[before, NEXT_SIBLING] = child
+            if after != NONE:
+                nodes[after, PREVIOUS_SIBLING] = child
+        of_root[:] = frequent[i]
+    return used
+
+
+@njit(inline="always")
+def _free(slots: Any, slot: int) -> None:
+    """Free a row. Those behind it move up, so that they are found (Knuth, 6.4, algorithm R)."""
+    mask, at = len(slots) - 1, slot
+    slots[slot, CHILD] = NONE
+    while True:
+        at = (at + 1) & mask
+        if slots[at, CHILD] == NONE:
+            return
+        first = _first_slot(slots, slots[at, PARENT], slots[at, KEY])
+        if (at - first) & mask >= (at - slot) & mask:
+            slots[slot] = slots[at]
+            slots[at, CHILD] = NONE
+            slot = at
+
+
+@dataclass(frozen=True, slots=True)
+class Log:
+    """How to take tokens back that a trie has counted.
+
+    `steps`, int32 (tokens, depth, 3), has of each token and each depth the parent of the node that
+    was counted, the sibling before it then, _NEW if there was no such node, and the node.
+    `frequent`, int32 (tokens, FREQUENT + 1), is the root's list before each token.
+    """
+
+    steps: npt.NDArray[np.int32]
+    frequent: npt.NDArray[np.int32]
+
+    def __len__(self) -> int:
+        return len(self.steps)
+
+    def first(self, tokens: int) -> "Log":
+        """That of the first tokens."""
+        return Log(self.steps[:tokens], self.frequent[:tokens])
+
+    def last(self, tokens: int) -> "Log":
+        """That of the last tokens, or of all if there are fewer."""
+        start = max(0, len(self) - tokens)
+        return Log(self.steps[start:].copy(), self.frequent[start:].copy())
+
+    @staticmethod
+    def joined(logs: "Sequence[Log]") -> "Log":
+        """That of tokens which follow each other."""
+        steps = np.concatenate([log.steps for log in logs])
+        return Log(steps, np.concatenate([log.frequent for log in logs]))
+
+
 class CountTrie:
     """Counts of all sequences of at most `depth` tokens. Node 0 is the root.
 
@@ -152,6 +258,31 @@ class CountTrie:
         self.reserve(len(new))
         self.used = count_ids(new, self.arrays, self.open_nodes, self.used)
         self.tokens += len(new)
+
+    def extend_logged(self, ids: npt.NDArray[np.int32]) -> Log:
+        """Count as `extend` does, so that it can be taken back."""
+        steps = np.empty((len(ids), self.depth, 3), np.int32)
+        log = Log(steps, np.empty((len(ids), FREQUENT + 1), np.int32))
+        self.reserve(len(ids))
+        self.used = _count_logged(
+            ids, tuple(self.arrays), self.open_nodes, self.used, log.steps, log.frequent
+        )
+        self.tokens += len(ids)
+        return log
+
+    def take_back(self, log: Log, kept: int, text: npt.NDArray[np.int32]) -> None:
+        """Take back the last tokens, which are those of `log` but for its first `kept`.
+
+        `text` is all that was counted before them.
+        """
+        self.used = _take_back(tuple(self.arrays), self.used, log.steps, log.frequent, kept)
+        self.tokens -= len(log) - kept
+        self.open_nodes[1:] = NONE
+        for k in range(1, min(self.depth, len(text)) + 1):
+            node = 0
+            for token in text[len(text) - k :]:
+                node = find(self.arrays.slots, node, token)
+            self.open_nodes[k] = node
 
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` more; this may replace `arrays` by larger ones."""
@@ -203,26 +334,35 @@ def _rehash(old: Any, slots: Any) -> None:
 
 
 def learn_prompt(
-    trie: CountTrie, ids: npt.NDArray[Any], references: Sequence[Sequence[int]]
+    trie: CountTrie, ids: npt.NDArray[Any], spans: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.int64]:
-    """Count the sequences of a prompt, `ids` int32 (tokens,), with documents `references` in it.
+    """Count the sequences of a prompt, `ids` int32 (tokens,), whose documents have these `spans`.
 
     Returns int64 (2 * documents,): the number of nodes in use at each document's start and end,
     alternating. Nodes between an even and the next odd entry were first counted in a document.
     """
     borders: list[int] = []
     at = 0
-    for reference in references:
-        run = np.asarray(reference, dtype=np.int32)
-        if (start := _place_of(run, ids, at)) < 0:
-            continue
+    for start, end in spans:
         trie.extend(ids[at:start])
         borders.append(trie.used)
-        at = start + len(run)
-        trie.extend(run)
+        trie.extend(ids[start:end])
         borders.append(trie.used)
+        at = end
     trie.extend(ids[at:])
     return np.array(borders, np.int64)
+
+
+def spans_of(ids: npt.NDArray[Any], references: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
+    """Where documents, `references`, stand in a prompt, `ids` int32 (tokens,), in their order."""
+    spans: list[tuple[int, int]] = []
+    at = 0
+    for reference in references:
+        run = np.asarray(reference, dtype=np.int32)
+        if (start := _place_of(run, ids, at)) >= 0:
+            at = start + len(run)
+            spans.append((start, at))
+    return spans
 
 
 def _place_of(run: npt.NDArray[Any], ids: npt.NDArray[Any], at: int) -> int:

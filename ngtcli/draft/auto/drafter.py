@@ -27,6 +27,7 @@ from ngtcli.draft.auto.core.sizes import count_accepted
 from ngtcli.draft.auto.core.tables import learn_ranks
 from ngtcli.draft.auto.escapes import EscapeTallies, TallyChanges, fitted_escapes
 from ngtcli.draft.auto.policy import Pause, Policy
+from ngtcli.draft.auto.prompts import PromptCounts, PromptMemory
 from ngtcli.draft.auto.sources import PoolCounts, Sources
 from ngtcli.draft.costs import SHORT, CostCurve, Costs
 from ngtcli.draft.drafter import Context, Drafter, Drafters, DraftSettings, Feedback, Text
@@ -77,7 +78,9 @@ class Auto(Drafter):
         self.joint = joint or AutoDrafters(settings, options, alone=True)
         self.heads, self.pool = settings.heads, settings.pool
         earlier = self.joint.texts if self.pool is None else self.joint.earlier
-        self.sources = Sources(earlier, settings.background, settings.heads)
+        self.sources = Sources(
+            earlier, settings.background, settings.heads, prompts=self.joint.prompts
+        )
         self.tallies = self.joint.tallies_of(settings)
         self._paid = 1024  # nodes that paid last; at first as many as a setting allows
         self._last = 0.0  # usual probability of a full tree's last node
@@ -118,6 +121,7 @@ class Auto(Drafter):
     def finish(self) -> None:
         """End an answer: it joins the pool, with the tallies as they now are."""
         output, self._output = self._output, []
+        self.sources.end()
         if self.pool is not None and output:
             self.pool.predicted, self.pool.reached = self.tallies.stored
             self.joint.earlier.add(self.pool.add(output, self._prompt), self.pool)
@@ -270,6 +274,7 @@ class AutoDrafters(Drafters[Auto]):
         self.texts = PoolCounts(texts)  # for the sequences without a part in the pool
         self.earlier = PoolCounts(texts, pool.answers if pool else ())  # for all others together
         self._tallies: EscapeTallies | None = None  # of these together
+        self.prompts = PromptMemory()
         self._drafting_s = 0.0
 
     def tallies_of(self, settings: DraftSettings) -> EscapeTallies:
@@ -388,3 +393,5 @@ def compile_loops() -> None:
     drafter.learn(Feedback(_EMPTY, np.zeros((1, CONFIG.ranks_read), np.int64)))
     drafter.observe([1])
     drafter.sources.prefer_first()
+    counts = PromptCounts(np.array([1, 2, 1, 2], np.int32), [])
+    counts.change_to(np.array([1, 2, 1, 3], np.int32), [])

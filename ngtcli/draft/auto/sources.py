@@ -19,11 +19,12 @@ from ngtcli.draft.auto.core.copies import Copies
 from ngtcli.draft.auto.core.learning import learn_output
 from ngtcli.draft.auto.escapes import EscapeTallies
 from ngtcli.draft.auto.guesses import Guesses, no_ranks
+from ngtcli.draft.auto.prompts import PromptCounts, PromptMemory
 from ngtcli.draft.drafter import Context
 from ngtcli.draft.guesses import Heads
 from ngtcli.draft.pool import Pool
 from ngtcli.trie.background import BackgroundCounts, lay_out
-from ngtcli.trie.counts import FOLLOWED, NONE, CountTrie, learn_prompt
+from ngtcli.trie.counts import FOLLOWED, NONE, CountTrie, spans_of
 
 _RUN = CONFIG.repeat_run
 Ints = npt.NDArray[np.int32]
@@ -77,10 +78,13 @@ class Sources:
         background: BackgroundCounts | None = None,
         heads: Heads | None = None,
         alone: bool = False,
+        prompts: PromptMemory | None = None,
     ) -> None:
         self._earlier = earlier or PoolCounts()
         self.pool = self._earlier.trie
         self.background = background or NOTHING
+        self._prompts = prompts or PromptMemory()
+        self._counted: PromptCounts | None = None  # of the prompt, until the answer has ended
         self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
         self._predicted = _UNPREDICTED
         self.ranks = no_ranks(0)
@@ -89,7 +93,7 @@ class Sources:
         self.nodes = np.full((HEADS + len(self.guesses.heads), ORDERS), NONE, np.int32)
         self.copies = Copies()
         self.last = 0
-        self._is_private = False  # whether the scores are those of a private text
+        self._is_private = False  # whether the text is
 
     @property
     def repeats(self) -> bool:
@@ -109,12 +113,15 @@ class Sources:
 
         Scores of a private text are not kept, and it begins without any.
         """
-        if self.own.tokens or self._prompt.tokens:
-            self.own, self._prompt = CountTrie(ORDERS), CountTrie(ORDERS)
+        self.end()
+        if self.own.tokens:
+            self.own = CountTrie(ORDERS)
         self.pool = self._earlier.trie
         self.guesses.start()
-        ids = np.asarray(context.ids, dtype=np.int32)
-        self.borders = learn_prompt(self._prompt, ids, context.references)
+        ids = np.asarray(() if self._alone else context.ids, dtype=np.int32)
+        prompts = PromptMemory() if context.private else self._prompts
+        self._counted = prompts.counts_of(ids, spans_of(ids, context.references))
+        self._prompt, self.borders = self._counted.trie, self._counted.borders
         self._predicted, predicted = _UNPREDICTED, np.zeros(0, np.int32)
         if len(context.predicted):
             # As what follows the prompt: so an answer that has not begun yet is like its beginning.
@@ -130,9 +137,16 @@ class Sources:
         self.arrays = self._gathered()
         self.match(context.ids)
 
+    def end(self) -> None:
+        """End the answer: the counts of its prompt are kept for the next one."""
+        if self._counted is not None and not self._is_private:
+            self._prompts.keep(self._counted)
+        self._counted = None
+
     def prefer_first(self) -> None:
         """Of what followed equally often in the prompt, take what stands first for likelier."""
-        self._prompt.put_first_met_first()
+        if self._counted is not None:
+            self._counted.put_first_met_first()
 
     def match(self, ids: Sequence[int]) -> None:
         """Match the end of a text from nothing."""
