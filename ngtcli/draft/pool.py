@@ -1,10 +1,11 @@
 """What earlier answers of a model leave behind for `auto`: their text, and how sources did.
 
 The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
-out, unless `quotes` is set, every run of QUOTE tokens that stands in the prompt: so it holds a
-model's own phrases and no text of documents. One file a model; a file that is wrong in any way is
-replaced by an empty one. Of several processes each adds its answers to it; the tallies are those of
-the last.
+out, unless `quotes` is set, what stands in the prompt: every run of QUOTE tokens, and each shorter
+one that is not common English by the background. So it holds a model's own phrases; of documents it
+holds common words, and common phrases of up to three tokens. One file a model; a file that is wrong
+in any way is replaced by an empty one. Of several processes each adds its answers to it; the
+tallies are those of the last.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,7 @@ import numpy.typing as npt
 from ngtcli.draft.auto.config import CONFIG
 from ngtcli.system.files import DamagedFileError, key_of, private_folder
 from ngtcli.system.journal import LineFile
+from ngtcli.trie.background import BackgroundCounts
 from ngtcli.trie.corpus import SEPARATOR, Ints
 from ngtcli.trie.files import POOLS
 
@@ -50,29 +52,59 @@ class Pool:
         """How many ids there are."""
         return sum(map(len, self.answers))
 
-    def add(self, answer: Sequence[int], prompt: Sequence[int]) -> list[Ints]:
-        """Learn an answer to a prompt; the pieces of it that were kept."""
-        pieces = [answer] if self.quotes else list(own_words(answer, prompt))
+    def add(
+        self,
+        answer: Sequence[int],
+        prompt: Sequence[int],
+        background: BackgroundCounts | None = None,
+    ) -> list[Ints]:
+        """Learn an answer to a prompt, as `own_words`; the pieces of it that were kept."""
+        pieces = [answer] if self.quotes else list(own_words(answer, prompt, background))
         kept = [np.array(p[: self.limit], np.int32) for p in pieces if len(p) > 1]
         self.new = newest(self.new + kept, self.limit)
         self.answers = newest(self.answers + kept, self.limit)
         return kept
 
 
-def own_words(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[list[int]]:
-    """The runs of `answer` left when all runs of QUOTE tokens found in `prompt` are taken out.
+def own_words(
+    answer: Sequence[int], prompt: Sequence[int], background: BackgroundCounts | None = None
+) -> Iterator[list[int]]:
+    """The runs of `answer` that are left when what it has from `prompt` is taken out.
+
+    That is every run of QUOTE tokens that stands in the prompt, and every shorter one that the
+    `background` does not know, names of people above all. Without a background only single tokens
+    of the prompt stay.
 
     >>> list(own_words([9, 1, 2, 3, 4, 5, 8, 7], [0, 1, 2, 3, 4, 5, 6]))
     [[9], [8, 7]]
     """
-    known = {tuple(prompt[i : i + QUOTE]) for i in range(len(prompt) - QUOTE + 1)}
     quoted = [False] * len(answer)
-    for i in range(len(answer) - QUOTE + 1):
-        if tuple(answer[i : i + QUOTE]) in known:
-            quoted[i : i + QUOTE] = [True] * QUOTE
+    for size, is_known in enumerate(_runs_known(answer, prompt), 1):
+        for start in np.flatnonzero(is_known).tolist():
+            end = start + size
+            if size == QUOTE or not _is_general(answer[start:end], background):
+                quoted[start:end] = [True] * size
     for out, run in groupby(zip(quoted, answer, strict=True), itemgetter(0)):
         if not out:
             yield [token for _, token in run]
+
+
+def _runs_known(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[npt.NDArray[np.bool_]]:
+    """For runs of 1 to QUOTE tokens, whether that at each place of `answer` stands in `prompt`."""
+    first = len(prompt)
+    both = np.unique(np.concatenate([prompt, answer]), return_inverse=True)[1]  # numbered tokens
+    runs = both
+    for size in range(1, QUOTE + 1):
+        if size > len(both):
+            return
+        if size > 1:  # equal runs get equal numbers: of a shorter run and the token behind it
+            longer = runs[:-1] * len(both) + both[size - 1 :]
+            runs = np.unique(longer, return_inverse=True)[1]
+        yield np.isin(runs[first:], runs[: max(0, first - size + 1)])
+
+
+def _is_general(run: Sequence[int], background: BackgroundCounts | None) -> bool:
+    return len(run) == 1 if background is None else background.holds(run)
 
 
 def newest(answers: Sequence[Ints], limit: int) -> list[Ints]:

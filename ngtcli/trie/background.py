@@ -9,7 +9,7 @@ The arrays are mapped as they stand in a file. Whoever reads them checks every i
 (background_search.py): with any content the worst are useless drafts.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -56,6 +56,21 @@ class BackgroundCounts:
     def counted(self) -> int:
         """How many sequences have a count; read from all nodes."""
         return int((self.nodes[1:-1, COUNT] > 0).sum())
+
+    def holds(self, sequence: Sequence[int]) -> bool:
+        """Whether a sequence of tokens was counted; no longer one than DEPTH was."""
+        node = 0
+        for token in sequence:
+            first, end = self.nodes[node : node + 2, FIRST].tolist()
+            if not 0 <= first <= end <= len(self.by_token):
+                return False
+            at = first + int(np.searchsorted(self.by_token[first:end, TOKEN], token))
+            if at >= end or self.by_token[at, TOKEN] != token:
+                return False
+            node = int(self.by_token[at, ROW])
+            if not 0 < node < len(self.nodes) - 1:
+                return False
+        return bool(self.nodes[node, COUNT] > 0)
 
     @property
     def arrays(self) -> dict[str, Ints]:

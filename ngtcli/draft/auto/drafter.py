@@ -124,7 +124,8 @@ class Auto(Drafter):
         self.sources.end()
         if self.pool is not None and output:
             self.pool.predicted, self.pool.reached = self.tallies.stored
-            self.joint.earlier.add(self.pool.add(output, self._prompt), self.pool)
+            kept = self.pool.add(output, self._prompt, self.settings.background)
+            self.joint.earlier.add(kept, self.pool)
 
     def leave(self) -> None:
         """Another drafter goes on with the answer: it does not join the pool from here."""
