@@ -334,16 +334,6 @@ def step(policy: Policy, pause: Pause, chances: list[float], repeats: bool = Fal
     return size
 
 
-def test_drafts_that_do_not_pay_are_looked_for_less_and_less() -> None:
-    policy, pause = Policy(CURVES["steep"]), Pause()
-    looks = [s for s in range(600) if step(policy, pause, [0.01] * 8) is not None]
-    assert looks[: CONFIG.patience] == list(range(CONFIG.patience))
-    gaps = np.diff(looks[CONFIG.patience - 1 :])
-    assert gaps[0] == CONFIG.first_pause + 1
-    assert all(b in (2 * a - 1, a) for a, b in zip(gaps, gaps[1:], strict=False))
-    assert policy.stand_downs == len(gaps) + 1
-
-
 def test_a_cost_measured_too_high_is_found_out() -> None:
     policy, pause = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0})), Pause()
     sizes: list[int] = []

@@ -11,7 +11,6 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decode import calibration
 from ngtcli.decode.layout import row_sizes
-from ngtcli.decode.load import Wanted, load_model
 from ngtcli.decode.probe import target_model
 from ngtcli.draft.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
 from ngtcli.errors import ModelError
@@ -151,13 +150,6 @@ def test_a_long_context_has_a_curve_of_its_own() -> None:
     for _ in range(3):
         known.at_length(2000).learn(1, 3.0)
     assert known.at_length(100).at(1) == 1.0 < known.at_length(4096).at(1)
-
-
-def test_a_session_without_calibration_drafts_as_many_nodes_as_are_set() -> None:
-    session = LocalSession(Settings(method="auto", calibrate=False))
-    session.memory.load()
-    assert session.memory.costs is None
-    assert calibration.remembered_costs(load_model(Wanted("builtin"))).load() is None
 
 
 def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learned() -> None:

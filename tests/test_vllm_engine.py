@@ -192,7 +192,7 @@ class FakeEngine:
 
     def __init__(self, texts: dict[int, list[Piece]]) -> None:
         self.texts, self.loop = texts, asyncio.new_event_loop()
-        self.running = self.most = 0
+        self.running = 0
         self.alive = True
         self.asked: list[tuple[list[int], dict[str, Any]]] = []
 
@@ -206,7 +206,6 @@ class FakeEngine:
     async def pieces(self, ids: list[int], parameters: dict[str, Any]) -> AsyncGenerator[Piece]:
         self.asked.append((ids, parameters))
         self.running += 1
-        self.most = max(self.most, self.running)
         try:
             for piece in self.texts[ids[0]]:
                 for _ in range(100 - ids[0]):  # later ones are quicker
@@ -255,45 +254,6 @@ def whole(found: Outcome) -> Ended:
     return found.answer
 
 
-@pytest.mark.parametrize(("size", "most"), [(2, 2), (0, FakeEngine.sequences)])
-def test_every_prompt_is_answered_under_its_key_and_no_more_at_once_than_asked_or_vllm_takes(
-    served: Served, size: int, most: int
-) -> None:
-    session, engine = served
-    found = {a.key: a for a in together(session, [(10 + i, prompt(i)) for i in range(9)], size)}
-    told = {key: whole(a).text for key, a in found.items()}
-    assert told == {10 + i: f"The answer to question {i}." for i in range(9)}
-    assert engine.most == most and {whole(a).finish_reason for a in found.values()} == {"stop"}
-
-
-def test_prompts_are_drawn_as_answers_end(served: Served) -> None:
-    session, engine = served
-    drawn: list[int] = []
-
-    def source() -> Iterator[NumberedPrompt]:
-        for i in range(9):
-            drawn.append(i)
-            yield i, prompt(i)
-
-    given = together(session, source(), 2)
-    assert whole(next(given)) and len(drawn) == 2
-    given.close()
-    assert engine.running == 0
-
-
-def test_an_error_is_that_of_its_own_prompt(served: Served) -> None:
-    session, engine = served
-    engine.texts[1] = [Piece((7,)), Piece((), "broken")]
-    long = Prompt("", [2] * 256, (), ())
-    asked: list[NumberedPrompt] = [(0, prompt(0)), (1, prompt(1)), (3, long)]
-    found = {a.key: a.answer for a in together(session, [*asked, (2, NgtError("no file"))], 4)}
-    told = {k: a.text if isinstance(a, Ended) else str(a) for k, a in found.items()}
-    assert told == {
-        0: "The answer to question 0.", 1: "vLLM failed: broken", 2: "no file",
-        3: "the prompt has 256 tokens, vLLM takes 255",
-    }  # fmt: skip
-
-
 def test_where_vllm_has_ended_no_line_gets_an_error_and_the_run_ends(served: Served) -> None:
     session, engine = served
     engine.texts[3] = [Piece((), "ended")]
@@ -327,35 +287,6 @@ def test_the_answer_ends_before_a_stop_string_within_a_piece(served: Served) -> 
     session = session.with_settings(Settings(max_tokens=32, stop=("STOP",)))
     only = answered(session, engine, [Piece(ids_of("One two STOP three")), Piece((1,), "stop")])
     assert (only.text, only.finish_reason) == ("One two ", "stop")
-
-
-@pytest.mark.parametrize(("most", "reason"), [(2, "length"), (300, "context")])
-def test_the_reason_tells_a_full_context_from_max_tokens(
-    served: Served, most: int, reason: str
-) -> None:
-    session, engine = served
-    session = session.with_settings(Settings(max_tokens=most))
-    only = answered(session, engine, [Piece(ids_of("One two")[:2], "length")])
-    assert only.finish_reason == reason
-    assert engine.asked[-1][1]["max_tokens"] == min(most, engine.context - 3)
-
-
-def test_statistics_are_vllms_own_counts(served: Served) -> None:
-    session, engine = served
-    # Ten tokens: one by the prompt's pass; a step with 4 accepted, one with 2; two without drafts.
-    ids = ids_of("The answer is that the mill burnt down in the end.")[:9]
-    pieces = [Piece(ids), Piece((END_ID,), "stop", True, (0, 0, 1, 0, 1), 12)]
-    s = answered(session, engine, pieces).statistics
-    assert (s.new_tokens, s.accepted_tokens, s.drafted_tokens, s.steps) == (10, 6, 12, 4)
-    assert dict(s.acceptance_histogram) == {0: 2, 2: 1, 4: 1}
-
-
-def test_a_closed_answer_leaves_no_request_behind(served: Served) -> None:
-    session, engine = served
-    steps = iter(session.generate(prompt(0)))
-    next(steps)
-    steps.close()  # type: ignore[attr-defined]
-    assert engine.running == 0
 
 
 def test_a_session_keeps_its_engine_and_refuses_another_model(served: Served) -> None:
