@@ -202,3 +202,10 @@ def test_a_background_of_the_configuration_is_drafted_from() -> None:
 def test_wrong_options_are_named(given: Any, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         read_options(given)
+
+
+@pytest.mark.parametrize("names", [[], ["english", "mine"], "mine"])
+def test_own_backgrounds_are_named_with_what_takes_their_place(names: Any) -> None:
+    with pytest.raises(UsageError) as caught:
+        read_options({"background": names})
+    assert "--predict" in caught.value.hint

@@ -45,6 +45,7 @@ from ngtcli.draft.drafter import Context, DraftSettings
 from ngtcli.draft.pool import Pool
 from ngtcli.errors import UsageError
 from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.removed import OWN_BACKGROUNDS
 from ngtcli.system.yaml_file import shown
 
 Ids = npt.NDArray[np.int32]
@@ -74,7 +75,10 @@ def read_options(given: Any) -> Options:
         return msgspec.convert(given, Options)
     except msgspec.ValidationError as error:
         what = f'additional_config["ngt"] is {shown(given)}: {error}'
-        raise UsageError(what, "ngt help vllm lists its options.") from None
+        hint = "ngt help vllm lists its options."
+        if "$.background" in str(error):
+            hint = f'Give "english" or "none". {OWN_BACKGROUNDS}'
+        raise UsageError(what, hint) from None
 
 
 class NgramTrieProposer:
