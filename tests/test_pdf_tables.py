@@ -91,6 +91,13 @@ def test_cells_of_several_lines_stay_together() -> None:
     assert laid_out(STYLES["grid"], rows) == f"{BEFORE}\n\n{seen}\n\n{AFTER}"
 
 
+def test_a_row_with_one_cell_is_a_row_where_others_follow() -> None:
+    rows: list[list[object]] = [["Ship", "May", "June"], ["Gale", "40", "12"], ["Tern", "", ""],
+                                ["Plover", "3", "5"]]  # fmt: skip
+    seen = "Ship | May | June\nGale | 40 | 12\nTern |  |\nPlover | 3 | 5"
+    assert laid_out(STYLES["no lines"], rows) == f"{BEFORE}\n\n{seen}\n\n{AFTER}"
+
+
 def test_merged_cells_are_read_once() -> None:
     rows: list[list[object]] = [["Month", "Tons", ""], ["", "Gale", "Tern"], ["May", "40", "7"]]
     style = [*STYLES["grid"], ("SPAN", (1, 0), (2, 0)), ("SPAN", (0, 0), (0, 1))]

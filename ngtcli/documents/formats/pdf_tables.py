@@ -314,15 +314,19 @@ def _run(
             space = min(p.line.top for p in row) - max(p.line.bottom for p in above)
             if not -height < space <= _LEADING * height:
                 break
-        if len(row) < 2:
+        if len(row) < 2 and not run:
             break
         spans = [(piece.line.left, piece.line.right) for piece in row]
         near = _TOUCHING * min(piece.line.height for piece in row)
         merged = _intervals([*columns, *spans], near)
-        if len(merged) < max(2, len(columns)) and run:
+        if run and len(merged) < max(2, len(columns)):
+            break
+        if len(row) < 2 and len(merged) > len(columns):
             break
         run.append(row)
         columns = merged
+    while run and len(run[-1]) < 2:  # it may be the text behind the table
+        run.pop()
     return run, columns
 
 
