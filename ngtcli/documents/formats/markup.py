@@ -27,6 +27,7 @@ _BREAK = "\v"  # stands for <br> until white space is collapsed
 _LISTS = frozenset(["ol", "ul", "menu", "dir"])
 _BULLET = "-"
 _LONG = 400  # characters of a cell, from which it is no cell of data; guess
+_DEEPEST = 9  # level of a list that is written as such: Office has as many
 _COLUMNS = 16_384  # most that a row has with its empty cells; those of a sheet
 _ROWS = 65_534  # most that a cell spans, in HTML
 _AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
@@ -193,7 +194,7 @@ class _Walk:
             level = int(element.get("level") or max(self._lists - 1, 0))
             number = element.get("mark", _BULLET)
             # At the end of an item whose mark is left there was no text.
-            self._mark = f"{'  ' * level}{number}" if step > 0 and number else None
+            self._mark = f"{'  ' * min(level, _DEEPEST)}{number}" if step > 0 and number else None
 
     def _row(self, row: Any) -> str:
         """A row in a line, with empty cells where its cells, and those above it, go on."""

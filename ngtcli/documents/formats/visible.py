@@ -283,14 +283,18 @@ def _show_pictures(root: Any) -> None:
     for drawing in list(root.iter("svg", "{http://www.w3.org/2000/svg}svg")):
         texts = (" ".join("".join(t.itertext()).split()) for t in drawing.iter("text", "{*}text"))
         _replace(drawing, " ".join(filter(None, texts)), stands_for="picture")
+    around: dict[Any, str] = {}
     for picture in list(root.iter("img")):
         words = " ".join((picture.get("alt") or "").split())
-        if words and not _is_said(picture, words):
+        if words and not _is_said(picture, words, around):
             _replace(picture, words, stands_for="picture")
 
 
-def _is_said(picture: Any, words: str) -> bool:
-    """Whether a figure has a caption, or the text stands beside the picture anyway."""
+def _is_said(picture: Any, words: str, texts: dict[Any, str]) -> bool:
+    """Whether a figure has a caption, or the text stands beside the picture anyway.
+
+    `texts` keeps those of elements around pictures, as many may be in one.
+    """
     around = picture.getparent()
     for figure in picture.iterancestors("figure"):
         if "".join("".join(caption.itertext()) for caption in figure.iter("figcaption")).strip():
@@ -299,15 +303,21 @@ def _is_said(picture: Any, words: str) -> bool:
         around = around.getparent()
     if around is None or around.tag in _NEVER_HIDDEN:
         return False
-    return words.casefold() in " ".join("".join(around.itertext()).split()).casefold()
+    if around not in texts:
+        texts[around] = " ".join("".join(around.itertext()).split()).casefold()
+    return words.casefold() in texts[around]
 
 
 def number_lists(root: Any) -> None:
     """Give items of numbered lists what is shown before them, as attribute `mark`."""
-    for numbered in root.iter("ol", "ul"):
-        if numbered.tag == "ul" and not _list_style(numbered):
+    lists: dict[Any, list[Any]] = {}
+    for item in root.iter("li"):
+        around = next(item.iterancestors(*_LISTS), None)
+        if around is not None:
+            lists.setdefault(around, []).append(item)
+    for numbered, items in lists.items():
+        if numbered.tag != "ol" and not _list_style(numbered):
             continue
-        items = [i for i in numbered.iter("li") if next(i.iterancestors(*_LISTS)) is numbered]
         reverse = numbered.get("reversed") is not None
         number = _integer(numbered.get("start"), len(items) if reverse else 1)
         for item in items:
