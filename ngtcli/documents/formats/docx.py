@@ -270,7 +270,7 @@ class _Document:
                 cell[:] = [child for child in cell if child.tag == f"{W}tcPr"]
         for node in [n for n in root.iter(*_GONE) if not n.getparent().tag.endswith("Pr")]:
             node.getparent().remove(node)
-        for paragraph in list(root.iter(_PARAGRAPH)):
+        for paragraph in reversed(list(root.iter(_PARAGRAPH))):  # each moves its own text alone
             mark = paragraph.find(f"{W}pPr/{W}rPr")
             if mark is None:
                 continue
@@ -282,17 +282,16 @@ class _Document:
         """Put a paragraph whose end is not shown before the text of the next one."""
         following = paragraph.getnext()
         content = [child for child in paragraph if child.tag != f"{W}pPr"]
-        has_text = any(True for child in content for _ in child.iter(*_SEEN))
         if following is None or following.tag != _PARAGRAPH:
-            if is_deleted and not has_text:
+            if is_deleted and not _has_any(content):
                 paragraph.getparent().remove(paragraph)
             return
         at = 0
         if len(following) and following[0].tag == f"{W}pPr":
             at = 1
             own = paragraph.find(f"{W}pPr")
-            if not is_deleted and own is not None and has_text:  # the heading before text in a line
-                following[0] = copy.deepcopy(own)
+            if not is_deleted and own is not None and _has_any(content):
+                following[0] = copy.deepcopy(own)  # of the heading before text in a line
                 for hidden in following[0].iter(f"{W}vanish"):
                     hidden.set(f"{W}val", "0")
         following[at:at] = content
@@ -502,6 +501,11 @@ class _Document:
                 _add_blocks(chunk, text)
         except (*BROKEN, etree.LxmlError, Unreadable):
             self._account.embedded += 1
+
+
+def _has_any(elements: list[Any]) -> bool:
+    """Whether there is anything in them that is shown."""
+    return any(True for element in elements for _ in element.iter(*_SEEN))
 
 
 def _has_text(paragraph: Any) -> bool:

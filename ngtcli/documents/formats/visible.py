@@ -95,6 +95,7 @@ def scripted(text: str, kind: str, before: str, after: str, is_mark: bool = Fals
     inner = " ".join(text.split())
     if not inner:
         return text
+    before = before[-_FAR:]
     meets_before = before[-1:].isdigit() and inner[0].isdigit()
     apart = " " if inner[-1].isdigit() and after[:1].isdigit() else ""
     if kind == "sub":
