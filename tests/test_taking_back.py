@@ -7,7 +7,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
@@ -102,7 +102,8 @@ def small_model(number: int) -> Any:
 
 
 def settings_for(method: str, number: int) -> DraftSettings:
-    heads = KnownHeads([CORPUS * 3], ["eagle3", "medusa"] if method == "auto" else [method])
+    # What a step teaches of heads goes with its guesses, which a proposal in between replaces.
+    heads = None if method == "auto" else KnownHeads([CORPUS * 3], [method])
     assistant = None
     if method == "draft-model":
         sampling = Settings(temperature=0.8, repetition_penalty=1.3, seed=5)
@@ -126,6 +127,7 @@ def test_what_was_taken_back_leaves_no_trace(method: str) -> None:
 
     @settings(max_examples=15 if method == "draft-model" else 150, deadline=None)
     @given(PROMPTS, ACTIONS, st.booleans())
+    @example([3, 3, 3], [("propose", 1), ("expect", [6]), ("emit", [3])], False)
     def holds(prompt: list[int], actions: list[tuple[str, Any]], chains: bool) -> None:
         life = Life(new_drafter(method, prompt, chains, 1), list(prompt), len(prompt))
         follow(life, actions)

@@ -112,7 +112,8 @@ class EscapeTallies:
     def changes_since(self, before: tuple[Floats, Floats]) -> TallyChanges:
         """What was learned since they were as `before`."""
         (predicted, reached), now = before, (self.predicted, self.reached)
-        at = np.flatnonzero(self.reached != reached)
+        # A little mass may change the one and be lost in the other's rounding.
+        at = np.flatnonzero((self.reached != reached) | (self.predicted != predicted))
         return TallyChanges(
             at,
             np.stack([predicted.ravel()[at], reached.ravel()[at]]),
