@@ -7,7 +7,7 @@ What is wanted was seen in LibreOffice, or stands in Excel's documentation of fo
 import datetime
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from ngtcli.documents.formats.number_format import BUILT_IN, shown_number, shown_text
@@ -36,6 +36,7 @@ MONEY = '_("$"* #,##0.00_);_("$"* \\(#,##0.00\\);_("$"* "-"??_);_(@_)'
         ("# ?/?", 0, "0"), ("# ??/??", 3.14159, "3 14/99"), ("?/?", 1.5, "3/2"), ("# ?/8", 2.375, "2 3/8"),
         ("# ?/?", 1.999, "2"), ("# ??/100", 0.25, "25/100"), ('[>1000]"many";[<0]"debt";0', 2000, "many"),
         ('[>1000]"many";[<0]"debt";0', -5, "debt"), ('[>1000]"many";[<0]"debt";0', 7, "7"),
+        ("0.00", 1e30, f"1{'0' * 30}.00"), ("0.00E+00", 1e300, "1.00E+300"),
         (";;;", 5, ""), ('"yes";"no";"zero"', -2, "no"), ("General", 0.1 + 0.2, "0.3"),
         ('General" pcs"', 3, "3 pcs"), ("[Blue]0", 5, "5"), ("@", 12, "12"), ("0.0?", 1.0, "1.0"),
     ],
@@ -108,5 +109,8 @@ def test_whole_numbers_have_their_thousands_apart_as_python_has_them(number: int
 
 
 @given(st.floats(allow_nan=False), st.text(st.sampled_from('0#?.,%/E+-;@"\\[]h:msyd_*$ a<>=1')))
+@example(9.999999999999995e27, "0")
+@example(1e308, "00.00?")
+@example(1e-300, "0." + "0" * 250)
 def test_no_format_fails_at_a_number(value: float, code: str) -> None:
     assert isinstance(shown_number(value, code), str) and isinstance(shown_text("x", code), str)

@@ -10,7 +10,7 @@ import datetime
 import math
 import re
 from dataclasses import dataclass
-from decimal import ROUND_HALF_UP, Decimal
+from decimal import ROUND_HALF_UP, Context, Decimal
 from fractions import Fraction
 from functools import lru_cache
 
@@ -37,6 +37,7 @@ _MONTHS = (
 ).split()
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 _DAY_S = 86_400
+_DIGITS = Context(prec=2000)  # more than a float before the point, and a format behind it, can have
 _LAST_DAY = 2_958_466  # the first serial number behind 9999-12-31
 _SIMPLE = re.compile(r"(#,##)?0(\.0+)?(%)?")
 _COMPARED = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?\d+(?:\.\d+)?)\]")
@@ -85,7 +86,7 @@ def shown_number(value: float, code: str, from_1904: bool = False) -> str:
     if simple is not None:
         is_grouped, places, is_share = simple
         exact = Decimal(f"{value:.15g}") * (100 if is_share else 1)
-        rounded = exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+        rounded = exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS)
         shown = f"{abs(rounded) if not rounded else rounded:{',' if is_grouped else ''}f}"
         return f"{shown}%" if is_share else shown
     section, number, has_sign = _chosen(_sections(code), value)
@@ -224,7 +225,7 @@ def _number(tokens: tuple[_Token, ...], value: float) -> str:
     scaling = [i for i in commas if i > last]
     trailing = [i for i, kind in enumerate(kinds) if kind == "comma" and i > point]
     exact /= 1000 ** len(scaling + trailing)
-    rounded = exact.quantize(Decimal(1).scaleb(-len(parts)), ROUND_HALF_UP)
+    rounded = exact.quantize(Decimal(1).scaleb(-len(parts)), ROUND_HALF_UP, _DIGITS)
     integer, _, decimals = f"{rounded:f}".partition(".")
     written = _placed(integer, [tokens[i][1] for i in whole], is_grouped)
     written += _decimals(decimals, [tokens[i][1] for i in parts])
@@ -281,7 +282,7 @@ def _scientific(tokens: tuple[_Token, ...], value: float) -> str:
         exponent -= exponent % step
         places = kinds[point:].count("digit")
         mantissa = Decimal(f"{value:.15g}").scaleb(-exponent)
-        if mantissa.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP) >= 10**step:
+        if mantissa.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS) >= 10**step:
             exponent += step
     text = _number(before, float(Decimal(f"{value:.15g}").scaleb(-exponent)))
     sign = "-" if exponent < 0 else tokens[at][1][1:].replace("-", "")
@@ -381,7 +382,7 @@ def _date(section: _Section, serial: float, from_1904: bool) -> str | None:
     shows_seconds = any(k in ("date", "elapsed") and text.startswith("s") for k, text in tokens)
     places = fractions[0] if fractions else 0 if shows_seconds else 3
     total = Decimal(f"{serial:.15g}") * _DAY_S
-    total = total.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP)
+    total = total.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS)
     days, in_day = divmod(total, _DAY_S)
     seconds = int(in_day)
     day = _day(int(days), from_1904)
