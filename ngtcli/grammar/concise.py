@@ -70,8 +70,8 @@ def _typed(name: str, kind: str, marks: str) -> Schema:
     if len(choices) == 1 and kind not in _TYPES:
         types = f"Types: {', '.join(_TYPES)}, or a choice as paid|open."
         meant = _MEANT.get(kind.lower())
-        hint = f"Did you mean {meant}? " if meant else ""
-        hint += f"A name has no spaces: write {name}_{kind}. {types}"
+        near = f"Did you mean {meant}?" if meant else f"A name has no spaces: write {name}_{kind}."
+        hint = f"{near} {types}"
         raise UsageError(f"schema: unknown type {shown(kind)} of the field {shown(name)}", hint)
     own = {"enum": list(filter(None, choices))} if len(choices) > 1 else _TYPES[kind]
     for mark in re.findall(r"\?|\[\]", marks):
