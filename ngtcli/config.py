@@ -9,6 +9,7 @@ errors that name the file and the nearest key.
 import json
 import math
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict, dataclass, field, fields, replace
@@ -36,6 +37,7 @@ KINDS = {
     str: "a string",
     tuple: "a list of strings",
 }
+_SCHEMA_FILES = (".json", ".txt")  # ends of names that are no field
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
 _OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
 _LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
@@ -559,7 +561,7 @@ def _check_encoding(name: str) -> None:
     """Raise SettingError unless Python knows this encoding of text."""
     try:
         "".encode(name or "utf-8")
-    except LookupError:
+    except (LookupError, ValueError):  # "undefined" is one that encodes nothing
         what = f"encoding is {shown(name)}, which is not known"
         hint = "Name one as Python does: latin-1, cp1250, shift_jis, utf-16."
         raise SettingError("encoding", what, hint) from None
@@ -716,10 +718,21 @@ def names_file(about: Setting, value: Any) -> bool:
     """Whether the value of a setting of Use.FILE stands for the text of a file."""
     if not isinstance(value, str):
         return False
-    is_schema = Use.SCHEMA in about.uses and not value.lstrip().startswith("{")
-    return value.startswith("@") or (
-        is_schema and (value.endswith(".json") or os.path.isfile(value))
-    )
+    return bool(schema_file(value)) if Use.SCHEMA in about.uses else value.startswith("@")
+
+
+def schema_file(given: str) -> str:
+    """The name of the file that a value of `schema` stands for; "" where it is the schema itself.
+
+    >>> schema_file("@my fields"), schema_file(" fields.json"), schema_file("total: net/gross")
+    ('my fields', 'fields.json', '')
+    """
+    name = given.strip()
+    if name.startswith("@"):
+        return os.path.expanduser(name[1:])
+    is_text = name.startswith("{") or re.search(r"[\s,:]", name)
+    is_file = name.endswith(_SCHEMA_FILES) or os.sep in name
+    return os.path.expanduser(name) if is_file and not is_text else ""
 
 
 def words_of_ignored(layer: Layer) -> str:
@@ -741,10 +754,13 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
         raise UsageError(f"{where}: unknown key {shown(name)}", nearest(name, (*SETTINGS, *extra)))
     typed = SETTINGS[name].typed(value, where)
     SETTINGS[name].check(typed, f"{where}: ")
-    if Use.FILE in SETTINGS[name].uses and typed.startswith("@"):
+    of_file = typed.strip() if Use.SCHEMA in SETTINGS[name].uses else typed
+    if Use.FILE in SETTINGS[name].uses and of_file.startswith("@"):
         if not isinstance(where, Path):  # a line of a batch
             raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")
-        return f"@{where.parent / os.path.expanduser(typed[1:])}"  # as seen from the settings file
+        return (
+            f"@{where.parent / os.path.expanduser(of_file[1:])}"  # as seen from the settings file
+        )
     return typed
 
 

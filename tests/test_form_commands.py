@@ -111,6 +111,23 @@ def test_a_dry_run_shows_the_schema_with_its_bounds() -> None:
     assert b"maxLength" in done.stderr and b"maxLength" not in done.stdout
 
 
+@pytest.mark.parametrize("text", ["total float: net/gross", "name: as in a.txt", "unit:m/s"])
+def test_a_field_may_have_a_description_with_a_slash(text: str, tmp_path: Path) -> None:
+    done = ngt(*ASK, "--schema", text, "--dry-run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    form = form_of(Settings(schema=text))
+    assert form is not None and json.loads(done.stdout)["schema"] == form.schema
+
+
+@pytest.mark.parametrize("given", ["@my fields", " @my fields ", "./fields", " fields.json\n"])
+def test_a_schema_is_read_from_its_file(given: str, tmp_path: Path) -> None:
+    for name in ("my fields", "fields", "fields.json"):
+        (tmp_path / name).write_text("total float, who")
+    done = ngt(*ASK, "--schema", given, "--dry-run", "--json", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert [*json.loads(done.stdout)["schema"]["properties"]] == ["total", "who"]
+
+
 def test_a_preset_and_lines_of_a_batch_have_schemas(own_home: Path, tmp_path: Path) -> None:
     presets = own_home / "config" / "presets"
     presets.mkdir(parents=True)

@@ -149,18 +149,36 @@ def config_file(values: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("system", "@secret"), ("schema", "@secret"), ("schema", "secret"), ("schema", "s.json"),
-     ("schema_multi", "@secret")],
+    [("system", "@secret"), ("schema", "@secret"), ("schema", " @secret"), ("schema", "./secret"),
+     ("schema", " ./secret"), ("schema", "s.json"), ("schema", " s.json "), ("schema", "s.txt"),
+     ("schema", "~/s.md"), ("schema_multi", "@secret")],
 )  # fmt: skip
 def test_a_file_in_the_current_folder_has_no_other_file_read(
-    name: str, value: str, tmp_path: Path
+    name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    (tmp_path / "secret").write_text("the secret text int")
+    monkeypatch.setenv("HOME", str(tmp_path))
+    for file in ("secret", "s.txt", "s.md"):
+        (tmp_path / file).write_text("the secret text int")
     (tmp_path / "s.json").write_text('{"type": "object", "properties": {"secret": {}}}')
     (tmp_path / "ngt.yaml").write_text(json.dumps({name: value}))
     done = ngt("summarize", HARBOUR, "--dry-run", cwd=tmp_path)
     assert done.returncode == 0 and b"secret" not in done.stdout
     assert f"may not set {name}: that is ignored".encode() in done.stderr
+
+
+def test_a_schema_without_a_file_may_stand_in_the_current_folder(tmp_path: Path) -> None:
+    (tmp_path / "who").write_text("the secret text int")
+    for schema in ("who", "total float: net/gross"):
+        (tmp_path / "ngt.yaml").write_text(json.dumps({"schema": schema}))
+        done = ngt("ask", "-d", HARBOUR, "Who?", "--dry-run", "--json", cwd=tmp_path)
+        assert done.returncode == 0 and b"ignored" not in done.stderr
+        assert [*json.loads(done.stdout)["schema"]["properties"]] == [schema.split()[0]]
+
+
+@pytest.mark.parametrize("name", ["undefined", "klingon", "a\0b"])
+def test_an_encoding_that_encodes_nothing_is_refused(name: str) -> None:
+    with pytest.raises(UsageError, match="encoding is .*, which is not known"):
+        merge([Layer("flag", {"encoding": name})])
 
 
 def test_a_folder_neither_empties_the_cache_nor_names_a_model(tmp_path: Path) -> None:

@@ -5,14 +5,21 @@ from collections.abc import Sequence
 from dataclasses import replace
 from typing import BinaryIO
 
-from ngtcli.config import OF_FORM, SETTINGS, Layer, Resolved, Settings, merge, settings_where
+from ngtcli.config import (
+    OF_FORM,
+    SETTINGS,
+    Layer,
+    Resolved,
+    Settings,
+    merge,
+    schema_file,
+    settings_where,
+)
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError
 from ngtcli.model_files.card import load_card
 from ngtcli.system.cache import in_bounds
-
-_SCHEMA_FILES = (".json", ".txt")  # ends of names that are no field
 
 
 def settings_of(layers: Sequence[Layer]) -> Resolved:
@@ -42,16 +49,9 @@ def with_room(settings: Settings, is_given: bool) -> Settings:
 
 
 def _schema(given: str, max_mb: int) -> str:
-    """A schema as it is given, or that of a file: @FILE, or a name that no list of fields is.
-
-    A word alone is always a field, whatever files there are. Raises InputError.
-    """
-    name = given.strip()
-    is_text = name.startswith("{") or "," in name or "\n" in name
-    is_file = name.endswith(_SCHEMA_FILES) or os.sep in name
-    if not given.startswith("@") and (is_text or not is_file):
-        return utf8(given)
-    return read_text(os.path.expanduser(name.removeprefix("@")), max_mb, f"schema {name}").strip()
+    """A schema as it is given, or that of its file: see `schema_file`. Raises InputError."""
+    name = schema_file(given)
+    return read_text(name, max_mb, f"schema {given.strip()}").strip() if name else utf8(given)
 
 
 def text_of(given: str, max_mb: int, of: str = "--system") -> str:
