@@ -208,3 +208,25 @@ def test_equal_rows_of_a_table_are_rows_and_what_two_parts_tell_is_one() -> None
     assert [row["item"] for row in rows_of([first])] == ["coffee", "coffee", "tea"]
     assert [row["item"] for row in rows_of([first, again])] == ["coffee", "coffee", "tea"]
     assert [row["item"] for row in rows_of([again, first])] == ["tea", "coffee", "coffee"]
+
+
+@pytest.mark.parametrize(
+    ("pattern", "text", "is_valid"),
+    [
+        (r"^\p{L}[\p{L} ]+$", "Jürgen Reyes", True),
+        (r"^\p{L}[\p{L} ]+$", "12.50", False),
+        ("^(a+)+$", "a" * 60 + "!", False),  # Python's `re` tries 2**60 ways
+        ("^(a+)+$", "a" * 60, True),
+        ("ey", "Ana Reyes", True),  # anywhere in the text
+        (r"^\d+$", "٣٤", False),  # digits are 0 to 9
+        ('^"x" é$', '"x" é', True),
+        ("^.{5}$", "Ana", False),
+    ],
+)
+def test_a_pattern_means_for_values_by_rules_what_it_means_for_answers(
+    pattern: str, text: str, is_valid: bool
+) -> None:
+    of = {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "null"}]}
+    schema = {"type": "object", "properties": {"customer": of}, "required": ["customer"]}
+    (row,) = asked(json.dumps(schema), f"Customer: {text}").rows()
+    assert row["values"] == {"customer": text if is_valid else None}

@@ -22,6 +22,7 @@ from ngtcli.documents.passages import place
 from ngtcli.draft.steps import Token
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.grammar.form import AnswerForm, Field, form_of
+from ngtcli.grammar.matcher import matches
 from ngtcli.grounding.values import (
     Found,
     is_label,
@@ -300,11 +301,17 @@ def _fits(value: Any, schema: Any, is_list: bool) -> bool:
         return any(_fits(value, one, False) for one in schema["anyOf"])
     if "enum" in schema:
         return value in schema["enum"]
+    if schema.get("type") == "null":
+        return value is None
     if isinstance(value, str):
         is_long = len(value) < schema.get("minLength", 0) or len(value) > schema.get(
             "maxLength", len(value)
         )
-        return not is_long and bool(re.search(schema.get("pattern", ""), value))
+        if is_long or "pattern" not in schema:
+            return not is_long
+        bounds = ("pattern", "minLength", "maxLength")
+        own = {key: schema[key] for key in bounds if key in schema}
+        return matches(value, {"type": "string", **own})
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
     if "multipleOf" in schema and Fraction(str(value)) % Fraction(str(schema["multipleOf"])):

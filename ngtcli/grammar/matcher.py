@@ -5,7 +5,9 @@ set, other ways to write what must follow; here nobody gets to. End tokens are o
 allowed exactly where the text may end, whatever the tokenizer says of them.
 """
 
+import json
 from collections.abc import Collection
+from functools import lru_cache
 from typing import Any
 from weakref import WeakKeyDictionary
 
@@ -13,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.errors import ModelError, UsageError, shortened
+from ngtcli.system.json_form import Schema
 from ngtcli.tokens.tokenizer import Tokenizer
 
 _SIMPLER = "Make the schema simpler."
@@ -135,6 +138,30 @@ def library() -> Any:
         what = "an answer by a schema needs the extra schema"
         raise UsageError(what, "pip install 'ngtcli[schema]'") from None
     return llguidance
+
+
+def matches(value: str, schema: Schema) -> bool:
+    """Whether a text is valid by the schema of a string, which the library has compiled before.
+
+    A pattern of that schema means here what it means for answers; Python's `re` knows another
+    syntax, and may take without end. What the library gives up on is not valid.
+    """
+    text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
+    state = _string_grammar(json.dumps(schema, sort_keys=True)).deep_copy()
+    tokens = _byte_words().tokenize_bytes(text)
+    return bool(state.try_consume_tokens(tokens) == len(tokens) and state.is_accepting())
+
+
+@lru_cache(maxsize=64)  # one for each field with a pattern
+def _string_grammar(schema: str) -> Any:
+    grammar = library().LLMatcher.grammar_from_json_schema(schema)
+    return library().LLMatcher(_byte_words(), grammar, log_level=0)
+
+
+@lru_cache(maxsize=1)
+def _byte_words() -> Any:
+    """A tokenizer whose tokens are bytes."""
+    return library().LLTokenizer("byte")
 
 
 _kept: WeakKeyDictionary[Tokenizer, dict[Any, Any]] = WeakKeyDictionary()
