@@ -10,9 +10,11 @@ import subprocess
 import threading
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from ngtcli.cli.app import app
 from ngtcli.cli.check import PROMPTS
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.draft.tree import DraftTree, verify
@@ -21,6 +23,7 @@ from ngtcli.errors import NgtError
 from ngtcli.measure.live import Live
 from ngtcli.measure.prompts import Item, example_texts
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.session.report import with_sources
 from ngtcli.system import sandbox
 from tests.support.helpers import HARBOUR, NGT, changed, in_terminal, ngt, wait_until_loading
 from tests.support.warm import Warm
@@ -326,3 +329,22 @@ def test_a_wrong_model_text_or_setting_is_told_before_any_document_is_read(
     for wrong, code, words in WRONG[: COMMANDS[command]]:
         done = ngt(*command.split(), *wrong.split(), cwd=tmp_path)
         assert done.returncode == code and words in done.stderr.decode(), (wrong, done.stderr)
+
+
+@pytest.mark.parametrize(
+    ("flags", "compared"), [([], False), (["--cite"], True), (["--json"], True), (["-v"], True)]
+)
+def test_an_answer_is_compared_with_its_documents_only_where_that_is_shown(
+    flags: list[str], compared: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The comparison takes a tenth of a second for each megabyte of documents."""
+    calls = []
+
+    def count(*args: Any) -> Any:
+        calls.append(args)
+        return with_sources(*args)
+
+    monkeypatch.setattr("ngtcli.session.engine.with_sources", count)
+    words = ["ask", "When is the tide high?", "-d", HARBOUR, "--max-tokens", "4", *flags]
+    app(words, standalone_mode=False)
+    assert bool(calls) == compared

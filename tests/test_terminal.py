@@ -432,7 +432,10 @@ def test_every_origin_has_a_colour_and_an_unknown_one_is_an_error(monkeypatch) -
     folder = Path(drafting.__file__).parent
     for file in (*folder.glob("methods/[a-z]*.py"), folder / "auto" / "drafter.py"):
         import_module(".".join(("ngtcli", *file.relative_to(folder.parent).with_suffix("").parts)))
-    ours = [kind for kind in Drafter.__subclasses__() if kind.__module__.startswith("ngtcli.")]
+    kinds = list(Drafter.__subclasses__())
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    ours = [kind for kind in kinds if kind.__module__.startswith("ngtcli.")]
     assert len(ours) >= 11
     assert {name for kind in ours for name in kind.origins} == set(ORIGINS)
     assert {*ORIGINS, GRAMMAR, *DraftTree().names, "drafted"} == set(COLORS)

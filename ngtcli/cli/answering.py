@@ -122,7 +122,7 @@ class Showing:
     def run(self, answerer: Answerer) -> Ended | None:
         """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError."""
         last: Event | None = None
-        wants = Wants(remarks=self._request.verbose)
+        wants = Wants(remarks=self._request.verbose, sources=self._shows_sources)
         events = answerer.ask(self._request, wants)
         try:
             event = next(events, None)
@@ -140,6 +140,13 @@ class Showing:
             self._close_sink()  # what has come of the answer is shown whole
             raise
         return last if isinstance(last, Ended) else None
+
+    @property
+    def _shows_sources(self) -> bool:
+        """Whether anything that is shown needs a comparison of the answer with the documents."""
+        request, notes = self._request, self._notes
+        is_object = request.json or request.json_tokens
+        return bool(request.cite or request.html or is_object or notes.terminal or notes.verbose)
 
     def _show(self, event: Event) -> None:
         match event:
