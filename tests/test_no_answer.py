@@ -8,10 +8,13 @@ import pytest
 from ngtcli.session.no_answer import no_answer, repeats_instructions
 from tests.support.helpers import ngt
 
-INSTRUCTIONS = (
+TEMPLATE = (
+    "{documents}\n\n"
     "Answer the question from the text above. If the text does not tell, say so.\n"
-    "Question: When is the tide high?"
+    "Question: {question}"
 )
+QUESTION = "When is the tide high?"
+OPTIONS = "Which is so?\n- The tide is high at noon.\n- The tide is low at noon."
 LOOP = {"context": "The tide is high at noon.", "question": "When?"}
 
 
@@ -25,7 +28,7 @@ LOOP = {"context": "The tide is high at noon.", "question": "When?"}
     ],
 )
 def test_sentences_of_the_instructions_are_no_answer(answer: str) -> None:
-    assert repeats_instructions(answer, INSTRUCTIONS)
+    assert repeats_instructions(answer, TEMPLATE, QUESTION)
 
 
 @pytest.mark.parametrize(
@@ -41,7 +44,19 @@ def test_sentences_of_the_instructions_are_no_answer(answer: str) -> None:
     ],
 )
 def test_an_answer_may_have_words_of_the_instructions(answer: str) -> None:
-    assert not repeats_instructions(answer, INSTRUCTIONS)
+    assert not repeats_instructions(answer, TEMPLATE, QUESTION)
+
+
+def test_an_option_that_the_question_lists_is_an_answer() -> None:
+    assert not repeats_instructions("The tide is high at noon.", TEMPLATE, OPTIONS)
+    assert repeats_instructions(OPTIONS, TEMPLATE, OPTIONS)
+
+
+def test_the_sentence_of_a_very_short_document_is_an_answer(tmp_path: Path) -> None:
+    (tmp_path / "tide.txt").write_text("The tide is high.\n")
+    done = ngt("ask", "-d", str(tmp_path / "tide.txt"), "What is high?")
+    assert done.stdout.strip() == b"The tide is high."
+    assert done.returncode == 0
 
 
 @pytest.mark.parametrize("reason", ["stop", "length", "context", "interrupted", ""])

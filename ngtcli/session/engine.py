@@ -335,12 +335,13 @@ class Engine(ABC):
         text.say(answer)
 
     def _is_echo(self, asked: Asked, answer: Ended) -> bool:
-        """Return whether an answer from documents repeats the prompt without the documents."""
-        if asked.question.task not in ("summarize", "ask") or answer.finish_reason == "interrupted":
+        """Return whether an answer from documents repeats the wording of its task."""
+        question = asked.question
+        if question.task not in ("summarize", "ask") or question.settings.has_form:
             return False
-        tokenizer = asked.session.facts.tokenizer
-        instructions = "\n".join(map(tokenizer.decode, asked.prompt.outside))
-        return repeats_instructions(answer.text, instructions)
+        if answer.finish_reason == "interrupted":
+            return False
+        return repeats_instructions(answer.text, question.preset.template, question.question)
 
     def _with_sources(self, asked: Asked, answer: Ended) -> Ended:
         """Return the answer with its sources; without them where looking for them fails.

@@ -7,26 +7,32 @@ from ngtcli.errors import NgtError
 PROMPT = "prompt"  # the finish reason of an answer that repeats the instructions
 REPETITION = "repetition"
 _LEAST_WORDS = 3  # of a sentence: shorter ones stand in answers by chance; guess
+_PLACE = re.compile(r"\{\w+\}")  # of documents and question in a template
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
 
 
-def repeats_instructions(answer: str, instructions: str) -> bool:
-    """Return whether every sentence of an answer is one of the instructions.
+def repeats_instructions(answer: str, template: str, question: str = "") -> bool:
+    """Return whether every sentence of an answer is one of the instructions, or it is the question.
 
-    >>> asked = "Answer from the text. If it does not tell, say so. When is high tide?"
-    >>> repeats_instructions("If it does not tell, say so. If it does not tell, say", asked)
+    A sentence of a question of several may be the right answer: a question can list its options.
+
+    >>> template = "{documents} Answer from the text. If it does not tell, say so. {question}"
+    >>> repeats_instructions("If it does not tell, say so. If it does not tell, say", template)
     True
-    >>> repeats_instructions("It does not tell.", asked)
+    >>> repeats_instructions("It does not tell.", template)
     False
 
     Args:
         answer: The text of the answer; its last sentence may be cut off.
-        instructions: The prompt without its documents: wording, question, names.
+        template: The wording of the task, with names in braces.
+        question: What was asked.
     """
-    known = set(_sentences(instructions))
     sentences = _sentences(answer)
     if not sentences:
         return False
+    if sentences == _sentences(question):
+        return True
+    known = set(_sentences(_PLACE.sub("\n", template)))
     *whole, last = sentences
     if not all(sentence in known for sentence in whole):
         return False
