@@ -100,24 +100,37 @@ def _dates(text: str) -> Iterator[Found]:
 
 
 # Within a clause, words before a value that turn it round, or with which it is not so yet.
-_NOT = re.compile(r"\b(?:not|never|no|nor|neither|without|cannot|hardly)\b|n[’']t\b", re.IGNORECASE)
-_NOT_YET = re.compile(
-    r"\b(?:to be|will|would|shall|should|must|may|might|can|could|if|unless|until|till|when|once"
-    r"|whether|before|after|as soon as|please)\b",
+_NOBODY = r"nobody|no[- ]one|none|neither|never|not"
+_NOT = re.compile(
+    rf"\b(?:{_NOBODY}|nothing|nowhere|no(?! doubt\b)|nor|without|cannot|hardly|barely)\b|n[’'ʼ]t\b",
     re.IGNORECASE,
 )
+_NOT_YET = re.compile(
+    r"\b(?:to be|yet to|will|would|shall|should|must|may|might|can|could|if|unless|until|till|when"
+    r"|once|whether|before|after|as soon as|please)\b",
+    re.IGNORECASE,
+)
+# Words with which it is unsure what is so: they refused what was agreed, they deny that it is.
+_UNSURE = re.compile(
+    r"\b(?:refus|declin|reject|fail)\w*|\bden(?:y|ies|ied|ying|ial)\b", re.IGNORECASE
+)
+# Behind a value there are fewer: paid by nobody, but also paid without delay.
+_NOT_BEHIND = re.compile(rf"\b(?:{_NOBODY}|if|unless)\b|n[’'ʼ]t\b", re.IGNORECASE)
 _CLAUSE = re.compile(r"[.;:!?,\n()]|\b(?:and|but)\b")
 _DENIED = re.compile(r"\s*[:?]\s*(?:no|false|not)\b", re.IGNORECASE)
+_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
+# "No." before a number, "no one" and "no doubt" answer nothing.
+_TRUTH = re.compile(
+    r"\W*(?:(yes|true)\b|(no|false)\b(?=\s*$|\s+longer\b|\s*[^\w\s](?!\s*\d)))", re.IGNORECASE
+)
+_OF_LABEL = re.compile(r"\w*[*_ \t]*[:=|][*_ \t|]*(?=[^\s|])")
 
 
-def is_denied(text: str, start: int, end: int) -> bool:
-    """Whether the clause before a stretch, or an answer behind it, has a negation."""
-    return bool(_NOT.search(_clause(text, start)) or _DENIED.match(text, end))
-
-
-def is_open(text: str, start: int) -> bool:
-    """Whether the clause before a place says that what follows is not so yet, or may be."""
-    return bool(_NOT_YET.search(_clause(text, start)))
+def _is_affirmed(text: str, start: int, end: int) -> bool:
+    """Whether the clause around a stretch, and an answer behind it, leave it as it says."""
+    before, behind = _clause(text, start), _clause_behind(text, end)
+    is_turned = _NOT.search(before) or _NOT_BEHIND.search(behind) or _DENIED.match(text, end)
+    return not (is_turned or _UNSURE.search(before) or _NOT_YET.search(before))
 
 
 def _clause(text: str, end: int) -> str:
@@ -125,12 +138,17 @@ def _clause(text: str, end: int) -> str:
     return before[max((m.end() for m in _CLAUSE.finditer(before)), default=0) :]
 
 
-_TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
-_TRUTH = re.compile(rf"\W*({'|'.join(_TRUTHS)})\b", re.IGNORECASE)
+def _clause_behind(text: str, start: int) -> str:
+    behind = text[start : start + _NEAR]
+    m = _CLAUSE.search(behind)
+    return behind[: m.start()] if m else behind
 
 
 def truths(name: str, text: str) -> list[Found]:
     """Whether a text says that what has this name is so: by yes or no, or by all its words.
+
+    Nothing is found where it is unsure: what is not so yet, a label with another value than yes or
+    no, a negation in another clause before it.
 
     >>> [one.value for one in truths("agreed", "They have not agreed.")]
     [False]
@@ -138,20 +156,41 @@ def truths(name: str, text: str) -> list[Found]:
     ([], [])
     """
     if m := _TRUTH.match(text):
-        return [Found(m.start(1), m.end(1), _TRUTHS[m[1].lower()])]
+        at = m.span(m.lastindex or 0)
+        return [Found(*at, _TRUTHS[text[slice(*at)].lower()])]
     words = [word[:_STEM] for word in re.findall(r"[^\W_]+", name.lower()) if word not in _SMALL]
     found = [re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE) for word in words]
-    places = [m.start() for m in found if m]
-    if not places or len(places) < len(words) or is_open(text, max(places)):
+    places = [m for m in found if m]
+    if not places or len(places) < len(words):
         return []
-    end = max(m.end() for m in found if m)
-    return [Found(0, len(text), not is_denied(text, max(places), end))]
+    start, end = max(m.start() for m in places), max(m.end() for m in places)
+    end = _word_end(text, end)
+    if _DENIED.match(text, end):
+        return [Found(0, len(text), False)]
+    if m := _OF_LABEL.match(text, end):
+        answer = _TRUTH.match(text, m.end())
+        return [Found(0, len(text), bool(answer[1]))] if answer else []
+    clause = _clause(text, start)
+    is_unsure = _UNSURE.search(text[:start]) or _UNSURE.search(text, end)
+    if is_unsure or _NOT_YET.search(clause) or _NOT_BEHIND.search(_clause_behind(text, end)):
+        return []
+    is_denied = bool(_NOT.search(clause))
+    if not is_denied and _NOT.search(text[:start]):  # Nobody, we are told, has paid.
+        return []
+    return [Found(0, len(text), not is_denied)]
+
+
+def _word_end(text: str, at: int) -> int:
+    """The end of the word that a place is in."""
+    while at < len(text) and text[at].isalnum():
+        at += 1
+    return at
 
 
 def _choices(choice: Any, text: str) -> Iterator[Found]:
     """Where a text says one of the choices, unless it denies it, or that it is so yet."""
     for m in re.finditer(rf"(?<!\w)(?<!\w-){_words(str(choice))}(?!\w)", text, re.IGNORECASE):
-        if not is_denied(text, *m.span()) and not is_open(text, m.start()):
+        if _is_affirmed(text, *m.span()):
             yield Found(*m.span(), choice)
 
 
