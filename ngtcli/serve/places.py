@@ -74,7 +74,9 @@ class Place:
         full = absolute(settings)
         values = {name: getattr(full, name) for name in FIXED}
         read = {n: v for n, v in os.environ.items() if n.startswith(tuple(_VARIABLES))}
-        read.pop("HF_HUB_OFFLINE", "")  # commands set it, where all models are on this machine
+        # Commands set these: the first where all models are on this machine, the second always.
+        for name in ("HF_HUB_OFFLINE", "OMP_WAIT_POLICY"):
+            read.pop(name, "")
         where = sys.prefix, sys.version, os.path.abspath(home("cache"))
         own = __version__, *sorted(_code()), *where, sorted(values.items()), sorted(read.items())
         return cls(key_of(*own)[:_DIGITS])
