@@ -48,7 +48,7 @@ GOES_ON = "the same command goes on from there"
 PUT_OUT = "what is done is put out"
 _IDS_SHOWN = 5  # ids that a remark names
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
-_IN_LINE = "Each has its error in its line"
+_IN_LINE = "Each has its error, or why it is no answer, in its line"
 _REMARKS_SHOWN = 5  # on single lines; -v shows all
 
 

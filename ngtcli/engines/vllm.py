@@ -19,7 +19,7 @@ Options under "ngt" in vLLM's `additional_config`:
 - `documents` ([]): files and folders whose text is counted in addition to the pool.
 - `background` ("english"): the general text that drafts come from as well; "none" does without.
 
-Tried with vLLM 0.32. Trees cannot be fed to it.
+Tried with vLLM 0.32; needs 0.32 or 0.33. Trees cannot be fed to it.
 
 It runs on vLLM's model runner V1, which vLLM takes for a custom class, and ends with it: V2, the
 default where Triton is there, refuses custom drafters.

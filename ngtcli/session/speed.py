@@ -11,7 +11,8 @@ def plain_decoding_s(settings: Settings, answer: Ended) -> float | None:
 
     That is one forward pass over one token for each new token, at the cost that the drafter
     measured on this device and refined in this run, or else at the mean cost of the run's own
-    plain steps. Nothing is known where nothing was drafted, or where texts shared their passes.
+    plain steps. Nothing is known where the method never drafts, or where texts shared their
+    passes.
     """
     statistics = answer.statistics
     if statistics.shared_steps or settings.method == "none" or settings.num_draft == 0:
