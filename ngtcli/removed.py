@@ -3,10 +3,12 @@
 Whoever still gives one is told so in an error, with that sentence as its hint.
 """
 
+import os
+
 _SPEED = "Each answer shows its speed below it; -v shows it in full, and --json has it."
 OWN_BACKGROUNDS = (
-    "Own backgrounds have left: ask with -d about such a text, or give --predict a text that the"
-    " answer is like."
+    "ngt keeps no backgrounds of your own any more: ask with -d about such a text, or give"
+    " --predict a text that the answer is like."
 )
 _TYPED = "In ngt chat, --set history=no keeps nothing of what is typed."
 
@@ -22,8 +24,8 @@ COMMANDS = {
     "bench replay": f"{_IN_A_CLONE}replay RECORDING",
     "bench record": f"{_IN_A_CLONE}record RECORDING",
     "bench quality": f"{_IN_A_CLONE}quality",
-    "heads": "ngt drafts from published heads: --heads. In a clone of ngt's repository,"
-    " python -m tests.tools.heads trains one.",
+    "heads": "ngt uses heads as they are published: give --heads FOLDER. In a clone of ngt's"
+    " repository, python -m tests.tools.heads trains one.",
 }
 # By flag, or by command and flag where other commands have a flag of that name.
 FLAGS = {
@@ -59,11 +61,14 @@ SETTINGS = {
 def removed_command(words: list[str]) -> tuple[str, str] | None:
     """The removed command that `words` begin with, and its hint; None if there is none.
 
+    Of two words the second may also be a file or folder that the command reads.
+
     >>> removed_command(["runs", "stats"])[0]
     'runs'
     """
     for name in (" ".join(words[:2]), " ".join(words[:1])):
-        if name in COMMANDS:
+        is_file = " " in name and os.path.exists(words[1])
+        if name in COMMANDS and not is_file:
             return name, COMMANDS[name]
     return None
 

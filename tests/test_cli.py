@@ -307,7 +307,7 @@ WRONG = [
     ("-m nobody/nothing", 4, "nobody/nothing"), ("-m ./no-model", 4, "no such folder"),
     ("-m broken", 4, "Mend the chat template"), ("--device mps", 4, "no mps device here"),
     ("-m model --system Brief.", 4, "fails: None here"),
-    ("--set background=mine", 2, "Own backgrounds have left"), ("--method auto:typo=1", 2, "typo"),
+    ("--set background=mine", 2, "no backgrounds of your own"), ("--method auto:typo=1", 2, "typo"),
 ]  # fmt: skip
 COMMANDS = {  # and how many of these each may be given
     "summarize nowhere.txt": 7, "summarize nowhere.txt -o out/": 7, "ask -d nowhere.txt Who?": 7,

@@ -30,6 +30,11 @@ def test_methods_settings_and_their_values_are_offered() -> None:
     assert tab("ngt summarize ") == []  # files are the shell's
 
 
+def test_removed_commands_are_completed_without_a_word() -> None:
+    for words in ("runs", "heads", "bench quality"):
+        tab(f"ngt {words} ")  # asserts that stderr is empty
+
+
 def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
     folder = own_home / "config" / "presets"
     folder.mkdir(parents=True)

@@ -11,6 +11,7 @@ import pytest
 import torch
 from jsonschema import Draft202012Validator
 
+from ngtcli.cli import about
 from ngtcli.cli.schema import build
 from ngtcli.decode import memory_needs
 from ngtcli.decode.layout import capacity_for
@@ -185,6 +186,27 @@ def test_env_says_what_it_knows_of_a_model_that_cannot_be_asked_for(tmp_path: Pa
     assert body["unreachable"]["estimate"] is None
     assert "HF_HUB_OFFLINE is set" in body["unreachable"]["problem"]
     assert "model" not in body
+
+
+def test_env_names_the_device_though_a_model_cannot_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With a torch that is not built for CPUs alone, only torch can tell."""
+    build = {"torch": "2.9.1+cu128"}
+    monkeypatch.setattr(about.metadata, "version", lambda name: build.get(name, "1.0"))
+    monkeypatch.setattr(about, "pick_device", lambda wanted: {"auto": "mps"}[wanted])
+    body = json.loads(ngt("env", "-v", "-m", "maker/Large-8B", "--json").stdout)
+    assert body["device"] == "mps" and body["unreachable"]
+    assert "ngt env -v" in json.loads(ngt("env", "--json").stdout)["device"]
+
+
+def test_env_asks_no_torch_for_cpus_when_a_model_cannot_be_asked_for(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(about.metadata, "version", lambda name: "2.9.1+cpu")
+    monkeypatch.setattr(about, "pick_device", None)
+    body = json.loads(ngt("env", "-v", "-m", "maker/Large-8B", "--json").stdout)
+    assert body["device"] == "cpu" and body["unreachable"]
 
 
 def test_of_a_hubs_model_no_weights_are_read(tmp_path: Path) -> None:

@@ -19,6 +19,16 @@ def test_a_removed_command_says_what_to_use_instead(name: str, more: tuple[str, 
     assert done.stdout == b""
 
 
+def test_a_file_with_the_name_of_a_removed_command_is_read(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("quality").write_text("The harbour was built in 1870.")
+    done = ngt("bench", "quality", "--method", "nothing")
+    assert done.returncode == 2 and b"nothing" in done.stderr  # what else is wrong
+    assert b"no command" not in done.stderr
+
+
 @pytest.mark.parametrize("name", removed.FLAGS)
 def test_a_removed_flag_says_what_to_use_instead(name: str) -> None:
     *command, flag = name.split()

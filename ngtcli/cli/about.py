@@ -151,10 +151,15 @@ def env(
     settings: config.Settings = config.merge(layers_of(flags)).settings
     full = verbose or bool(flags)
     unreachable = _unreachable(settings.model) if full else None
-    full = full and unreachable is None
-    device, name = _device_of_torch(settings.device) if full else (settings.device, model_name())
-    if device == "auto":  # which one that is only torch can tell, if it is not built for CPUs alone
-        device = "cpu" if "+cpu" in _version("torch") else "auto (ngt env -v says which)"
+    # Only torch can tell which device is there, if it is not built for CPUs alone. It loads in
+    # seconds, so it is asked only where that was asked for or the model's needs take it anyway.
+    is_known = settings.device == "cpu" or "+cpu" in _version("torch")
+    by_torch = full and (unreachable is None or not is_known)
+    device, name = settings.device, model_name()
+    if by_torch:
+        device, name = _device_of_torch(settings.device)
+    elif device == "auto":
+        device = "cpu" if is_known else "auto (ngt env -v says which)"
     passes = "CUDA graphs" if settings.capture and device != "cpu" else "not captured"
     held = "; ".join(f"{what} ({means})" for means, what in sandbox.holds().items())
     found: dict[str, Any] = {
@@ -170,7 +175,7 @@ def env(
         **{f"{name} folder": str(path) for name, path in _folders()},
         "executable": shutil.which("ngt") or sys.argv[0],
     }
-    if full:
+    if full and unreachable is None:
         from ngtcli.decode.memory_needs import needs_of  # here: it imports torch
 
         found["model"] = needs_of(settings.model, device)

@@ -64,7 +64,8 @@ class _Group(TyperGroup):
             self.commands[name] = TyperCommand(name, help=line)
 
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        if (removed := removed_command(args)) is not None:
+        removed = None if ctx.resilient_parsing else removed_command(args)  # Tab says nothing
+        if removed is not None:
             raise UsageError(f"there is no command ngt {removed[0]} any more", removed[1])
         if (pair := " ".join(args[:2])) in COMMANDS:
             args = [pair, *args[2:]]
