@@ -1,5 +1,6 @@
 """Streaming text equals the text decoded at once, and stop strings cut it in the right place."""
 
+import copy
 import json
 import random
 import shutil
@@ -9,12 +10,13 @@ from pathlib import Path
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from tokenizers import AddedToken
 
 from ngtcli.model_files.checkpoint import BUILTIN_PATH
 from ngtcli.model_files.pretrained import load_tokenizer
 from ngtcli.prompt.thinking import TextStream
 from ngtcli.tokens import tokenizer as tokens
-from ngtcli.tokens.tokenizer import Detokenizer, piece_end
+from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer, piece_end
 from tests.support.control_texts import tokenizer_of
 
 TEXTS = [
@@ -73,6 +75,23 @@ def test_half_a_character_at_the_end_is_left_out(kind: str, character: str) -> N
     for count in range(len(whole)):
         expected = tokenizer.decode(whole[:count]).rstrip("\ufffd")
         assert "".join(streamed(tokenizer, whole[:count])) == expected
+
+
+@pytest.mark.parametrize("kind", ["gpt2", "qwen", "llama_metaspace"])
+def test_half_a_character_behind_an_added_token_is_left_out(kind: str) -> None:
+    """Runs of spaces and marks may be added as plain text; and models have more ids than names."""
+    backend = copy.deepcopy(tokenizer_of(kind).backend)
+    added = ["    ", "<｜tool▁call｜>"]
+    backend.add_tokens([AddedToken(name, special=False, normalized=False) for name in added])
+    tokenizer = Tokenizer(backend)
+    own, half = backend.convert_tokens_to_ids(added), tokenizer.encode("🦜")[-4:-1]
+    beyond = len(backend) + 5
+    for count in range(1, len(half) + 1):
+        for before in ([own[0]], [own[1]], [*own, *own], [beyond], [own[0], beyond]):
+            ids = [*tokenizer.encode("one"), *before, *half[:count]]
+            expected = tokenizer.decode(ids).rstrip("\ufffd")
+            assert tokenizer.decode_complete(ids) == expected
+            assert "".join(streamed(tokenizer, ids)) == expected
 
 
 def test_the_fingerprint_is_that_of_a_used_tokenizer(tmp_path: Path) -> None:

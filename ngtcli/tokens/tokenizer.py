@@ -90,14 +90,22 @@ class Tokenizer:
         return b"ByteLevel" in decoder.__getstate__()
 
     def _bytes_of(self, ids: Sequence[int]) -> bytes:
-        """The bytes that tokens stand for; those of special tokens are left out."""
+        """The bytes that tokens stand for; special tokens and ids without a token are left out."""
         special = set(self.backend.all_special_ids)
-        names = self.backend.convert_ids_to_tokens([i for i in ids if i not in special])
+        found = self.backend.convert_ids_to_tokens([i for i in ids if i not in special])
+        # A model may have more ids than its tokenizer.
+        names = [name for name in found if name is not None]
         if self._is_byte_level:
             from transformers.convert_slow_tokenizer import bytes_to_unicode
 
             byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-            return bytes(byte_of[character] for name in names for character in name)
+            # Names of added tokens are plain text: as decoders do, by the characters in them.
+            return b"".join(
+                bytes(byte_of[character] for character in name)
+                if byte_of.keys() >= set(name)
+                else name.encode()
+                for name in names
+            )
         parts = []
         for name in names:
             byte = _BYTE_TOKEN.fullmatch(name)
