@@ -394,6 +394,17 @@ def test_a_key_that_must_and_may_not_be_there_is_refused() -> None:
         form(schema)
 
 
+def test_a_pattern_that_takes_exponential_time_beside_a_required_key_is_refused() -> None:
+    """Python would search for it in the server, for minutes and beyond any limit."""
+    schema = {
+        "type": "object",
+        "required": ["a" * 60 + "!"],
+        "patternProperties": {"^(a+)+$": {"type": "integer"}},
+    }
+    with pytest.raises(UsageError, match=r"patternProperties.*beside a key that must be there"):
+        form(schema)
+
+
 def test_all_that_is_unbounded_gets_a_bound() -> None:
     schema = objects(
         text={"type": "string"}, whole={"type": "integer"}, real={"type": "number"}, some={},

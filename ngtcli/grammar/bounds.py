@@ -287,6 +287,8 @@ def _closed(own: Schema, refuse: Refuse) -> Schema:
 def _of_key(key: str, own: Schema, refuse: Refuse) -> Any:
     """The schema of a key that is required, but not among the properties."""
     for pattern, schema in own.get("patternProperties", {}).items():
+        if _may_backtrack(pattern):
+            refuse("patternProperties", f"{shown(pattern)} beside a key that must be there")
         try:
             if re.search(pattern, key):
                 return schema  # what else it matches llguidance joins with it
@@ -296,6 +298,18 @@ def _of_key(key: str, own: Schema, refuse: Refuse) -> Any:
     if more is False:
         refuse("required", f"{shown(key)} must be there, and may not")
     return _anything(0) if more is True else more
+
+
+def _may_backtrack(pattern: str) -> bool:
+    """Return whether Python could search for a pattern for very long: this errs on the safe side.
+
+    Steps grow exponentially with the text only where a group repeats, and as a power of it with the
+    number of repetitions.
+
+    >>> _may_backtrack("^x-[a-z]+$"), _may_backtrack("^(a+)+$")
+    (False, True)
+    """
+    return bool(re.search(r"\)[*+?{]", pattern)) or len(re.findall(r"[*+{]", pattern)) > 2
 
 
 def _anything(levels: int = 1) -> Schema:
