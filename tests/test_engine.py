@@ -87,7 +87,8 @@ def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setattr(engine_module, "with_sources", fails)
-    done = ngt("summarize", HARBOUR, "-o", str(tmp_path / "out.txt"), "--max-tokens", "8")
+    out = str(tmp_path / "out.txt")
+    done = ngt("summarize", HARBOUR, "-o", out, "--cite", "--max-tokens", "8")
     assert done.returncode == 0 and (tmp_path / "out.txt").read_text()
     says = "the answer is complete, but its sources are not known: "
     assert says in done.stderr.decode()

@@ -57,6 +57,7 @@ def _fenced(node: Any, texts: list[str]) -> str:
 def mathml(node: Any) -> str:
     """An equation in MathML in a line, in the same form.
 
+    >>> from lxml import etree
     >>> mathml(etree.fromstring("<math><mi>A</mi><msup><mi>r</mi><mn>2</mn></msup></math>"))
     'Ar^2'
     """
