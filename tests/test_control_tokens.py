@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, assume, given, settings
 from hypothesis import strategies as st
 from transformers import AddedToken
 from transformers.tokenization_python import PythonBackend
@@ -90,6 +90,7 @@ def test_the_template_has_the_same_ids_beside_the_name_of_a_control_token(
         """The ids of the template before the message and after it."""
         message = f"x {utf8(before)} x {word} x {utf8(after)} x"
         chat = render(tokenizer.backend, user(message))
+        assume(message in chat.text)  # a template may drop control characters
         first = chat.text.index(message)
         coded = tokenizer.locate(chat.text, template=chat.template)
         places = list(zip(coded.ids, coded.starts, strict=True))

@@ -119,10 +119,14 @@ class Showing:
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._tokens, self._begun, self._words = 0, False, ""
 
-    def run(self, answerer: Answerer) -> Ended | None:
-        """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError."""
+    def run(self, answerer: Answerer, keeps_sources: bool = False) -> Ended | None:
+        """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError.
+
+        With `keeps_sources` the answer has its sources whether they are shown now or not.
+        """
         last: Event | None = None
-        wants = Wants(remarks=self._request.verbose, sources=self._shows_sources)
+        sources = keeps_sources or self._shows_sources
+        wants = Wants(remarks=self._request.verbose, sources=sources)
         events = answerer.ask(self._request, wants)
         try:
             event = next(events, None)

@@ -149,7 +149,8 @@ class Conversation:
         if self.pipe and self._any:
             sys.stdout.write("\n")
         self._any = True
-        came = answering.Showing(request, self.notes, self._tell).run(self.answerer)
+        showing = answering.Showing(request, self.notes, self._tell)
+        came = showing.run(self.answerer, keeps_sources=True)  # /sources and /save want them
         if came is not None:
             self._exchanges.append((question, came))
         if not self.pipe:
