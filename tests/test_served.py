@@ -12,7 +12,7 @@ import pytest
 import test_cli
 
 from ngtcli.config import Settings
-from ngtcli.serve import client
+from ngtcli.serve import client, places
 from ngtcli.serve.places import Place
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
@@ -203,12 +203,61 @@ def test_a_process_that_could_not_load_its_model_is_told_of_by_the_next_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
-    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", lambda *_, **__: Ended())
+    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", ended_at_once)
     assert b"kept loaded" not in ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr
     place = Place.of(Settings())
-    place.log.write_text("Loading …\nngt: the disk is full\nMake room.\n")
+    place.log.write_text("ngt: a.pdf: no text\nngt: error: no space left\nMake room.\n")
     said = ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr.decode()
-    assert f"not kept loaded the last time: the disk is full ({place.log})" in said
+    assert f"not kept loaded the last time: no space left ({place.log})" in said
+
+
+def test_a_warning_of_a_process_that_loads_or_was_stopped_is_no_reason(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("NGT_HOME", str(tmp_path))
+    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", ended_at_once)
+    place, told = Place.of(Settings()), list[str]()
+    places.private(places.folder())
+    place.log.write_text("ngt: report.pdf: 2 pages without text\n")
+    client.start(Settings(), told.append)
+    handle = place.lock("builtin")
+    place.log.write_text("ngt: error: the disk is full\n")
+    client.start(Settings(), told.append)
+    os.close(handle)
+    assert told == []
+    place.log.write_text("ngt: error: the disk is full\n")
+    client.start(Settings(), told.append)
+    assert told == [f"the model was not kept loaded the last time: the disk is full ({place.log})"]
+
+
+def test_a_process_behind_the_scenes_marks_the_error_that_ends_it(tmp_path: Path) -> None:
+    wrong = "serve", "-m", str(tmp_path / "nothing")
+    own = {"NGT_HOME": str(tmp_path)}
+    hidden = ngt(*wrong, _NGT_KEPT_WARM="1", **own).stderr.decode()
+    assert hidden.startswith("ngt: error: ") and "no such folder" in hidden
+    assert "error: " not in ngt(*wrong, **own).stderr.decode()
+
+
+@pytest.mark.parametrize("name", ["HF_HOME", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "NGT_HOME"])
+def test_relative_folders_mean_the_same_in_the_folder_of_the_process(
+    name: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("NGT_HOME", "home")
+    monkeypatch.setenv(name, "own")
+    given = dict[str, str]()
+
+    def start(_: list[str], **more: Any) -> Ended:
+        given.update(more["env"])
+        return Ended()
+
+    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", start)
+    client.start(Settings(), print)
+    assert given[name] == str(tmp_path / "own")
+    here = Place.of(Settings()).key
+    monkeypatch.setattr(os, "environ", given)
+    monkeypatch.chdir("/")
+    assert Place.of(Settings()).key == here
 
 
 class Ended:
@@ -216,6 +265,14 @@ class Ended:
 
     def wait(self) -> int:
         return 1
+
+
+_POPEN = subprocess.Popen
+
+
+def ended_at_once(command: list[str], **options: Any) -> Any:
+    """Start a process as `Popen` does, but of a server one that has ended."""
+    return Ended() if "serve" in command else _POPEN(command, **options)
 
 
 def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """What commands say on stderr: the status line, also a bar, notes, and what went wrong."""
 
+import os
 import sys
 import textwrap
 import time
@@ -163,7 +164,8 @@ def report_error(error: NgtError) -> None:
     if sys.stderr.isatty() and not is_plain():
         sys.stderr.write(_WIPE)  # there may be a status line
     shown = pointed(error.text, error.place) if isinstance(error, GrammarError) else []
-    for line in (f"ngt: {error}", *shown, error.hint):
+    begin = process.FAILED if process.KEPT_WARM in os.environ else "ngt: "
+    for line in (f"{begin}{error}", *shown, error.hint):
         if line:
             if len(line) > LONGEST_LINE:  # by a name in it: its middle is left out
                 line = f"{line[: LONGEST_LINE // 2]} … {line[-200:]}"

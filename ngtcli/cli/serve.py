@@ -17,12 +17,13 @@ from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import NgtError, UsageError, counted
 from ngtcli.serve.client import request
-from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, places
+from ngtcli.serve.places import FINISH_S, Place, ServedAlreadyError, absolute, places
 from ngtcli.serve.wire import Served
 from ngtcli.session.checks import check_session
 from ngtcli.session.events import telling
 from ngtcli.session.question import Tasks
 from ngtcli.session.settings import settings_of
+from ngtcli.system.process import KEPT_WARM
 
 if TYPE_CHECKING:
     from ngtcli.serve.process import Others, Server
@@ -135,7 +136,13 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     with given.others(server, tasks, notes) as others:
         if KEPT_WARM not in os.environ:
             _take_over(server.place, notes)
-        server.run(others)
+        try:
+            server.run(others)
+        except ServedAlreadyError as error:
+            if KEPT_WARM not in os.environ:
+                raise
+            notes.warn(str(error))  # two were started at once: that is no failure
+            raise typer.Exit(1) from None
 
 
 def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":

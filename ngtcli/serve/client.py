@@ -171,23 +171,26 @@ def _environment() -> dict[str, str]:
     others. One that names a relative file would end the process.
     """
     settings = {about.variable for about in SETTINGS.values()}
-    environ = {name: value for name, value in os.environ.items() if name not in settings}
-    if own := environ.get("NGT_HOME"):
-        environ["NGT_HOME"] = os.path.abspath(os.path.expanduser(own))
+    environ = {n: value for n, value in places.environment().items() if n not in settings}
     paths = [str(places.PACKAGE.parent), *environ.get("PYTHONPATH", "").split(os.pathsep)]
     environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
-    return {**environ, places.KEPT_WARM: "1"}
+    return {**environ, process.KEPT_WARM: "1"}
 
 
 def _why_not_started(place: Place) -> str:
-    """Why the last process of a place could not load its model; "" where it could, or may yet."""
+    """Why the last process of a place could not load its model; "" where it could, or may yet.
+
+    It ended with an error: warnings say nothing, and one that was stopped writes no error.
+    """
     try:
         lines = place.log.read_text("utf-8", "replace").splitlines()
-    except OSError:
-        return ""
-    errors = [line.removeprefix("ngt: ") for line in lines if line.startswith("ngt: ")]
-    is_ready = any(" is ready: " in line for line in lines)
-    return errors[-1] if errors and not is_ready else ""
+        errors = [line for line in lines if line.startswith(process.FAILED)]
+        was_ready = any(" is ready: " in line for line in lines)
+        if errors and not was_ready and place.left(0):
+            return errors[-1].removeprefix(process.FAILED)
+    except (OSError, NgtError):  # `start` says what is wrong with the folder
+        pass
+    return ""
 
 
 def _as_named(said: Any, settings: Settings) -> Any:

@@ -26,13 +26,19 @@ _VARIABLES = (
     "ATEN_ CUDA_ DNNL_ GOMP_ HF_ HIP_ KMP_ MKL_ NCCL_ NUMBA_ NVIDIA_ OMP_ ONEDNN_ OPENBLAS_"
     " PYTORCH_ ROCR_ TORCH_ TRANSFORMERS_"
 ).split()
+# Variables that name a folder or a file, to libraries or to this package.
+_NAMING_PATHS = (
+    "HF_ASSETS_CACHE HF_HOME HF_HUB_CACHE HF_MODULES_CACHE HF_STORED_TOKENS_PATH HF_TOKEN_PATH"
+    " HF_XET_CACHE HUGGINGFACE_ASSETS_CACHE HUGGINGFACE_HUB_CACHE NGT_HOME NUMBA_CACHE_DIR"
+    " TESSDATA_PREFIX TORCHINDUCTOR_CACHE_DIR TORCH_HOME TRANSFORMERS_CACHE TRITON_CACHE_DIR"
+    " XDG_CACHE_HOME XDG_CONFIG_HOME XDG_STATE_HOME"
+).split()
 _DIGITS = 16  # hex digits of a name: the path of a socket has 107 bytes at most; derived
 _LONGEST = 100  # bytes of a socket's path, of 104 to 108 by system
 GIVEN_UP_S = 20.0  # of silence, of a process that says every wire.BEAT_S that it runs; guess
 FINISH_S = 30.0  # for answers that are being made when a process is to leave; guess
 _LOOK_S = 0.05  # between looks at whether a process has left; guess
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: Linux's struct ucred
-KEPT_WARM = "_NGT_KEPT_WARM"  # the variable of a process that is started behind the scenes
 PACKAGE = Path(__file__).parent.parent
 
 
@@ -54,6 +60,15 @@ def _absolute(named: Any) -> Any:
     return os.path.realpath(path) if is_file else named
 
 
+def environment() -> dict[str, str]:
+    """The variables of this process, with full paths: they mean the same in any folder."""
+    full = dict(os.environ)
+    for name in _NAMING_PATHS:
+        if path := full.get(name):
+            full[name] = os.path.abspath(os.path.expanduser(path))
+    return full
+
+
 def _code() -> Iterator[tuple[str, int, int]]:
     """Sizes and times of the package's files: after an upgrade another process is started."""
     for folder, _, names in os.walk(PACKAGE):
@@ -73,7 +88,7 @@ class Place:
         """That of the process that can answer with these settings."""
         full = absolute(settings)
         values = {name: getattr(full, name) for name in FIXED}
-        read = {n: v for n, v in os.environ.items() if n.startswith(tuple(_VARIABLES))}
+        read = {n: v for n, v in environment().items() if n.startswith(tuple(_VARIABLES))}
         # Commands set these: the first where all models are on this machine, the second always.
         for name in ("HF_HUB_OFFLINE", "OMP_WAIT_POLICY"):
             read.pop(name, "")

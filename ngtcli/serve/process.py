@@ -27,9 +27,10 @@ from ngtcli.errors import BusyError, NgtError, unexpected
 from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, find
 from ngtcli.serve.app import TwoSockets
 from ngtcli.serve.http_guard import CONNECTION
-from ngtcli.serve.places import FINISH_S, KEPT_WARM, Place, absolute, peer
+from ngtcli.serve.places import FINISH_S, Place, absolute, peer
 from ngtcli.serve.wire import Served
 from ngtcli.system.files import Stamp, stamp_of
+from ngtcli.system.process import KEPT_WARM
 
 if TYPE_CHECKING:  # it loads torch
     from ngtcli.serve.resident import Resident

@@ -19,6 +19,8 @@ if TYPE_CHECKING:
     from collections.abc import Callable
     from typing import Any, NoReturn
 
+KEPT_WARM = "_NGT_KEPT_WARM"  # the variable of a process that is started behind the scenes
+FAILED = "ngt: error: "  # before the error that ends such a process: its log has warnings, too
 AGAIN_S = 0.2  # sooner, a second Ctrl-C is the same key press, or `timeout` signalling twice; guess
 WRITE_S = 2.0  # longest wait for a file that is being written; guess
 _HANDLED_S = 0.05  # in which Python's code has handled a Ctrl-C, if any runs; guess
