@@ -120,7 +120,8 @@ def test_the_readmes_commands_are_those_of_the_checks() -> None:
     readme = (ROOT / "README.md").read_text()
     script = (ROOT / ".ci" / "run").read_text()
     assert "pip install -c constraints.txt -e '.[dev]' && pytest -n auto\n" in readme
-    assert "-c constraints.txt -e '.[dev]'" in script and "\npytest -n auto\n" in script
+    assert "-c constraints.txt -e '.[dev]'" in script
+    assert "pytest -n auto" in script
     assert "ngt summarize ngtcli/examples/harbour.txt" in readme
 
 
