@@ -57,8 +57,13 @@ def weight_of(tokens: Any, weights: Any, token: int) -> float:
 
 @njit()
 def learn_ranks(tokens: Any, tops: Any, ranks: Any) -> None:
-    """Learn, after each of `tokens` int32 (n,), its row of `tops` int64 (n, ranks), best first."""
+    """Learn, after each of `tokens` int32 (n,), its row of `tops` int64 (n, ranks), best first.
+
+    Nothing is learned after a token beyond the vocabulary, for which `ranks` has no row.
+    """
     for i in range(len(tokens)):
+        if tokens[i] < 0 or tokens[i] >= len(ranks.tokens):
+            continue
         successors, weights = ranks.tokens[tokens[i]], ranks.weights[tokens[i]]
         for j in range(len(weights)):
             weights[j] *= _DECAY
