@@ -18,7 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
-from ngtcli.serve import places
+from ngtcli.server import places
 from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
@@ -42,7 +42,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")  # tiny models: threads would only
 # With NGT_BUFFERS_STAY=1 the buffers of a model's cache stay where they are on a CPU, as on a GPU.
 # Some models are made as test modules are imported, so that this comes before.
 if os.environ.get("NGT_BUFFERS_STAY"):
-    from ngtcli.decode import model as _model
+    from ngtcli.decoding import model as _model
 
     _model.STAYING_DEVICES = frozenset({"cuda", "cpu"})
 
@@ -68,8 +68,8 @@ if "NUMBA_CACHE_DIR" not in os.environ:
     os.environ["NUMBA_CACHE_DIR"] = _compiled()
 
 COMPILE = """
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import parse_method
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.registry import parse_method
 
 drafter = parse_method("auto", DraftSettings()).build()
 ids = [1, 2, 3, 1, 2, 4, 1, 2, 3] * 9
@@ -115,12 +115,12 @@ def own_home(
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
         from tests.support import kept
 
-        monkeypatch.setattr("ngtcli.background.loaded.make_shipped", kept.made_once)
-        monkeypatch.setattr("ngtcli.session.memory.calibrate", kept.measured_once)
-        monkeypatch.setattr("ngtcli.grammar.matcher._words", kept.words_once)
-        monkeypatch.setattr("ngtcli.prompt.chat._try", kept.template_tried)
+        monkeypatch.setattr("ngtcli.drafting.background.loaded.make_shipped", kept.made_once)
+        monkeypatch.setattr("ngtcli.engine.memory.calibrate", kept.measured_once)
+        monkeypatch.setattr("ngtcli.decoding.grammar.matcher._words", kept.words_once)
+        monkeypatch.setattr("ngtcli.prompts.chat._try", kept.template_tried)
         if not request.node.get_closest_marker("loads"):
-            monkeypatch.setattr("ngtcli.decode.load.read", kept.lent)
+            monkeypatch.setattr("ngtcli.decoding.load.read", kept.lent)
         with kept.lent_once():
             yield tmp_path / "ngt-home"
     else:
@@ -132,7 +132,7 @@ def own_home(
 @pytest.fixture
 def buffers_move(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of tests that are about buffers of a cache that are made anew when they are too small."""
-    monkeypatch.setattr("ngtcli.decode.model.STAYING_DEVICES", frozenset({"cuda"}))
+    monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", frozenset({"cuda"}))
 
 
 @pytest.fixture(scope="session")

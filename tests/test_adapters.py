@@ -11,16 +11,16 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.errors import ModelError
-from ngtcli.model_files import adapters
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
-from ngtcli.model_files.pretrained import load_tokenizer, tokenizer_class
-from ngtcli.model_files.quantized import identity, kept
-from ngtcli.model_files.stand_in import source_of
+from ngtcli.models import adapters
+from ngtcli.models.checkpoint import BUILTIN_PATH, find
+from ngtcli.models.pretrained import load_tokenizer, tokenizer_class
+from ngtcli.models.quantized import identity, kept
+from ngtcli.models.stand_in import source_of
+from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
-from ngtcli.weights.load_quantized import load_quantized
 from tests.support.helpers import HARBOUR, changed, ngt
 from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import decode, generate, make_drafter

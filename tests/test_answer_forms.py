@@ -17,12 +17,12 @@ from hypothesis import strategies as st
 from llguidance import LLMatcher
 
 from ngtcli.config import Settings, choices_of
+from ngtcli.decoding.grammar.bounds import ITEMS, QUOTE, STRING, WHOLE
+from ngtcli.decoding.grammar.form import AnswerForm, Field, form_of, grammar_of
+from ngtcli.decoding.grammar.process import Trials
+from ngtcli.decoding.grammar.quotations import MOST_PIECES, pieces
 from ngtcli.errors import UsageError
-from ngtcli.grammar.bounds import ITEMS, QUOTE, STRING, WHOLE
-from ngtcli.grammar.form import AnswerForm, Field, form_of, grammar_of
-from ngtcli.grammar.process import Trials
-from ngtcli.grammar.quotations import MOST_PIECES, pieces
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.support.helpers import examples, share
 
 Schema = dict[str, Any]

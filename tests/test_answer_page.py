@@ -11,8 +11,8 @@ from hypothesis import strategies as st
 
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
-from ngtcli.draft.steps import OWN, Step, Token
-from ngtcli.grounding.sources import sources_of
+from ngtcli.documents.quotes.sources import sources_of
+from ngtcli.drafting.steps import OWN, Step, Token
 from ngtcli.render.answer_page import answer_page
 from tests.support.browser import COLOURS, Browser, Page, in_browser
 

@@ -14,14 +14,14 @@ from hypothesis import strategies as st
 from safetensors.numpy import load_file, save_file
 
 from ngtcli.documents.load import Document
+from ngtcli.drafting.tries.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
+from ngtcli.drafting.tries.store import document_trie
+from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system import arrays as module
 from ngtcli.system import store
 from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
 from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError, home
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.files import BACKGROUNDS, DATASTORES, POOLS, TRIES
-from ngtcli.trie.store import document_trie
 from tests.support.helpers import FakeBackend
 
 KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS)

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decode.assistant import AssistantModel
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.drafting.drafter import DraftSettings
 from tests.support.helpers import VOCABULARY
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 

@@ -8,9 +8,9 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ngtcli.decode.attention import NAME, attend, grouped, use_grouped
-from ngtcli.decode.probe import target_model
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.decoding.attention import NAME, attend, grouped, use_grouped
+from ngtcli.decoding.probe import target_model
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
 from tests.support.tiny_models import (
     FAMILIES,

@@ -13,24 +13,23 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.config import CONFIG, Options
-from ngtcli.draft.auto.core.blend import ORDERS, UNSEEN, named, query_for
-from ngtcli.draft.auto.core.growth import Growth, _depth_first, grow
-from ngtcli.draft.auto.core.learning import attribute
-from ngtcli.draft.auto.core.sizes import best_size, count_accepted
-from ngtcli.draft.auto.core.tables import SUM, RankArrays, learn_ranks
-from ngtcli.draft.auto.drafter import Auto, AutoDrafters
-from ngtcli.draft.auto.escapes import SHAPE, EscapeTallies, fitted_escapes
-from ngtcli.draft.auto.guesses import no_ranks
-from ngtcli.draft.auto.policy import Pause, Policy
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.origins import SOURCES
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import parse_method
-from ngtcli.draft.tree import DraftTree
-from ngtcli.system.arrays import read_header
-from ngtcli.trie.counts import (
+from ngtcli.drafting.auto.config import CONFIG, Options
+from ngtcli.drafting.auto.core.blend import ORDERS, UNSEEN, named, query_for
+from ngtcli.drafting.auto.core.growth import Growth, _depth_first, grow
+from ngtcli.drafting.auto.core.learning import attribute
+from ngtcli.drafting.auto.core.sizes import best_size, count_accepted
+from ngtcli.drafting.auto.core.tables import SUM, RankArrays, learn_ranks
+from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
+from ngtcli.drafting.auto.escapes import SHAPE, EscapeTallies, fitted_escapes
+from ngtcli.drafting.auto.guesses import no_ranks
+from ngtcli.drafting.auto.policy import Pause, Policy
+from ngtcli.drafting.costs import SHORT, CostCurve, Costs
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.origins import SOURCES
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.registry import parse_method
+from ngtcli.drafting.tree import DraftTree
+from ngtcli.drafting.tries.counts import (
     FIRST_CHILD,
     FREQUENT,
     NEXT_SIBLING,
@@ -40,7 +39,8 @@ from ngtcli.trie.counts import (
     CountTrie,
     _place_of,
 )
-from ngtcli.trie.files import POOLS
+from ngtcli.drafting.tries.files import POOLS
+from ngtcli.system.arrays import read_header
 from tests.support.counted import build_counts, count_of
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.naive_blend import Naive

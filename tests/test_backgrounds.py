@@ -16,22 +16,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.background import loaded as making
-from ngtcli.background.counting import phrase_counts, word_ids
-from ngtcli.background.files import EDITION, SHIPPED, background_path
-from ngtcli.background.loaded import Background
-from ngtcli.background.phrases import LONGEST, MOST_PACKED, Phrases, read_phrases
-from ngtcli.draft.auto.drafter import Auto, AutoDrafters
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import parse_method
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
+from ngtcli.drafting.background import loaded as making
+from ngtcli.drafting.background.counting import phrase_counts, word_ids
+from ngtcli.drafting.background.files import EDITION, SHIPPED, background_path
+from ngtcli.drafting.background.loaded import Background
+from ngtcli.drafting.background.phrases import LONGEST, MOST_PACKED, Phrases, read_phrases
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.registry import parse_method
+from ngtcli.drafting.tries.background import COUNT, FIRST, TOKEN, BackgroundCounts
+from ngtcli.drafting.tries.background_search import BackgroundArrays, find_row
+from ngtcli.drafting.tries.files import BACKGROUNDS, list_files
+from ngtcli.models.pretrained import load_tokenizer
+from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.compiled import njit
 from ngtcli.system.files import DamagedFileError
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import COUNT, FIRST, TOKEN, BackgroundCounts
-from ngtcli.trie.background_search import BackgroundArrays, find_row
-from ngtcli.trie.files import BACKGROUNDS, list_files
 from tests.support.counted import build_counts, count_of
 from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.kept import made_once

@@ -18,10 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from msgspec import Struct
 
-from ngtcli.batch.input import AHEAD, InputLine, Lines, read_lines, scan
-from ngtcli.batch.lines import BatchLine, below, read_line
-from ngtcli.batch.output import DoneLine, FileOutput, StreamOutput
-from ngtcli.batch.table import FolderOutput
+from ngtcli.engine.batch.input import AHEAD, InputLine, Lines, read_lines, scan
+from ngtcli.engine.batch.lines import BatchLine, below, read_line
+from ngtcli.engine.batch.output import DoneLine, FileOutput, StreamOutput
+from ngtcli.engine.batch.table import FolderOutput
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.files import write_all, write_atomically
 from ngtcli.system.journal import Form, Journal, LineFile, errors_named
@@ -434,7 +434,7 @@ def test_an_output_that_is_killed_at_any_byte_loses_nothing_and_has_nothing_twic
         closes = data.draw(st.booleans())
         with (
             patch("ngtcli.system.journal.write_all", kill.lines),
-            patch("ngtcli.batch.output.write_atomically", kill.whole),
+            patch("ngtcli.engine.batch.output.write_atomically", kill.whole),
             suppress(Killed),
             killed(path) as out,
         ):

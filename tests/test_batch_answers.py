@@ -10,21 +10,21 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.decode import kv_cache, memory_limits, prefixes
-from ngtcli.decode import model as model_module
-from ngtcli.decode.decoder import Decoder
-from ngtcli.decode.model import TargetModel
-from ngtcli.draft.drafter import Drafters
+from ngtcli.decoding import kv_cache, memory_limits, prefixes
+from ngtcli.decoding import model as model_module
+from ngtcli.decoding.decoder import Decoder
+from ngtcli.decoding.model import TargetModel
+from ngtcli.drafting.drafter import Drafters
+from ngtcli.engine import local_engine
+from ngtcli.engine.engine import Asked
+from ngtcli.engine.events import Ended, Event, Outcome, Stepped, nobody, telling
+from ngtcli.engine.local import LocalSession
+from ngtcli.engine.local_engine import LocalEngine
+from ngtcli.engine.question import Question
+from ngtcli.engine.session import AS_SET
 from ngtcli.errors import InputError, NgtError, UsageError
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import load_preset
-from ngtcli.session import local_engine
-from ngtcli.session.engine import Asked
-from ngtcli.session.events import Ended, Event, Outcome, Stepped, nobody, telling
-from ngtcli.session.local import LocalSession
-from ngtcli.session.local_engine import LocalEngine
-from ngtcli.session.question import Question
-from ngtcli.session.session import AS_SET
+from ngtcli.prompts.build import Prompt
+from ngtcli.prompts.preset import load_preset
 from tests.support.given import GivenPrompts, NumberedPrompt, answers
 
 TEXTS = [

@@ -13,11 +13,11 @@ from unittest.mock import Mock
 import pytest
 from jsonschema import Draft202012Validator
 
-from ngtcli.batch import questions
-from ngtcli.batch.questions import Questions
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.read import Documents
+from ngtcli.engine.batch import questions
+from ngtcli.engine.batch.questions import Questions
 from ngtcli.errors import ClosedPipeError, ModelError
 from tests.support.fakes import FakeAnswers
 from tests.support.helpers import HARBOUR, Done, in_terminal, ngt
@@ -118,7 +118,7 @@ def test_an_error_that_a_library_makes_of_a_ctrl_c_ends_the_run(
     source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.before = Mock(side_effect=RuntimeError)
-    monkeypatch.setattr("ngtcli.session.engine.process.interrupted", lambda: True)
+    monkeypatch.setattr("ngtcli.engine.engine.process.interrupted", lambda: True)
     done = run(source)
     assert done.returncode == 130 and b"interrupted; the same command" in done.stderr
 
@@ -545,7 +545,7 @@ def test_a_full_disk_ends_the_run_and_no_further_text_is_answered(
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("ngtcli.batch.table.write_atomically", full)
+    monkeypatch.setattr("ngtcli.engine.batch.table.write_atomically", full)
     done = ngt("summarize", str(three), "-o", f"{tmp_path}/out/")
     assert done.returncode == 1 and b"no space left" in done.stderr
     assert len(fake.asked) == 1

@@ -9,18 +9,18 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention, decoder, kv_cache, memory_limits, prefixes, probe
-from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.decoder import Decoder, Member
-from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import why_not_together
-from ngtcli.decode.scores import scores_are_not_numbers
-from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.decoding import attention, decoder, kv_cache, memory_limits, prefixes, probe
+from ngtcli.decoding.continuation import Continuation
+from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import why_not_together
+from ngtcli.decoding.scores import scores_are_not_numbers
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, PassRows
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from tests.support.tiny_models import (
     FAMILIES,

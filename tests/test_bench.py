@@ -65,7 +65,7 @@ def test_ctrl_c_keeps_what_was_measured() -> None:
     """Rounds without end, interrupted when the first is through (seen by the clock of others)."""
     code = (
         "import sys, time, os, signal, threading\n"
-        "import ngtcli.measure.live as live\n"
+        "import ngtcli.bench.live as live\n"
         "real, count = live.decoded, [0]\n"
         "def decoded(run):\n"
         "    count[0] += 1\n"

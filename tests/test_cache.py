@@ -13,11 +13,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ngtcli.drafting.tries.files import TRIES, list_files
 from ngtcli.system import cache
 from ngtcli.system.cache import CHECKED, LEFT_S, STORES, bound, in_bounds
 from ngtcli.system.files import home, key_of, stamp_of
 from ngtcli.system.store import NAME, ROW, Kind
-from ngtcli.trie.files import TRIES, list_files
 from tests.support.helpers import ngt
 
 DAY = 86_400

@@ -15,14 +15,14 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.models.deepseek_v4.modeling_deepseek_v4 import DeepseekV4MLP
 from transformers.models.llama.modeling_llama import LlamaMLP
 
-from ngtcli.decode import captured
-from ngtcli.decode.captured import Shape
-from ngtcli.decode.kernels import JoinedPerceptron, use_few_kernels
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.drafter import Drafters
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import chain
+from ngtcli.decoding import captured
+from ngtcli.decoding.captured import Shape
+from ngtcli.decoding.kernels import JoinedPerceptron, use_few_kernels
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.drafter import Drafters
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import chain
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import (
     Scripted,
@@ -170,7 +170,7 @@ def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(family: 
 def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
     family: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.decode.model.STAYING_DEVICES", {"cpu"})
+    monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"})
     model = make_target(family, max_position_embeddings=900)
     model.context, model.end_ids = 900, frozenset()
     model.hf.generation_config.eos_token_id = None

@@ -8,8 +8,8 @@ import pytest
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
-from ngtcli.model_files.card import load_card, script_words
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.models.card import load_card, script_words
+from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.support.helpers import ngt
 
 PARAGRAPHS = [

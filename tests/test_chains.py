@@ -9,14 +9,14 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.decode import plain
-from ngtcli.decode.calibration import calibrate
-from ngtcli.decode.exactness import ExactRows
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import RESTORES, STEPS, OwnRows
-from ngtcli.draft.costs import SHORT, Costs
-from ngtcli.draft.drafter import Context, Drafters, DraftSettings, PassRows
-from ngtcli.draft.tree import ROOT, DraftTree, chain
+from ngtcli.decoding import plain
+from ngtcli.decoding.calibration import calibrate
+from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.plain import RESTORES, STEPS, OwnRows
+from ngtcli.drafting.costs import SHORT, Costs
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, PassRows
+from ngtcli.drafting.tree import ROOT, DraftTree, chain
 from tests.support.families import VOCABULARY, build, chained, family, prompts, target
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
@@ -142,7 +142,7 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
 
 
 def test_branches_are_refused_and_no_texts_are_joined() -> None:
-    from ngtcli.decode.probe import why_not_together
+    from ngtcli.decoding.probe import why_not_together
 
     model = target(build(family("lfm2")), "lfm2")
     assert why_not_together(model) == model.tree_reason

@@ -14,13 +14,13 @@ from hypothesis import strategies as st
 from ngtcli.config import Settings, arguments_of
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError, UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.build import Prompt, Task
-from ngtcli.prompt.chat import Chat, render, try_chat
-from ngtcli.prompt.preset import deciding
-from ngtcli.serve.public import is_private
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Prompt, Task
+from ngtcli.prompts.chat import Chat, render, try_chat
+from ngtcli.prompts.preset import deciding
+from ngtcli.server.public import is_private
 from ngtcli.system.sandbox import bounded
-from ngtcli.tokens.tokenizer import Tokenizer
 from tests.support.control_texts import (
     hostile,
     marks,
@@ -161,7 +161,7 @@ def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts
         made.append("frame")
         return bounded(work, seconds=5, megabytes=256)
 
-    monkeypatch.setattr("ngtcli.prompt.chat.bounded", counted)
+    monkeypatch.setattr("ngtcli.prompts.chat.bounded", counted)
     tokenizer = with_template(CHATML + "{# one that no other test tries #}")
     for n, said in ((1, [user("One?")]), (2, [user("Two?")]), (2, [user("Two?")])):
         turns = [*said[0], ("assistant", f"{n}."), *user("Why?")]

@@ -10,11 +10,11 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ngtcli.weights import checkpoints
-from ngtcli.weights.checkpoints import read_checkpoint
-from ngtcli.weights.convert import Conversion
-from ngtcli.weights.forms import Form, has_blocks
-from ngtcli.weights.linear import PackedLinear, float_blocks
+from ngtcli.models.weights import checkpoints
+from ngtcli.models.weights.checkpoints import read_checkpoint
+from ngtcli.models.weights.convert import Conversion
+from ngtcli.models.weights.forms import Form, has_blocks
+from ngtcli.models.weights.linear import PackedLinear, float_blocks
 from tests.support.families import FAMILIES
 from tests.support.tiny_models import make_hf, pack_layers, packed_from
 
@@ -101,7 +101,7 @@ def test_what_is_freed_between_weights_is_given_back(
 ) -> None:
     """The C library kept up to a gigabyte of a model of 0.5 billion parameters."""
     given = list[int]()
-    monkeypatch.setattr("ngtcli.weights.convert.return_memory", lambda: given.append(1))
+    monkeypatch.setattr("ngtcli.models.weights.convert.return_memory", lambda: given.append(1))
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     found = packed_from(tmp_path, F32)
     assert len(given) == sum(isinstance(one, PackedLinear) for one in found.modules())
@@ -110,7 +110,7 @@ def test_what_is_freed_between_weights_is_given_back(
 def test_a_layer_that_cannot_be_packed_comes_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ngtcli.weights.convert.float_blocks", lambda weight: None)
+    monkeypatch.setattr("ngtcli.models.weights.convert.float_blocks", lambda weight: None)
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     found = packed_from(tmp_path, F32)
     alike(found, transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32))
@@ -131,7 +131,7 @@ def test_an_error_of_packing_ends_the_loading(
     def full(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ngtcli.weights.convert.float_blocks", full)
+    monkeypatch.setattr("ngtcli.models.weights.convert.float_blocks", full)
     make_hf("llama").save_pretrained(tmp_path)
     with pytest.raises(MemoryError):
         packed_from(tmp_path, F32)

@@ -14,16 +14,16 @@ from typing import Any
 
 import pytest
 
+from ngtcli.bench.live import Live
+from ngtcli.bench.prompts import Item, example_texts
 from ngtcli.cli.app import app
 from ngtcli.cli.check import PROMPTS
 from ngtcli.cli.streams import piped_stdin
-from ngtcli.draft.tree import DraftTree, verify
-from ngtcli.draft.tree import Path as VerifiedPath
+from ngtcli.drafting.tree import DraftTree, verify
+from ngtcli.drafting.tree import Path as VerifiedPath
+from ngtcli.engine.report import with_sources
 from ngtcli.errors import NgtError
-from ngtcli.measure.live import Live
-from ngtcli.measure.prompts import Item, example_texts
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.session.report import with_sources
+from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
 from tests.support.helpers import HARBOUR, NGT, changed, in_terminal, ngt, wait_until_loading
 from tests.support.warm import Warm
@@ -265,7 +265,7 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
             return verify(tree, choose)
         return VerifiedPath((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))
 
-    monkeypatch.setattr("ngtcli.decode.decoder.verify", broken)
+    monkeypatch.setattr("ngtcli.decoding.decoder.verify", broken)
     drafts = ("--set", "calibrate=no", "--drafts", "4")  # else none may pay on a busy machine
     done = ngt("check", HARBOUR, "--json", *drafts, "--max-tokens", "12")
     assert done.returncode == 6, done.stderr
@@ -295,7 +295,7 @@ def test_check_takes_summaries_and_questions_of_the_examples(
         taken.extend(source.items)
         raise NgtError("enough")
 
-    monkeypatch.setattr("ngtcli.measure.check.run_check", no_check)
+    monkeypatch.setattr("ngtcli.bench.check.run_check", no_check)
     ngt("check")
     assert len(taken) == PROMPTS
     assert {item.task for item in taken} == {"summarize", "ask"}
@@ -349,7 +349,7 @@ def test_an_answer_is_compared_with_its_documents_only_where_that_is_shown(
         calls.append(args)
         return with_sources(*args)
 
-    monkeypatch.setattr("ngtcli.session.engine.with_sources", count)
+    monkeypatch.setattr("ngtcli.engine.engine.with_sources", count)
     words = ["ask", "When is the tide high?", "-d", HARBOUR, "--max-tokens", "4", *flags]
     app(words, standalone_mode=False)
     assert bool(calls) == compared

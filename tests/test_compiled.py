@@ -102,7 +102,7 @@ def test_a_store_that_others_may_have_written_to_is_not_used(trouble: str, tmp_p
 
 def test_all_that_compiled_code_is_made_of_is_in_the_name_of_its_folder() -> None:
     """The functions, and each name that they use of another module of the package."""
-    import ngtcli.draft.auto.drafter  # noqa: F401 - imports what compiles
+    import ngtcli.drafting.auto.drafter  # noqa: F401 - imports what compiles
     from ngtcli.system import compiled
 
     package = Path(compiled.__file__).parents[1]

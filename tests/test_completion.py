@@ -8,7 +8,7 @@ import pytest
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.draft.registry import method_names
+from ngtcli.drafting.registry import method_names
 
 
 def tab(line: str, **environ: str) -> list[str]:

@@ -13,10 +13,10 @@ from transformers.tokenization_python import PythonBackend
 
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
-from ngtcli.prompt.build import Prompt, Task, code, look_alikes
-from ngtcli.prompt.chat import _SECRET, render
-from ngtcli.prompt.preset import Preset
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Prompt, Task, code, look_alikes
+from ngtcli.prompts.chat import _SECRET, render
+from ngtcli.prompts.preset import Preset
 from tests.support.control_texts import (
     WORDS,
     hostile,
@@ -283,7 +283,7 @@ def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
     template, words, monkeypatch
 ) -> None:
     """In a thread, too, as a server's that prepare prompts."""
-    monkeypatch.setattr("ngtcli.prompt.chat._SECONDS", 0.5)
+    monkeypatch.setattr("ngtcli.prompts.chat._SECONDS", 0.5)
     asked = [Document("a", "The <tide>.")], "When? ", with_template(template)
     with ThreadPoolExecutor(1) as threads, pytest.raises(ModelError) as caught:
         threads.submit(built, *asked).result()

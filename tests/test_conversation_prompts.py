@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
+from ngtcli.documents.selection import Excerpt
 from ngtcli.errors import ContextOverflowError, ModelError, UsageError
-from ngtcli.prompt.build import Prompt, Task
-from ngtcli.prompt.chat import Chat
-from ngtcli.prompt.preset import for_task, without_documents
-from ngtcli.prompt.selecting import prompt_for
-from ngtcli.prompt.turns import Turn, earlier_questions
-from ngtcli.retrieve.index import EARLIER, index_of
-from ngtcli.retrieve.selection import Excerpt
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Prompt, Task
+from ngtcli.prompts.chat import Chat
+from ngtcli.prompts.preset import for_task, without_documents
+from ngtcli.prompts.selecting import prompt_for
+from ngtcli.prompts.turns import Turn, earlier_questions
+from ngtcli.retrieval.index import EARLIER, index_of
 from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
 from tests.support.helpers import template
 

@@ -4,11 +4,11 @@ import random
 
 import pytest
 
-from ngtcli.draft.auto.core.blend import COPIED
-from ngtcli.draft.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
-from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.drafter import Context
-from ngtcli.trie.counts import NONE
+from ngtcli.drafting.auto.core.blend import COPIED
+from ngtcli.drafting.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
+from ngtcli.drafting.auto.drafter import Auto
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.tries.counts import NONE
 from tests.support.naive_copy import NaiveCopy, Place
 from tests.tools.measuring.replaying import replay
 from tests.tools.measuring.traces import Trace

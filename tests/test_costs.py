@@ -9,17 +9,17 @@ import pytest
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode import calibration
-from ngtcli.decode.layout import row_sizes
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
+from ngtcli.decoding import calibration
+from ngtcli.decoding.layout import row_sizes
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
+from ngtcli.engine.events import telling
+from ngtcli.engine.local import LocalSession
+from ngtcli.engine.question import OtherModelError
+from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import ModelError
-from ngtcli.prompt.build import Prompt
-from ngtcli.session.events import telling
-from ngtcli.session.local import LocalSession
-from ngtcli.session.question import OtherModelError
-from ngtcli.session.session import AnswerOptions
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Prompt
 from tests.support.helpers import FakeBackend
 from tests.support.tiny_models import make_hf, make_target
 
@@ -29,7 +29,7 @@ MEASURED = {1: 0.05, 8: 0.1}
 @pytest.fixture(autouse=True)
 def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     """A session calibrates in no time."""
-    monkeypatch.setattr("ngtcli.session.memory.calibrate", lambda _: CostCurve(MEASURED))
+    monkeypatch.setattr("ngtcli.engine.memory.calibrate", lambda _: CostCurve(MEASURED))
 
 
 TINY_SETTINGS = Settings(background="none")  # its tokenizer knows no words
@@ -38,7 +38,7 @@ TINY_SETTINGS = Settings(background="none")  # its tokenizer knows no words
 def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
+        patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
         return LocalSession(TINY_SETTINGS, telling(warn=said.append), persist)
 
 
@@ -124,7 +124,7 @@ def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
     """What the first run's steps taught goes with them; a run that may not measure takes them."""
     seconds = iter([0.05, 0.01, 0.02])
     monkeypatch.setattr(
-        "ngtcli.session.memory.calibrate", lambda _: CostCurve({1: (s := next(seconds)), 8: 2 * s})
+        "ngtcli.engine.memory.calibrate", lambda _: CostCurve({1: (s := next(seconds)), 8: 2 * s})
     )
     found = []
     for busy in (True, False, False):
@@ -195,7 +195,7 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
 def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
     """Equal to the target it is always right, if it draws as the target does."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.session.local.load_model", lambda *_, **__: make_target())
+        patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: make_target())
         drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="twin", max_tokens=40)
         session = LocalSession(drafted, persist=False)
     warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
@@ -210,7 +210,7 @@ def test_a_draft_model_with_another_tokenizer_is_refused_before_its_passes_are_c
 ) -> None:
     other = SimpleNamespace(tokenizer=SimpleNamespace(fingerprint="other"))  # without passes
     models = iter([make_target(), other])
-    monkeypatch.setattr("ngtcli.session.local.load_model", lambda *_, **__: next(models))
+    monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: next(models))
     drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="other", capture=True)
     with pytest.raises(ModelError, match="other has another tokenizer than"):
         LocalSession(drafted, persist=False)

@@ -45,7 +45,7 @@ def test_instruction_sets_that_onednn_is_kept_from_are_not_named(
 PROGRAM = """
 import torch
 from ngtcli.system.cpu import instruction_sets
-from ngtcli.weights.forms import dtype_by_rule, int8_kernel
+from ngtcli.models.weights.forms import dtype_by_rule, int8_kernel
 
 torch.ones(16, 64) @ torch.ones(64, 16)
 torch.nn.functional.linear(torch.ones(16, 64), torch.ones(16, 64))

@@ -8,10 +8,7 @@ from typing import Any
 
 import pytest
 
-from ngtcli.config import Settings
-from ngtcli.documents.load import Document
-from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.prompts import (
+from ngtcli.bench.prompts import (
     Item,
     builtin_items,
     choose,
@@ -19,6 +16,9 @@ from ngtcli.measure.prompts import (
     file_items,
     read_jsonl,
 )
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+from ngtcli.errors import InputError, UsageError
 
 
 def written(folder: Path, *lines: object) -> Path:

@@ -21,11 +21,11 @@ from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
-from ngtcli.retrieve import ranking, vectors
-from ngtcli.retrieve.encoders import Embedder, load_embedder, load_reranker
-from ngtcli.retrieve.index import best
-from ngtcli.retrieve.ranking import Ranking, Search, fused, rank
-from ngtcli.retrieve.vectors import CODED, Vectors
+from ngtcli.retrieval import ranking, vectors
+from ngtcli.retrieval.encoders import Embedder, load_embedder, load_reranker
+from ngtcli.retrieval.index import best
+from ngtcli.retrieval.ranking import Ranking, Search, fused, rank
+from ngtcli.retrieval.vectors import CODED, Vectors
 from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
 from tests.support.helpers import ngt
 
@@ -365,7 +365,7 @@ def test_models_of_another_kind_are_one_line_and_a_hint(
 def test_without_the_extra_it_is_named(
     models: dict[str, str], harbour: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.retrieve.encoders.find_spec", lambda name: None)
+    monkeypatch.setattr("ngtcli.retrieval.encoders.find_spec", lambda name: None)
     done = ngt("ask", "-d", harbour, "Which?", "--set", f"embedder={models['meaning']}")
     assert done.returncode == 4 and done.stderr.decode().splitlines() == [
         "ngt: --set embedder needs sentence-transformers, which is not installed",

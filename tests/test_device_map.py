@@ -9,15 +9,15 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.decode.probe import why_not_together
-from ngtcli.draft.drafter import DraftSettings
+from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.decoding.probe import why_not_together
+from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.pretrained import loading
-from ngtcli.weights.checkpoints import read_checkpoint
-from ngtcli.weights.onednn import Int8Kernel
-from ngtcli.weights.trials import SPREAD, places_of, what_matters
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.pretrained import loading
+from ngtcli.models.weights.checkpoints import read_checkpoint
+from ngtcli.models.weights.onednn import Int8Kernel
+from ngtcli.models.weights.trials import SPREAD, places_of, what_matters
 from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.tiny_models import decode, generate, make_drafter
@@ -142,7 +142,7 @@ def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) ->
 def test_a_missing_package_is_named_before_documents_are_read(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ngtcli.model_files.requirements.find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.models.requirements.find_spec", lambda _: None)
     with pytest.raises(ModelError) as caught:
         load_model(Wanted("builtin", device_map="auto"))
     assert str(caught.value) == "--set device_map=auto needs accelerate, which is not installed"
@@ -152,7 +152,7 @@ def test_a_missing_package_is_named_before_documents_are_read(
 
 
 def test_integers_of_our_own_layers_are_not_placed(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.decode.load.require_for_weights", lambda *_: None)
-    monkeypatch.setattr("ngtcli.decode.load.int8_kernel", lambda _: Int8Kernel())
+    monkeypatch.setattr("ngtcli.decoding.load.require_for_weights", lambda *_: None)
+    monkeypatch.setattr("ngtcli.decoding.load.int8_kernel", lambda _: Int8Kernel())
     with pytest.raises(ModelError, match="places no integers that ngt computes itself"):
         load_model(Wanted("builtin", "cpu", quantize="int8", device_map="auto"))

@@ -11,8 +11,8 @@ from ngtcli.cli.schema import build
 from ngtcli.documents import catalog
 from ngtcli.documents.load import load
 from ngtcli.documents.passages import Cutting, passages
-from ngtcli.model_files.checkpoint import tokenizer_key
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.models.checkpoint import tokenizer_key
+from ngtcli.models.pretrained import load_tokenizer
 from tests import document_files as made
 from tests.support.helpers import changed, fill, ngt
 

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback
-from ngtcli.draft.registry import method_names, parse_method
-from ngtcli.draft.tree import DraftTree, in_depth_first_order, verify
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Feedback
+from ngtcli.drafting.registry import method_names, parse_method
+from ngtcli.drafting.tree import DraftTree, in_depth_first_order, verify
+from ngtcli.drafting.tries.corpus import build
 from ngtcli.errors import UsageError
-from ngtcli.trie.corpus import build
 from tests.support.tiny_models import (
     KnownHeads,
     NaiveNode,
@@ -183,8 +183,8 @@ def test_wrong_options_say_what_to_give(spec: str, hint: str) -> None:
 
 def test_a_wrong_method_or_option_is_found_without_compiling() -> None:
     code = (
-        "import sys\nfrom ngtcli.draft.drafter import DraftSettings\n"
-        "from ngtcli.draft.registry import method_names, parse_method\n"
+        "import sys\nfrom ngtcli.drafting.drafter import DraftSettings\n"
+        "from ngtcli.drafting.registry import method_names, parse_method\n"
         "from ngtcli.errors import UsageError\n"
         "for spec in ('aut', *(f'{name}:nothing=1' for name in method_names()), 'auto:trust=0'):\n"
         "    try:\n        parse_method(spec, DraftSettings())\n"

@@ -13,10 +13,10 @@ from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, find
-from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.answerer import Answerer
+from ngtcli.models.checkpoint import BUILTIN_PATH, find
+from ngtcli.models.pretrained import load_tokenizer
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server.answerer import Answerer
 from tests.support.helpers import changed
 
 LONG = Document("long.txt", "The tide came in at noon that day. " * 900)
@@ -37,7 +37,7 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
 
 @pytest.mark.parametrize("overflow", ["error", "truncate"])
 def test_a_dry_run_is_the_prompt_that_is_sent(overflow: str, capsys: Any) -> None:
-    from ngtcli.session.local import LocalSession
+    from ngtcli.engine.local import LocalSession
 
     documents = [SHORT, LONG] if overflow == "truncate" else [SHORT]
     settings = Settings(overflow=overflow)

@@ -9,14 +9,14 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
+from ngtcli.engine import engine as engine_module
+from ngtcli.engine.drivers import answer, run
+from ngtcli.engine.engine import Asked
+from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Stepped, Wants
+from ngtcli.engine.parts import PARTS
+from ngtcli.engine.question import Question
 from ngtcli.errors import NgtError, StoppedError
-from ngtcli.prompt.preset import load_preset
-from ngtcli.session import engine as engine_module
-from ngtcli.session.drivers import answer, run
-from ngtcli.session.engine import Asked
-from ngtcli.session.events import Ended, Event, Message, Part, Prompted, Stepped, Wants
-from ngtcli.session.parts import PARTS
-from ngtcli.session.question import Question
+from ngtcli.prompts.preset import load_preset
 from ngtcli.system import process
 from tests.support.fakes import CONTEXT, FakeAnswers, FakeEngine
 from tests.support.helpers import HARBOUR, ngt

@@ -17,16 +17,22 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.decode.exactness import ExactRows, _Case, find_exactness, gives_equal_bits, has_experts
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.drafter import DraftSettings, PassRows
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import method_names
-from ngtcli.draft.steps import Limits
+from ngtcli.decoding.exactness import (
+    ExactRows,
+    _Case,
+    find_exactness,
+    gives_equal_bits,
+    has_experts,
+)
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.drafter import DraftSettings, PassRows
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.registry import method_names
+from ngtcli.drafting.steps import Limits
 from ngtcli.errors import ModelError
-from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.thinking import ANSWER, THOUGHT, Thinking
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, capacity, rounded, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
@@ -39,10 +45,10 @@ ROWS = 8
 @pytest.fixture(autouse=True, scope="module")
 def small_tiers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        alike = "ngtcli.decode.exact.rows_alike"
+        alike = "ngtcli.decoding.exact.rows_alike"
         patch.setattr(alike, lambda length, rows: capacity(length, rows) - length - rows + 1)
         # Layers by themselves are the subject of test_exactness.
-        patch.setattr("ngtcli.decode.exactness._NUMBERS", 1 << 12)
+        patch.setattr("ngtcli.decoding.exactness._NUMBERS", 1 << 12)
         yield
 
 
@@ -172,7 +178,7 @@ def test_passes_give_equal_bits_unless_grouping_shows(
 ) -> None:
     model = rounded(make_hf(family))
     # Rounding so coarsely hides the ends of vectors, too.
-    monkeypatch.setattr("ngtcli.decode.whole_vectors.has_two_formulas", lambda *_: False)
+    monkeypatch.setattr("ngtcli.decoding.whole_vectors.has_two_formulas", lambda *_: False)
     for rows in (PassRows.fixed(16), PassRows.fixed(1), PassRows(8, 1), PassRows(36, 4)):
         assert gives_equal_bits(model, rows, 128)
     Grouping(model)
@@ -250,7 +256,7 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
     Grouping(other)
     assert found(other, "a") and not found(other, "b") and not found(other, "b")
     assert len(said) == 4
-    monkeypatch.setattr("ngtcli.decode.exactness.gives_equal_bits", lambda *_: True)
+    monkeypatch.setattr("ngtcli.decoding.exactness.gives_equal_bits", lambda *_: True)
     packed = small("llama", torch.float32)
     pack_layers(packed.hf)
     found(packed, "a")

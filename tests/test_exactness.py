@@ -13,16 +13,16 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ngtcli.config import Settings
-from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.exactness import ExactRows, layers_are_alike
-from ngtcli.decode.layout import exact_size
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.decode.whole_vectors import RaggedFunctions, WholeVectors, has_two_formulas
-from ngtcli.draft.drafter import PassRows
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import chain
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.decoding.attention import use_grouped
+from ngtcli.decoding.exactness import ExactRows, layers_are_alike
+from ngtcli.decoding.layout import exact_size
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.whole_vectors import RaggedFunctions, WholeVectors, has_two_formulas
+from ngtcli.drafting.drafter import PassRows
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import chain
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, share
 from tests.support.rounding import SAMPLINGS, Guessing, rounded, run
 from tests.support.tiny_models import make_drafter, make_hf, pack_layers
@@ -36,7 +36,7 @@ WHOLE = {"head_dim": 32, "intermediate_size": 128}
 @pytest.fixture
 def tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that round so coarsely that the ends of vectors do not show may have such ends."""
-    monkeypatch.setattr("ngtcli.decode.whole_vectors.has_two_formulas", lambda *_: False)
+    monkeypatch.setattr("ngtcli.decoding.whole_vectors.has_two_formulas", lambda *_: False)
 
 
 @pytest.fixture

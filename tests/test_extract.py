@@ -14,15 +14,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ngtcli.batch.extract import Extraction, Given, members, merged, probability
 from ngtcli.config import Layer, Settings
+from ngtcli.decoding.grammar.form import form_of
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
-from ngtcli.draft.steps import Token
-from ngtcli.grammar.form import form_of
-from ngtcli.grounding.values import place_of, stated
-from ngtcli.session.events import nobody
-from ngtcli.session.question import Tasks
+from ngtcli.documents.quotes.values import place_of, stated
+from ngtcli.drafting.steps import Token
+from ngtcli.engine.batch.extract import Extraction, Given, members, merged, probability
+from ngtcli.engine.events import nobody
+from ngtcli.engine.question import Tasks
 from tests.support.fakes import FakeAnswers, FakeSession, answer_with
 from tests.support.helpers import ROOT_FOLDER, Done, fill, ngt, wait_until
 from tests.support.warm import Warm
@@ -423,7 +423,7 @@ def test_a_run_that_is_killed_goes_on_to_the_same_table(tmp_path: Path, rows: in
 
 
 def test_pages_and_headings_of_places() -> None:
-    from ngtcli.batch.extract import place_at
+    from ngtcli.engine.batch.extract import place_at
 
     about = About(sections=(Section(0, 1, ""), Section(5, 2, "Tides")))
     place = place_at(Document("a", "One. Two  tides", about), 5, 15)

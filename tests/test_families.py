@@ -11,13 +11,13 @@ import torch
 import transformers
 
 from ngtcli.config import Settings
-from ngtcli.decode import probe
-from ngtcli.decode.memory_needs import cache_numbers
-from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES, Way
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.decoding import probe
+from ngtcli.decoding.memory_needs import cache_numbers
+from ngtcli.decoding.plain import CROPS, RESTORES, STEPS, TREES, Way
+from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
-from ngtcli.weights.checkpoints import read_checkpoint
-from ngtcli.weights.linear import storages
+from ngtcli.models.weights.checkpoints import read_checkpoint
+from ngtcli.models.weights.linear import storages
 from tests.support.families import (
     FAMILIES,
     NO_CACHE,

@@ -7,10 +7,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.decode.kv_cache import RollbackCache
-from ngtcli.decode.layout import Masks, Span, capacity_for, pack, row_size, row_sizes, unpack
-from ngtcli.draft.drafter import PassRows
-from ngtcli.draft.tree import chain
+from ngtcli.decoding.kv_cache import RollbackCache
+from ngtcli.decoding.layout import Masks, Span, capacity_for, pack, row_size, row_sizes, unpack
+from ngtcli.drafting.drafter import PassRows
+from ngtcli.drafting.tree import chain
 from tests.support.helpers import CONTEXT, VOCABULARY
 from tests.support.tiny_models import a_tree, make_target, plain, prompts
 

@@ -7,7 +7,7 @@ import jsonschema
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.grammar.form import form_of
+from ngtcli.decoding.grammar.form import form_of
 from tests.support.helpers import HARBOUR, in_terminal, ngt
 
 ASK = ("ask", "-d", HARBOUR, "Who noticed the young oysters?")
@@ -89,7 +89,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(
     words: tuple[str, ...], code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.engines.opening.open_engine", None)
+    monkeypatch.setattr("ngtcli.engine.opening.open_engine", None)
     done = ngt(*ASK, *words)
     assert (done.returncode, done.stdout) == (code, b"") and says in done.stderr.decode()
 

@@ -9,18 +9,18 @@ import pytest
 import torch
 import transformers
 
-from ngtcli.decode import load as room
-from ngtcli.decode.exactness import ExactRows
-from ngtcli.decode.load import Tell, Wanted, load_model, plan
-from ngtcli.draft.drafter import PassRows
+from ngtcli.decoding import load as room
+from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.load import Tell, Wanted, load_model, plan
+from ngtcli.drafting.drafter import PassRows
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.weights import forms
+from ngtcli.models.weights.convert import convertible
+from ngtcli.models.weights.forms import Form, dtype_by_rule, half_of, has_blocks
+from ngtcli.models.weights.linear import storages
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.trials import Trial
-from ngtcli.weights import forms
-from ngtcli.weights.convert import convertible
-from ngtcli.weights.forms import Form, dtype_by_rule, half_of, has_blocks
-from ngtcli.weights.linear import storages
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import KERNEL
 from tests.support.tiny_models import make_hf
@@ -221,7 +221,7 @@ def test_nothing_is_packed_where_the_cpu_has_no_avx2(monkeypatch: pytest.MonkeyP
         monkeypatch.setattr(forms, "float_blocks", lambda weight: weight)
         assert has_blocks.__wrapped__(dtype) == can
     hf = make_hf("llama").to(BF16)
-    monkeypatch.setattr("ngtcli.weights.convert.has_blocks", lambda dtype: False)
+    monkeypatch.setattr("ngtcli.models.weights.convert.has_blocks", lambda dtype: False)
     assert convertible(hf, Form(BF16, packed=True)) == []
 
 

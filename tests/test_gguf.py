@@ -12,16 +12,16 @@ import pytest
 import torch
 import transformers
 
-from ngtcli.decode.load import Wanted, load_model
+from ngtcli.decoding.load import Wanted, load_model
 from ngtcli.errors import ModelError
-from ngtcli.model_files import gguf as gguf_module
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, check_models, find
-from ngtcli.model_files.pretrained import load_config, load_tokenizer
-from ngtcli.model_files.quantized import kept
-from ngtcli.model_files.stand_in import source_of
+from ngtcli.models import gguf as gguf_module
+from ngtcli.models.checkpoint import BUILTIN_PATH, check_models, find
+from ngtcli.models.pretrained import load_config, load_tokenizer
+from ngtcli.models.quantized import kept
+from ngtcli.models.stand_in import source_of
+from ngtcli.models.weights.checkpoints import read_checkpoint
+from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
-from ngtcli.weights.checkpoints import read_checkpoint
-from ngtcli.weights.load_quantized import load_quantized
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tokenizers_of_kinds import backend
@@ -133,7 +133,7 @@ def test_the_configuration_is_that_which_transformers_reads(
 def test_long_matrices_are_dequantised_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.weights.gguf_weights._AT_ONCE", 64 * 7)
+    monkeypatch.setattr("ngtcli.models.weights.gguf_weights._AT_ONCE", 64 * 7)
     true = written(tmp_path / "a.gguf", tiny("qwen2")).state_dict()
     found = read(tmp_path / "a.gguf").state_dict()
     assert all(torch.equal(found[name], true[name]) for name in true)
@@ -195,7 +195,9 @@ def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
     torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
     assert str(tmp_path / "a.gguf") in {one.folder for one in kept()}
-    monkeypatch.setattr("ngtcli.weights.checkpoints.gguf_weights", None)  # nothing is read again
+    monkeypatch.setattr(
+        "ngtcli.models.weights.checkpoints.gguf_weights", None
+    )  # nothing is read again
     again, _ = load_quantized(folder, INT8, progress=told.append)
     assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
 

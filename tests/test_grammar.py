@@ -21,26 +21,26 @@ from tokenizers import decoders, models
 from transformers import PreTrainedTokenizerFast
 
 from ngtcli.config import Settings
-from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.decoder import Member
-from ngtcli.decode.exactness import ExactRows
-from ngtcli.decode.load import Wanted, load_model
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import draw, keys_of, warp
-from ngtcli.draft.ahead import allowed
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.origins import GRAMMAR
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import method_names
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.decoding.continuation import Continuation
+from ngtcli.decoding.decoder import Member
+from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.grammar.matcher import Grammar
+from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.sampling import draw, keys_of, warp
+from ngtcli.drafting.ahead import allowed
+from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
+from ngtcli.drafting.origins import GRAMMAR
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.registry import method_names
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, UsageError
-from ngtcli.grammar.matcher import Grammar
-from ngtcli.prompt.thinking import ANSWER, THOUGHT, Thinking
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.thinking import ANSWER, THOUGHT, Thinking
 from tests.support import families, thinking_models
 from tests.support.helpers import FakeBackend, examples
 from tests.support.rounding import Guessing, RoundingModel, capacity
@@ -381,7 +381,7 @@ def test_exact_passes_have_the_tokens_of_plain_ones(
     def alike(length: int, rows: int) -> int:
         return capacity(length, rows) - length - rows + 1
 
-    with patch("ngtcli.decode.exact.rows_alike", alike):
+    with patch("ngtcli.decoding.exact.rows_alike", alike):
         truth = rounded_run(model, make_drafter("none"), [1, 2], sampling, limits, rows)
         drafter = Guessing(truth[0].output, seed)
         found = rounded_run(model, drafter, [1, 2], sampling, limits, rows)

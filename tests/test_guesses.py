@@ -9,13 +9,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.auto.escapes import SHAPE
-from ngtcli.draft.auto.guesses import Guesses, HeadUse
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.guesses import Guessed
-from ngtcli.draft.tree import DraftTree
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.drafter import Auto
+from ngtcli.drafting.auto.escapes import SHAPE
+from ngtcli.drafting.auto.guesses import Guesses, HeadUse
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.guesses import Guessed
+from ngtcli.drafting.tree import DraftTree
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import KnownHeads, make_drafter

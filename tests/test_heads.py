@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 from torch import Tensor
 
-from ngtcli.draft.guesses import WIDTH, Guessed
+from ngtcli.drafting.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import Head

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from ngtcli.draft.guesses import WIDTH, Guessed
+from ngtcli.drafting.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError
 from ngtcli.heads import dflash as dflash_config
 from ngtcli.heads import eagle
@@ -22,7 +22,7 @@ from ngtcli.heads.eagle import Eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.layers import layer_config
-from ngtcli.weights.linear import PackedLinear, float_blocks
+from ngtcli.models.weights.linear import PackedLinear, float_blocks
 from tests.support.head_files import (
     BLOCK,
     DFLASH,

@@ -12,19 +12,19 @@ import transformers
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decode import kv_cache, memory_limits, prefixes
-from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.load import Wanted, load_model
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.drafter import DraftSettings
-from ngtcli.draft.tree import DraftTree
+from ngtcli.decoding import kv_cache, memory_limits, prefixes
+from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.drafter import DraftSettings
+from ngtcli.drafting.tree import DraftTree
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import Head
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.perceptrons import Hydra, Medusa, prefix_layer
 from ngtcli.heads.reading import HeadRows
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, save_head
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts

@@ -10,9 +10,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from ngtcli.decode import replays
-from ngtcli.decode.replays import Replays
-from ngtcli.draft.guesses import Guessed
+from ngtcli.decoding import replays
+from ngtcli.decoding.replays import Replays
+from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads import head as room
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import AtOnce, ByPath, Head

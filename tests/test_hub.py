@@ -16,8 +16,8 @@ from pathlib import Path
 import pytest
 
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, fetch, find, pull
-from ngtcli.model_files.hub import ask, be_quiet, split_id
+from ngtcli.models.checkpoint import BUILTIN_PATH, fetch, find, pull
+from ngtcli.models.hub import ask, be_quiet, split_id
 from ngtcli.system.progress import ByteBar
 from tests.support.helpers import HARBOUR, NGT
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
@@ -280,7 +280,7 @@ def test_what_the_hub_cannot_give_is_told(own_hub: Hub, monkeypatch: pytest.Monk
 
 
 def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.model_files.hub.ask", lambda name: pytest.fail(name))
+    monkeypatch.setattr("ngtcli.models.hub.ask", lambda name: pytest.fail(name))
     for name in ("a/b/c", "a--b", "a..b/c", "-a/b", "a/b.", "a/b.git", "Mödell", "a b", "x" * 97,
                  "@v1", "a/b@", "~/m", "./m", "/m", "a//b"):  # fmt: skip
         assert split_id(name) == ("", None), name

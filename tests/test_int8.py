@@ -9,10 +9,10 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
-from ngtcli.weights import forms, linear, onednn
-from ngtcli.weights.forms import int8_kernel
-from ngtcli.weights.linear import PackedLinear, quantized
-from ngtcli.weights.onednn import (
+from ngtcli.models.weights import forms, linear, onednn
+from ngtcli.models.weights.forms import int8_kernel
+from ngtcli.models.weights.linear import PackedLinear, quantized
+from ngtcli.models.weights.onednn import (
     Int8Kernel,
 )
 from tests.support.int8_layers import KERNEL, KERNELS, layer_of, true_product

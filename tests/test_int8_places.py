@@ -16,10 +16,10 @@ from transformers.models.mixtral.modeling_mixtral import MixtralExperts
 from transformers.models.nemotron_h.modeling_nemotron_h import NemotronHExperts
 from transformers.pytorch_utils import Conv1D
 
-from ngtcli.weights.convert import Conversion, convertible
-from ngtcli.weights.linear import PackedLinear
-from ngtcli.weights.load_quantized import use_between
-from ngtcli.weights.places import Site
+from ngtcli.models.weights.convert import Conversion, convertible
+from ngtcli.models.weights.linear import PackedLinear
+from ngtcli.models.weights.load_quantized import use_between
+from ngtcli.models.weights.places import Site
 from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
 
 pytestmark = [

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.assistant import AssistantModel
-from ngtcli.draft.drafter import Context, DraftSettings, Feedback
-from ngtcli.draft.methods import lookahead, recycling
-from ngtcli.draft.methods.lookahead import Lookahead
-from ngtcli.draft.methods.recycling import STATIC_TREE, Recycling
+from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.drafting.drafter import Context, DraftSettings, Feedback
+from ngtcli.drafting.methods import lookahead, recycling
+from ngtcli.drafting.methods.lookahead import Lookahead
+from ngtcli.drafting.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
 from tests.support.helpers import examples
 from tests.support.tiny_models import (

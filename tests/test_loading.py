@@ -13,15 +13,15 @@ import transformers
 from huggingface_hub.errors import IncompleteSnapshotError
 
 from ngtcli.config import Settings
-from ngtcli.decode import probe
-from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.decode.probe import target_model, why_not_together
-from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.decoding import probe
+from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.decoding.probe import target_model, why_not_together
+from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
-from ngtcli.model_files.checkpoint import find
-from ngtcli.model_files.hub import Remote
-from ngtcli.model_files.pretrained import ContextLimit, context_limit
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.checkpoint import find
+from ngtcli.models.hub import Remote
+from ngtcli.models.pretrained import ContextLimit, context_limit
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import LongBackend, build, target
 from tests.support.helpers import HARBOUR, FakeBackend, changed, run_and_look
@@ -127,7 +127,7 @@ def test_a_model_in_the_cache_needs_no_network(
             return Remote(name, None, "", files, {})
         raise ModelError("offline")
 
-    monkeypatch.setattr("ngtcli.model_files.hub.ask", ask)
+    monkeypatch.setattr("ngtcli.models.hub.ask", ask)
     monkeypatch.setattr(huggingface_hub, "snapshot_download", lambda *_, **__: folder)
     assert find("some/cached") == folder and not asked
     with monkeypatch.context() as m:  # another program has read it without its card
@@ -369,7 +369,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
 ) -> None:
     hf = build(next(f for f in MANY if f.name == "phi3"))
     hf.lm_head.register_forward_hook(lambda _, given, out: out * (1 + out.shape[1] % 3 / 100))
-    monkeypatch.setattr("ngtcli.decode.scores.bits_of", lambda hf: 8 if quantized else 0)
+    monkeypatch.setattr("ngtcli.decoding.scores.bits_of", lambda hf: 8 if quantized else 0)
     if quantized:
         model = target(hf, "phi3")
         assert not model.plain_reason and not why_not_together(model)

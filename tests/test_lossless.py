@@ -7,14 +7,14 @@ from itertools import cycle
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import method_names
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.trie.corpus import build
+from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.registry import method_names
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import DraftTree, chain
+from ngtcli.drafting.tries.corpus import build
 from tests.support.helpers import CONTEXT, END, VOCABULARY, examples
 from tests.support.tiny_models import (
     FAMILIES,

@@ -60,7 +60,7 @@ def test_threads_are_those_asked_for_or_the_cores_that_the_process_may_use(
 
 
 def test_torch_computes_with_the_threads_of_the_setting(monkeypatch) -> None:
-    from ngtcli.decode.load import use_threads
+    from ngtcli.decoding.load import use_threads
 
     counts = list[int]()
     monkeypatch.setattr("torch.set_num_threads", counts.append)

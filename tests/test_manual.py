@@ -10,7 +10,7 @@ import pytest
 
 from ngtcli.cli.app import COMMANDS, load
 from ngtcli.cli.help import topics
-from ngtcli.model_files.recommended import markdown_table
+from ngtcli.models.recommended import markdown_table
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_terminal, ngt, wait_until
 
 PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topics().values()]

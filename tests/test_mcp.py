@@ -23,20 +23,20 @@ from mcp.server.stdio import stdio_server
 from ngtcli.cli.app import load
 from ngtcli.cli.help import topics
 from ngtcli.config import Settings
-from ngtcli.draft.steps import Statistics, Step, Token
+from ngtcli.documents.quotes.sources import sources_of
+from ngtcli.drafting.steps import Statistics, Step, Token
+from ngtcli.engine.engine import Asked
+from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
+from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import ModelError, NgtError
-from ngtcli.grounding.sources import sources_of
-from ngtcli.prompt.preset import load_preset
-from ngtcli.serve import answerer
-from ngtcli.serve.answerer import Answerer
-from ngtcli.serve.client import NotServedError
-from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http_guard import Address, read_keys
-from ngtcli.serve.mcp import Tools, mcp_routes, mcp_server
-from ngtcli.serve.service import Service
-from ngtcli.session.engine import Asked
-from ngtcli.session.events import Ended, Event, Message, Part, Reading, Stepped
-from ngtcli.session.question import Question, Tasks
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server import answerer
+from ngtcli.server.answerer import Answerer
+from ngtcli.server.client import NotServedError
+from ngtcli.server.folder import ServedFolder
+from ngtcli.server.http_guard import Address, read_keys
+from ngtcli.server.mcp import Tools, mcp_routes, mcp_server
+from ngtcli.server.service import Service
 from tests.support.helpers import fill, ngt
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 from tests.support.warm import Warm
@@ -277,7 +277,7 @@ def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Pat
 
 NOISY = """
 import os, sys
-from ngtcli.serve import mcp
+from ngtcli.server import mcp
 
 def noisy(search):
     print("python prints", flush=True)
@@ -395,10 +395,10 @@ def test_the_resident_process_is_asked_where_there_is_one(
             loaded.append("closed")
 
     served = [False, True, None]  # whether it is leaving; None: there is none
-    monkeypatch.setattr("ngtcli.serve.client.ask", ask)
-    monkeypatch.setattr("ngtcli.serve.answerer.served", lambda settings: served.pop(0))
+    monkeypatch.setattr("ngtcli.server.client.ask", ask)
+    monkeypatch.setattr("ngtcli.server.answerer.served", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
-    monkeypatch.setitem(sys.modules, "ngtcli.serve.resident", cast(Any, resident))
+    monkeypatch.setitem(sys.modules, "ngtcli.server.resident", cast(Any, resident))
     settings, preset = TASKS.of["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
     question = Question(task="ask", settings=settings, preset=preset, loaded=documents)

@@ -14,12 +14,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.config import Settings
-from ngtcli.errors import NgtError, UsageError
-from ngtcli.measure.grid import BenchOptions, Cell, Refusal, cells_of, check_some_left
-from ngtcli.measure.live import Live
-from ngtcli.measure.prompts import Item, spread
-from ngtcli.measure.records import (
+from ngtcli.bench.grid import BenchOptions, Cell, Refusal, cells_of, check_some_left
+from ngtcli.bench.live import Live
+from ngtcli.bench.prompts import Item, spread
+from ngtcli.bench.records import (
     Answering,
     Generation,
     Race,
@@ -29,9 +27,11 @@ from ngtcli.measure.records import (
     raced,
     take,
 )
-from ngtcli.measure.summary import Row, columns, shown_columns, summarized
-from ngtcli.measure.tune import State
-from ngtcli.prompt.build import Prompt
+from ngtcli.bench.summary import Row, columns, shown_columns, summarized
+from ngtcli.bench.tune import State
+from ngtcli.config import Settings
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.prompts.build import Prompt
 from tests.support.tiny_models import make_target
 
 # --- turns ---
@@ -345,7 +345,7 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
 ) -> None:
     """With others that differ in a shared setting alone, each does what it does by itself."""
     tiny: Any = make_target(seed=3)
-    monkeypatch.setattr("ngtcli.session.local.load_model", lambda *_, **__: tiny)
+    monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
     settings = Settings(max_tokens=16, calibrate=False, background="none")
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
     monkeypatch.setattr(Live, "worded", lambda *_: prompts)

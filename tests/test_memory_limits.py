@@ -8,22 +8,22 @@ import pytest
 import torch
 from torch import Tensor
 
-from ngtcli.decode import memory_needs
-from ngtcli.decode.loop import Run
-from ngtcli.decode.memory_limits import read_prompt
-from ngtcli.decode.memory_needs import memory_words
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.out_of_memory import is_out_of_memory
-from ngtcli.draft.drafter import Context
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import DraftTree
+from ngtcli.decoding import memory_needs
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.memory_limits import read_prompt
+from ngtcli.decoding.memory_needs import memory_words
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.out_of_memory import is_out_of_memory
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
 from ngtcli.heads.head import Head
 from ngtcli.heads.reading import HeadRows
-from ngtcli.weights.checkpoints import empty_model
-from ngtcli.weights.convert import quantized_bytes
-from ngtcli.weights.linear import MappedEmbedding
-from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.models.weights.checkpoints import empty_model
+from ngtcli.models.weights.convert import quantized_bytes
+from ngtcli.models.weights.linear import MappedEmbedding
+from ngtcli.models.weights.load_quantized import load_quantized
 from tests.support.int8_layers import INT8
 from tests.support.tiny_models import (
     GREEDY,

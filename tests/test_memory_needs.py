@@ -13,15 +13,15 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli import about
 from ngtcli.cli.schema import build
-from ngtcli.decode import memory_needs
-from ngtcli.decode.layout import capacity_for
-from ngtcli.decode.memory_needs import SPARE, needs_of
-from ngtcli.decode.model import TargetModel
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.needs import ModelNeeds, Need
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.linear import MappedEmbedding
-from ngtcli.weights.load_quantized import load_quantized
+from ngtcli.decoding import memory_needs
+from ngtcli.decoding.layout import capacity_for
+from ngtcli.decoding.memory_needs import SPARE, needs_of
+from ngtcli.decoding.model import TargetModel
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.needs import ModelNeeds, Need
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.models.weights.linear import MappedEmbedding
+from ngtcli.models.weights.load_quantized import load_quantized
 from tests.support import families
 from tests.support.families import LongBackend
 from tests.support.helpers import in_terminal, ngt

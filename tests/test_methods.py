@@ -14,11 +14,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.registry import method_names, parse_method
-from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
+from ngtcli.drafting.registry import method_names, parse_method
+from ngtcli.drafting.tree import DraftTree, chain
+from ngtcli.drafting.tries.store import save_datastore
 from ngtcli.errors import InputError, UsageError
-from ngtcli.trie.store import save_datastore
 from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
@@ -267,7 +267,7 @@ def test_rest_opens_its_datastore_once(monkeypatch) -> None:
     supply("rest")
     drafter = method("rest")
     drafter.reset(Context([1]))
-    monkeypatch.setattr("ngtcli.draft.methods.rest.load_datastore", None)
+    monkeypatch.setattr("ngtcli.drafting.methods.rest.load_datastore", None)
     drafter.reset(Context([2]))
     assert drafter.propose([1, 2], 8).tokens == (3, 1, 2, 4, 4)
 

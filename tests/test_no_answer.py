@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.session.no_answer import no_answer, repeats_instructions
+from ngtcli.engine.no_answer import no_answer, repeats_instructions
 from tests.support.helpers import ngt
 
 TEMPLATE = (

@@ -22,10 +22,10 @@ from ngtcli.documents.content import About, Extracted, Section, Source
 from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.load import Document, Row, load
 from ngtcli.documents.parsers import Parsers
+from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
-from ngtcli.grounding.sources import sources_of
 from tests import document_files as made
 from tests.support.helpers import share
 

@@ -5,10 +5,10 @@ from typing import Any
 
 import pytest
 
-from ngtcli.decode.load import Wanted, load_model
+from ngtcli.decoding.load import Wanted, load_model
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import find
-from ngtcli.model_files.requirements import quantization_method, require_for_weights
+from ngtcli.models.checkpoint import find
+from ngtcli.models.requirements import quantization_method, require_for_weights
 from tests.support.helpers import changed, ngt
 
 METHODS = {
@@ -27,7 +27,7 @@ def _load(name: str) -> object:
 @pytest.fixture
 def no_packages(monkeypatch: pytest.MonkeyPatch) -> None:
     """Only gptqmodel is installed."""
-    find_spec = "ngtcli.model_files.requirements.find_spec"
+    find_spec = "ngtcli.models.requirements.find_spec"
     monkeypatch.setattr(find_spec, lambda name: name == "gptqmodel" or None)
 
 
@@ -78,7 +78,7 @@ def test_on_a_gpu_the_package_is_named_that_runs_such_weights(
 def test_the_extra_is_named_that_a_kind_of_file_needs(
     file: str, package: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.model_files.requirements.find_spec", lambda _: None)
+    monkeypatch.setattr("ngtcli.models.requirements.find_spec", lambda _: None)
     (tmp_path / file).write_text("{}")
     with pytest.raises(ModelError, match=f"needs {package}, which is not installed") as caught:
         find(str(tmp_path))

@@ -9,16 +9,16 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ngtcli.decode.load import Tell, Wanted, load_model
-from ngtcli.decode.probe import target_model
+from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.decoding.probe import target_model
 from ngtcli.heads.files import Target
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.models.weights import convert
+from ngtcli.models.weights.convert import Conversion, convertible
+from ngtcli.models.weights.forms import Form, has_blocks
+from ngtcli.models.weights.linear import MappedEmbedding, PackedLinear, float_blocks, storages
+from ngtcli.models.weights.places import sites
 from ngtcli.system.cpu import instruction_sets
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights import convert
-from ngtcli.weights.convert import Conversion, convertible
-from ngtcli.weights.forms import Form, has_blocks
-from ngtcli.weights.linear import MappedEmbedding, PackedLinear, float_blocks, storages
-from ngtcli.weights.places import sites
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.tiny_models import (
     Scripted,

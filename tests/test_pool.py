@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from ngtcli.cli.app import app
-from ngtcli.draft.pool import QUOTE, Pool, load_pool, own_words, pool_path, save_pool
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.drafting.pool import QUOTE, Pool, load_pool, own_words, pool_path, save_pool
+from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.system.files import DamagedFileError
 from tests.support.counted import build_counts
 from tests.support.kept import made_once

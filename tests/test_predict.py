@@ -11,19 +11,19 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.origins import PREDICTED
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.steps import Statistics
+from ngtcli.drafting.auto.drafter import Auto
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.origins import PREDICTED
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.steps import Statistics
+from ngtcli.engine.events import Ended, Wants
+from ngtcli.engine.question import MOST_PREDICTED, Question, check_prediction
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import load_preset
-from ngtcli.serve import wire
-from ngtcli.serve.client import _plain
-from ngtcli.serve.openai_answers import usage
-from ngtcli.serve.resident import Resident
-from ngtcli.session.events import Ended, Wants
-from ngtcli.session.question import MOST_PREDICTED, Question, check_prediction
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server import wire
+from ngtcli.server.client import _plain
+from ngtcli.server.openai_answers import usage
+from ngtcli.server.resident import Resident
 from tests.support.helpers import HARBOUR, ngt
 from tests.tools.measuring.replaying import walk
 

@@ -17,22 +17,22 @@ import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention, kv_cache, memory_limits
-from ngtcli.decode import model as model_module
-from ngtcli.decode import prefixes as module
-from ngtcli.decode.kv_cache import Keeping, RollbackCache
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import STEPS, Way
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.drafter import DraftSettings, PassRows
-from ngtcli.model_files.quantized import weights_of
-from ngtcli.session import local
-from ngtcli.session.local import LocalSession
+from ngtcli.decoding import attention, kv_cache, memory_limits
+from ngtcli.decoding import model as model_module
+from ngtcli.decoding import prefixes as module
+from ngtcli.decoding.kv_cache import Keeping, RollbackCache
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.plain import STEPS, Way
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.drafter import DraftSettings, PassRows
+from ngtcli.engine import local
+from ngtcli.engine.local import LocalSession
+from ngtcli.models.quantized import weights_of
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system import cache as cache_module
 from ngtcli.system.cache import STORES, held
 from ngtcli.system.files import home
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.load_quantized import load_quantized
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.int8_layers import INT8
 from tests.support.tiny_models import decode, make_drafter, make_hf, pack_layers

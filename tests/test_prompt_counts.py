@@ -5,11 +5,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.draft.auto import prompts
-from ngtcli.draft.auto.drafter import Auto, AutoDrafters
-from ngtcli.draft.auto.prompts import PromptCounts
-from ngtcli.draft.drafter import Context
-from ngtcli.trie.counts import CHILD, find, spans_of
+from ngtcli.drafting.auto import prompts
+from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
+from ngtcli.drafting.auto.prompts import PromptCounts
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.tries.counts import CHILD, find, spans_of
 
 TOKENS = st.lists(st.integers(0, 5), max_size=20)
 DOCUMENT = [1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 0, 1]

@@ -10,12 +10,12 @@ from hypothesis import strategies as st
 from ngtcli.config import Layer, environment_and_file_layers, merge
 from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
-from ngtcli.prompt import fitting
-from ngtcli.prompt.build import Prompt, Status, Task
-from ngtcli.prompt.fitting import cut_words, fit_prompt, level
-from ngtcli.prompt.preset import Preset, load_preset, preset_files
-from ngtcli.prompt.reports import Cut
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts import fitting
+from ngtcli.prompts.build import Prompt, Status, Task
+from ngtcli.prompts.fitting import cut_words, fit_prompt, level
+from ngtcli.prompts.preset import Preset, load_preset, preset_files
+from ngtcli.prompts.reports import Cut
 from tests.support.helpers import FakeBackend
 
 TOKENIZER = Tokenizer(FakeBackend())

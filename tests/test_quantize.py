@@ -12,12 +12,12 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ngtcli.decode.load import Wanted, load_model
+from ngtcli.decoding.load import Wanted, load_model
 from ngtcli.errors import ModelError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.weights import checkpoints
-from ngtcli.weights.forms import int8_kernel
-from ngtcli.weights.load_quantized import load_quantized, words
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.weights import checkpoints
+from ngtcli.models.weights.forms import int8_kernel
+from ngtcli.models.weights.load_quantized import load_quantized, words
 from tests.support.families import family
 from tests.support.int8_layers import INT8, KERNEL, dequantized
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores

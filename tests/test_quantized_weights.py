@@ -14,14 +14,14 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from ngtcli.model_files.quantized import QUANTIZED, kept, kept_file
+from ngtcli.models.quantized import QUANTIZED, kept, kept_file
+from ngtcli.models.weights import load_quantized as module
+from ngtcli.models.weights.linear import MappedEmbedding
+from ngtcli.models.weights.load_quantized import load_quantized
+from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
+from ngtcli.models.weights.trials import what_matters
 from ngtcli.system.arrays import PADDING, ROOM, ArrayWriter
 from ngtcli.system.files import home, write_all
-from ngtcli.weights import load_quantized as module
-from ngtcli.weights.linear import MappedEmbedding
-from ngtcli.weights.load_quantized import load_quantized
-from ngtcli.weights.tensor_store import TensorStore, tensors_of
-from ngtcli.weights.trials import what_matters
 from tests.support.helpers import ngt
 from tests.support.int8_layers import INT8, KERNEL
 from tests.support.tiny_models import make_hf, saved, scores
@@ -129,7 +129,9 @@ def test_what_a_file_cannot_hold_is_refused_and_in_memory(
             store.finish(tmp_path / "a.safetensors")
     true = loads()
     loads.file.unlink()
-    monkeypatch.setattr("ngtcli.weights.tensor_store.array_of", lambda _: np.ones(2, complex))
+    monkeypatch.setattr(
+        "ngtcli.models.weights.tensor_store.array_of", lambda _: np.ones(2, complex)
+    )
     assert torch.equal(loads(), true) and "numbers of the type complex128" in loads.said.pop()
     assert not list(loads.file.parent.iterdir())
 

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decode.continuation import LEAST, LONGEST, Repetition
-from ngtcli.decode.loop import Run
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.steps import Limits
+from ngtcli.decoding.continuation import LEAST, LONGEST, Repetition
+from ngtcli.decoding.loop import Run
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.steps import Limits
 from tests.support.helpers import ngt
 from tests.support.tiny_models import make_drafter, make_target, prompts
 from tests.support.together import joint, own, target, together

@@ -8,12 +8,12 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from ngtcli.config import Settings
-from ngtcli.decode.loop import Run
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import DraftTree, chain
+from ngtcli.decoding.loop import Run
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.support.helpers import END, SHARED
 from tests.support.tiny_models import make_drafter, make_target
 from tests.tools.measuring.replaying import ReplayOptions, replay, run_replay, select, walk

@@ -11,25 +11,25 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.decode.decoder import Decoder
-from ngtcli.decode.load import Wanted, load_model
-from ngtcli.decode.model import TargetModel
+from ngtcli.decoding.decoder import Decoder
+from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.model import TargetModel
 from ngtcli.documents.load import Document, Loaded
+from ngtcli.engine import engine as engine_module
+from ngtcli.engine.engine import Asked
+from ngtcli.engine.events import Ended, Event, Message, Prompted, Reading, Stepped, Wants
+from ngtcli.engine.local import LocalSession
+from ngtcli.engine.local_engine import LocalEngine
+from ngtcli.engine.question import Question
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
 from ngtcli.heads.files import Target
 from ngtcli.heads.perceptrons import Medusa
-from ngtcli.prompt.preset import load_preset
-from ngtcli.retrieve.index import PASSAGES
-from ngtcli.retrieve.vectors import VECTORS
-from ngtcli.serve import fair_queue
-from ngtcli.serve.fair_queue import FairQueue
-from ngtcli.serve.resident import Resident
-from ngtcli.session import engine as engine_module
-from ngtcli.session.engine import Asked
-from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped, Wants
-from ngtcli.session.local import LocalSession
-from ngtcli.session.local_engine import LocalEngine
-from ngtcli.session.question import Question
+from ngtcli.prompts.preset import load_preset
+from ngtcli.retrieval.index import PASSAGES
+from ngtcli.retrieval.vectors import VECTORS
+from ngtcli.server import fair_queue
+from ngtcli.server.fair_queue import FairQueue
+from ngtcli.server.resident import Resident
 from tests.support.head_files import save_head
 from tests.support.helpers import wait_until
 
@@ -408,7 +408,7 @@ def test_memory_is_given_back_once_nobody_waits(
     resident: Resident, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     given: list[int] = []
-    name = "ngtcli.serve.resident.return_memory"
+    name = "ngtcli.server.resident.return_memory"
     monkeypatch.setattr(name, lambda: given.append(resident.waiting))
     ids_alone(resident, asked())
     wait_until(lambda: bool(given))

@@ -23,12 +23,12 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.errors import ContextOverflowError, UsageError
-from ngtcli.prompt.build import Task
-from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.selecting import prompt_for
-from ngtcli.retrieve import index as index_module
-from ngtcli.retrieve.index import EARLIER, K1, B, index_of, words
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Task
+from ngtcli.prompts.preset import load_preset
+from ngtcli.prompts.selecting import prompt_for
+from ngtcli.retrieval import index as index_module
+from ngtcli.retrieval.index import EARLIER, K1, B, index_of, words
 from tests.support.helpers import FakeBackend, ngt
 
 SMALL = Cutting(16)

@@ -21,11 +21,11 @@ from transformers import (
 )
 
 from ngtcli.config import Settings
-from ngtcli.decode import sampling as keyed_draw
-from ngtcli.decode.assistant import AssistantModel
-from ngtcli.decode.sampling import BLOCK, Sampler, draw, keys_of
-from ngtcli.decode.scores import best_tokens, highest
-from ngtcli.draft.tree import DraftTree
+from ngtcli.decoding import sampling as keyed_draw
+from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.decoding.sampling import BLOCK, Sampler, draw, keys_of
+from ngtcli.decoding.scores import best_tokens, highest
+from ngtcli.drafting.tree import DraftTree
 from tests.support.tiny_models import distribution, make_target, prompts
 
 pytestmark = pytest.mark.numeric

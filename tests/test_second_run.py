@@ -36,9 +36,9 @@ from hypothesis.stateful import (
 )
 
 from ngtcli.documents import catalog
-from ngtcli.draft.steps import Step, Token
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.retrieve import index
+from ngtcli.drafting.steps import Step, Token
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.retrieval import index
 from ngtcli.system import store
 from ngtcli.system.files import NewFile
 from tests.encoder_models import make_meaning_embedder

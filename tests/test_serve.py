@@ -14,15 +14,15 @@ import pytest
 
 from ngtcli.config import SettingError, Settings, seconds_of
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.draft.steps import Step, Token
+from ngtcli.drafting.steps import Step, Token
+from ngtcli.engine.events import Ended, Event, Message, Stepped, Wants
+from ngtcli.engine.question import Question
 from ngtcli.errors import InputError, NgtError, StoppedError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.preset import load_preset
-from ngtcli.serve import client, wire
-from ngtcli.serve.client import NotServedError, served
-from ngtcli.serve.places import Place, ServedAlreadyError, absolute, flags_of, folder, places
-from ngtcli.session.events import Ended, Event, Message, Stepped, Wants
-from ngtcli.session.question import Question
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server import client, wire
+from ngtcli.server.client import NotServedError, served
+from ngtcli.server.places import Place, ServedAlreadyError, absolute, flags_of, folder, places
 from tests.support.helpers import wait_until
 from tests.support.warm import Warm
 
@@ -30,11 +30,11 @@ from tests.support.warm import Warm
 PROGRAM = """
 import os, shutil, socket, sys, threading, time
 from ngtcli.config import Settings
-from ngtcli.draft.steps import Step, Token
+from ngtcli.drafting.steps import Step, Token
 from ngtcli.errors import InputError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.serve import exchange, process
-from ngtcli.session.events import Ended, Message, Stepped
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.server import exchange, process
+from ngtcli.engine.events import Ended, Message, Stepped
 
 class Ticket:
     def __init__(self):
@@ -214,7 +214,7 @@ def test_one_that_hangs_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatc
     events = events_of("a.")
     next(events)
     one.process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr("ngtcli.serve.places.GIVEN_UP_S", 0.3)
+    monkeypatch.setattr("ngtcli.server.places.GIVEN_UP_S", 0.3)
     with pytest.raises(NgtError, match="does not answer in the middle"):
         next(events)
     with pytest.raises(NotServedError):

@@ -11,8 +11,8 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents import read as read_module
 from ngtcli.errors import InputError
-from ngtcli.serve import folder as serve_folder
-from ngtcli.serve.folder import ServedFolder, StillReadingError
+from ngtcli.server import folder as serve_folder
+from ngtcli.server.folder import ServedFolder, StillReadingError
 
 
 def test_names_are_below_the_folder_and_what_changes_is_read_again(tmp_path: Path) -> None:

@@ -14,17 +14,17 @@ import openai
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.draft.steps import Statistics, Step, Token
+from ngtcli.documents.quotes.sources import sources_of
+from ngtcli.drafting.steps import Statistics, Step, Token
+from ngtcli.engine.events import Ended, Event, Prompted, Started, Stepped
+from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import ContextOverflowError, UsageError
-from ngtcli.grounding.sources import sources_of
-from ngtcli.prompt.preset import load_preset
-from ngtcli.serve import folder as serve_folder
-from ngtcli.serve import http_guard
-from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http_guard import Address, address_of
-from ngtcli.serve.service import Service
-from ngtcli.session.events import Ended, Event, Prompted, Started, Stepped
-from ngtcli.session.question import Question, Tasks
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server import folder as serve_folder
+from ngtcli.server import http_guard
+from ngtcli.server.folder import ServedFolder
+from ngtcli.server.http_guard import Address, address_of
+from ngtcli.server.service import Service
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 
 WORDS = ("The", " tide", " turns", " at", " noon", ".")
@@ -527,7 +527,7 @@ def test_many_who_wait_for_the_documents_hold_up_nobody(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     folder = ServedFolder([str(tmp_path)], Settings())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.serve.folder.load", slow_load := SlowLoad())
+        patch.setattr("ngtcli.server.folder.load", slow_load := SlowLoad())
         served = Live(folder)
         with httpx.Client(verify=False, timeout=60) as client, ThreadPoolExecutor(60) as threads:
             waiting = [threads.submit(client.get, f"{served.url}/documents") for _ in range(50)]

@@ -14,12 +14,12 @@ import openai
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.resident import Resident
-from ngtcli.serve.service import Service
-from ngtcli.session.events import Ended
-from ngtcli.session.question import Question, Tasks
+from ngtcli.engine.events import Ended
+from ngtcli.engine.question import Question, Tasks
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server.folder import ServedFolder
+from ngtcli.server.resident import Resident
+from ngtcli.server.service import Service
 from tests.support.helpers import HARBOUR, ROOT_FOLDER
 from tests.support.serving import CLIENT, Serving
 

@@ -12,16 +12,16 @@ import httpx
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.draft.steps import Statistics, Step, Token
+from ngtcli.documents.quotes.sources import sources_of
+from ngtcli.drafting.steps import Statistics, Step, Token
+from ngtcli.engine.events import Ended, Event, Message, Prompted, Reading, Stepped
+from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import ContextOverflowError
-from ngtcli.grounding.sources import sources_of
-from ngtcli.prompt.preset import load_preset
-from ngtcli.serve.folder import ServedFolder
-from ngtcli.serve.http_guard import Address, read_keys
-from ngtcli.serve.page import page_and_policy
-from ngtcli.serve.service import Service
-from ngtcli.session.events import Ended, Event, Message, Prompted, Reading, Stepped
-from ngtcli.session.question import Question, Tasks
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server.folder import ServedFolder
+from ngtcli.server.http_guard import Address, read_keys
+from ngtcli.server.page import page_and_policy
+from ngtcli.server.service import Service
 from tests.support.browser import COLOURS, Browser, in_browser
 from tests.support.helpers import ROOT_FOLDER
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
@@ -125,7 +125,7 @@ def test_with_keys_the_page_opens_and_all_else_needs_one(tmp_path: Path) -> None
 @pytest.mark.skipif(not shutil.which("node"), reason="needs node")
 def test_the_page_takes_every_line_of_an_answer(tmp_path: Path) -> None:
     """Its reader in node, on text with JavaScript's other ends of lines, in pieces."""
-    script = (ROOT_FOLDER / "ngtcli" / "serve" / "page.js").read_text("utf-8")
+    script = (ROOT_FOLDER / "ngtcli" / "server" / "page.js").read_text("utf-8")
     begin = script.index("async function* events")
     reader = script[begin : script.index("\n}", begin) + 2]
     said = [["Stepped", {"text": "one\u2028two\u2029three\u0085\r"}], ["Ended", {"text": "\n"}]]

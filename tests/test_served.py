@@ -12,8 +12,8 @@ import pytest
 import test_cli
 
 from ngtcli.config import Settings
-from ngtcli.serve import client, places
-from ngtcli.serve.places import Place
+from ngtcli.server import client, places
+from ngtcli.server.places import Place
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
 from tests.support.warm import Warm
@@ -49,7 +49,7 @@ def own_home(own_home: Path, home: Path, monkeypatch: pytest.MonkeyPatch) -> Pat
 @pytest.fixture
 def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is answered in this process fails."""
-    monkeypatch.setattr("ngtcli.engines.opening.open_engine", None)
+    monkeypatch.setattr("ngtcli.engine.opening.open_engine", None)
 
 
 def answered() -> int:
@@ -187,7 +187,7 @@ def test_keep_warm_starts_a_process_whatever_the_variables_name(
         started.append(Warm(*command[4:], cwd=Path(more.pop("cwd")), **more))
         return started[-1]
 
-    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", start)
+    monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", start)
     assert ngt(*ASK, "--keep-warm", "20s").returncode == 0
     (process,) = started
     place = Place.of(Settings())
@@ -203,7 +203,7 @@ def test_a_process_that_could_not_load_its_model_is_told_of_by_the_next_run(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
-    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", ended_at_once)
+    monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", ended_at_once)
     assert b"kept loaded" not in ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr
     place = Place.of(Settings())
     place.log.write_text("ngt: a.pdf: no text\nngt: error: no space left\nMake room.\n")
@@ -215,7 +215,7 @@ def test_a_warning_of_a_process_that_loads_or_was_stopped_is_no_reason(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
-    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", ended_at_once)
+    monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", ended_at_once)
     place, told = Place.of(Settings()), list[str]()
     places.private(places.folder())
     place.log.write_text("ngt: report.pdf: 2 pages without text\n")
@@ -251,7 +251,7 @@ def test_relative_folders_mean_the_same_in_the_folder_of_the_process(
         given.update(more["env"])
         return Ended()
 
-    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", start)
+    monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", start)
     client.start(Settings(), print)
     assert given[name] == str(tmp_path / "own")
     here = Place.of(Settings()).key
@@ -284,7 +284,7 @@ def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_p
         started.append(Warm(*command[4:], cwd=Path(more.pop("cwd")), **more))
         return started[-1]
 
-    monkeypatch.setattr("ngtcli.serve.client.subprocess.Popen", start)
+    monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", start)
     done = ngt(*ASK, "--keep-warm", "1s")
     assert done.returncode == 0
     place = Place.of(Settings())

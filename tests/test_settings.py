@@ -22,9 +22,9 @@ from ngtcli.config import (
     settings_where,
     unknown_variables,
 )
-from ngtcli.draft.drafter import DraftSettings, draft_settings
+from ngtcli.drafting.drafter import DraftSettings, draft_settings
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.prompt.preset import load_preset
+from ngtcli.prompts.preset import load_preset
 from ngtcli.system.files import home
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml
 from tests.support.helpers import HARBOUR, ngt

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.drafter import Context, Drafters, DraftSettings, Feedback, PassRows
-from ngtcli.draft.guesses import Guessed
-from ngtcli.draft.methods.space import Options, Space, likeliest_nodes, masks_after, with_masks
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import DraftTree
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Feedback, PassRows
+from ngtcli.drafting.guesses import Guessed
+from ngtcli.drafting.methods.space import Options, Space, likeliest_nodes, masks_after, with_masks
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import UsageError
-from ngtcli.model_files.pretrained import mask_tokens
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.pretrained import mask_tokens
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, changed, ngt
 from tests.support.tiny_models import (
     GREEDY,

@@ -6,10 +6,10 @@ import re
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.draft.origins import PolicyReport
-from ngtcli.draft.steps import Statistics
-from ngtcli.session.events import Ended
-from ngtcli.session.speed import plain_decoding_s
+from ngtcli.drafting.origins import PolicyReport
+from ngtcli.drafting.steps import Statistics
+from ngtcli.engine.events import Ended
+from ngtcli.engine.speed import plain_decoding_s
 from tests.support.helpers import HARBOUR, ngt
 
 ASK = ("summarize", HARBOUR, "--max-tokens", "40")

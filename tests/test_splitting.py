@@ -12,20 +12,20 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
 
-from ngtcli.batch.output import FileOutput
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.decode.model import TargetModel
+from ngtcli.decoding.model import TargetModel
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
+from ngtcli.documents.selection import Excerpt
+from ngtcli.engine.batch.output import FileOutput
+from ngtcli.engine.local_engine import LocalEngine
+from ngtcli.engine.parts import PARTS, KeptParts
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
-from ngtcli.prompt.build import Task
-from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.splitting import Part, _groups, _Piece, fits, split
-from ngtcli.retrieve.selection import Excerpt
-from ngtcli.session.local_engine import LocalEngine
-from ngtcli.session.parts import PARTS, KeptParts
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Task
+from ngtcli.prompts.preset import load_preset
+from ngtcli.prompts.splitting import Part, _groups, _Piece, fits, split
 from tests.support.helpers import FakeBackend, changed, in_terminal, ngt
 
 TEXTS = st.text(st.sampled_from(list("abc \n潮.|")), max_size=900)

@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
 from tests.support.helpers import HARBOUR, NGT, run_and_look
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
@@ -176,7 +176,7 @@ def test_a_models_memory_is_free_for_the_next_command(monkeypatch: pytest.Monkey
     import gc
     import weakref
 
-    from ngtcli.session import local as session
+    from ngtcli.engine import local as session
     from tests.support.helpers import ngt
 
     made: list[weakref.ref[Any]] = []

@@ -15,9 +15,9 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.serve import client, wire
-from ngtcli.serve.places import Place
-from ngtcli.session.events import Message
+from ngtcli.engine.events import Message
+from ngtcli.server import client, wire
+from ngtcli.server.places import Place
 from tests.support.fakes import FakeAnswers, answer_with
 from tests.support.helpers import HARBOUR, ngt
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.batch.table import SUFFIXES, FolderOutput, TableOutput
+from ngtcli.engine.batch.table import SUFFIXES, FolderOutput, TableOutput
 from ngtcli.errors import UsageError
 from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import LineFile
@@ -184,7 +184,7 @@ def test_an_output_is_whole_and_goes_on_wherever_a_kill_came(
         made = 0
         with (
             patch.object(LineFile, "append", until(number, LineFile.append)),
-            patch("ngtcli.batch.table.write_atomically", until(number, write_atomically)),
+            patch("ngtcli.engine.batch.table.write_atomically", until(number, write_atomically)),
             suppress(KeyboardInterrupt),
         ):
             run(str(number))

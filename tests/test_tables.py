@@ -8,9 +8,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ngtcli.measure.grid import Refusal
-from ngtcli.measure.results import Invocation, LiveResult, Machine
-from ngtcli.measure.summary import Row
+from ngtcli.bench.grid import Refusal
+from ngtcli.bench.results import Invocation, LiveResult, Machine
+from ngtcli.bench.summary import Row
 from ngtcli.render.results import bench_table, forms_of
 from ngtcli.render.tables import Column, Table, cell, fit, to_csv, to_plain, to_terminal
 from ngtcli.render.terminal import visible

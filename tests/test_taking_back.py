@@ -11,11 +11,11 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decode.assistant import AssistantModel
-from ngtcli.draft.auto.drafter import AutoDrafters
-from ngtcli.draft.drafter import Context, Drafter, Drafters, DraftSettings, Feedback
-from ngtcli.draft.registry import method_names, parse_method
-from ngtcli.draft.tree import DraftTree
+from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.drafting.auto.drafter import AutoDrafters
+from ngtcli.drafting.drafter import Context, Drafter, Drafters, DraftSettings, Feedback
+from ngtcli.drafting.registry import method_names, parse_method
+from ngtcli.drafting.tree import DraftTree
 from tests.support.tiny_models import KnownHeads, make_drafter, make_target, supply
 
 TOKENS = st.lists(st.integers(3, 8), min_size=1, max_size=4)
@@ -234,7 +234,7 @@ def test_nothing_of_a_private_text_is_drafted_later(method: str) -> None:
 
 
 def test_the_public_pool_drops_what_was_added_first(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("ngtcli.draft.methods.trtllm._MAX_VALUES", 100)
+    monkeypatch.setattr("ngtcli.drafting.methods.trtllm._MAX_VALUES", 100)
     drafter = make_drafter("trtllm")
     for start in range(100, 1000, 10):
         drafter.reset(Context(list(range(start, start + 10))))

@@ -15,14 +15,14 @@ from hypothesis import example, given
 from hypothesis import strategies as st
 from rich.cells import cell_len
 
-from ngtcli import draft as drafting
+from ngtcli import drafting
 from ngtcli.cli import notes
 from ngtcli.cli.notes import Notes, ReadingBar, reading_line
 from ngtcli.cli.output import print_line
 from ngtcli.cli.streams import terminal_width
-from ngtcli.draft.drafter import Drafter
-from ngtcli.draft.origins import GRAMMAR, ORIGINS
-from ngtcli.draft.tree import DraftTree
+from ngtcli.drafting.drafter import Drafter
+from ngtcli.drafting.origins import GRAMMAR, ORIGINS
+from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, Wrapper
 from ngtcli.render.terminal import COLORS, cut, drafted_style, reveal, visible, wants_color

@@ -9,10 +9,10 @@ import transformers
 from safetensors.torch import save_file
 from transformers import CONFIG_MAPPING, AutoModelForMultimodalLM
 
-from ngtcli.decode.probe import target_model
+from ngtcli.decoding.probe import target_model
 from ngtcli.errors import ModelError
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.checkpoints import empty_model, read_checkpoint
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.models.weights.checkpoints import empty_model, read_checkpoint
 from tests.support.helpers import FakeBackend
 from tests.support.tiny_models import Scripted, decode, drafts_of, generate
 

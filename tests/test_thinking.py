@@ -14,14 +14,15 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
 from ngtcli.config import Settings
-from ngtcli.decode.loop import Run
+from ngtcli.decoding.loop import Run
 from ngtcli.documents.load import Document
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.steps import Limits, Token
-from ngtcli.prompt.build import Task
-from ngtcli.prompt.chat import Chat, render
-from ngtcli.prompt.preset import Preset
-from ngtcli.prompt.thinking import (
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.steps import Limits, Token
+from ngtcli.models.tokenizer import Detokenizer, Tokenizer
+from ngtcli.prompts.build import Task
+from ngtcli.prompts.chat import Chat, render
+from ngtcli.prompts.preset import Preset
+from ngtcli.prompts.thinking import (
     ANSWER,
     FORMATS,
     HEADER,
@@ -31,7 +32,6 @@ from ngtcli.prompt.thinking import (
     switched,
     thinking_of,
 )
-from ngtcli.tokens.tokenizer import Detokenizer, Tokenizer
 from tests.support.helpers import END, FakeBackend, examples, in_terminal, ngt
 from tests.support.thinking_models import CONTEXT, TEMPLATES, tokenizer, write_model
 from tests.support.tiny_models import GREEDY, make_drafter, make_target, prompts
@@ -475,7 +475,7 @@ def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) 
 
 def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> None:
     code = (
-        "import sys, time\nfrom ngtcli.decode.continuation import Continuation\n"
+        "import sys, time\nfrom ngtcli.decoding.continuation import Continuation\n"
         "emit = Continuation.emit\n"
         "steps = []\ndef slow(*a):\n    print('step', file=sys.stderr, flush=True)\n"
         "    steps.append(time.sleep(60 * (len(steps) == 3)))\n    return emit(*a)\n"

@@ -14,12 +14,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.documents.load import Document
-from ngtcli.draft.methods.trie import GrowingTrie
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.drafting.methods.trie import GrowingTrie
+from ngtcli.drafting.tries import store
+from ngtcli.drafting.tries.corpus import Corpus, Ints, build
+from ngtcli.drafting.tries.files import DATASTORES, TRIES, TrieReport, list_files
+from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.system.files import DamagedFileError
-from ngtcli.trie import store
-from ngtcli.trie.corpus import Corpus, Ints, build
-from ngtcli.trie.files import DATASTORES, TRIES, TrieReport, list_files
 
 texts = st.lists(st.lists(st.integers(0, 3), max_size=24), max_size=4)
 Found = tuple[tuple[int, ...], range]
@@ -52,7 +52,7 @@ def counted(documents: Sequence[Sequence[int]], n: int) -> Counter[tuple[int, ..
 def test_what_is_found_is_counted_and_ordered_as_by_brute_force(few, documents, n) -> None:
     """Places are looked at by numpy, or one by one where they are few."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.trie.corpus._FEW", few)
+        patch.setattr("ngtcli.drafting.tries.corpus._FEW", few)
         check_counts(documents, n)
 
 

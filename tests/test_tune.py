@@ -13,26 +13,26 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ngtcli.cli.notes import pointed
-from ngtcli.config import SETTINGS, Settings
-from ngtcli.documents.load import Document
-from ngtcli.errors import GrammarError, InputError, UsageError
-from ngtcli.measure import tune as tuning
-from ngtcli.measure.grid import (
+from ngtcli.bench import tune as tuning
+from ngtcli.bench.grid import (
     Cell,
     grid,
     is_axis,
     parse_axis,
     parse_sweep,
 )
-from ngtcli.measure.live import Live
-from ngtcli.measure.prompts import preset_items
-from ngtcli.measure.records import Answering, Generation, Record, by_cell, take
-from ngtcli.measure.results import SweepData, SweepReport
-from ngtcli.measure.summary import CellRow, Group, row_of
-from ngtcli.measure.tune import State, behind, judge, preset_path
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.preset import load_preset, preset_files
+from ngtcli.bench.live import Live
+from ngtcli.bench.prompts import preset_items
+from ngtcli.bench.records import Answering, Generation, Record, by_cell, take
+from ngtcli.bench.results import SweepData, SweepReport
+from ngtcli.bench.summary import CellRow, Group, row_of
+from ngtcli.bench.tune import State, behind, judge, preset_path
+from ngtcli.cli.notes import pointed
+from ngtcli.config import SETTINGS, Settings
+from ngtcli.documents.load import Document
+from ngtcli.errors import GrammarError, InputError, UsageError
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.prompts.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
 from ngtcli.system import progress
 from tests.support.helpers import HARBOUR, ngt
@@ -321,7 +321,7 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
 
 
 def test_a_running_model_is_measured_as_it_answers() -> None:
-    from ngtcli.session.local import LocalSession
+    from ngtcli.engine.local import LocalSession
 
     preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
     items = preset_items([Document("a.txt", "The tide came in at noon. The slate came by rail.")],

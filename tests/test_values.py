@@ -5,15 +5,15 @@ from typing import Any
 
 import pytest
 
-from ngtcli.batch.extract import Asking, Extraction
 from ngtcli.config import Layer
 from ngtcli.documents.load import Document
-from ngtcli.draft.steps import Step, Token
-from ngtcli.grounding.values import labelled, stated, truths
-from ngtcli.prompt.splitting import Part
-from ngtcli.retrieve.selection import Excerpt
-from ngtcli.session.events import Ended
-from ngtcli.session.question import Tasks
+from ngtcli.documents.quotes.values import labelled, stated, truths
+from ngtcli.documents.selection import Excerpt
+from ngtcli.drafting.steps import Step, Token
+from ngtcli.engine.batch.extract import Asking, Extraction
+from ngtcli.engine.events import Ended
+from ngtcli.engine.question import Tasks
+from ngtcli.prompts.splitting import Part
 
 
 def numbers_in(text: str) -> list[Any]:

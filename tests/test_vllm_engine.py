@@ -15,9 +15,10 @@ import pytest
 from ngtcli.cli.app import app
 from ngtcli.config import FORMS, SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.load import Document
-from ngtcli.engines import keeper
-from ngtcli.engines.vllm import NgramTrieProposer
-from ngtcli.engines.vllm_engine import (
+from ngtcli.engine.events import Ended, Outcome
+from ngtcli.engine.question import OtherModelError
+from ngtcli.engine.vllm import keeper
+from ngtcli.engine.vllm.process import (
     PROPOSER,
     Piece,
     VllmEngine,
@@ -28,14 +29,13 @@ from ngtcli.engines.vllm_engine import (
     last_error,
     sampling_arguments,
 )
-from ngtcli.engines.vllm_session import VllmSession
+from ngtcli.engine.vllm.proposer import NgramTrieProposer
+from ngtcli.engine.vllm.session import VllmSession
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import load_preset
-from ngtcli.session.events import Ended, Outcome
-from ngtcli.session.question import OtherModelError
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.pretrained import load_tokenizer
+from ngtcli.prompts.build import Prompt
+from ngtcli.prompts.preset import load_preset
 from tests.support.given import GivenToVllm, NumberedPrompt, answers
 
 TOKENIZER = load_tokenizer("builtin")
@@ -388,6 +388,6 @@ time.sleep(600)
 
 
 def test_numba_is_not_loaded_before_vllm_runs() -> None:
-    words = "import ngtcli.engines.opening, ngtcli.engines.vllm_engine, sys"
+    words = "import ngtcli.engine.opening, ngtcli.engine.vllm.process, sys"
     line = f"{words}; sys.exit(bool({{'numba', 'torch'}} & set(sys.modules)))"
     assert subprocess.run([sys.executable, "-c", line], check=False).returncode == 0

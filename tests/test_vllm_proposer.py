@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.engines import vllm
-from ngtcli.engines.vllm import NgramTrieProposer, read_options
+from ngtcli.engine.vllm import vllm
+from ngtcli.engine.vllm.proposer import NgramTrieProposer, read_options
 from ngtcli.errors import UsageError
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.models.pretrained import load_tokenizer
 
 CONTEXT = 64
 

@@ -6,14 +6,14 @@ from typing import Any
 import pytest
 import torch
 
-from ngtcli.decode import model as module
-from ngtcli.decode.kv_cache import RollbackLayer
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.drafter import Context, Drafters, PassRows
-from ngtcli.draft.steps import Limits
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.decoding import model as module
+from ngtcli.decoding.kv_cache import RollbackLayer
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.drafter import Context, Drafters, PassRows
+from ngtcli.drafting.steps import Limits
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import VOCABULARY, FakeBackend
 from tests.support.tiny_models import (
     GREEDY,

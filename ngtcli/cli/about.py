@@ -16,14 +16,14 @@ from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, layers_of, reports, resolve, with_settings
 from ngtcli.cli.show import Shown, facts, table
+from ngtcli.engine.settings import settings_of
 from ngtcli.errors import HubUnreachableError, UsageError
-from ngtcli.model_files.checkpoint import BUILTIN_PATH, fetch
-from ngtcli.model_files.hub import cache_folder
-from ngtcli.model_files.needs import ModelNeeds, UnreachableModel
-from ngtcli.model_files.recommended import estimate_of
-from ngtcli.prompt.preset import BrokenPreset, Preset, load_preset, load_presets
+from ngtcli.models.checkpoint import BUILTIN_PATH, fetch
+from ngtcli.models.hub import cache_folder
+from ngtcli.models.needs import ModelNeeds, UnreachableModel
+from ngtcli.models.recommended import estimate_of
+from ngtcli.prompts.preset import BrokenPreset, Preset, load_preset, load_presets
 from ngtcli.render.terminal import visible
-from ngtcli.session.settings import settings_of
 from ngtcli.system import sandbox
 from ngtcli.system.cpu import model_name
 from ngtcli.system.files import home
@@ -176,7 +176,7 @@ def env(
         "executable": shutil.which("ngt") or sys.argv[0],
     }
     if full and unreachable is None:
-        from ngtcli.decode.memory_needs import needs_of  # here: it imports torch
+        from ngtcli.decoding.memory_needs import needs_of  # here: it imports torch
 
         found["model"] = needs_of(settings.model, device)
     if unreachable is not None:

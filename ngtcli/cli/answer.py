@@ -16,8 +16,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.text import utf8
+from ngtcli.engine.settings import read_text, text_of
 from ngtcli.errors import UsageError
-from ngtcli.session.settings import read_text, text_of
 
 Flags = dict[str, Any]
 PassagesOption = Annotated[
@@ -145,7 +145,7 @@ def _answer_each(
 ) -> None:
     """Check what is asked for, and answer of each document by itself."""
     from ngtcli.cli.per_file import run_per_file  # here: they load more
-    from ngtcli.session.checks import check_session
+    from ngtcli.engine.checks import check_session
 
     idle: dict[str, object] = {SETTINGS[n].flag: n in flags for n in ("serve", "keep_warm")}
     idle |= {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}

@@ -6,18 +6,18 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import settings_schemas, shown_settings
 from ngtcli.documents.find import Skipped
-from ngtcli.draft.origins import PolicyReport
-from ngtcli.draft.steps import PassesReport, Statistics, Token
-from ngtcli.grounding.sources import Sources
-from ngtcli.prompt.reports import Cut, PartReport, Selection
-from ngtcli.session.events import Ended
-from ngtcli.session.question import Question
-from ngtcli.session.speed import plain_decoding_s
+from ngtcli.documents.quotes.sources import Sources
+from ngtcli.drafting.origins import PolicyReport
+from ngtcli.drafting.steps import PassesReport, Statistics, Token
+from ngtcli.drafting.tries.files import TrieReport
+from ngtcli.engine.events import Ended
+from ngtcli.engine.question import Question
+from ngtcli.engine.speed import plain_decoding_s
+from ngtcli.prompts.reports import Cut, PartReport, Selection
 from ngtcli.system.json_form import Schema, json_key, shape
-from ngtcli.trie.files import TrieReport
 
 if TYPE_CHECKING:
-    from ngtcli.prompt.build import Prompt
+    from ngtcli.prompts.build import Prompt
 
 FINISH_REASONS = {
     "stop": "the model ended its answer, or a stop string came",

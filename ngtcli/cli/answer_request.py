@@ -16,9 +16,9 @@ from ngtcli.config import SETTINGS
 from ngtcli.documents.content import placed
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
+from ngtcli.engine.question import Question, check_prediction
 from ngtcli.errors import InputError
-from ngtcli.prompt.reports import Chosen, Selection
-from ngtcli.session.question import Question, check_prediction
+from ngtcli.prompts.reports import Chosen, Selection
 
 _OUTPUT = typer.Option(
     "--output", "-o", metavar="<path>", help="Write the answer to this file, whole."
@@ -154,7 +154,7 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
         unread |= {"--show-passages": r.show_passages}
         checks.refuse_with(f"--overflow {s.overflow}", unread, "Nothing is left out.")
     elif s.embedder or s.reranker:
-        from ngtcli.retrieve.encoders import check_encoders  # here: it loads numpy
+        from ngtcli.retrieval.encoders import check_encoders  # here: it loads numpy
 
         check_encoders(s.embedder, s.reranker)
 
@@ -178,7 +178,7 @@ def tell_passages(request: AnswerRequest, selection: Selection | None, notes: No
 def _scores(passage: Chosen) -> str:
     """Its score by each ranker; with more than one also its rank by all of them.
 
-    >>> from ngtcli.retrieve.selection import Scores
+    >>> from ngtcli.documents.selection import Scores
     >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, 0, "", rank=2))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """

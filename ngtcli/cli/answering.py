@@ -17,14 +17,7 @@ from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, json_of_answer, write_page, write_result
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import Settings, seconds_of
-from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
-from ngtcli.model_files.recommended import RECOMMENDED
-from ngtcli.render.answer_view import listed, terminal_list, with_marks
-from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
-from ngtcli.render.terminal import THOUGHT, visible, wants_color
-from ngtcli.serve.answerer import Answerer
-from ngtcli.serve.client import start
-from ngtcli.session.events import (
+from ngtcli.engine.events import (
     NO_SOURCES,
     Ended,
     Event,
@@ -37,7 +30,14 @@ from ngtcli.session.events import (
     Tell,
     Wants,
 )
-from ngtcli.session.no_answer import no_answer
+from ngtcli.engine.no_answer import no_answer
+from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
+from ngtcli.models.recommended import RECOMMENDED
+from ngtcli.render.answer_view import listed, terminal_list, with_marks
+from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
+from ngtcli.render.terminal import THOUGHT, visible, wants_color
+from ngtcli.server.answerer import Answerer
+from ngtcli.server.client import start
 from ngtcli.system import process
 
 _CUT_OFF = CUT_OFF | {
@@ -68,7 +68,7 @@ def answerer_of(request: AnswerRequest, notes: Notes) -> Answerer:
     """What answers a request; its settings are checked. Raises UsageError and ModelError."""
     answerer = Answerer(telling(notes))
     if request.dry_run:
-        from ngtcli.session.checks import check_session  # here: it loads what reads models
+        from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
         check_session(request.settings, notes.warn, dry=True)
     else:

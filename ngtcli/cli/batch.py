@@ -17,19 +17,19 @@ from typing import IO, TYPE_CHECKING, Annotated, Any
 import typer
 
 from ngtcli import errors
-from ngtcli.batch.input import InputLine, Lines, Shard, read_lines, scan
-from ngtcli.batch.output import DoneLine, FileOutput, StreamOutput, written_with
-from ngtcli.batch.questions import Questions
 from ngtcli.cli import checks, options, reading
 from ngtcli.cli.notes import CUT_OFF, Notes, once
 from ngtcli.cli.output import check_output_file, json_of_answer, print_line
 from ngtcli.config import Settings
 from ngtcli.documents.find import STDIN
-from ngtcli.prompt.preset import TASKS, deciding
-from ngtcli.session.checks import check_session
-from ngtcli.session.events import USUAL, Ended, Outcome, telling
-from ngtcli.session.no_answer import no_answer
-from ngtcli.session.question import OtherModelError, Question, Tasks
+from ngtcli.engine.batch.input import InputLine, Lines, Shard, read_lines, scan
+from ngtcli.engine.batch.output import DoneLine, FileOutput, StreamOutput, written_with
+from ngtcli.engine.batch.questions import Questions
+from ngtcli.engine.checks import check_session
+from ngtcli.engine.events import USUAL, Ended, Outcome, telling
+from ngtcli.engine.no_answer import no_answer
+from ngtcli.engine.question import OtherModelError, Question, Tasks
+from ngtcli.prompts.preset import TASKS, deciding
 from ngtcli.system import process
 from ngtcli.system.files import identity
 from ngtcli.system.json_form import to_json
@@ -37,7 +37,7 @@ from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
 
 if TYPE_CHECKING:  # it loads numpy
-    from ngtcli.session.engine import Engine
+    from ngtcli.engine.engine import Engine
 
 _OUT = options.file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -292,12 +292,12 @@ class Run:
                 self._began = time.monotonic()
                 self._conclude()
                 return
-            from ngtcli.engines.opening import open_engine  # here: few runs get as far
+            from ngtcli.engine.opening import open_engine  # here: few runs get as far
 
             tell = telling(self._show, self.warn)
             if self.engine is None:
                 self.engine = open_engine(self._settings, tell, size=self._size, many=True)
-            from ngtcli.session.drivers import run  # not before vLLM runs: it loads numba
+            from ngtcli.engine.drivers import run  # not before vLLM runs: it loads numba
 
             process.unwind_on_interrupt()
             self._began = self._shown = time.monotonic()
@@ -387,7 +387,7 @@ def _draw(
     lines: Lines, read: Callable[[InputLine], Question], wait: bool
 ) -> tuple[InputLine, Question | errors.NgtError] | None:
     """The next line with its question, or why there is none; None where no line is there now."""
-    from ngtcli.session.engine import caught  # here, as `run`
+    from ngtcli.engine.engine import caught  # here, as `run`
 
     if (wait and not lines.wait()) or (line := lines.take()) is None:
         return None

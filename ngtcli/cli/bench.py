@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from ngtcli.bench.grid import BenchOptions, cells_of, check_some_left
+from ngtcli.bench.prompts import Item, choose, items_from
+from ngtcli.bench.results import LiveResult
 from ngtcli.cli.measuring import (
     TEXTS,
     OutputFlags,
@@ -24,15 +27,12 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
+from ngtcli.engine.checks import check_session
 from ngtcli.errors import INTERRUPTED, UsageError, counted
-from ngtcli.measure.grid import BenchOptions, cells_of, check_some_left
-from ngtcli.measure.prompts import Item, choose, items_from
-from ngtcli.measure.results import LiveResult
-from ngtcli.session.checks import check_session
 from ngtcli.system import process
 
 if TYPE_CHECKING:
-    from ngtcli.measure.live import Live  # torch comes with it
+    from ngtcli.bench.live import Live  # torch comes with it
 
 _METHODS = "none,prompt-lookup,trie,auto"
 _FILES = typer.Argument(help=TEXTS)
@@ -74,7 +74,7 @@ def bench(run: Run, given: BenchFlags) -> Generator[LiveResult]:
     check_some_left(options.methods, *cells_of(options.methods, options.num_drafts, settings))
     drafts = any(method.partition(":")[0] == "auto" for method in options.methods)
     source, skipped = open_source(run, given, "auto" if drafts else "none")
-    from ngtcli.measure.live import run_live
+    from ngtcli.bench.live import run_live
 
     result = replace(run_live(source, settings, options, run.notes.status), skipped=skipped)
     yield result
@@ -130,7 +130,7 @@ def open_source(run: Run, given: ItemFlags, method: str) -> tuple["Live", Sequen
     check_session(replace(run.settings, method=method), Notes().warn)
     items, skipped = read_items(run, given)
     run.notes.status(f"Loading {run.settings.model} …")
-    from ngtcli.measure.live import Live
+    from ngtcli.bench.live import Live
 
     process.unwind_on_interrupt()
     preset = run.preset if given.preset else None

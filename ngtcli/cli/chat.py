@@ -13,13 +13,13 @@ from ngtcli.cli import answer_request, answering, options, output, streams, type
 from ngtcli.cli.answer_object import document_objects
 from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.documents.find import STDIN
+from ngtcli.engine.events import Ended
+from ngtcli.engine.settings import text_of
 from ngtcli.errors import INTERRUPTED, UsageError, counted, nearest, unexpected
-from ngtcli.prompt.turns import Turn
+from ngtcli.prompts.turns import Turn
 from ngtcli.render.answer_view import listed, terminal_list
 from ngtcli.render.terminal import visible
-from ngtcli.serve.answerer import Answerer
-from ngtcli.session.events import Ended
-from ngtcli.session.settings import text_of
+from ngtcli.server.answerer import Answerer
 from ngtcli.system import process
 
 _LEAVE = "Ctrl-D or /quit leaves."
@@ -190,7 +190,7 @@ class Conversation:
             return
         system = "" if text == "-" else text_of(text, settings.max_mb, "/system")
         settings = replace(settings, system=system)
-        from ngtcli.session.checks import check_session  # here: it loads what reads models
+        from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
         check_session(settings, self.notes.warn)  # whether the chat template takes it
         self._request = replace(self._request, settings=settings)

@@ -6,6 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.bench.prompts import Item, example_texts, file_items, passages, spread
+from ngtcli.bench.results import CheckReport, Comparison
 from ngtcli.cli.checks import refuse_colour, refuse_ignored
 from ngtcli.cli.measuring import TEXTS
 from ngtcli.cli.notes import Notes, once
@@ -14,12 +16,10 @@ from ngtcli.cli.reading import distinct, read_documents
 from ngtcli.cli.show import Shown
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
+from ngtcli.engine.checks import check_session
+from ngtcli.engine.question import check_form
 from ngtcli.errors import DifferenceError, UsageError, counted
-from ngtcli.measure.prompts import Item, example_texts, file_items, passages, spread
-from ngtcli.measure.results import CheckReport, Comparison
 from ngtcli.render.terminal import one_line
-from ngtcli.session.checks import check_session
-from ngtcli.session.question import check_form
 
 DRAFTS = "8,32,64"
 # Of the 52 prompts over the example texts. All of them took 38 s of one core with 24 tokens
@@ -81,8 +81,8 @@ def check(
         limit = PROMPTS if limit is None else limit
     available = _items(texts.documents, asked.documents)
     items = spread(available, limit or len(available))
-    from ngtcli.measure.check import run_check  # here: they load torch
-    from ngtcli.measure.live import Live
+    from ngtcli.bench.check import run_check  # here: they load torch
+    from ngtcli.bench.live import Live
 
     source = Live(items, chosen, once(notes.status), notes.warn)
     with notes.heartbeat():

@@ -21,7 +21,7 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
                 engine, hint = "ngt's engine", "Give --engine vllm."
             raise UsageError(f"{about.flag} does nothing with {engine}", hint)
     if settings.engine == "vllm":
-        from ngtcli.engines.vllm_engine import check
+        from ngtcli.engine.vllm.process import check
 
         check(settings)
     refuse_idle(flags, settings)
@@ -46,8 +46,8 @@ def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
     """Flags that the method does not read. `none` switches drafting off, whatever else is said."""
     if not given:
         return
-    from ngtcli.draft.drafter import DraftSettings
-    from ngtcli.draft.registry import parse_method
+    from ngtcli.drafting.drafter import DraftSettings
+    from ngtcli.drafting.registry import parse_method
 
     method = parse_method(settings.method, DraftSettings())
     reads = {"trie": method.entry.documents, "auto": method.entry.costs, method.name: True}

@@ -6,7 +6,7 @@ Where nothing is offered, the shell offers files.
 from collections.abc import Callable, Iterable, Sequence
 
 from ngtcli.config import SETTINGS, Setting
-from ngtcli.prompt.preset import preset_files
+from ngtcli.prompts.preset import preset_files
 
 Complete = Callable[[str], list[str]]
 
@@ -24,13 +24,13 @@ def quietly(words: Callable[[str], Iterable[str]]) -> Complete:
 
 
 def _methods(_: str) -> list[str]:
-    from ngtcli.draft.registry import method_names
+    from ngtcli.drafting.registry import method_names
 
     return method_names()
 
 
 def _models(_: str) -> list[str]:
-    from ngtcli.model_files.hub import cached_ids
+    from ngtcli.models.hub import cached_ids
 
     return ["builtin", *cached_ids()]
 

@@ -20,12 +20,12 @@ from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, Survey, survey
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.passages import passages as passages_of
+from ngtcli.engine.settings import settings_of
 from ngtcli.errors import UsageError, counted
-from ngtcli.model_files.checkpoint import find, tokenizer_key
+from ngtcli.models.checkpoint import find, tokenizer_key
+from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.render.terminal import visible
-from ngtcli.session.settings import settings_of
 from ngtcli.system.json_form import json_key, to_json
-from ngtcli.tokens.tokenizer import Tokenizer
 
 docs_app = typer.Typer(no_args_is_help=True)
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
@@ -48,7 +48,7 @@ def _counter(model: str, notes: Notes) -> Callable[[str], int]:
 
     @cache
     def tokenizer() -> Tokenizer:
-        from ngtcli.model_files.pretrained import load_tokenizer  # here: it takes a second
+        from ngtcli.models.pretrained import load_tokenizer  # here: it takes a second
 
         notes.status(f"Loading the tokenizer of {model} …")
         loaded = load_tokenizer(model)

@@ -6,13 +6,13 @@ from ngtcli.cli.answering import telling
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import json_of_answer, print_line
 from ngtcli.config import Settings
+from ngtcli.decoding.grammar.form import form_of
+from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.errors import ContextOverflowError, counted
-from ngtcli.grammar.form import form_of
-from ngtcli.model_files.pretrained import context_limit, load_config, load_tokenizer
-from ngtcli.prompt.build import Prompt, look_alikes
-from ngtcli.prompt.splitting import fits, split
+from ngtcli.models.pretrained import context_limit, load_config, load_tokenizer
+from ngtcli.prompts.build import Prompt, look_alikes
+from ngtcli.prompts.splitting import fits, split
 from ngtcli.render.terminal import visible
-from ngtcli.session.session import ModelFacts, Session
 from ngtcli.system.json_form import dump_json
 
 

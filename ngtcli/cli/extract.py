@@ -13,25 +13,25 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
-from ngtcli.batch.input import InputLine, Lines
-from ngtcli.batch.table import TableOutput
 from ngtcli.cli import batch, checks, options
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, json_of_answer, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, say_written, warn_of
 from ngtcli.config import SETTINGS
+from ngtcli.decoding.grammar.form import Field
 from ngtcli.documents.load import Document
-from ngtcli.draft.steps import OWN
+from ngtcli.drafting.steps import OWN
+from ngtcli.engine.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
+from ngtcli.engine.batch.input import InputLine, Lines
+from ngtcli.engine.batch.table import TableOutput
+from ngtcli.engine.checks import check_session
+from ngtcli.engine.events import Ended, Outcome, Wants
+from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import NgtError, UsageError, counted
-from ngtcli.grammar.form import Field
-from ngtcli.prompt.preset import load_preset
-from ngtcli.prompt.splitting import Part, fits, split
+from ngtcli.prompts.preset import load_preset
+from ngtcli.prompts.splitting import Part, fits, split
 from ngtcli.render.terminal import reveal, visible
-from ngtcli.session.checks import check_session
-from ngtcli.session.events import Ended, Outcome, Wants
-from ngtcli.session.question import Question, Tasks
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 

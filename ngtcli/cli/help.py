@@ -13,7 +13,7 @@ from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import UsageError, nearest
-from ngtcli.model_files.recommended import recommendations
+from ngtcli.models.recommended import recommendations
 
 _WIDEST = 100  # columns of a page; wider lines are hard to read: guess
 _LONGEST = 15  # characters of the choices of a value: guess

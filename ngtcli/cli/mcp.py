@@ -12,9 +12,9 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, tasks_of, with_settings
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN, find
+from ngtcli.engine.checks import check_session
 from ngtcli.errors import UsageError
-from ngtcli.prompt.preset import TASKS
-from ngtcli.session.checks import check_session
+from ngtcli.prompts.preset import TASKS
 
 _STARTED = "MCP server ready: start it from your client (ngt help mcp). Ctrl-C stops it."
 _DOCS = typer.Option("--docs", "-d", help="File, folder or glob; give -d before each.")
@@ -45,10 +45,10 @@ def mcp(
     if sys.stdin.isatty():
         Notes().say(_STARTED)
 
-    from ngtcli.serve.answerer import Answerer  # here: the SDK takes a second to load
-    from ngtcli.serve.folder import ServedFolder
-    from ngtcli.serve.mcp import Tools, mcp_server
-    from ngtcli.serve.service import Service
+    from ngtcli.server.answerer import Answerer  # here: the SDK takes a second to load
+    from ngtcli.server.folder import ServedFolder
+    from ngtcli.server.mcp import Tools, mcp_server
+    from ngtcli.server.service import Service
 
     with (
         closing(ServedFolder(docs, settings)) as folder,

@@ -14,14 +14,14 @@ from typing import Annotated, Any, get_args, get_type_hints
 
 import typer
 
+from ngtcli.bench.results import Invocation, versions
 from ngtcli.cli import options, streams
 from ngtcli.cli.checks import refuse_idle, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, write_result
 from ngtcli.config import Resolved, Settings
 from ngtcli.errors import INTERRUPTED, UsageError
-from ngtcli.measure.results import Invocation, versions
-from ngtcli.prompt.preset import Preset
+from ngtcli.prompts.preset import Preset
 from ngtcli.render.terminal import wants_color
 
 prompt_option = partial(typer.Option, rich_help_panel="Prompts")

@@ -16,10 +16,10 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import reports
 from ngtcli.cli.show import table
 from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
-from ngtcli.model_files.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
-from ngtcli.model_files.hub import be_quiet, cache_folder, cached_ids, split_id
-from ngtcli.model_files.quantized import kept
-from ngtcli.model_files.recommended import recommendations
+from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
+from ngtcli.models.hub import be_quiet, cache_folder, cached_ids, split_id
+from ngtcli.models.quantized import kept
+from ngtcli.models.recommended import recommendations
 from ngtcli.system.cache import Removed
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized

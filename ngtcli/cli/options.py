@@ -18,10 +18,10 @@ from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
 from ngtcli.cli.streams import choose_color
+from ngtcli.engine.question import Tasks
+from ngtcli.engine.settings import settings_of
 from ngtcli.errors import UsageError, nearest, shortened
-from ngtcli.prompt.preset import Preset, load_preset
-from ngtcli.session.question import Tasks
-from ngtcli.session.settings import settings_of
+from ngtcli.prompts.preset import Preset, load_preset
 from ngtcli.system.cache import in_bounds
 
 # What says how single answers end, and what is kept of them.

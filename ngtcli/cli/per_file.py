@@ -14,10 +14,6 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ngtcli.batch.extract import place_at
-from ngtcli.batch.input import InputLine, Lines
-from ngtcli.batch.output import DoneLine, StreamOutput, journal_of
-from ngtcli.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.cli.answer_request import AnswerRequest, documents_of
 from ngtcli.cli.answering import body_of, print_answer
 from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run, row_of
@@ -27,11 +23,15 @@ from ngtcli.cli.output import check_name, check_not_read, check_output_file, jso
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
+from ngtcli.engine.batch.extract import place_at
+from ngtcli.engine.batch.input import InputLine, Lines
+from ngtcli.engine.batch.output import DoneLine, StreamOutput, journal_of
+from ngtcli.engine.batch.table import FolderOutput, Row, RowsOutput, TableOutput
+from ngtcli.engine.events import Ended, Outcome
+from ngtcli.engine.no_answer import no_answer
 from ngtcli.errors import InputError, NgtError, UsageError, counted
-from ngtcli.prompt.preset import deciding
+from ngtcli.prompts.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
-from ngtcli.session.events import Ended, Outcome
-from ngtcli.session.no_answer import no_answer
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 

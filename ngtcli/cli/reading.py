@@ -13,8 +13,8 @@ from ngtcli.documents.find import STDIN, Skipped, converting, kinds
 from ngtcli.documents.load import Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.engine.question import MOST_PREDICTED
 from ngtcli.errors import InputError, counted
-from ngtcli.session.question import MOST_PREDICTED
 
 _STDIN_FILE = 0  # its descriptor
 _PREDICTION = f"Name a text file of at most {MOST_PREDICTED // 1_000_000} MB."

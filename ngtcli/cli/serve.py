@@ -15,19 +15,19 @@ from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
+from ngtcli.engine.checks import check_session
+from ngtcli.engine.events import telling
+from ngtcli.engine.question import Tasks
+from ngtcli.engine.settings import settings_of
 from ngtcli.errors import NgtError, UsageError, counted
-from ngtcli.serve.client import request
-from ngtcli.serve.places import FINISH_S, Place, ServedAlreadyError, absolute, places
-from ngtcli.serve.wire import Served
-from ngtcli.session.checks import check_session
-from ngtcli.session.events import telling
-from ngtcli.session.question import Tasks
-from ngtcli.session.settings import settings_of
+from ngtcli.server.client import request
+from ngtcli.server.places import FINISH_S, Place, ServedAlreadyError, absolute, places
+from ngtcli.server.wire import Served
 from ngtcli.system.process import KEPT_WARM
 
 if TYPE_CHECKING:
-    from ngtcli.serve.process import Others, Server
-    from ngtcli.serve.resident import Resident
+    from ngtcli.server.process import Others, Server
+    from ngtcli.server.resident import Resident
 
 serve_app = typer.Typer(
     help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
@@ -72,10 +72,10 @@ class HttpFlags:
             checks.refuse_with("ngt serve without --http", flags, "Give --http 8421.")
             yield None
             return
-        from ngtcli.serve import app, http_guard  # here: status and stop do without
-        from ngtcli.serve.folder import ServedFolder
-        from ngtcli.serve.process import Others
-        from ngtcli.serve.service import Service
+        from ngtcli.server import app, http_guard  # here: status and stop do without
+        from ngtcli.server.folder import ServedFolder
+        from ngtcli.server.process import Others
+        from ngtcli.server.service import Service
 
         address = http_guard.address_of(self.http, self.host, self.api_key_file)
         if self.docs and STDIN in self.docs:
@@ -88,7 +88,7 @@ class HttpFlags:
             service = Service(_name(server.settings.model), tasks, served)
             own: tuple[Any, ...] = ([], nullcontext)
             if served is not None and find_spec("mcp") is not None:
-                from ngtcli.serve.mcp import Tools, mcp_routes  # here: it takes a second to load
+                from ngtcli.server.mcp import Tools, mcp_routes  # here: it takes a second to load
 
                 own = mcp_routes(Tools(service, server.submit, server.counted, notes.warn))
             with closing(http_guard.listen(address)) as listening:
@@ -129,7 +129,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     check_session(settings, Notes().warn)
     notes = Notes(given.verbose)
 
-    from ngtcli.serve.process import Server  # here: status and stop do without a web server
+    from ngtcli.server.process import Server  # here: status and stop do without a web server
 
     own: dict[str, Any] = {"status": notes.status, "say": notes.say, "warn": notes.warn}
     server = Server(settings, _load, idle_s=seconds_of(settings.keep_warm), **own)
@@ -147,7 +147,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
 
 def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":
     """The model, loaded: what a server answers with."""
-    from ngtcli.serve.resident import Resident  # here: it loads torch
+    from ngtcli.server.resident import Resident  # here: it loads torch
 
     return Resident(settings, telling(status, Notes().warn))
 

@@ -14,14 +14,14 @@ from ngtcli.cli.show import table
 from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
+from ngtcli.drafting.tries.files import TRIES, KeptFile, describe, list_files
 from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
-from ngtcli.model_files.checkpoint import find
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.models.checkpoint import find
+from ngtcli.models.pretrained import load_tokenizer
+from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.files import DamagedFileError
 from ngtcli.system.json_form import HIDDEN, json_key, to_json
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.files import TRIES, KeptFile, describe, list_files
 
 trie_app = typer.Typer(no_args_is_help=True)
 
@@ -109,7 +109,7 @@ def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
 
 def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settings) -> Built:
     """Build a trie, or a datastore of that name. Raises NgtError."""
-    from ngtcli.trie import store  # here: it loads numpy
+    from ngtcli.drafting.tries import store  # here: it loads numpy
 
     documents, about = loaded.documents, dict[str, Any](name=name)
     try:
@@ -163,7 +163,7 @@ def trie_show(
     preset: PresetOption = None,
 ) -> ShownTrie:
     """Show the cached trie of documents and its most frequent n-grams."""
-    from ngtcli.trie import store  # here: it loads numpy
+    from ngtcli.drafting.tries import store  # here: it loads numpy
 
     s = resolve(flags, preset)[0].settings
     tokenizer = load_tokenizer(s.model)

@@ -11,6 +11,19 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.bench.grid import Grid, grid, is_axis, label_of, parse_sweep
+from ngtcli.bench.prompts import preset_items
+from ngtcli.bench.records import Source
+from ngtcli.bench.results import SweepData, SweepReport
+from ngtcli.bench.tune import (
+    State,
+    default_state,
+    measure,
+    preset_path,
+    report,
+    state_key,
+    write_winner,
+)
 from ngtcli.cli.measuring import (
     OutputFlags,
     PromptFlags,
@@ -26,21 +39,8 @@ from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
+from ngtcli.engine.checks import check_session
 from ngtcli.errors import INTERRUPTED, UsageError, counted
-from ngtcli.measure.grid import Grid, grid, is_axis, label_of, parse_sweep
-from ngtcli.measure.prompts import preset_items
-from ngtcli.measure.records import Source
-from ngtcli.measure.results import SweepData, SweepReport
-from ngtcli.measure.tune import (
-    State,
-    default_state,
-    measure,
-    preset_path,
-    report,
-    state_key,
-    write_winner,
-)
-from ngtcli.session.checks import check_session
 from ngtcli.system import process
 
 _ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on.")
@@ -181,7 +181,7 @@ def _live(
         base,
         lambda path: check_not_read(outputs, [path]),
     )
-    from ngtcli.measure.live import Live  # here: it loads torch
+    from ngtcli.bench.live import Live  # here: it loads torch
 
     live = Live(items, run.preset, run.notes.status, once(run.notes.warn), sweeps=True)
     return live, live.about(cells.cells[0].settings), tuple(dict.fromkeys(read.skipped))

@@ -17,8 +17,8 @@ from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
 from ngtcli.heads.places import HINT, find_head
-from ngtcli.model_files import hub
-from ngtcli.model_files.checkpoint import read_object, some
+from ngtcli.models import hub
+from ngtcli.models.checkpoint import read_object, some
 
 Notify = Callable[[str], None]
 WEIGHTS = "model.safetensors"

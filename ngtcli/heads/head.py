@@ -13,9 +13,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngtcli.decode.replays import Replays
-from ngtcli.decode.scores import likeliest
-from ngtcli.draft.guesses import Guessed
+from ngtcli.decoding.replays import Replays
+from ngtcli.decoding.scores import likeliest
+from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads.files import Notify, Target
 from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 

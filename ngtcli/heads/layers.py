@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import (
 )
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
-from ngtcli.decode.attention import NAME, attend
+from ngtcli.decoding.attention import NAME, attend
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
 from ngtcli.heads.places import HINT
 from ngtcli.heads.rows import HeadPass

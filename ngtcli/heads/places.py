@@ -1,7 +1,7 @@
 """Where learned heads are, told before anything large is loaded. Imports no torch."""
 
 from ngtcli.errors import ModelError, UsageError
-from ngtcli.model_files.checkpoint import find
+from ngtcli.models.checkpoint import find
 
 HINT = "Give a folder or hub id with a head that was trained for this model."
 OWN = "mtp"  # in the place of a folder: the layers that come with the model

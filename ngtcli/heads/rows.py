@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decode.kv_cache import RollbackCache
+from ngtcli.decoding.kv_cache import RollbackCache
 
 _LEAST = 4096  # places that there is room for on a device, where more are captured anew; guess
 

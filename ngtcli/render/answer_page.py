@@ -13,14 +13,14 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ngtcli.documents.load import Document
+from ngtcli.documents.quotes.sources import Source, Sources, Span, source_at
 from ngtcli.errors import counted
-from ngtcli.grounding.sources import Source, Sources, Span, source_at
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import FOLDER, policy, rendered
 from ngtcli.system.json_form import dump_json
 
 if TYPE_CHECKING:
-    from ngtcli.draft.steps import Step
+    from ngtcli.drafting.steps import Step
 
 _LEGEND = (
     "Coloured words stand in the document of that colour, word for word; whether it supports what"

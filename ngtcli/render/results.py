@@ -3,10 +3,10 @@
 from collections.abc import Iterable, Iterator, Sequence
 from functools import partial
 
-from ngtcli.draft.steps import PARTS
+from ngtcli.bench import results, summary
+from ngtcli.bench.grid import as_written
+from ngtcli.drafting.steps import PARTS
 from ngtcli.errors import counted
-from ngtcli.measure import results, summary
-from ngtcli.measure.grid import as_written
 from ngtcli.render.tables import Column, Forms, Table, to_csv, to_plain, to_terminal
 from ngtcli.render.terminal import one_line
 from ngtcli.system.json_form import to_json

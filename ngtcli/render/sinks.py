@@ -13,7 +13,7 @@ from rich.cells import cell_len
 from ngtcli.render.terminal import REVEALED_BEFORE, THOUGHT, drafted_style, paint, reveal, visible
 
 if TYPE_CHECKING:
-    from ngtcli.draft.steps import Token
+    from ngtcli.drafting.steps import Token
 
 # Cells to the border from which a word is written before it is complete; guess.
 LONG = 24

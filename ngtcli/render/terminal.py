@@ -8,7 +8,7 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from ngtcli.draft.origins import DOCUMENT, DRAFT, GRAMMAR, HEAD, PREDICTED, SOURCES
+from ngtcli.drafting.origins import DOCUMENT, DRAFT, GRAMMAR, HEAD, PREDICTED, SOURCES
 
 # C0 controls become their pictures (U+2400…), DEL U+2421; C1 and bidirectional overrides U+FFFD.
 _VISIBLE = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}

@@ -22,8 +22,11 @@ F = TypeVar("F")
 
 COMPILING_S = 20  # to compile all functions of `auto`; measured on one slow core
 # What is compiled, and the modules whose constants are compiled into it.
-SOURCES = ("draft/auto/core/*.py", "draft/auto/config.py", "draft/guesses.py", "draft/origins.py",
-           "trie/background.py", "trie/background_search.py", "trie/counts.py")  # fmt: skip
+SOURCES = (
+    "drafting/auto/core/*.py", "drafting/auto/config.py", "drafting/guesses.py",
+    "drafting/origins.py", "drafting/tries/background.py", "drafting/tries/background_search.py",
+    "drafting/tries/counts.py",
+)  # fmt: skip
 COMPILED = Kind("compiled", bytes, "NUMBA_CACHE_DIR")
 
 _listeners: list[Callable[[], Callable[[str], object] | None]] = []  # weak, of models' methods

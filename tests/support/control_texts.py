@@ -6,8 +6,8 @@ from typing import Any
 
 from hypothesis import strategies as st
 
-from ngtcli.prompt.preset import Preset
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.preset import Preset
 from tests.support.tokenizers_of_kinds import KINDS, backend
 
 WORDS = [

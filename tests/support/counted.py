@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from ngtcli.trie.background import (
+from ngtcli.drafting.tries.background import (
     COUNT,
     DEPTH,
     FIRST,
@@ -15,9 +15,9 @@ from ngtcli.trie.background import (
     Level,
     lay_out,
 )  # fmt: skip
-from ngtcli.trie.corpus import Ints, join
-from ngtcli.trie.counts import COUNT as COUNTED
-from ngtcli.trie.counts import NONE, CountTrie, find
+from ngtcli.drafting.tries.corpus import Ints, join
+from ngtcli.drafting.tries.counts import COUNT as COUNTED
+from ngtcli.drafting.tries.counts import NONE, CountTrie, find
 
 
 def count_of(counts: CountTrie | BackgroundCounts, sequence: Sequence[int]) -> float:

@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.draft.steps import PassesReport, Statistics, Step, Token
-from ngtcli.prompt.build import Prompt
-from ngtcli.session.engine import Asked, Engine, caught
-from ngtcli.session.events import Ended, Tell, nobody
-from ngtcli.session.session import ModelFacts, Session
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
+from ngtcli.engine.engine import Asked, Engine, caught
+from ngtcli.engine.events import Ended, Tell, nobody
+from ngtcli.engine.session import ModelFacts, Session
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Prompt
 from tests.support.helpers import FakeBackend
 
 TOKENIZER, CONTEXT = Tokenizer(FakeBackend()), 4000
@@ -94,4 +94,4 @@ def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
     def opened(settings: Settings, tell: Tell, *, size: int = 1, **_: object) -> FakeEngine:
         return FakeEngine(settings, answers, size, tell)
 
-    monkeypatch.setattr("ngtcli.engines.opening.open_engine", opened)
+    monkeypatch.setattr("ngtcli.engine.opening.open_engine", opened)

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 import transformers
 
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import CROPS, RESTORES, STEPS, TREES
-from ngtcli.decode.probe import (
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.plain import CROPS, RESTORES, STEPS, TREES
+from ngtcli.decoding.probe import (
     ATTENDS_IN_CHUNKS,
     CHOOSES_TOKENS,
     KEEPS_STATE,
@@ -17,8 +17,8 @@ from ngtcli.decode.probe import (
     STARTS_ANEW,
     target_model,
 )
-from ngtcli.draft.tree import DraftTree, chain
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.drafting.tree import DraftTree, chain
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
 from tests.support.tiny_models import Scripted
 

@@ -4,16 +4,16 @@ from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
 
 from ngtcli.config import Settings
-from ngtcli.engines.vllm_session import VllmTexts
+from ngtcli.engine.drivers import run
+from ngtcli.engine.engine import Asked, Engine
+from ngtcli.engine.events import Outcome
+from ngtcli.engine.local_engine import LocalEngine
+from ngtcli.engine.question import Question
+from ngtcli.engine.session import AS_SET
+from ngtcli.engine.vllm.session import VllmTexts
 from ngtcli.errors import NgtError
-from ngtcli.prompt.build import Prompt
-from ngtcli.prompt.preset import Preset
-from ngtcli.session.drivers import run
-from ngtcli.session.engine import Asked, Engine
-from ngtcli.session.events import Outcome
-from ngtcli.session.local_engine import LocalEngine
-from ngtcli.session.question import Question
-from ngtcli.session.session import AS_SET
+from ngtcli.prompts.build import Prompt
+from ngtcli.prompts.preset import Preset
 
 NumberedPrompt = tuple[int, Prompt | NgtError]
 _PRESET = Preset("as it is", Path(), "{documents}")

@@ -15,16 +15,16 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ngtcli.config import Settings
-from ngtcli.decode import attention, captured
-from ngtcli.decode.exactness import ExactRows
-from ngtcli.decode.load import Tell, Wanted, load_model, prepared
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.decode.scores import as_guesses, likeliest, same_scores
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.steps import Limits
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.decoding import attention, captured
+from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.load import Tell, Wanted, load_model, prepared
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.scores import as_guesses, likeliest, same_scores
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.steps import Limits
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support import families
 from tests.support.helpers import VOCABULARY, FakeBackend
 from tests.support.tiny_models import (

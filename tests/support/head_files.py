@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor
 from transformers.modeling_layers import MtpModel
 
-from ngtcli.draft.guesses import Guessed
+from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import WEIGHTS, Target
 from tests.support.helpers import CONTEXT, VOCABULARY

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.system.yaml_file import parse_yaml
 
 ROOT_FOLDER = Path(__file__).parents[2]

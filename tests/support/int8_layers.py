@@ -5,10 +5,10 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from ngtcli.weights.convert import convertible
-from ngtcli.weights.forms import Form
-from ngtcli.weights.linear import Int8Blocks, PackedLinear, quantized
-from ngtcli.weights.onednn import Int8Kernel, Sizes, in_blocks, opaque
+from ngtcli.models.weights.convert import convertible
+from ngtcli.models.weights.forms import Form
+from ngtcli.models.weights.linear import Int8Blocks, PackedLinear, quantized
+from ngtcli.models.weights.onednn import Int8Kernel, Sizes, in_blocks, opaque
 
 KERNELS = [Int8Kernel(most=127), Int8Kernel(most=63), Int8Kernel(signed=True)]
 KERNELS = [kernel for kernel in KERNELS if kernel.is_right()]

@@ -15,21 +15,21 @@ from weakref import WeakKeyDictionary
 
 import torch
 
-from ngtcli.background.files import SHIPPED
-from ngtcli.background.loaded import make_shipped
-from ngtcli.decode import load
-from ngtcli.decode.attention import use_grouped
-from ngtcli.decode.calibration import calibrate, remembered_costs
-from ngtcli.decode.load import Plan, Tell
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.whole_vectors import use_whole_vectors
-from ngtcli.draft.costs import CostCurve
-from ngtcli.grammar.matcher import _words as _words_of
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.chat import _try
+from ngtcli.decoding import load
+from ngtcli.decoding.attention import use_grouped
+from ngtcli.decoding.calibration import calibrate, remembered_costs
+from ngtcli.decoding.grammar.matcher import _words as _words_of
+from ngtcli.decoding.load import Plan, Tell
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.whole_vectors import use_whole_vectors
+from ngtcli.drafting.background.files import SHIPPED
+from ngtcli.drafting.background.loaded import make_shipped
+from ngtcli.drafting.costs import CostCurve
+from ngtcli.drafting.tries.background import BackgroundCounts
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.chat import _try
 from ngtcli.system.trials import Trial
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.trie.background import BackgroundCounts
 
 _backgrounds: dict[tuple[Path, str], BackgroundCounts] = {}
 _costs: dict[str, CostCurve] = {}

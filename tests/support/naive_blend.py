@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
-from ngtcli.draft.auto.core.blend import BACKGROUND, ORDERS, OWN, PREDICTED, PROMPT, bucket_of
-from ngtcli.draft.origins import SOURCES
-from ngtcli.trie.background import DEPTH
+from ngtcli.drafting.auto.core.blend import BACKGROUND, ORDERS, OWN, PREDICTED, PROMPT, bucket_of
+from ngtcli.drafting.origins import SOURCES
+from ngtcli.drafting.tries.background import DEPTH
 from tests.support.naive_copy import NaiveCopy
 
 

@@ -3,9 +3,9 @@
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
-from ngtcli.draft.auto.config import CONFIG
-from ngtcli.draft.auto.core.blend import COPIED, EDITED
-from ngtcli.trie.counts import NONE
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.blend import COPIED, EDITED
+from ngtcli.drafting.tries.counts import NONE
 
 KEY, SPREAD = CONFIG.copy_key, 0x9E3779B97F4A7C15
 

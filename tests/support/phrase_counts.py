@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 from hypothesis import strategies as st
 
-from ngtcli.background.phrases import LONGEST, PARAGRAPH, PARAGRAPH_MARK, Phrases
+from ngtcli.drafting.background.phrases import LONGEST, PARAGRAPH, PARAGRAPH_MARK, Phrases
 
 WORDS = (PARAGRAPH, " the", " of", "of", " fact", ",", " that", " naïve", "“")
 

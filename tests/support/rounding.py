@@ -9,14 +9,14 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ngtcli.config import Settings
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.draft.drafter import Context, Drafter, PassRows
-from ngtcli.draft.origins import GRAMMAR
-from ngtcli.draft.steps import Limits, Reused
-from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.drafting.drafter import Context, Drafter, PassRows
+from ngtcli.drafting.origins import GRAMMAR
+from ngtcli.drafting.steps import Limits, Reused
+from ngtcli.drafting.tree import ROOT, DraftTree
+from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
 from tests.support.tiny_models import VOCABULARY, check_tree
 

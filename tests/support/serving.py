@@ -9,13 +9,13 @@ from typing import Any
 
 import httpx
 
+from ngtcli.engine.events import Event
+from ngtcli.engine.question import Question
 from ngtcli.errors import NgtError, unexpected
-from ngtcli.serve.app import OpenAi, TwoSockets, error_reply
-from ngtcli.serve.http_guard import Address, Guard, knows_users, listen
-from ngtcli.serve.process import Http
-from ngtcli.serve.service import Service
-from ngtcli.session.events import Event
-from ngtcli.session.question import Question
+from ngtcli.server.app import OpenAi, TwoSockets, error_reply
+from ngtcli.server.http_guard import Address, Guard, knows_users, listen
+from ngtcli.server.process import Http
+from ngtcli.server.service import Service
 
 CLIENT = httpx.Client(verify=False)  # reading certificates takes long
 LOCAL = Address("127.0.0.1", 0)

@@ -7,8 +7,8 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from ngtcli.documents.quotes.sources import Span
 from ngtcli.documents.text import UNSPACED
-from ngtcli.grounding.sources import Span
 
 LEAST = 4  # words of a stretch
 _UNSPACED = re.compile(f"[{UNSPACED}]")

@@ -13,21 +13,21 @@ import torch
 import transformers
 
 from ngtcli.config import Settings
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import target_model
-from ngtcli.decode.sampling import warp
-from ngtcli.draft.drafter import Context, Drafter, DraftSettings
-from ngtcli.draft.guesses import Guessed
-from ngtcli.draft.registry import parse_method
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import ROOT, DraftTree
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights import convert
-from ngtcli.weights.checkpoints import read_checkpoint
-from ngtcli.weights.convert import Conversion
-from ngtcli.weights.forms import Form
-from ngtcli.weights.linear import storages
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.sampling import warp
+from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
+from ngtcli.drafting.guesses import Guessed
+from ngtcli.drafting.registry import parse_method
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import ROOT, DraftTree
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.models.weights import convert
+from ngtcli.models.weights.checkpoints import read_checkpoint
+from ngtcli.models.weights.convert import Conversion
+from ngtcli.models.weights.forms import Form
+from ngtcli.models.weights.linear import storages
 from tests.support.helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
 # --- tiny models ---
@@ -216,7 +216,7 @@ LEARNED = ("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp")
 def supply(method: str, corpus: Sequence[Sequence[int]] = ((1, 2, 3, 1, 2, 4),)) -> None:
     """Give a method what it needs beside a context; skip the test where that cannot be had."""
     if method == "rest":
-        from ngtcli.trie.store import save_datastore
+        from ngtcli.drafting.tries.store import save_datastore
 
         save_datastore(corpus, "default", "", [])
     elif method == "suffix":

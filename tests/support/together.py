@@ -5,15 +5,15 @@ from functools import lru_cache
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.decoder import Decoder, Member
-from ngtcli.decode.kv_cache import Keeping
-from ngtcli.decode.model import TargetModel
-from ngtcli.draft.auto.drafter import AutoDrafters
-from ngtcli.draft.costs import SHORT, CostCurve, Costs
-from ngtcli.draft.drafter import Context, Drafters, DraftSettings
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.steps import Limits
+from ngtcli.decoding.continuation import Continuation
+from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.model import TargetModel
+from ngtcli.drafting.auto.drafter import AutoDrafters
+from ngtcli.drafting.costs import SHORT, CostCurve, Costs
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.steps import Limits
 from tests.support.tiny_models import GREEDY, make_drafter, make_target
 
 

@@ -17,7 +17,7 @@ from tokenizers import (
 )
 from transformers import TokenizersBackend
 
-from ngtcli.model_files.pretrained import load_tokenizer
+from ngtcli.models.pretrained import load_tokenizer
 from tests.support.helpers import SHARED, STORIES
 
 CORPUS = [

@@ -319,8 +319,8 @@ def _stream(number: int, mode: str) -> IO[str] | None:
 
 def _warm_up() -> None:
     """Load here what answers need: weights, trials and costs for all forks."""
-    from ngtcli.decode import load
-    from ngtcli.session import memory
+    from ngtcli.decoding import load
+    from ngtcli.engine import memory
     from ngtcli.system.trials import Trial
     from tests.support import kept
 

@@ -26,9 +26,9 @@ from typing import Any
 import numpy as np
 import torch
 
+from ngtcli.bench.results import versions
 from ngtcli.config import Settings
-from ngtcli.decode.load import use_threads
-from ngtcli.measure.results import versions
+from ngtcli.decoding.load import use_threads
 from ngtcli.render.tables import Column, Table
 from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json

@@ -15,9 +15,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from ngtcli.bench.prompts import Item, passages, read_jsonl
 from ngtcli.documents.load import Document
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.measure.prompts import Item, passages, read_jsonl
 
 Line = dict[str, Any]
 

@@ -19,15 +19,15 @@ from typing import Any
 import torch
 import transformers
 
+from ngtcli.bench.live import build_prompts
+from ngtcli.bench.prompts import example_texts, file_items, passages
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
+from ngtcli.engine.local import LocalSession
+from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import NgtError
-from ngtcli.measure.live import build_prompts
-from ngtcli.measure.prompts import example_texts, file_items, passages
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.prompt.build import Prompt
-from ngtcli.session.local import LocalSession
-from ngtcli.session.session import AnswerOptions
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.prompts.build import Prompt
 from tests.support.families import family
 from tests.support.rounding import Guessing
 from tests.support.together import together

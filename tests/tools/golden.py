@@ -18,7 +18,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from ngtcli.measure.prompts import EXAMPLES
+from ngtcli.bench.prompts import EXAMPLES
 from tests.support.helpers import ROOT_FOLDER
 from tests.support.warm import run
 

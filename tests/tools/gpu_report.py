@@ -22,21 +22,21 @@ from typing import Any
 
 import torch
 
+from ngtcli.bench.check import first_difference
+from ngtcli.bench.live import Live
+from ngtcli.bench.prompts import builtin_items, choose
+from ngtcli.bench.results import versions
 from ngtcli.config import Settings
-from ngtcli.decode.captured import USES
-from ngtcli.decode.exactness import ExactRows
-from ngtcli.decode.load import Tell, Wanted, load_model, use_threads
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.draft.drafter import DraftSettings
-from ngtcli.draft.registry import parse_method
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import chain
-from ngtcli.measure.check import first_difference
-from ngtcli.measure.live import Live
-from ngtcli.measure.prompts import builtin_items, choose
-from ngtcli.measure.results import versions
-from ngtcli.model_files.quantized import name_of
+from ngtcli.decoding.captured import USES
+from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.load import Tell, Wanted, load_model, use_threads
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.drafting.drafter import DraftSettings
+from ngtcli.drafting.registry import parse_method
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import chain
+from ngtcli.models.quantized import name_of
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json, to_json

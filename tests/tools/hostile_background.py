@@ -9,9 +9,9 @@ from typing import Any
 
 import numpy as np
 
-from ngtcli.draft.auto.drafter import Auto
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.trie.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts
+from ngtcli.drafting.auto.drafter import Auto
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.tries.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts
 from tests.support.counted import build_counts
 
 VOCABULARY = 12  # more than the children that are compared before a search

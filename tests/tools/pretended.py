@@ -29,7 +29,7 @@ from torch.utils import cpp_extension
 from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 from torch.utils._pytree import tree_map_only
 
-from ngtcli.decode import decoder
+from ngtcli.decoding import decoder
 from ngtcli.system import process
 from ngtcli.system.files import home
 

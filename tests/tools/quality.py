@@ -7,14 +7,14 @@ from typing import Annotated, Any, ClassVar
 
 import typer
 
+from ngtcli.bench.prompts import example_texts
 from ngtcli.cli.bench import read_items, report_end
 from ngtcli.cli.measuring import LINES, Run, prompt_option
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import with_settings
 from ngtcli.documents.load import Document
+from ngtcli.engine.checks import check_session
 from ngtcli.errors import InputError, UsageError
-from ngtcli.measure.prompts import example_texts
-from ngtcli.session.checks import check_session
 from ngtcli.system import process
 from tests.tools.measuring.flags import (
     OF_MODEL,

@@ -9,21 +9,21 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from ngtcli.bench.grid import BASELINE
+from ngtcli.bench.records import Notify
 from ngtcli.cli.bench import ItemFlags, open_source, report_end
 from ngtcli.cli.measuring import Run
 from ngtcli.cli.options import with_settings
 from ngtcli.config import Settings
+from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import counted
-from ngtcli.measure.grid import BASELINE
-from ngtcli.measure.records import Notify
-from ngtcli.session.session import AnswerOptions
 from tests.tools.measuring.flags import OF_MODEL, main, put_out, settings_in, with_invocation
 from tests.tools.measuring.results import RecordResult
 from tests.tools.measuring.tables import forms_of
 from tests.tools.measuring.traces import TraceWriter
 
 if TYPE_CHECKING:
-    from ngtcli.measure.live import Live
+    from ngtcli.bench.live import Live
 
 _MODULE = "tests.tools.record"
 _NEW = typer.Argument(help="A new folder for the recording.", metavar="FOLDER")

@@ -18,9 +18,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from ngtcli.decode.load import Wanted, load_model
-from ngtcli.decode.model import TargetModel
-from ngtcli.model_files.checkpoint import find
+from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.model import TargetModel
+from ngtcli.models.checkpoint import find
 from tests.tools.heads.folder import Text
 from tests.tools.heads.recipes import Batch, Guesses, unused_token
 from tests.tools.heads.train import cut, of_step

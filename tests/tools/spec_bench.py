@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
-from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.tokens.tokenizer import Tokenizer
+from ngtcli.models.pretrained import load_tokenizer
+from ngtcli.models.tokenizer import Tokenizer
 from tests.tools.measuring.traces import ROOM, Trace, TraceWriter
 
 # Of a prompt, {history} with those before it, and of what stands in the history.

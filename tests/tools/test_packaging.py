@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 import ngtcli
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.models.checkpoint import BUILTIN_PATH
 
 ROOT = Path(__file__).parents[2]
 
@@ -34,7 +34,7 @@ def test_the_wheel_holds_presets_examples_and_the_model_in_20_mb(wheel: Path) ->
     assert {f"ngtcli/presets/{name}.yaml" for name in ("ask", "chat", "summarize")} <= names
     assert {"ngtcli/examples/harbour.txt", "ngtcli/builtin/model/tokenizer.json"} <= names
     assert {"ngtcli/questions.jsonl", "ngtcli/render/page.css"} <= names
-    assert {"ngtcli/background/english.phrases.xz", "ngtcli/manual/documents.md"} <= names
+    assert {"ngtcli/drafting/background/english.phrases.xz", "ngtcli/manual/documents.md"} <= names
     assert weights.file_size <= 20_000_000
     assert not any(name.startswith(("tests/", "presets/")) for name in names)
 
@@ -45,7 +45,7 @@ def test_no_folder_of_the_wheel_bears_the_name_of_a_module(wheel: Path) -> None:
         names = archive.namelist()
     modules = {name.removesuffix(".py") for name in names if name.endswith(".py")}
     folders = {parent.as_posix() for name in names for parent in Path(name).parents}
-    assert "ngtcli/presets" in folders and "ngtcli/prompt/preset" in modules
+    assert "ngtcli/presets" in folders and "ngtcli/prompts/preset" in modules
     assert not modules & folders
 
 

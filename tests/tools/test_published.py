@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
+from ngtcli.bench.prompts import Item, passages, read_jsonl
 from ngtcli.documents.load import Document
 from ngtcli.errors import UsageError
-from ngtcli.measure.prompts import Item, passages, read_jsonl
 from tests.tools import datasets
 from tests.tools.datasets import with_noise
 

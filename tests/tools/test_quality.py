@@ -15,13 +15,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from transformers import AutoModelForCausalLM, AutoTokenizer
 
+from ngtcli.bench import live
+from ngtcli.bench.prompts import Item
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError, ModelError
-from ngtcli.measure import live
-from ngtcli.measure.prompts import Item
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
-from ngtcli.weights.forms import has_blocks
+from ngtcli.models.checkpoint import BUILTIN_PATH
+from ngtcli.models.weights.forms import has_blocks
 from tests.support.helpers import HARBOUR, STORIES, tool
 from tests.support.tiny_models import make_target
 from tests.tools.measuring import precision

@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.draft.drafter import DraftSettings
-from ngtcli.draft.registry import parse_method
+from ngtcli.drafting.drafter import DraftSettings
+from ngtcli.drafting.registry import parse_method
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.system.json_form import to_json
 from tests.tools.measuring import replaying

@@ -141,7 +141,7 @@ def make_small():
 def test_training_runs_and_exports_a_model_that_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ngtcli.decode.load import Wanted, load_model
+    from ngtcli.decoding.load import Wanted, load_model
 
     small = Recipe(batch_tokens=1024)  # as the real one but for what a step and a score cost
     monkeypatch.setattr(train, "Recipe", lambda seed: small)

@@ -44,7 +44,7 @@ def is_compound(head: str, tail: str, words: Collection[str] = ()) -> bool:
 def _words() -> frozenset[str]:
     """The words of the phrases that ship with this program; none where these cannot be read."""
     with suppress(OSError, lzma.LZMAError, UnicodeDecodeError):
-        packed = (files("ngtcli.background") / "english.phrases.xz").read_bytes()
+        packed = (files("ngtcli.drafting.background") / "english.phrases.xz").read_bytes()
         lines = lzma.decompress(packed).decode().split("\n")
         singles = (line[1:].split("\t")[0].strip().lower() for line in lines if line[:1] == "1")
         return frozenset(singles)

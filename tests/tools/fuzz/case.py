@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-from ngtcli.measure.prompts import EXAMPLES
+from ngtcli.bench.prompts import EXAMPLES
 
 ANSWERED, USAGE, INPUT, MODEL, CONTEXT, INTERRUPTED = 0, 2, 3, 4, 5, 130  # the README's table
 # Guessed: an answer takes half a second in a fork on a quiet core, three on a crowded one.

@@ -9,7 +9,7 @@ from pathlib import Path
 from random import Random
 
 from ngtcli.config import Settings
-from ngtcli.model_files.checkpoint import BUILTIN_PATH
+from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.tools.fuzz.case import (
     ANSWERED,
     CONTEXT,

@@ -8,7 +8,7 @@ from random import Random
 from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.draft.registry import method_names
+from ngtcli.drafting.registry import method_names
 from tests.tools.fuzz.case import (
     ANSWERED,
     ASKED,

@@ -8,7 +8,7 @@ from pathlib import Path
 from random import Random
 
 import ngtcli
-from ngtcli.measure.prompts import EXAMPLES
+from ngtcli.bench.prompts import EXAMPLES
 from tests.tools.fuzz.case import (
     ANSWERED,
     ASKED,

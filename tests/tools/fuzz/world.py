@@ -9,7 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
-from ngtcli.measure.prompts import EXAMPLES
+from ngtcli.bench.prompts import EXAMPLES
 from tests.tools.fuzz.case import (
     ANSWERED,
     ASKED,

@@ -14,6 +14,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.bench.prompts import QUESTIONS, Item, file_items, read_jsonl
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import VerboseOption, file_option, tasks_of, with_settings
@@ -21,11 +22,10 @@ from ngtcli.cli.output import check_name
 from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
+from ngtcli.engine.checks import check_session
+from ngtcli.engine.events import telling
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
-from ngtcli.measure.prompts import QUESTIONS, Item, file_items, read_jsonl
-from ngtcli.prompt.preset import Preset, deciding
-from ngtcli.session.checks import check_session
-from ngtcli.session.events import telling
+from ngtcli.prompts.preset import Preset, deciding
 from ngtcli.system import process
 from ngtcli.system.files import key_of
 from ngtcli.system.journal import errors_named
@@ -140,7 +140,7 @@ def _trained(
     given: TrainFlags, tasks: Tasks, items: Sequence[Item], folder: TrainingFolder, notes: Notes
 ) -> Trained:
     """The recording, then the head. A KeyboardInterrupt leaves what there is of both."""
-    from ngtcli.session.local import LocalSession
+    from ngtcli.engine.local import LocalSession
     from tests.tools.heads.train import Trainer, check_trainable  # here: they load torch
 
     settings = replace(tasks["ask"][0], packed=False)  # gradients do not pass through those

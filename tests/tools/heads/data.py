@@ -5,20 +5,20 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ngtcli.bench.prompts import Item
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import Cutting, passages
+from ngtcli.engine.events import Wants
+from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import ContextOverflowError, NgtError, counted
-from ngtcli.measure.prompts import Item
-from ngtcli.prompt.preset import Preset
-from ngtcli.session.events import Wants
-from ngtcli.session.question import Question, Tasks
+from ngtcli.prompts.preset import Preset
 from ngtcli.system.files import key_of
 from ngtcli.system.progress import progress_bar
 from tests.tools.heads.folder import Text
 from tests.tools.measuring.traces import Trace, TraceWriter
 
 if TYPE_CHECKING:
-    from ngtcli.session.local import LocalSession
+    from ngtcli.engine.local import LocalSession
 
 _HELD_SHARE = 0.1  # of the texts, to validate on; guess
 _LEAST = 40  # characters of a part from which on it is asked of; guess
@@ -44,8 +44,8 @@ def record(
     `presets` by task. Returns how many prompts do not fit the model. Raises NgtError as answers do.
     """
 
-    from ngtcli.session.drivers import run  # here: they load torch
-    from ngtcli.session.local_engine import LocalEngine
+    from ngtcli.engine.drivers import run  # here: they load torch
+    from ngtcli.engine.local_engine import LocalEngine
 
     model, failed = session.model, 0
     settings = replace(session.settings, overflow="error")

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 from transformers import DynamicCache
 
-from ngtcli.decode.model import TargetModel
+from ngtcli.decoding.model import TargetModel
 from ngtcli.errors import UsageError
 from ngtcli.heads import dflash, eagle
 from ngtcli.heads.files import Target

@@ -18,13 +18,13 @@ from safetensors.torch import load_file, save
 from torch import Tensor
 from torch.nn.functional import cross_entropy
 
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import accepted
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.plain import accepted
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.files import WEIGHTS, Target
+from ngtcli.models.weights.linear import bits_of
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
-from ngtcli.weights.linear import bits_of
 from tests.tools.heads.folder import CHECKPOINT, Plan, Text, Trained, TrainingFolder
 from tests.tools.heads.recipes import NONE, RECIPES, Batch, Subject
 

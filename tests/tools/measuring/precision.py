@@ -13,20 +13,20 @@ from dataclasses import dataclass, field, replace
 import torch
 from torch import Tensor
 
+from ngtcli.bench.grid import BASELINE, cell_of
+from ngtcli.bench.live import Live, machine
+from ngtcli.bench.prompts import Item
+from ngtcli.bench.records import Generation, Notify, by_prompt, take
+from ngtcli.bench.summary import row_of
 from ngtcli.config import Settings
-from ngtcli.decode.memory_limits import fits
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.plain import accepted
+from ngtcli.decoding.memory_limits import fits
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.plain import accepted
 from ngtcli.documents.load import Document
+from ngtcli.engine.local import LocalSession
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
-from ngtcli.measure.grid import BASELINE, cell_of
-from ngtcli.measure.live import Live, machine
-from ngtcli.measure.prompts import Item
-from ngtcli.measure.records import Generation, Notify, by_prompt, take
-from ngtcli.measure.summary import row_of
-from ngtcli.prompt.build import Prompt, check_known
-from ngtcli.prompt.preset import Preset
-from ngtcli.session.local import LocalSession
+from ngtcli.prompts.build import Prompt, check_known
+from ngtcli.prompts.preset import Preset
 from tests.tools.measuring.results import QualityResult, QualityRow
 from tests.tools.measuring.scores import Quality, Scores
 

@@ -10,20 +10,20 @@ from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
 
-from ngtcli.background.loaded import Background
+from ngtcli.bench import records
+from ngtcli.bench.grid import BenchOptions, Cell, cells_of, check_some_left
+from ngtcli.bench.prompts import choose
 from ngtcli.config import Settings
-from ngtcli.draft.costs import Costs
-from ngtcli.draft.drafter import Context, Drafter, draft_settings
-from ngtcli.draft.pool import Pool
-from ngtcli.draft.registry import MethodSpec, parse_method
-from ngtcli.draft.steps import Statistics
-from ngtcli.draft.tree import ROOT, DraftTree
+from ngtcli.drafting.background.loaded import Background
+from ngtcli.drafting.costs import Costs
+from ngtcli.drafting.drafter import Context, Drafter, draft_settings
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.registry import MethodSpec, parse_method
+from ngtcli.drafting.steps import Statistics
+from ngtcli.drafting.tree import ROOT, DraftTree
+from ngtcli.drafting.tries.background import BackgroundCounts
 from ngtcli.errors import ModelError, NgtError, UsageError, nearest
-from ngtcli.measure import records
-from ngtcli.measure.grid import BenchOptions, Cell, cells_of, check_some_left
-from ngtcli.measure.prompts import choose
-from ngtcli.model_files.pretrained import load_tokenizer
-from ngtcli.trie.background import BackgroundCounts
+from ngtcli.models.pretrained import load_tokenizer
 from tests.tools.measuring.results import (
     ReplayedGeneration,
     ReplayResult,

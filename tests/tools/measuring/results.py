@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
+from ngtcli.bench.grid import Cell, Refusal
+from ngtcli.bench.records import Generation, Race
+from ngtcli.bench.results import Invocation, Machine, invocation_field
+from ngtcli.bench.summary import Group, column, json_rows, ratio, row_of
 from ngtcli.documents.find import Skipped
-from ngtcli.measure.grid import Cell, Refusal
-from ngtcli.measure.records import Generation, Race
-from ngtcli.measure.results import Invocation, Machine, invocation_field
-from ngtcli.measure.summary import Group, column, json_rows, ratio, row_of
 from ngtcli.system.json_form import json_key
 
 OVERALL = "overall"  # the task of rows over all tasks

@@ -5,8 +5,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from html import escape
 
+from ngtcli.bench import summary
 from ngtcli.errors import counted
-from ngtcli.measure import summary
 from ngtcli.render.page import policy
 from ngtcli.render.results import Shown, figures, table
 from ngtcli.render.tables import Column, Forms, Table, to_plain

@@ -16,12 +16,12 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from ngtcli.batch.lines import Id, converted, json_object
+from ngtcli.bench.prompts import read_rows
 from ngtcli.config import Settings
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
+from ngtcli.engine.batch.lines import Id, converted, json_object
 from ngtcli.errors import InputError, reason_of
-from ngtcli.measure.prompts import read_rows
 from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import LineFile
 

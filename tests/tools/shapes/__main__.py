@@ -13,10 +13,10 @@ from datetime import datetime
 from functools import partial
 from pathlib import Path
 
+from ngtcli.bench.results import Invocation, versions
 from ngtcli.cli.options import command_line
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError
-from ngtcli.measure.results import Invocation, versions
 from ngtcli.render.tables import Column, Table
 from ngtcli.system.json_form import dump_json
 from tests.tools.measuring.replaying import ReplayOptions

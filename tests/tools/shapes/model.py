@@ -21,16 +21,16 @@ from transformers.initialization import no_init_weights
 from transformers.utils import logging
 
 from ngtcli.config import Settings
-from ngtcli.decode.load import prepared
-from ngtcli.decode.memory_needs import SPARE, cache_numbers
-from ngtcli.decode.model import TargetModel
+from ngtcli.decoding.load import prepared
+from ngtcli.decoding.memory_needs import SPARE, cache_numbers
+from ngtcli.decoding.model import TargetModel
 from ngtcli.errors import ModelError
-from ngtcli.model_files.quantized import name_of
+from ngtcli.models.quantized import name_of
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.models.weights.convert import Conversion, quantized_bytes
+from ngtcli.models.weights.forms import Form, int8_kernel
+from ngtcli.models.weights.load_quantized import use_between, words
 from ngtcli.system.machine import free_memory, pick_device
-from ngtcli.tokens.tokenizer import Tokenizer
-from ngtcli.weights.convert import Conversion, quantized_bytes
-from ngtcli.weights.forms import Form, int8_kernel
-from ngtcli.weights.load_quantized import use_between, words
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02

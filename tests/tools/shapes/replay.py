@@ -12,22 +12,22 @@ from functools import partial
 from pathlib import Path
 from typing import Any, Literal
 
+from ngtcli.bench.grid import Cell, Refusal
+from ngtcli.bench.live import decoded, machine
+from ngtcli.bench.records import Answering, Generation, Notify, raced
+from ngtcli.bench.results import Invocation, Machine, invocation_field
+from ngtcli.bench.summary import Group, column, json_rows, ratio
 from ngtcli.config import Settings
-from ngtcli.decode.continuation import Continuation
-from ngtcli.decode.decoder import Decoder, Member
-from ngtcli.decode.load import use_threads
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.draft.costs import Costs
-from ngtcli.draft.drafter import Context, Drafter
-from ngtcli.draft.steps import Limits
+from ngtcli.decoding.continuation import Continuation
+from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.load import use_threads
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.drafting.costs import Costs
+from ngtcli.drafting.drafter import Context, Drafter
+from ngtcli.drafting.steps import Limits
+from ngtcli.engine.memory import PassCosts
 from ngtcli.errors import ContextOverflowError
-from ngtcli.measure.grid import Cell, Refusal
-from ngtcli.measure.live import decoded, machine
-from ngtcli.measure.records import Answering, Generation, Notify, raced
-from ngtcli.measure.results import Invocation, Machine, invocation_field
-from ngtcli.measure.summary import Group, column, json_rows, ratio
-from ngtcli.session.memory import PassCosts
 from ngtcli.system.json_form import json_key, json_property, to_json
 from tests.tools.measuring.replaying import Replay, ReplayOptions, chosen_traces, context_of
 from tests.tools.measuring.results import TaskRow, rows_by_task

@@ -12,14 +12,14 @@ from typing import Any
 import torch
 
 from ngtcli.config import Settings
-from ngtcli.decode.captured import USES
-from ngtcli.decode.loop import Run
-from ngtcli.decode.model import TargetModel
-from ngtcli.decode.probe import plain_generation
-from ngtcli.draft.drafter import Context, DraftSettings
-from ngtcli.draft.registry import parse_method
-from ngtcli.draft.steps import Limits
-from ngtcli.draft.tree import chain
+from ngtcli.decoding.captured import USES
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.probe import plain_generation
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.registry import parse_method
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import chain
 from tests.tools.shapes.model import Plan
 
 TIMES = 9  # passes of each size, in turns; the median counts

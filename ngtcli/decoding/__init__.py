@@ -1,0 +1,1 @@
+"""Decoding with the target model: from a prompt to the tokens of an answer."""

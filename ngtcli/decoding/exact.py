@@ -1,0 +1,83 @@
+"""Exact decoding: the tokens of plain decoding in any dtype, whatever is drafted.
+
+In half precision the scores after a token depend on the shape of the pass and on where in the cache
+its ancestors stand. So here all passes attend to as many places as the first row's position wants.
+They have as many rows as their drafts need, if a row has the same bits whatever stands beside it,
+else all have one number of rows, those of plain decoding too. A row counts only if it is as plain
+decoding would have it: at the place that is its position, behind rows that stand so as well, in a
+pass with the capacity of its own. The first chain of a tree is laid out so, its other branches are
+not. That the bits depend on nothing else is tried on each machine before it is relied on
+(exactness.py).
+
+Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
+walk goes on through the branch that holds it, but what it finds there is tentative: it is put at
+the head of the next tree, where its rows count. A branch thus costs rows, and no pass.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from ngtcli.decoding.layout import rows_alike
+from ngtcli.drafting.ahead import Ahead, behind
+from ngtcli.drafting.drafter import Drafter, Drafters, Feedback, PassRows, Text
+from ngtcli.drafting.origins import GRAMMAR
+from ngtcli.drafting.steps import OWN
+from ngtcli.drafting.tree import ROOT, DraftTree, Path
+
+
+class ExactDrafters(Drafters[Drafter]):
+    """For one text, in passes of such `rows`, over up to `most` nodes.
+
+    The drafter is given tentative tokens as if they were emitted.
+    """
+
+    def __init__(self, drafter: Drafter, rows: PassRows, most: int, prompt: Sequence[int]) -> None:
+        super().__init__(lambda: drafter, min(most, rows.most - 1))
+        self.rows: PassRows = rows
+        self._text = Ahead(drafter, prompt)
+        self._tentative: Sequence[int] = ()  # found in the last pass
+        self._origins: Sequence[str] = ()  # of the tentative tokens
+        self._head = 0  # tokens in front of what the drafter proposed
+        self._stop = ROOT  # the node where verification stopped
+
+    def propose(self, drafters: Sequence[Drafter], texts: Sequence[Text]) -> list[DraftTree]:
+        """The tentative tokens, and below them a draft; the budget and depth hold for both."""
+        (drafter,), (text,), self.proposed = drafters, texts, False
+        ahead = self._text if drafter.drafts else None
+        place = behind(text, min(self.most, text.left), ahead)
+        drafter.sure, self._head = [*place.origins].count(GRAMMAR), len(place.head)
+        below = self._ask(drafter, place.ids, place.depth, place.room, place.left)
+        # Probes take places of the budget, too.
+        below = below.cut(place.depth, place.room, place.left, place.room)
+        return [place.whole(below)]
+
+    def accept(self, tree: DraftTree, path: Path) -> Path:
+        """The path as far as its rows count: nodes 0, 1, 2, … below each other.
+
+        The last token, which these rows have chosen, may be that of one more node.
+        """
+        self._stop = path.nodes[-1] if path.nodes else ROOT
+        alike = rows_alike(self._text.emitted - 1, self.rows.most)
+        kept = sum(place == node < alike - 1 for place, node in enumerate(path.nodes))
+        self._tentative = path.tokens[kept + 1 :]
+        self._origins = [*(tree.origin(node) for node in path.nodes[kept + 1 :]), OWN]
+        return Path(path.nodes[: kept + 1], path.tokens[: kept + 1], kept)
+
+    def learn(self, drafter: Drafter, feedback: Feedback) -> None:
+        """As for the drafter's own proposal: its root is the last tentative token."""
+        below = replace(feedback, stop=self._stop).behind(self._head) if self.proposed else None
+        if below:
+            drafter.learn(below)
+
+    def observe(self, drafters: Sequence[Drafter], emitted: Sequence[Sequence[int]]) -> None:
+        """Give the drafter the emitted tokens that it does not know yet, and the tentative ones."""
+        (drafter,), (tokens,) = drafters, emitted
+        new = [*self._text.emit(tokens), *self._tentative]
+        self._text.take_back()
+        self._text.expect(self._tentative, self._origins[: len(self._tentative)])
+        if new:
+            drafter.observe(new)
+
+    def end(self) -> None:
+        """Take the tentative tokens back: they are not part of the answer."""
+        self._text.take_back()

@@ -1,0 +1,181 @@
+"""The sources of an answer: its stretches that stand in documents, and where."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from itertools import pairwise
+from pathlib import Path
+
+from ngtcli.documents.content import placed
+from ngtcli.documents.load import Document
+from ngtcli.documents.selection import Excerpt
+from ngtcli.system.json_form import HIDDEN, json_key
+from ngtcli.words import counted
+
+_SPACE = re.compile(r"\s+")
+_AROUND = 160  # characters before and behind a quotation that are shown with it; guess
+_CLAUSE_END = re.compile(r"[.!?…;:,—–|]+[\"'”’»)\]]*(?=\s)|\n|[。！？；：，、]")
+_SKIPPED = 200  # characters between stretches of one place, as words may be left out; guess
+_SPANS = "document is an index of documents; ranges count characters of their texts"
+
+
+@dataclass(frozen=True, slots=True)
+class Span:
+    """`answer[start:end]` stands, but for white space, in document `document` at
+    `text[source_start:source_end]`. Characters, counted from 0; `document` is an index.
+    """
+
+    start: int
+    end: int
+    document: int
+    source_start: int
+    source_end: int
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """One stretch of an answer and where it stands; `number` is its mark, from 1.
+
+    Stretches that stand at the same place have one number. `before` and `after` are the text on
+    either side of the quotation. `page` and `heading` are None where the document has none.
+    """
+
+    number: int = field(metadata=HIDDEN)
+    span: Span = field(metadata=json_key(flat=True))
+    name: str
+    path: str = field(metadata=HIDDEN)
+    quote: str = field(metadata=HIDDEN)
+    before: str = field(default="", metadata=HIDDEN)
+    after: str = field(default="", metadata=HIDDEN)
+    page: int | None = None
+    heading: str | None = None
+    ocr: bool = False  # the page's text was recognized in its picture
+
+    @property
+    def place(self) -> str:
+        """The document, and in it the page, or else the heading."""
+        return placed(self.name, self.page, self.heading) + " (OCR)" * self.ocr
+
+    @property
+    def uri(self) -> str:
+        """A link to the file, at its page; "" for a text that is not a file."""
+        if not self.path:
+            return ""
+        page = f"#page={self.page}" if self.page else ""
+        return Path(self.path).absolute().as_uri() + page
+
+
+@dataclass(frozen=True, slots=True)
+class Sources:
+    """All stretches of an answer that stand in its documents, in the answer's order.
+
+    `verbatim_share` is theirs of the answer's characters, white space left out, but for clauses
+    that are put together from several places.
+    """
+
+    verbatim_share: float = field(metadata=json_key(digits=4))
+    spans: tuple[Source, ...] = field(metadata=json_key(about=_SPANS))
+
+    @property
+    def documents(self) -> int:
+        """How many documents the stretches stand in."""
+        return len({source.span.document for source in self.spans})
+
+    def places(self) -> list[Source]:
+        """The first stretch of each place, by number."""
+        first = {source.number: source for source in reversed(self.spans)}
+        return [first[number] for number in sorted(first)]
+
+    def among(self, documents: Sequence[int]) -> "Sources":
+        """The same stretches, with documents counted among these alone, which have them all."""
+        number = {document: i for i, document in enumerate(documents)}
+        found = [
+            replace(s, span=replace(s.span, document=number[s.span.document])) for s in self.spans
+        ]
+        return Sources(self.verbatim_share, tuple(found))
+
+
+def sources_of(
+    answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
+) -> Sources:
+    """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
+    from ngtcli.documents.quotes.find import spans  # here: it loads numpy
+
+    if excerpts is None:
+        excerpts = [Excerpt(i, 0, len(one.text)) for i, one in enumerate(documents)]
+    texts = [documents[e.document].text[e.start : e.end] for e in excerpts]
+    numbers: dict[tuple[int, int, int], int] = {}
+    sources = []
+    for s in spans(answer, texts):
+        excerpt = excerpts[s.document]
+        document = documents[excerpt.document]
+        at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
+        number = numbers.setdefault(at, len(numbers) + 1)
+        sources.append(source_at(document, number, Span(s.start, s.end, *at)))
+    return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
+
+
+def source_at(document: Document, number: int, span: Span) -> Source:
+    """What stands at a span of a document."""
+    from ngtcli.documents.passages import place  # here: what shows sources does without
+
+    text, start, end = document.text, span.source_start, span.source_end
+    section, (before, after) = place(document, start), _around(text, start, end)
+    return Source(
+        number=number,
+        span=span,
+        name=document.name,
+        path=document.path,
+        quote=" ".join(text[start:end].split()),
+        before=before,
+        after=after,
+        page=section.page or None,
+        heading=section.heading or None,
+        ocr=section.page in document.about.recognized,
+    )
+
+
+def _around(text: str, start: int, end: int) -> tuple[str, str]:
+    """What stands on either side on one line, with an ellipsis where more text does."""
+    first, last = max(0, start - _AROUND), end + _AROUND
+    before, after = text[first:start], text[end:last]
+    if first and (space := _SPACE.search(before)):
+        before = f"… {before[space.end() :]}"
+    if last < len(text) and (cut := after.rsplit(None, 1)):
+        after = f"{cut[0]} …"
+    return _SPACE.sub(" ", before).lstrip(), _SPACE.sub(" ", after).rstrip()
+
+
+def copied_fact(sources: Sources) -> str:
+    """How much of an answer stands in the documents, for the line below it."""
+    if not sources.spans:
+        return "nothing stands in the documents word for word"
+    share = max(1, int(100 * sources.verbatim_share))  # rounded down: 100% is all of it
+    return f"{share}% stands in {counted(sources.documents, 'document')} word for word"
+
+
+def share_copied(answer: str, found: Sequence[Span]) -> float:
+    """Share of the answer's characters, white space left out, that stand in `found`.
+
+    A clause that is put together from several places counts as the answer's own.
+
+    >>> share_copied("ab cd", [Span(0, 2, 0, 0, 2)])
+    0.5
+    >>> share_copied("ab cd ef; gh", [Span(0, 2, 0, 0, 2), Span(3, 8, 1, 0, 5)])
+    0.0
+    """
+    said = len("".join(answer.split()))
+    bounds = [0, *(match.end() for match in _CLAUSE_END.finditer(answer)), len(answer)]
+    copied = 0
+    for start, end in pairwise(bounds):
+        within = [span for span in found if span.start < end and span.end > start]
+        if all(_goes_on(before, after) for before, after in pairwise(within)):
+            parts = (answer[max(s.start, start) : min(s.end, end)] for s in within)
+            copied += sum(len("".join(part.split())) for part in parts)
+    return copied / said if said else 0.0
+
+
+def _goes_on(before: Span, after: Span) -> bool:
+    """Whether a stretch stands near another in the document, too."""
+    distance = abs(after.source_start - before.source_end)
+    return before.document == after.document and distance <= _SKIPPED

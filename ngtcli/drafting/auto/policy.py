@@ -1,0 +1,163 @@
+"""How many draft nodes pay: expected tokens against the measured cost of a pass.
+
+A pass over k nodes emits one token and the accepted ones. With p_i the probability that node i is
+accepted and c(r) the seconds of a pass over r rows, the best k maximises
+
+    (1 + p_1 + … + p_k) / (c(1 + k) + seconds of drafting)
+
+Where one pass serves s sequences, their nodes compete for its rows: with p_1, p_2, … the falling
+probabilities of the nodes of all of them, s stands in place of each 1.
+
+The probabilities are corrected by how often nodes of such a probability were accepted of late. What
+a pass costs is measured on the device at hand and refined by every step (costs.py). Passes are
+padded to a few sizes, so that a k which fills its size is the best of those that need it.
+
+After several proposals in a row that did not pay a text is not drafted for, until some steps have
+passed or it repeats itself or its prompt.
+"""
+
+from collections import Counter
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.sizes import best_size, trust_of
+from ngtcli.drafting.costs import CostCurve
+from ngtcli.drafting.origins import PolicyReport
+
+Floats = npt.NDArray[np.float64]
+
+
+def averaged(average: float, seconds: float, rate: float) -> float:
+    """A moving average with what was just taken, as four times the average at most."""
+    return average + rate * (min(seconds, 4 * average) - average) if average else seconds
+
+
+class Policy:
+    """Chooses the number of nodes of each step.
+
+    `drafting_s` is the average time of a proposal in seconds; `tally` counts accepted and expected
+    nodes, fading with the steps.
+    """
+
+    def __init__(self, curve: CostCurve) -> None:
+        self.drafting_s = 0.0
+        self._proposals, self._trials = 0, 0
+        self._plain = 0  # steps since one with drafts
+        self.start(curve)
+
+    def start(self, curve: CostCurve) -> None:
+        """Begin a run: costs are kept, what was counted of the text before is forgotten."""
+        self.curve = curve
+        self.budgets: Counter[int] = Counter()
+        self.stand_downs = 0  # pauses that have begun
+        self.tally = np.zeros((2, CONFIG.bins))
+        self._age = 0  # steps since the tally faded
+
+    def skip(self) -> None:
+        """Count a step in which nothing is searched."""
+        self._age += 1
+        self._plain += 1
+        self.budgets[0] += 1
+
+    def choose(self, probabilities: Floats, sequences: int = 1) -> tuple[int, int]:
+        """(How many nodes to draft, how many pay): these differ where another number is tried.
+
+        `probabilities`, falling, are those of being accepted, of the nodes of all of the
+        `sequences` that a pass serves.
+        """
+        costs = self.curve.table(len(probabilities) + sequences)
+        self.tally *= CONFIG.trust_decay ** (self._age + 1)
+        self._age = 0
+        best, _, speedup = best_size(probabilities, costs, self.drafting_s, self.tally, sequences)
+        pays = speedup > CONFIG.min_speedup
+        size = self._explore(probabilities, int(best), pays, sequences)
+        self.budgets[size] += 1
+        self._plain = 0 if size else self._plain + 1
+        return size, int(best) if pays else 0
+
+    def drafts_cheaply(self, sequences: int) -> bool:
+        """Whether proposals take so little of a pass that pauses would save nothing."""
+        plain = float(self.curve.table(sequences)[sequences - 1])
+        return self.drafting_s < CONFIG.cheap_drafting * plain
+
+    def _explore(self, probabilities: Floats, best: int, pays: bool, sequences: int) -> int:
+        """`best`, or now and then another size, so that a cost once measured wrong is found out.
+
+        Where drafts pay: twice the nodes, the best by the costs as calibrated, or none. Where not,
+        after many plain steps: the best by those costs, or 2 to 16 nodes.
+        """
+        self._proposals += 1
+        turn, off = divmod(self._proposals, CONFIG.exploration)
+        due = off == 0 if pays else self._plain >= CONFIG.plain_trial
+        if not due:
+            return best
+        costs = self.curve.table_measured(len(probabilities) + sequences)
+        calibrated = int(best_size(probabilities, costs, self.drafting_s, self.tally, sequences)[0])
+        if pays:
+            size = (0, 2 * best + 2, calibrated, 2 * best + 2)[turn % 4]
+        else:
+            size = calibrated or 2 << self._trials % 4
+            self._trials += 1
+        return min(len(probabilities), self.curve.filled(size) if size else 0)
+
+    def learn_drafting(self, seconds: float) -> None:
+        """Learn what a proposal took; the first is slower than all others."""
+        before = self.drafting_s or min(seconds, CONFIG.first_drafting_s)
+        self.drafting_s = averaged(before, seconds, CONFIG.drafting_rate)
+
+    def report(self) -> PolicyReport:
+        """What was decided, and on what grounds."""
+        accepted, expected = self.tally.sum(axis=1)
+        return PolicyReport(
+            budgets=dict(self.budgets),
+            stand_downs=self.stand_downs,
+            came_true=float((accepted + 1) / (expected + 1)),
+            trust=tuple(map(float, trust_of(self.tally))),
+            drafting_s=self.drafting_s,
+            cost_s=self.curve.by_rows(),
+        )
+
+
+class Pause:
+    """Pauses in drafting, each twice as long as the last one until a proposal pays.
+
+    They begin after `patience` proposals in a row that did not. `left` are the steps that the pause
+    going on still has; a repetition ends it.
+    """
+
+    def __init__(
+        self,
+        patience: int = CONFIG.patience,
+        first: int = CONFIG.first_pause,
+        longest: int = CONFIG.longest_pause,
+    ) -> None:
+        self.left = 0
+        self._patience, self._first, self._longest = patience, first, longest
+        self._next = first
+        self._unpaid = 0  # proposals in a row that did not pay
+
+    def goes_on(self, repeats: bool = False) -> bool:
+        """Begin a step; whether it is one of a pause. `repeats`: the text repeats itself."""
+        if repeats or not self.left:
+            self.left = 0
+            return False
+        self.left -= 1
+        return True
+
+    def learn(self, pays: bool) -> bool:
+        """Learn whether a proposal paid; whether a pause begins.
+
+        One that does not begins a pause if it is the first after a pause, or one of several.
+        """
+        if pays:
+            self._unpaid, self._next = 0, self._first
+            return False
+        self._unpaid += 1
+        if self._unpaid < self._patience:
+            return False
+        self.left = self._next
+        self._next = min(2 * self._next, self._longest)
+        self._unpaid = self._patience - 1
+        return True

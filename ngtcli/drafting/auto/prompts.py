@@ -1,0 +1,96 @@
+"""Counted prompts that are kept for the next question: most of it is often the same document."""
+
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.core.blend import ORDERS
+from ngtcli.drafting.tries.counts import CountTrie, Log, learn_prompt
+
+Ints = npt.NDArray[np.int32]
+Spans = Sequence[tuple[int, int]]
+
+# Last tokens of a prompt that can be taken back; 216 bytes each. Guess: a question is shorter, and
+# a conversation only grows.
+_TAIL = 4096
+_SHORT = 1024  # tokens of a prompt that is not kept: it is counted in a few milliseconds; guess
+_KEPT = 2  # prompts; guess: two documents that are asked about in turns
+
+
+class PromptCounts:
+    """The counts of a prompt, `ids`, whose documents have these `spans` in it.
+
+    The tokens behind the last document can be taken back, so that those of another question take
+    their place. `borders` are the numbers of nodes in use at each document's start and end,
+    alternating: nodes between were first counted in a document.
+    """
+
+    def __init__(self, ids: Ints, spans: Spans) -> None:
+        self.ids, self.spans = ids, list(spans)
+        self.trie = CountTrie(ORDERS)
+        last = self.spans[-1][1] if self.spans else 0
+        self._first = max(last, len(ids) - _TAIL)  # tokens from here on can be taken back
+        self.borders = learn_prompt(self.trie, ids[: self._first], spans)
+        self._log = self.trie.extend_logged(ids[self._first :])
+        self._is_turned = False
+
+    def put_first_met_first(self) -> None:
+        """As CountTrie.put_first_met_first."""
+        self.trie.put_first_met_first()
+        self._is_turned = not self._is_turned
+
+    def shared(self, ids: Ints, spans: Spans) -> int:
+        """How many tokens need not be counted again for another prompt; 0 if all must be."""
+        known = len(self.spans)
+        if list(spans[:known]) != self.spans:
+            return 0
+        length = min(len(ids), len(self.ids))
+        different = np.flatnonzero(ids[:length] != self.ids[:length])
+        length = int(different[0]) if len(different) else length
+        if len(spans) > known:  # the border of another document has to be met
+            length = min(length, spans[known][0])
+        return length if length >= self._first else 0
+
+    def change_to(self, ids: Ints, spans: Spans) -> None:
+        """Make these the counts of another prompt, of which more than 0 tokens are shared."""
+        length, known = self.shared(ids, spans), len(self.spans)
+        if self._is_turned:
+            self.put_first_met_first()
+        self.trie.take_back(self._log, length - self._first, self.ids[:length])
+        log, at, borders = [self._log.first(length - self._first)], length, list(self.borders)
+        for start, end in spans[known:]:
+            log.append(self.trie.extend_logged(ids[at:start]))
+            borders.append(self.trie.used)
+            log.append(self.trie.extend_logged(ids[start:end]))
+            borders.append(self.trie.used)
+            at = end
+        log.append(self.trie.extend_logged(ids[at:]))
+        self.ids, self.spans, self.borders = ids, list(spans), np.array(borders, np.int64)
+        self._log = Log.joined(log).last(_TAIL)
+        self._first = len(ids) - len(self._log)
+        if self.spans and self.spans[-1][1] > self._first:  # a document is never taken back
+            self._log = self._log.last(len(ids) - self.spans[-1][1])
+            self._first = self.spans[-1][1]
+
+
+class PromptMemory:
+    """The prompts that were counted last, for those that come next."""
+
+    def __init__(self) -> None:
+        self._kept: list[PromptCounts] = []
+
+    def keep(self, counts: PromptCounts) -> None:
+        """Keep what nobody uses any more, unless it is short; what was kept first goes."""
+        if len(counts.ids) < _SHORT:
+            return
+        self._kept = [*self._kept, counts][-_KEPT:]
+
+    def counts_of(self, ids: Ints, spans: Spans) -> PromptCounts:
+        """The counts of a prompt: those of the most similar one, changed, or new ones."""
+        best = max(self._kept, key=lambda kept: kept.shared(ids, spans), default=None)
+        if best is None or not best.shared(ids, spans):
+            return PromptCounts(ids, spans)
+        self._kept.remove(best)
+        best.change_to(ids, spans)
+        return best

@@ -1,0 +1,204 @@
+"""What a pass of the model over k rows costs, as measured on the device at hand."""
+
+from bisect import bisect, bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from typing import Annotated
+
+import msgspec
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import CONFIG
+
+Floats = npt.NDArray[np.float64]
+SHORT = CONFIG.short_context
+# Seconds by rows as JSON has them; at most four times as many rows as there can be nodes.
+Points = dict[
+    Annotated[int, msgspec.Meta(ge=1, le=4096)], Annotated[float, msgspec.Meta(gt=0, lt=1e9)]
+]
+
+
+class CostCurve:
+    """Seconds of a pass by its rows (the root and its nodes), between and beyond what was measured.
+
+    `measured` are the seconds that calibration found, where `seconds` have moved on since. With
+    `sizes`, rising, a pass is padded to the next of them and costs what that size does.
+
+    >>> curve = CostCurve({1: 1.0, 3: 2.0})
+    >>> curve.at(2), curve.at(5)
+    (1.5, 3.0)
+    >>> CostCurve({1: 1.0, 3: 2.0}, sizes=(1, 3)).at(2)
+    2.0
+    """
+
+    def __init__(
+        self,
+        seconds: Mapping[int, float],
+        measured: Mapping[int, float] | None = None,
+        sizes: tuple[int, ...] = (),
+    ) -> None:
+        if 1 not in seconds or not all(0 < s < 1e9 for s in seconds.values()):
+            raise ValueError("a cost curve needs the cost of one row, and costs above zero")
+        self.measured = dict(measured or seconds)
+        if self.measured.keys() != seconds.keys() or min(self.measured.values()) <= 0:
+            raise ValueError("the costs measured are of other rows")
+        self.sizes = sizes
+        self.rows = sorted(seconds)
+        self._seconds = _never_falling([seconds[r] for r in self.rows])
+        self._seen = [0] * len(self.rows)  # the step at which each size was last passed
+        self._slower: dict[int, list[float]] = {}  # by rows: surprises of slow passes in a row
+        self._step = 0
+        self._table = np.zeros(0)
+        self._since = 0
+
+    def _size(self, rows: int) -> int:
+        """The size that a pass over `rows` is padded to; one beyond the last is not."""
+        at = bisect_left(self.sizes, rows)
+        return self.sizes[at] if at < len(self.sizes) else rows
+
+    def filled(self, nodes: int) -> int:
+        """The most nodes that a pass has room for at the cost of one over `nodes` and the root."""
+        return self._size(nodes + 1) - 1
+
+    def _over(self, rows: Iterable[int], seconds: Sequence[float]) -> Floats:
+        """Seconds of passes over `rows`, by those at `self.rows`; beyond them the slope goes on."""
+        sizes = np.array([self._size(r) for r in rows], np.int64)
+        known = self.rows
+        out: Floats = np.interp(sizes, known, seconds)
+        if len(known) > 1:
+            slope = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
+            out = out + slope * np.maximum(sizes - known[-1], 0)
+        return out
+
+    def at(self, rows: int) -> float:
+        """Seconds of a pass over `rows` rows."""
+        return float(self._over([rows], self._seconds)[0])
+
+    def table(self, most: int) -> Floats:
+        """Seconds of passes over 1 to at least `most` rows; a few steps old at most."""
+        if len(self._table) < most or self._step - self._since >= CONFIG.table_age:
+            self._table = self._over(range(1, max(most, 65) + 1), self._seconds)
+            self._since = self._step
+        return self._table
+
+    def table_measured(self, most: int) -> Floats:
+        """The same as calibration found them."""
+        measured = _never_falling([self.measured[r] for r in self.rows])
+        return self._over(range(1, most + 1), measured)
+
+    def learn(self, rows: int, seconds: float) -> None:
+        """Move the costs toward what a pass over `rows` just took.
+
+        Of sizes passed all the time all costs move together, for it is the machine or the context
+        that changes; one not passed for long moves by itself, for it is its cost that is unknown.
+        Other work of the machine only ever adds to what a pass takes. So costs rise only where
+        several passes of a size in a row were slower, and then by the least of them.
+        """
+        self._step += 1
+        rows = self._size(rows)
+        known, costs = self.rows, self._seconds
+        above = min(max(bisect(known, rows), 1), len(known) - 1)
+        below = max(above - 1, 0)
+        share = 1.0  # of the point above, where the size lies between two
+        if above > below:
+            share = (rows - known[below]) / (known[above] - known[below])
+        near = above if share > 0.5 else below
+        gap = self._step - self._seen[near]
+        self._seen[near] = self._step
+        expected = costs[below] + share * (costs[above] - costs[below])
+        ratio = min(2.0, max(0.5, seconds / expected))
+        slower = self._slower.setdefault(rows, [])
+        if ratio <= 1:
+            slower.clear()
+        else:
+            slower.append(ratio)
+            if len(slower) < CONFIG.slow_passes:
+                return
+            ratio = min(slower)
+            slower.clear()
+        own = min(CONFIG.most_own_rate, CONFIG.own_rate * gap)
+        common = ratio ** (CONFIG.common_rate / gap)
+        costs = self._seconds = [common * cost for cost in costs]
+        costs[above] *= ratio ** (own * min(1.0, share))
+        costs[below] *= ratio ** (own * max(0.0, 1.0 - share))
+        # A pass over more rows is no quicker: the points about this one give way to it.
+        for i in range(near):
+            costs[i] = min(costs[i], costs[near])
+        for i in range(1, len(costs)):
+            costs[i] = max(costs[i], costs[i - 1])
+
+    def quickest(self, seconds: Mapping[int, float]) -> "CostCurve":
+        """A curve of the lower cost of each of its sizes, of its own and of `seconds` by rows."""
+        lower = {rows: min(own, seconds.get(rows, own)) for rows, own in self.by_rows().items()}
+        return CostCurve(lower, sizes=self.sizes)
+
+    def by_rows(self) -> dict[int, float]:
+        """Seconds by rows; more rows never cost less."""
+        return dict(zip(self.rows, self._seconds, strict=True))
+
+
+def _never_falling(seconds: Sequence[float]) -> list[float]:
+    """The seconds of rising numbers of rows, each no more than those after it.
+
+    A pass may be padded to more rows, so it costs no more than they do; and what disturbs a
+    measurement adds to it. So of two that contradict each other the quicker is right.
+
+    >>> _never_falling([1.0, 9.0, 2.0, 3.0])
+    [1.0, 2.0, 2.0, 3.0]
+    """
+    return list(accumulate(reversed(seconds), min))[::-1]
+
+
+@dataclass(frozen=True, slots=True)
+class StoredCurve:
+    """Seconds by rows, and those that calibration found. Raises ValueError as `CostCurve`."""
+
+    seconds: Mapping[int, float]
+    measured: Mapping[int, float]
+
+    def __post_init__(self) -> None:
+        CostCurve(self.seconds, self.measured)
+
+
+class Costs:
+    """A curve for each length of context, as a pass over a long one costs more.
+
+    Lengths are sorted into those up to 1,024 tokens, to 4,096, to 16,384, and so on. One that has
+    none starts from the nearest curve there is; the steps of its runs move it from there.
+
+    >>> costs = Costs({1024: CostCurve({1: 1.0})})
+    >>> for _ in range(3):
+    ...     costs.at_length(5000).learn(1, 2.0)
+    >>> {border: round(curve.at(1), 2) for border, curve in costs.curves.items()}
+    {1024: 1.0, 16384: 1.09}
+    """
+
+    def __init__(self, curves: dict[int, CostCurve]) -> None:
+        if not curves:
+            raise ValueError("there must be a curve")
+        self.curves = curves
+
+    def at_length(self, tokens: int) -> CostCurve:
+        """The curve for a context of `tokens`."""
+        border = SHORT
+        while border < tokens:
+            border *= 4
+        if border not in self.curves:
+            nearest = min(self.curves, key=lambda known: max(known, border) / min(known, border))
+            curve = self.curves[nearest]
+            self.curves[border] = CostCurve(curve.by_rows(), curve.measured, curve.sizes)
+        return self.curves[border]
+
+    def stored(self) -> dict[int, StoredCurve]:
+        """What is kept of them, by lengths of context."""
+        return {
+            border: StoredCurve(curve.by_rows(), curve.measured)
+            for border, curve in self.curves.items()
+        }
+
+
+def costs_of(stored: Mapping[int, StoredCurve], sizes: tuple[int, ...]) -> Costs:
+    """The costs that were stored, of passes that are padded to `sizes`."""
+    return Costs({n: CostCurve(c.seconds, c.measured, sizes) for n, c in stored.items()})

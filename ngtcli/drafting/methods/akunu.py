@@ -1,0 +1,82 @@
+"""The n-gram predictor of the akunu engine (its book's chapter on speculative decoding).
+
+For every context of up to `max_order` - 1 tokens, tables count the tokens that followed it in the
+prompt and in the output. The draft is a chain of up to `draft_count` tokens. Each is the most
+frequent follower of the longest known context at the end of text and chain; without a known context
+the chain ends. With an empty chain the step decodes plainly.
+
+What decides drafts:
+- A longer context always wins, even if it occurred once and a shorter one a thousand times.
+- `max_history` bounds only the tokens of a context. The tables are never pruned, so with the
+  defaults it has no effect; below `max_order` - 1 it shortens contexts.
+- The chapter leaves ties open (they follow the order of a hash table). Here the follower that was
+  first to reach the highest count wins.
+- The original hashes contexts to 64 bits and accepts collisions; here contexts are compared in
+full.
+- `reset` clears the tables: the chapter's belong to one generation.
+"""
+
+from dataclasses import dataclass
+from functools import partial
+
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.indexed import Indexed
+from ngtcli.drafting.options import MethodOptions, option
+from ngtcli.drafting.tree import DraftTree, chain
+
+
+@dataclass(frozen=True, slots=True)
+class Options(MethodOptions):
+    """Tokens of the longest n-gram, of the longest draft, and of the history for contexts.
+
+    The defaults are the chapter's.
+    """
+
+    max_order: int = option(4, 2, 64)
+    draft_count: int = option(4, 1, 1024)
+    max_history: int = option(512, 1, 1_000_000)
+
+
+class Akunu(Indexed):
+    """Counts followers of contexts; `reset` clears the tables."""
+
+    def clear(self, context: Context) -> None:
+        self._longest = min(self.options.max_order - 1, self.options.max_history)
+        self._counts: dict[tuple[int, ...], dict[int, int]] = {}  # of followers, by context
+        self._best: dict[tuple[int, ...], int] = {}  # context -> its most frequent follower
+
+    def index(self, start: int) -> None:
+        """Count each token after the contexts that end before it."""
+        for place in range(start, len(self.text)):
+            for size in range(1, min(self._longest, place) + 1):
+                self._count(tuple(self.text[place - size : place]), place)
+
+    def _count(self, context: tuple[int, ...], place: int) -> None:
+        """Count the token at `place` after `context`."""
+        token = self.text[place]
+        counts = self._counts.setdefault(context, {})
+        best = self._best.get(context, -1)
+        self.on_retract(place + 1, partial(self._uncount, context, token, best))
+        counts[token] = counts.get(token, 0) + 1
+        if counts[token] > counts.get(best, 0):
+            self._best[context] = token
+
+    def _uncount(self, context: tuple[int, ...], token: int, best: int) -> None:
+        """Undo `_count`; `best` was the most frequent follower before, -1 for none."""
+        self._counts[context][token] -= 1
+        if best < 0:
+            del self._best[context]
+        else:
+            self._best[context] = best
+
+    def draft(self, budget: int) -> DraftTree:
+        context = self.text[-self._longest :]
+        known = len(context)
+        for _ in range(min(self.options.draft_count, budget)):
+            sizes = range(min(self._longest, len(context)), 0, -1)
+            suffixes = (tuple(context[-size:]) for size in sizes)
+            longest = next((s for s in suffixes if s in self._best), None)
+            if longest is None:
+                break
+            context.append(self._best[longest])
+        return chain(context[known:])

@@ -1,0 +1,45 @@
+"""Speculative decoding with a draft model (Leviathan et al. 2023; Chen et al. 2023).
+
+A second, smaller model with the same tokenizer continues the text by a chain of `gamma` tokens. At
+temperature 0 it decodes greedily. Otherwise it samples with the target's settings and with the same
+random numbers per position as verification, so the more the two distributions agree, the more often
+both sample the same token. Unlike rejection sampling, this gives the same text for a seed with and
+without drafts. The default is Chen et al.'s K = 4.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import takewhile
+
+from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
+from ngtcli.drafting.options import MethodOptions, option
+from ngtcli.drafting.tree import DraftTree, chain
+from ngtcli.errors import UsageError
+
+
+@dataclass(frozen=True, slots=True)
+class Options(MethodOptions):
+    """Tokens drafted a step."""
+
+    gamma: int = option(4, 1, 256)
+
+
+class DraftModel(Drafter):
+    """Drafts the continuation that the assistant, a draft model, generates."""
+
+    def __init__(self, settings: DraftSettings, options: Options) -> None:
+        super().__init__(settings, options)
+        if settings.assistant is None:
+            raise UsageError("there is no draft model", "Name one with --set draft_model.")
+        self._assistant = settings.assistant
+        self._vocabulary = 0  # of the target model; 0 where it is not known
+
+    def reset(self, context: Context) -> None:
+        self._vocabulary = context.vocabulary
+        self._assistant.reset(context.ids)
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        tokens = self._assistant.continue_(ids, min(self.options.gamma, budget))
+        if self._vocabulary:  # the embeddings of the draft model may be padded to a larger size
+            tokens = list(takewhile(lambda token: token < self._vocabulary, tokens))
+        return chain(tokens)

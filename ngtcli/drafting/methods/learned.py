@@ -1,0 +1,33 @@
+"""Drafts from learned heads of one kind alone: Medusa, Hydra, EAGLE, DFlash, MTP.
+
+The tree grows best-first by the product of the head's probabilities, to as many nodes as a step may
+have: what EAGLE-2 (Li et al. 2024, section 4) picks from a beam of each depth, here also for heads
+that were published with a fixed tree (Medusa: Cai et al. 2024; Hydra: Ankner et al. 2024).
+"""
+
+from dataclasses import replace
+
+from ngtcli.drafting.auto.config import Options as AutoOptions
+from ngtcli.drafting.auto.drafter import Auto
+from ngtcli.drafting.auto.sources import Sources
+from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.options import MethodOptions
+from ngtcli.errors import UsageError
+
+_AS_GIVEN = AutoOptions(trust=1e6)  # probabilities stay the head's own: none are calibrated
+
+
+class Learned(Auto):
+    """`auto` with no source but the heads in its settings, and without its policy."""
+
+    def __init__(self, settings: DraftSettings, options: MethodOptions) -> None:
+        if settings.heads is None:
+            raise UsageError("there is no head of this kind", "Name one with --heads.")
+        own = replace(settings, costs=None, pool=None, background=None)
+        super().__init__(own, _AS_GIVEN)
+        self.sources = Sources(heads=settings.heads, alone=True)
+        self.tallies.trust_heads()
+
+    def reset(self, context: Context) -> None:
+        """Start on a new prompt, of which nothing is drafted and no score is read."""
+        super().reset(replace(context, vocabulary=0))

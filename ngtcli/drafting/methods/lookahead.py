@@ -1,0 +1,115 @@
+"""Lookahead decoding (Fu et al. 2024, "Break the Sequential Dependency of LLM Inference").
+
+Each pass has two branches. The lookahead branch runs Jacobi iteration on a window of guessed future
+tokens: `window_size` columns, each with its `level` - 1 last guesses. The newest guess of a column
+is the model's most likely token after the older ones, so a column is an n-gram of `level` tokens
+that is likely to occur later. A pool stores these n-grams by their first token. The verification
+branch is a tree of the pooled n-grams that start with the last token.
+
+The window needs no special mask: level 0 is a chain below the last token, and the later levels of
+column i are below its i-th node, so the branch is a tree of probes. As in the authors' code (LADE)
+the window starts with random tokens of the prompt, gains a level per step until it has all, moves
+by one column per step however many tokens were accepted, and the pool has the `guess_set_size`
+newest n-grams per first token, of one prompt. Their code never accepts an n-gram's last token; here
+verification decides. Defaults are the paper's for 7B models; LADE's own examples use 5, 7, 7.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from ngtcli.drafting.drafter import Context, Drafter, Feedback
+from ngtcli.drafting.options import MethodOptions, option
+from ngtcli.drafting.tree import ROOT, DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class Options(MethodOptions):
+    """N, W and G of the paper."""
+
+    level: int = option(5, 3, 32)
+    window_size: int = option(15, 2, 256)
+    guess_set_size: int = option(15, 1, 256)
+    pool_from_prompt: bool = False
+
+
+class Lookahead(Drafter):
+    """The window and the pool of one prompt."""
+
+    top_k = 1
+
+    def reset(self, context: Context) -> None:
+        o, ids = self.options, list(context.ids) or [0]
+        rng = random.Random(10)
+        # Level 0 loses a token in each of the `level` - 2 steps that add the other levels.
+        self._levels = [[rng.choice(ids) for _ in range(o.window_size + o.level - 3)]]
+        self._pool: dict[int, list[tuple[int, ...]]] = {}
+        self._last = ids[-1]
+        self._proposed = DraftTree()
+        self._newest: list[int] = []
+        if o.pool_from_prompt:
+            for at in range(len(ids) - o.level + 1):
+                self._remember(ids[at], tuple(ids[at + 1 : at + o.level]))
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        """The n-grams pooled for the last token, at most `budget` nodes; the window as probes."""
+        self._last = ids[-1]
+        tokens, parents = self._guesses(budget)
+        drafts = len(tokens)
+        base = [ROOT]  # of each column: the root, then level 0
+        for token in self._levels[0]:
+            parents.append(base[-1])
+            tokens.append(token)
+            base.append(len(tokens) - 1)
+        newest = base[1:]
+        for level in self._levels[1:]:
+            below = base if level is self._levels[1] else newest
+            newest = []
+            for parent, token in zip(below, level, strict=False):
+                parents.append(parent)
+                tokens.append(token)
+                newest.append(len(tokens) - 1)
+        self._newest = newest
+        self._proposed = DraftTree(tuple(tokens), tuple(parents), len(tokens) - drafts)
+        return self._proposed
+
+    def _guesses(self, budget: int) -> tuple[list[int], list[int]]:
+        """(tokens, parents) of the tree of n-grams pooled for the last token, newest first."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        node_of: dict[tuple[int, ...], int] = {(): ROOT}
+        for guess in reversed(self._pool.get(self._last, [])):
+            for end in range(1, len(guess) + 1):
+                if guess[:end] not in node_of and len(tokens) < budget:
+                    node_of[guess[:end]] = len(tokens)
+                    tokens.append(guess[end - 1])
+                    parents.append(node_of[guess[: end - 1]])
+        return tokens, parents
+
+    def learn(self, feedback: Feedback) -> None:
+        """Add the newest guess of each column, pool complete n-grams, move the window."""
+        if feedback.tree.probes != self._proposed.probes:  # cut, since the context is nearly full
+            return
+        # Drafts, which precede the probes, may be cut.
+        shift = len(feedback.tree) - len(self._proposed)
+        best = feedback.top[:, 0].tolist()
+        new = [best[node + shift + 1] for node in self._newest]
+        levels = self._levels
+        if len(levels) == self.options.level - 1:
+            # The guess in `new` completes the n-gram of its column.
+            for first, *rest in zip([self._last, *levels[0]], *levels[1:], new, strict=False):
+                self._remember(first, tuple(rest))
+            self._levels = [levels[1][1:], *levels[2:], new]
+        elif len(levels) == 1:
+            self._levels = [levels[0][1:], new]
+        else:
+            self._levels = [*(level[1:] for level in levels), new[1:]]
+
+    def _remember(self, first: int, rest: tuple[int, ...]) -> None:
+        """Pool the n-gram `first`, `rest` as the newest; the oldest goes if there are too many."""
+        grams = self._pool.setdefault(first, [])
+        if rest in grams:
+            grams.remove(rest)
+        elif len(grams) == self.options.guess_set_size:
+            del grams[0]
+        grams.append(rest)

@@ -1,0 +1,150 @@
+"""SPACE (Yi et al. 2024, "Generation Meets Verification: Accelerating LLM Inference with Smart
+Parallel Auto-Correct Decoding").
+
+The target model itself is tuned to fill mask tokens: below a token with k masks the row of mask i
+guesses the token that follows i places behind the next one. Guessing and verification share a pass:
+k masks hang in a chain below the last token and below every drafted one, each at the position of a
+token of a continuation, so whichever draft token is the last accepted, the guesses for the next
+step are there. Masks are probes: scored, never accepted. A mask that the model chooses by itself is
+a token like others, as in its own `generate`.
+
+As in the authors' code (github.com/cteant/SPACE) the draft is the chain of each mask's likeliest
+token: (k + 1)² rows a pass. With sampling, too: theirs draws guesses and accepts by rejection; here
+verification decides, for the text must not depend on drafts. `nodes` drafts the likeliest nodes of
+a tree instead, whose branches have the product of their tokens' probabilities, and `masked` hangs
+masks below the root and so many of the likeliest nodes only. Where probes share the budget, as in
+exact passes, masks hang below as many as there is room for. Behind a node without masks the
+guesses are those of the nearest above it that has some.
+"""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+from heapq import heappop, heappush
+
+from ngtcli.drafting.drafter import Context, Drafter, DraftSettings, Feedback
+from ngtcli.drafting.guesses import NOTHING, WIDTH, Guessed
+from ngtcli.drafting.options import MethodOptions, option
+from ngtcli.drafting.tree import ROOT, DraftTree, depth_first
+from ngtcli.errors import UsageError
+
+_EMPTY = DraftTree()
+
+
+@dataclass(frozen=True, slots=True)
+class Options(MethodOptions):
+    """Nodes of a tree, 0: the chain of the source; of them those with masks, 0: all."""
+
+    nodes: int = option(0, 0, 256)
+    masked: int = option(0, 0, 256)
+
+
+class Space(Drafter):
+    """The masks and the guesses of the last pass."""
+
+    def __init__(self, settings: DraftSettings, options: Options) -> None:
+        super().__init__(settings, options)
+        if not settings.masks:
+            what = "the model was not tuned to fill masks"
+            raise UsageError(what, "Its config.json must have mask_id and mask_num (SPACE).")
+
+    def reset(self, context: Context) -> None:
+        self._takes_masks = not context.chains
+        self._shares = context.rows is not None  # whether probes count as nodes
+        self._guessed = NOTHING
+
+    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+        """What the masks of the last pass guessed, at most `budget` nodes, and masks below it."""
+        guessed, self._guessed = self._guessed, NOTHING
+        if not self._takes_masks:
+            return _EMPTY
+        masks, o = self.settings.masks, self.options
+        masks = masks[:budget] if self._shares else masks
+        room = budget - len(masks) if self._shares else budget
+        wanted, width = (o.nodes, WIDTH) if o.nodes else (len(masks), 1)
+        tokens, parents, probabilities = likeliest_nodes(guessed, min(wanted, room), width)
+        masked = min(len(tokens), o.masked) if o.masked else len(tokens)
+        if self._shares:
+            masked = min(masked, (budget - len(tokens)) // len(masks) - 1)
+        order = depth_first(parents, probabilities)
+        place = {node: i for i, node in enumerate([ROOT, *order], ROOT)}
+        tree = DraftTree(tuple(tokens), tuple(parents)).take(order)
+        return with_masks(tree, [place[node] for node in range(ROOT, masked)], masks)
+
+    def learn(self, feedback: Feedback) -> None:
+        """Keep what the masks behind the last accepted token guess."""
+        stop, tree = feedback.stop, feedback.tree
+        masks = [] if stop is None else masks_after(tree, stop)
+        self._guessed = feedback.after(masks) if masks else NOTHING
+
+
+def likeliest_nodes(
+    guessed: Guessed, nodes: int, width: int
+) -> tuple[list[int], list[int], list[float]]:
+    """(tokens, parents, probabilities of paths) of the likeliest nodes, falling.
+
+    Row d of `guessed` holds for all nodes of depth d, whatever leads to them; of each row `width`
+    tokens are read.
+    """
+    tokens, parents, probabilities = list[int](), list[int](), list[float]()
+    waiting = list[tuple[float, int, int, int]]()  # (-probability, parent, depth, rank)
+
+    def offer(path: float, parent: int, depth: int, rank: int) -> None:
+        if depth < len(guessed.tokens) and rank < min(width, guessed.tokens.shape[1]):
+            probability = path * float(guessed.probabilities[depth, rank])
+            heappush(waiting, (-probability, parent, depth, rank))
+
+    offer(1.0, ROOT, 0, 0)
+    while waiting and len(tokens) < nodes:
+        probability, parent, depth, rank = heappop(waiting)
+        offer(probabilities[parent] if parent != ROOT else 1.0, parent, depth, rank + 1)
+        offer(-probability, len(tokens), depth + 1, 0)
+        tokens.append(int(guessed.tokens[depth, rank]))
+        parents.append(parent)
+        probabilities.append(-probability)
+    return tokens, parents, probabilities
+
+
+def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> DraftTree:
+    """A tree without probes, with a chain of `masks` below each of the nodes, or the root.
+
+    >>> tree = with_masks(DraftTree((5,), (-1,)), [-1, 0], [9, 9])
+    >>> tree.tokens, tree.parents, tree.probes
+    ((5, 9, 9, 9, 9), (-1, -1, 1, 0, 3), 4)
+    """
+    tokens, parents = list(tree.tokens), list(tree.parents)
+    for above in nodes:
+        for mask in masks:
+            parents.append(above)
+            above = len(tokens)
+            tokens.append(mask)
+    probes = len(tokens) - len(tree)
+    origins = [*tree.origins, *[0] * probes] if len(tree.origins) else ()
+    return replace(
+        tree, tokens=tuple(tokens), parents=tuple(parents), probes=probes, origins=origins
+    )
+
+
+def masks_after(tree: DraftTree, stop: int) -> list[int]:
+    """The masks whose rows guess the tokens behind the one chosen after node `stop`, in order.
+
+    They hang below that node, or else below the nearest above it that has some; as many of those as
+    there are nodes between are left out.
+
+    >>> tree = with_masks(DraftTree((5, 6), (-1, 0)), [-1, 0], [9, 9])
+    >>> masks_after(tree, -1), masks_after(tree, 0), masks_after(tree, 1)
+    ([2, 3], [4, 5], [5])
+    """
+    passed = 0
+    while not (found := _below(tree, stop)) and stop != ROOT:
+        stop, passed = tree.parents[stop], passed + 1
+    return found[passed:]
+
+
+def _below(tree: DraftTree, node: int) -> list[int]:
+    """The chain of probes below a node."""
+    found: list[int] = []
+    for probe in range(tree.drafts, len(tree)):
+        if tree.parents[probe] == node:
+            found.append(probe)
+            node = probe
+    return found

@@ -1,0 +1,187 @@
+"""N-Gram Trie Speculative Decoding (EMNLP 2025, section 3.2): drafts from the context's trie.
+
+The prefix is the longest suffix of the text, at most lp tokens, that has a continuation in the
+trie. The draft is the subtree below it, pruned to the `budget` nodes of the highest frequency. The
+paper leaves ties open: here the shallower node is first, then the one found first.
+
+The trie of the context consists of the corpus of the documents (cached), that of the rest of the
+prompt (made here) and, with `learn_output`, a trie of the output, which grows. A sequence's
+frequency is the sum over all, as in one trie of the context.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from heapq import heappop, heappush, merge
+
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.indexed import Indexed
+from ngtcli.drafting.tree import DraftTree, in_depth_first_order
+from ngtcli.drafting.tries.corpus import NOWHERE, build
+
+_NOTHING = build((), 1)
+
+
+class Node:
+    """A sequence counted `count` times, and its continuations by token."""
+
+    __slots__ = ("children", "count")
+
+    def __init__(self) -> None:
+        self.count = 0
+        self.children: dict[int, Node] = {}
+
+
+class GrowingTrie:
+    """Counts of all sequences of at most `n` tokens of a text that grows.
+
+    What ends within the tokens `before` the text is not counted, its continuations are.
+
+    >>> trie = GrowingTrie(3, [3])
+    >>> trie.extend([1, 2, 3, 1, 2])
+    >>> trie.match([1, 2]).count, trie.match([3, 1]).count, trie.match([3]).count
+    (2, 2, 1)
+    """
+
+    def __init__(self, n: int, before: Sequence[int] = ()) -> None:
+        self.n = n
+        self.root = Node()
+        self._open: list[Node] = []  # nodes of the suffixes that end at the last token
+        self._extend(before[max(0, len(before) - n + 1) :], 0)
+
+    def extend(self, tokens: Iterable[int]) -> None:
+        """Count the sequences that end at each of `tokens`, which continue the text."""
+        self._extend(tokens, 1)
+
+    def _extend(self, tokens: Iterable[int], count: int) -> None:
+        for token in tokens:
+            self._count(token, count)
+
+    def _count(self, token: int, count: int) -> None:
+        self._open = [self.root, *self._open][: self.n]
+        for i, node in enumerate(self._open):
+            child = node.children.get(token)
+            if child is None:
+                child = node.children[token] = Node()
+            child.count += count
+            self._open[i] = child
+
+    def extend_by(self, token: int) -> Callable[[], None]:
+        """Count the sequences that end at `token`; the function that undoes it.
+
+        Tokens are to be undone from the last one on.
+        """
+        before = self._open
+        parents = [self.root, *before][: self.n]
+        had_it = [token in parent.children for parent in parents]
+        self._count(token, 1)
+
+        def undo() -> None:
+            self._open = before
+            for parent, had in zip(parents, had_it, strict=True):
+                if had:
+                    parent.children[token].count -= 1
+                else:
+                    del parent.children[token]
+
+        return undo
+
+    def match(self, sequence: Sequence[int]) -> Node | None:
+        """The node of `sequence`, or None."""
+        node: Node | None = self.root
+        for token in sequence:
+            node = node.children.get(token) if node else None
+        return node
+
+
+# Where a sequence is in the documents, in the rest of the prompt, and its node of the output.
+Match = tuple[range, range, Node | None]
+Child = tuple[int, int, Match]  # token, count, the sequence with it
+
+
+def _falling(child: Child) -> int:
+    return -child[1]
+
+
+class TrieDrafter(Indexed):
+    """The paper's method; with `learn_output` it also drafts from the output so far."""
+
+    def clear(self, context: Context) -> None:
+        self._documents, n = context.documents or _NOTHING, self.settings.n
+        self._outside = build(context.outside, n) if context.outside else _NOTHING
+        last = tuple(context.outside[-1]) if context.outside else ()
+        # Where the prompt ends inside a document the output starts another text.
+        goes_on = last == tuple(context.ids[len(context.ids) - len(last) :])
+        self._output = GrowingTrie(n, last if goes_on and self.settings.learn_output else ())
+
+    def index(self, start: int) -> None:
+        """Count the tokens of the output."""
+        if not self.settings.learn_output:
+            return
+        for place in range(max(start, self.prompt_length), len(self.text)):
+            self.on_retract(place + 1, self._output.extend_by(self.text[place]))
+
+    def draft(self, budget: int) -> DraftTree:
+        ids = self.text
+        for length in range(min(self.settings.lp, len(ids)), 0, -1):
+            sequence = ids[len(ids) - length :]
+            found = self._documents.find(sequence), self._outside.find(sequence)
+            tree = self._grow((*found, self._output.match(sequence)), length, budget)
+            if tree is not None:
+                return tree
+        return DraftTree()
+
+    def _grow(self, start: Match, depth: int, budget: int) -> DraftTree | None:
+        """The best-first tree below `start`, a sequence of `depth` tokens; None without a child."""
+        tokens: list[int] = []
+        parents: list[int] = []
+        priority: list[float] = []
+        n, lp = self.settings.n, self.settings.lp
+        heap: list[tuple[int, int, int, int, int, Match, Iterator[Child]]] = []
+        pushed = 0
+
+        def push(parent: int, level: int, siblings: Iterator[Child]) -> None:
+            nonlocal pushed
+            for token, count, match in siblings:
+                pushed += 1
+                frequency = count * min(lp, n - level + 1)
+                heappush(heap, (-frequency, level, pushed, token, parent, match, siblings))
+                return
+
+        push(-1, depth + 1, self._children(start, depth))
+        while heap and len(tokens) < budget:
+            frequency, level, _, token, parent, match, siblings = heappop(heap)
+            tokens.append(token)
+            parents.append(parent)
+            priority.append(-frequency)
+            push(parent, level, siblings)
+            if level < n:
+                push(len(tokens) - 1, level + 1, self._children(match, level))
+        return in_depth_first_order(tokens, parents, priority) if tokens else None
+
+    def _children(self, match: Match, depth: int) -> Iterator[Child]:
+        """What follows a sequence of `depth` tokens in all three, the most frequent first.
+
+        Of equally frequent ones those outside the documents come first, each in the text's order.
+        """
+        documents, outside, output = match
+        said = output.children if output else {}
+        if not documents and not said:
+            for token, _, found in self._outside.below(outside, depth):
+                yield token, len(found), (NOWHERE, found, None)
+            return
+        own = (
+            (t, len(f), (f, NOWHERE, None)) for t, _, f in self._documents.below(documents, depth)
+        )
+        if not outside and not said:
+            yield from own
+            return
+        places = {token: (first, at) for token, first, at in self._outside.below(outside, depth)}
+        for first, (token, new) in enumerate(said.items(), len(self._outside.stream)):
+            if new.count:
+                places.setdefault(token, (first, NOWHERE))
+        near: list[Child] = []
+        for token, (_, at) in sorted(places.items(), key=lambda place: place[1][0]):
+            inside, node = self._documents.child(documents, depth, token), said.get(token)
+            count = len(inside) + len(at) + (node.count if node else 0)
+            near.append((token, count, (inside, at, node)))
+        near.sort(key=_falling)
+        yield from merge(near, (one for one in own if one[0] not in places), key=_falling)

@@ -1,0 +1,168 @@
+"""What earlier answers of a model leave behind for `auto`: their text, and how sources did.
+
+The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
+out, unless `quotes` is set, what stands in the prompt: every run of QUOTE tokens, and each shorter
+one that is not common English by the background. So it holds a model's own phrases; of documents it
+holds common words, and common phrases of up to three tokens. One file a model; a file that is wrong
+in any way is replaced by an empty one. Of several processes each adds its answers to it; the
+tallies are those of the last.
+"""
+
+from collections.abc import Iterator, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field
+from itertools import groupby
+from operator import itemgetter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.tries.background import BackgroundCounts
+from ngtcli.drafting.tries.corpus import SEPARATOR, Ints
+from ngtcli.drafting.tries.files import POOLS
+from ngtcli.system.files import DamagedFileError, key_of, private_folder
+from ngtcli.system.journal import LineFile
+
+QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
+_SCALE = CONFIG.tally_scale
+_MOST = (2**31 - 1) // (2 * _SCALE)  # observations that a tally has in a file; derived: int32
+_LOCK_S = 10.0  # longest wait for another process that writes; guess
+Floats = npt.NDArray[np.float64]
+
+
+@dataclass(slots=True)
+class Pool:
+    """`answers` as arrays of ids, the newest last; `predicted` and `reached` are auto's tallies.
+
+    `new` are the answers that are not stored yet, of which the newest are kept as well.
+    """
+
+    limit: int = TOKENS
+    quotes: bool = False
+    answers: list[Ints] = field(default_factory=list)
+    predicted: Floats | None = None
+    reached: Floats | None = None
+    new: list[Ints] = field(default_factory=list)
+
+    @property
+    def tokens(self) -> int:
+        """How many ids there are."""
+        return sum(map(len, self.answers))
+
+    def add(
+        self,
+        answer: Sequence[int],
+        prompt: Sequence[int],
+        background: BackgroundCounts | None = None,
+    ) -> list[Ints]:
+        """Learn an answer to a prompt, as `own_words`; the pieces of it that were kept."""
+        pieces = [answer] if self.quotes else list(own_words(answer, prompt, background))
+        kept = [np.array(p[: self.limit], np.int32) for p in pieces if len(p) > 1]
+        self.new = newest(self.new + kept, self.limit)
+        self.answers = newest(self.answers + kept, self.limit)
+        return kept
+
+
+def own_words(
+    answer: Sequence[int], prompt: Sequence[int], background: BackgroundCounts | None = None
+) -> Iterator[list[int]]:
+    """The runs of `answer` that are left when what it has from `prompt` is taken out.
+
+    That is every run of QUOTE tokens that stands in the prompt, and every shorter one that the
+    `background` does not know, names of people above all. Without a background only single tokens
+    of the prompt stay.
+
+    >>> list(own_words([9, 1, 2, 3, 4, 5, 8, 7], [0, 1, 2, 3, 4, 5, 6]))
+    [[9], [8, 7]]
+    """
+    quoted = [False] * len(answer)
+    for size, is_known in enumerate(_runs_known(answer, prompt), 1):
+        for start in np.flatnonzero(is_known).tolist():
+            end = start + size
+            if size == QUOTE or not _is_general(answer[start:end], background):
+                quoted[start:end] = [True] * size
+    for out, run in groupby(zip(quoted, answer, strict=True), itemgetter(0)):
+        if not out:
+            yield [token for _, token in run]
+
+
+def _runs_known(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[npt.NDArray[np.bool_]]:
+    """For runs of 1 to QUOTE tokens, whether that at each place of `answer` stands in `prompt`."""
+    first = len(prompt)
+    both = np.unique(np.concatenate([prompt, answer]), return_inverse=True)[1]  # numbered tokens
+    runs = both
+    for size in range(1, QUOTE + 1):
+        if size > len(both):
+            return
+        if size > 1:  # equal runs get equal numbers: of a shorter run and the token behind it
+            longer = runs[:-1] * len(both) + both[size - 1 :]
+            runs = np.unique(longer, return_inverse=True)[1]
+        yield np.isin(runs[first:], runs[: max(0, first - size + 1)])
+
+
+def _is_general(run: Sequence[int], background: BackgroundCounts | None) -> bool:
+    return len(run) == 1 if background is None else background.holds(run)
+
+
+def newest(answers: Sequence[Ints], limit: int) -> list[Ints]:
+    """The last answers that together have at most `limit` tokens."""
+    kept: list[Ints] = []
+    for answer in reversed(answers):
+        limit -= len(answer)
+        if limit < 0:
+            break
+        kept.append(answer)
+    return kept[::-1]
+
+
+def pool_path(fingerprint: str, model: str) -> Path:
+    """The file for answers of `model` with the tokenizer of that fingerprint."""
+    return POOLS.path(key_of(POOLS.format, fingerprint, model))
+
+
+def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
+    """The pool in `path`, empty where there is none.
+
+    Raises DamagedFileError where the file is damaged, foreign or holds impossible numbers.
+    """
+    pool = Pool(limit, quotes)
+    try:
+        arrays, _ = POOLS.map(path)
+    except FileNotFoundError:
+        return pool
+    stream, predicted, reached = (arrays[name] for name in POOLS.arrays)
+    if len(stream) and not -1 <= int(stream.min()) <= int(stream.max()) < vocabulary:
+        raise DamagedFileError("ids out of range")
+    if (predicted < 0).any() or (reached < predicted).any():
+        raise DamagedFileError("impossible tallies")
+    borders = np.flatnonzero(stream == SEPARATOR)
+    pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
+    pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE
+    return pool
+
+
+def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
+    """Add what is new to the file, which may have grown meanwhile. Raises OSError."""
+    if pool.predicted is None or pool.reached is None:
+        return
+    private_folder(path.parent)
+    lock = path.parent / "pools.lock"
+    with LineFile(lock, wait_s=_LOCK_S):
+        there = Pool()
+        with suppress(DamagedFileError):
+            there = load_pool(path, vocabulary, pool.limit, pool.quotes)
+        answers = newest(there.answers + pool.new, pool.limit)
+        weight = _SCALE * np.minimum(1.0, _MOST / np.maximum(pool.reached.ravel(), 1e-9))
+        stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
+        arrays: dict[str, Any] = {
+            "stream": np.concatenate([np.zeros(0, np.int32), *stream]),
+            "predicted": np.floor(pool.predicted.ravel() * weight).astype(np.int32),
+            "reached": np.ceil(pool.reached.ravel() * weight).astype(np.int32),
+        }
+        sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
+        POOLS.write(path, arrays, {"model": model, **sizes})
+        lock.unlink(missing_ok=True)  # who waits for it sees that, and makes another
+    pool.new = []

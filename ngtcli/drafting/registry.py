@@ -1,0 +1,148 @@
+"""The registry of drafting methods by name. A method is one file and one line of `_METHODS`."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, fields, replace
+from importlib import import_module
+from typing import Any
+
+from ngtcli.drafting.drafter import Drafter, Drafters, DraftSettings
+from ngtcli.drafting.options import MethodOptions, read_options
+from ngtcli.errors import UsageError, nearest
+
+
+@dataclass(frozen=True, slots=True)
+class Method:
+    """An entry of the registry: the class `drafter` of `module`, below ngtcli.drafting.
+
+    Its dataclass `Options`, if it has some, stands in `module` or, where importing that loads
+    numba, in `options`. `many` is a class of `module` for drafters of several texts that know of
+    each other. All are imported when the method is named, and not before.
+    `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
+    documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
+    measured cost of passes and the pool of earlier answers. `masks`: it reads the mask tokens of
+    the model. `heads`: it drafts from learned heads of the kind of its name alone.
+    """
+
+    module: str
+    drafter: str
+    needs: str = ""
+    documents: bool = False
+    live: bool = False
+    costs: bool = False
+    masks: bool = False
+    options: str = ""
+    many: str = ""
+    heads: bool = False
+
+
+def _module(name: str) -> Any:
+    return import_module(f"ngtcli.drafting.{name}")
+
+
+_SCORES = "scores of a running model"
+_METHODS = {
+    "none": Method("methods.none", "NoDrafts"),
+    "trie": Method("methods.trie", "TrieDrafter", documents=True),
+    "auto": Method("auto.drafter", "Auto", costs=True, options="auto.config", many="AutoDrafters"),
+    "prompt-lookup": Method("methods.prompt_lookup", "PromptLookup"),
+    "llma": Method("methods.llma", "Llma"),
+    "akunu": Method("methods.akunu", "Akunu"),
+    "trtllm": Method("methods.trtllm", "Trtllm", many="TrtllmDrafters"),
+    "rest": Method("methods.rest", "Rest", "a datastore (ngt trie build --rest)"),
+    "suffix": Method("methods.suffix", "Suffix", "the package arctic-inference"),
+    "lookahead": Method("methods.lookahead", "Lookahead", _SCORES, live=True),
+    "recycling": Method("methods.recycling", "Recycling", _SCORES, live=True),
+    "space": Method("methods.space", "Space", "a model tuned by SPACE", live=True, masks=True),
+    "draft-model": Method(
+        "methods.draft_model", "DraftModel", "a second model (--set draft_model)", live=True
+    ),
+}
+_LEARNED = Method(
+    "methods.learned", "Learned", "a head (--heads)", live=True, options="options", heads=True
+)
+_METHODS |= dict.fromkeys(("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp"), _LEARNED)
+_OBJECTS = ("assistant", "costs", "pool", "background", "heads", "masks")
+_SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
+
+
+def method_names() -> list[str]:
+    """All names of methods."""
+    return list(_METHODS)
+
+
+@dataclass(frozen=True, slots=True)
+class MethodSpec:
+    """A method as its user wrote it, `NAME[:KEY=VALUE]…`, with all its options read.
+
+    Shared settings among the keys are already in `settings`; `options` are the method's own, an
+    instance of its dataclass.
+    """
+
+    spec: str
+    name: str
+    entry: Method
+    settings: DraftSettings
+    options: Any
+
+    def build(self) -> Drafter:
+        """A new drafter. Raises UsageError where something that it needs is missing."""
+        settings = self.settings
+        if self.entry.heads and settings.heads is not None:
+            settings = replace(settings, heads=settings.heads.of_kind(self.name))
+        with _named(self.name):
+            return self._prepared()(settings, self.options)
+
+    def _prepared(self) -> type[Drafter]:
+        """The class of drafters, with all that they need compiled."""
+        kind: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
+        kind.prepare()
+        return kind
+
+    def build_many(self) -> Drafters[Any]:
+        """New drafters for the texts of one pass. Raises UsageError as `build` does."""
+        if not self.entry.many:
+            return Drafters(self.build, self.settings.num_draft)
+        self._prepared()
+        many: Any = getattr(_module(self.entry.module), self.entry.many)
+        made: Drafters[Any] = many(self.settings, self.options)
+        return made
+
+    def check(self) -> None:
+        """Raise UsageError where something is missing, as `build` does; compile nothing."""
+        if not self.entry.options:
+            self.build()
+
+
+def parse_method(spec: str, settings: DraftSettings) -> MethodSpec:
+    """Read a method such as "trie" or "trtllm:max_draft_len=8"; `settings` are the defaults.
+
+    Raises UsageError for an unknown name and for a wrong option. Builds and compiles nothing.
+
+    >>> parse_method("trie:lp=4", DraftSettings()).settings.lp
+    4
+    """
+    name, *pairs = spec.split(":")
+    if name not in _METHODS:
+        raise UsageError(f"no method {name!r}", nearest(name, _METHODS))
+    options: dict[str, str] = {}
+    for pair in pairs:
+        key, equals, value = pair.partition("=")
+        if not (key and equals and value):
+            raise UsageError(f"method {spec!r}: {pair!r} is not an option", "Write NAME:KEY=VALUE.")
+        options[key] = value
+    shared = read_options(settings, {k: v for k, v in options.items() if k in _SHARED})
+    entry = _METHODS[name]
+    with _named(name):
+        defaults = getattr(_module(entry.options or entry.module), "Options", MethodOptions)()
+        own = read_options(defaults, {k: v for k, v in options.items() if k not in _SHARED})
+    return MethodSpec(spec, name, entry, shared, own)
+
+
+@contextmanager
+def _named(method: str) -> Iterator[None]:
+    """Put the method's name before the message of a UsageError."""
+    try:
+        yield
+    except UsageError as error:
+        raise UsageError(f"method {method}: {error}", error.hint) from None

@@ -1,0 +1,234 @@
+"""A draft: a tree of token ids below the last accepted token, and which nodes are accepted."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from operator import le
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.origins import DRAFT
+
+ROOT = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DraftTree:
+    """Nodes in an order where parents come before children.
+
+    `tokens[i]` is a token id, `parents[i]` the index of its parent or -1 for a child of the root,
+    which is the last accepted token and no node. Siblings hold different tokens. The last `probes`
+    nodes are there only to be scored: they are never accepted, may repeat a sibling's token, and
+    have parents of either kind. `origins` says where each node comes from, as an index into
+    `names`; it may be empty, which says "draft" of all.
+    """
+
+    tokens: tuple[int, ...] = ()
+    parents: tuple[int, ...] = ()
+    probes: int = 0
+    origins: Sequence[int] = ()
+    names: tuple[str, ...] = (DRAFT,)
+
+    def __len__(self) -> int:
+        return len(self.tokens)
+
+    @property
+    def drafts(self) -> int:
+        """How many nodes can be accepted; they come before the probes."""
+        return len(self.tokens) - self.probes
+
+    def origin(self, node: int) -> str:
+        """Where a node comes from."""
+        return self.names[self.origins[node]] if self.origins else self.names[0]
+
+    def drafts_of(self, origin: str) -> int:
+        """How many drafts come from there.
+
+        >>> DraftTree((7, 8), (-1, -1), origins=[0, 1], names=("a", "b")).drafts_of("b")
+        1
+        """
+        return sum(self.origin(node) == origin for node in range(self.drafts))
+
+    def depths(self) -> list[int]:
+        """Depth of each node, 1 for a child of the root."""
+        depths: list[int] = []
+        for parent in self.parents:
+            depths.append(1 if parent == ROOT else depths[parent] + 1)
+        return depths
+
+    def ancestors(self) -> npt.NDArray[np.bool_]:
+        """Tree attention (paper, section 3.2): row i is true at i's ancestors and at i itself.
+
+        Shape (k + 1, k + 1), the root in row and column 0.
+        """
+        rows = [bytearray(len(self) + 1)]  # quicker than rows of an array
+        rows[0][0] = 1
+        for i, parent in enumerate(self.parents, 1):
+            row = rows[parent + 1][:]
+            row[i] = 1
+            rows.append(row)
+        seen = np.frombuffer(bytearray().join(rows), np.bool_)
+        return seen.reshape(len(rows), len(rows))
+
+    def under(self, head: Sequence[int], origins: Sequence[str]) -> "DraftTree":
+        """The chain of `head`, tokens with `origins`, and this tree below its last token.
+
+        >>> chain([7]).under([5, 6], ["a", "b"]).parents
+        (-1, 0, 1)
+        """
+        if not head:
+            return self
+        names = tuple(dict.fromkeys((*self.names, *origins)))
+        own = self.origins if len(self.origins) else [0] * len(self)
+        return DraftTree(
+            (*head, *self.tokens),
+            (*range(ROOT, len(head) - 1), *(parent + len(head) for parent in self.parents)),
+            self.probes,
+            [*map(names.index, origins), *own],
+            names,
+        )
+
+    def extended(self, node: int, tokens: Sequence[int], origin: str) -> "DraftTree":
+        """The tree with a chain of `tokens` below a draft, next to it in order.
+
+        >>> DraftTree((1, 2), (-1, -1)).extended(0, [3, 4], "a").parents
+        (-1, 0, 1, -1)
+        """
+        if not tokens:
+            return self
+        names = tuple(dict.fromkeys((*self.names, origin)))
+        own = list(self.origins) if len(self.origins) else [0] * len(self)
+        at, count = node + 1, len(tokens)
+        later = [parent + count if parent >= at else parent for parent in self.parents[at:]]
+        return DraftTree(
+            (*self.tokens[:at], *tokens, *self.tokens[at:]),
+            (*self.parents[:at], *range(node, node + count), *later),
+            self.probes,
+            [*own[:at], *[names.index(origin)] * count, *own[at:]],
+            names,
+        )
+
+    def take(self, nodes: Sequence[int]) -> "DraftTree":
+        """The tree of some nodes, in this order: each behind its parent, probes last."""
+        place = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
+        return DraftTree(
+            tuple([self.tokens[i] for i in nodes]),
+            tuple([place[self.parents[i]] for i in nodes]),
+            sum([i >= self.drafts for i in nodes]),
+            [self.origins[i] for i in nodes] if len(self.origins) else (),
+            self.names,
+        )
+
+    def first_chain(self) -> "DraftTree":
+        """The tree itself if it has no branches, else the first child, its first child, and so on.
+
+        Methods put the likelier sibling first. Probes are left out.
+
+        >>> DraftTree((1, 2, 3, 4), (-1, -1, 0, 1)).first_chain().tokens
+        (1, 3)
+        """
+        nodes = [ROOT]
+        for node in range(self.drafts):
+            if self.parents[node] == nodes[-1]:
+                nodes.append(node)
+        return self if len(nodes) > len(self) else self.take(nodes[1:])
+
+    def cut(
+        self, depth: int, nodes: int, probe_depth: int | None = None, rows: int | None = None
+    ) -> "DraftTree":
+        """The tree without what is deeper than `depth`, and its first `nodes` drafts at most.
+
+        Probes may reach down to `probe_depth`, where it is given. Of `rows`, for drafts and probes
+        together, probes have the first claim, if there is one for all of them; else none is left.
+        """
+        if rows is not None and len(self) > rows:
+            has_room = self.probes <= rows
+            nodes = min(nodes, rows - self.probes if has_room else rows)
+            probe_depth = probe_depth if has_room else 0
+        depths = self.depths()
+        deepest = depth if probe_depth is None else probe_depth
+        limits = [depth] * self.drafts + [deepest] * self.probes
+        if self.drafts <= nodes and all(map(le, depths, limits)):
+            return self
+        kept, drafts = {ROOT}, 0
+        for i, (level, limit) in enumerate(zip(depths, limits, strict=True)):
+            is_draft = i < self.drafts
+            if level <= limit and self.parents[i] in kept and not (is_draft and drafts == nodes):
+                kept.add(i)
+                drafts += is_draft
+        return self.take(sorted(kept)[1:])
+
+
+def chain(tokens: Sequence[int]) -> DraftTree:
+    """A tree without branches."""
+    return DraftTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
+
+
+def in_depth_first_order(
+    tokens: Sequence[int], parents: Sequence[int], priority: Sequence[float]
+) -> DraftTree:
+    """A tree, its nodes in the order of `depth_first`."""
+    return DraftTree(tuple(tokens), tuple(parents)).take(depth_first(parents, priority))
+
+
+def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
+    """The nodes of a tree, each followed by its best child's subtree first.
+
+    The likeliest chain thus comes first, so that its accepted rows already lie where they belong
+    in the cache of keys and values. `priority` is per node; ties keep the given order.
+
+    >>> depth_first([-1, -1, 0, 1], [0.2, 0.5, 0.1, 0.1])
+    [1, 3, 0, 2]
+    """
+    children: dict[int, list[int]] = {}
+    for i, parent in enumerate(parents):
+        children.setdefault(parent, []).append(i)
+    order: list[int] = []  # of the root and all nodes
+    stack = [ROOT]
+    while stack:
+        node = stack.pop()
+        order.append(node)
+        below = children.get(node, [])
+        if len(below) > 1:
+            below = sorted(below, key=priority.__getitem__, reverse=True)[::-1]
+        stack += below  # the worst first
+    return order[1:]
+
+
+@dataclass(frozen=True, slots=True)
+class Path:
+    """`nodes`: the accepted nodes, parent to child. `tokens`: theirs, then the bonus token.
+
+    The rows of the first `kept` nodes stay in the cache; None: those of all nodes. Where they are
+    fewer, the bonus token is the last node's.
+    """
+
+    nodes: tuple[int, ...]
+    tokens: tuple[int, ...]
+    kept: int | None = None
+
+    @property
+    def rows(self) -> tuple[int, ...]:
+        """The nodes whose rows stay in the cache."""
+        return self.nodes[: self.kept]
+
+
+def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
+    """Walk from the root, descending as long as a child holds the token the model chose.
+
+    `choose(node, tokens)` is the model's token after `node` (-1: the root), where `tokens` were
+    accepted in this walk. It is called once for each node on the path, so no token is drawn twice.
+    Probes are never accepted.
+    """
+    children = {(tree.parents[node], tree.tokens[node]): node for node in range(tree.drafts)}
+    nodes: list[int] = []
+    tokens: list[int] = []
+    node = ROOT
+    while True:
+        token = choose(node, tokens)
+        tokens.append(token)
+        following = children.get((node, token))
+        if following is None:
+            return Path(tuple(nodes), tuple(tokens))
+        nodes.append(following)
+        node = following

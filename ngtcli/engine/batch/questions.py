@@ -1,0 +1,166 @@
+"""What the lines of a batch ask for, with the documents and settings of each."""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import cache
+from pathlib import Path
+
+from ngtcli.config import Settings, Use, settings_where
+from ngtcli.documents.catalog import stamp_of
+from ngtcli.documents.find import WRITTEN, find
+from ngtcli.documents.load import Loaded, load
+from ngtcli.documents.read import Documents
+from ngtcli.engine.batch.input import InputLine
+from ngtcli.engine.batch.lines import BatchLine, below
+from ngtcli.engine.batch.output import DoneLine, check_not_read, written_with
+from ngtcli.engine.question import Question, Tasks
+from ngtcli.errors import NgtError
+from ngtcli.system.files import key_of
+
+_READERS = 4  # that are open at once; guess
+
+
+class Questions:
+    """Reads what lines ask for; their paths are taken from `folder`. `close` it.
+
+    The tasks are worded by preset `given`, or by their own without one. What holds for many lines
+    is told to `warn`. Files are read by readers that stay open for all lines; what this run writes
+    with `output` is not read.
+    """
+
+    def __init__(
+        self,
+        tasks: Tasks,
+        given: str | None,
+        folder: str,
+        output: Path | None,
+        warn: Callable[[str], None],
+    ) -> None:
+        self._tasks, self._given, self._folder = tasks, given, folder
+        self._output, self._warn = output, warn
+        self._open: dict[Settings, Documents] = {}  # readers, by the settings that they read as
+        self._hashes: dict[int, tuple[str, str]] = {}  # of files and their texts, by line
+
+    def check_paths(self, number: int, paths: Sequence[str]) -> None:
+        """Raise UsageError where the line of that number names what is written."""
+        check_not_read(number, [below(self._folder, path) for path in paths], self._output)
+
+    def _asked(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Question]:
+        """What a line says, its paths as they are read, and its question. Raises NgtError."""
+        content = line.content(path)
+        question = self._tasks.question(
+            content.task,
+            content.question or "",
+            loaded=Loaded(content.texts),
+            prediction=content.predict,
+            **content.settings,
+        )
+        return content, [below(self._folder, path) for path in content.paths], question
+
+    def read(self, line: InputLine, path: Path | None) -> Question:
+        """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
+        content, paths, question = self._asked(line, path)
+        given = content.task if self._given is None else self._given
+        if question.preset.name != given:
+            what = f"preset {given} has no place for a question"
+            own = question.preset.name
+            self._warn(f"{what}: preset {own} words the lines that have one")
+        if self._tasks.of["ask"][0].engine == "vllm":
+            question = replace(question, settings=self._of_vllm(content.task, question.settings))
+        if paths:
+            settings = question.settings
+            files = self._hash_of_files(paths, settings, stamp_of)  # first, to notice a change
+            question = replace(question, loaded=self._load(paths, settings))
+            self._hashes[line.index] = files, _hash_of_texts(question.loaded)
+        return question
+
+    def hashes(self, line: InputLine) -> tuple[str, str]:
+        """What a `DoneLine` has of the files of a line that was read; "" for none. Once."""
+        return self._hashes.pop(line.index, ("", ""))
+
+    def changed(
+        self, lines: Iterable[InputLine], path: Path, done: Mapping[int, DoneLine]
+    ) -> Iterator[InputLine]:
+        """Lines whose files have other texts than when they were done, or none. Raises NgtError.
+
+        The paths of many lines are listed once, a file is asked once for its size and times, and is
+        read only where these have changed.
+        """
+        stamp = cache(stamp_of)
+
+        @cache
+        def is_same(paths: tuple[str, ...], reading: Settings, files: str, texts: str) -> bool:
+            try:
+                if self._hash_of_files(paths, reading, stamp) == files:
+                    return True
+                return _hash_of_texts(self._load(paths, reading)) == texts
+            except NgtError:
+                return False
+
+        for line in lines:
+            if (then := done[line.index]).texts:
+                _, paths, question = self._asked(line, path)
+                reading = _reading(question.settings)
+                if not is_same(tuple(paths), reading, then.files, then.texts):
+                    yield line
+
+    def close(self) -> None:
+        """End the readers."""
+        while self._open:
+            self._open.popitem()[1].close()
+
+    def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
+        """The documents of a line, without what this run writes."""
+        written, files = written_with(self._output), self._files(settings)
+        loaded = load(paths, settings=settings, written=written, files=files)
+        for skipped in loaded.skipped:
+            if skipped.reason == WRITTEN:
+                self._warn(f"left out {skipped.name}: {WRITTEN}")
+        for remark in loaded.remarks:
+            self._warn(remark)
+        return loaded
+
+    def _hash_of_files(
+        self, paths: Sequence[str], settings: Settings, stamp: Callable[[str], object]
+    ) -> str:
+        """A hash of the names and stamps of all files of paths; "" where one is not a file."""
+        found = find(paths, settings, written_with(self._output)).found
+        stamps = [(path, stamp(path)) for path in found]
+        return key_of(*stamps) if all(known is not None for _, known in stamps) else ""
+
+    def _files(self, settings: Settings) -> Documents:
+        """The reader for these settings; a few are open."""
+        reading = _reading(settings)
+        if reading not in self._open:
+            if len(self._open) == _READERS:
+                self.close()
+            self._open[reading] = Documents(settings)
+        return self._open[reading]
+
+    def _of_vllm(self, task: str, settings: Settings) -> Settings:
+        """The settings as vLLM follows them: it drafts as `ask` was set when it was started.
+
+        Raises UsageError for what it cannot follow.
+        """
+        from ngtcli.engine.vllm.process import check
+
+        started = self._tasks.of["ask"][0]
+        drafting = {name: getattr(started, name) for name in ("method", "num_draft")}
+        for name, value in drafting.items():
+            if (other := getattr(settings, name)) != value:
+                self._warn(
+                    f"vLLM drafts for all texts as for ask, with {name} {value}:"
+                    f" {name} {other} of {task} does nothing"
+                )
+        settings = replace(settings, **drafting)
+        check(settings)
+        return settings
+
+
+def _reading(settings: Settings) -> Settings:
+    """What of the settings decides how files are found and read, all else as by default."""
+    return Settings(**{name: getattr(settings, name) for name in settings_where(Use.READS)})
+
+
+def _hash_of_texts(loaded: Loaded) -> str:
+    return key_of(*(document.sha256 for document in loaded.documents))

@@ -1,0 +1,86 @@
+"""What is wrong with the settings of a session, told before anything large is read or loaded."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from functools import lru_cache
+from typing import TYPE_CHECKING
+
+from ngtcli.config import Settings
+from ngtcli.errors import UsageError
+from ngtcli.heads.places import OWN, find_head
+from ngtcli.models.checkpoint import NEEDS, check_models, fetch
+from ngtcli.models.pretrained import load_config, load_tokenizer, mask_tokens
+from ngtcli.models.requirements import require_for_weights
+from ngtcli.prompts.chat import Chat, try_chat
+from ngtcli.prompts.thinking import switched
+from ngtcli.system.machine import pick_device
+
+if TYPE_CHECKING:  # it loads numpy
+    from ngtcli.drafting.registry import MethodSpec
+
+_TRIED = 64  # chat settings, each with its system text, that are known to be good; guess
+
+
+def check_session(settings: Settings, warn: Callable[[str], object], *, dry: bool = False) -> None:
+    """Raise UsageError and ModelError as a session would, for what is wrong with its settings.
+
+    No weights are read. With `dry` no model is to run.
+    """
+    needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
+    check_models(settings.model, "" if dry else settings.draft_model, needs)
+    for words in _tried(settings.model, Chat.of(settings)):
+        warn(words)
+    if dry or settings.engine == "vllm":
+        return
+    if settings.device not in ("auto", "cpu"):
+        pick_device(settings.device)
+    folder = fetch(settings.model, ["config"])
+    require_for_weights(settings.model, folder, settings.device, settings.device_map)
+    check_drafting(settings)
+
+
+def check_drafting(settings: Settings) -> None:
+    """Raise UsageError and ModelError for what is wrong with the method and what it drafts from."""
+    neutral = Settings()
+    if (settings.method, settings.heads) == (neutral.method, neutral.heads):
+        return
+    from ngtcli.drafting.drafter import draft_settings  # here: they load numpy
+    from ngtcli.drafting.registry import parse_method
+
+    method = parse_method(settings.method, draft_settings(settings))
+    if method.name != "draft-model" or not settings.draft_model:
+        with_masks(method, settings.model).check()
+    check_heads(method, settings)
+
+
+def check_heads(method: "MethodSpec", settings: Settings) -> None:
+    """Raise UsageError where a method lacks a head, and ModelError for one that is not found."""
+    from ngtcli.drafting.auto.config import CONFIG  # here: check_session comes before numpy
+
+    if method.entry.heads and not settings.heads:
+        raise UsageError(f"method {method.name}: there is no head", "Name one with --heads.")
+    if len(settings.heads) > CONFIG.heads:
+        what = f"{len(settings.heads)} heads, and {CONFIG.heads} are the most"
+        raise UsageError(what, "Name fewer with --heads.")
+    for name in settings.heads:
+        if name != OWN:
+            find_head(name)
+
+
+def with_masks(method: "MethodSpec", model: str) -> "MethodSpec":
+    """A method with the mask tokens of a model that is not loaded, if it reads them."""
+    if not method.entry.masks:
+        return method
+    masks = mask_tokens(load_config(model))
+    return replace(method, settings=replace(method.settings, masks=masks))
+
+
+@lru_cache(_TRIED)
+def _tried(model: str, chat: Chat) -> tuple[str, ...]:
+    """Which arguments of the chat template change nothing. Raises what a prompt would."""
+    if chat == Chat():
+        return ()
+    tokenizer = load_tokenizer(model)
+    words = tuple(try_chat(tokenizer, chat))
+    switched(tokenizer, chat)
+    return words

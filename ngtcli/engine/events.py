@@ -1,0 +1,165 @@
+"""What comes of a question, in order: plain data, which may be sent to another process.
+
+What is said, `Message`, `Reading` and `Part`, may come at any time before the end. Besides these
+there come `Prompted`, `Started`, a `Stepped` for each step, and `Ended`. A question that has no
+answer ends with an NgtError instead, which is raised where the events are iterated.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from typing import Any
+
+from ngtcli.documents.quotes.sources import Sources
+from ngtcli.drafting.origins import PolicyReport
+from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
+from ngtcli.drafting.tries.files import TrieReport
+from ngtcli.engine.question import Question
+from ngtcli.errors import NgtError
+from ngtcli.prompts.reports import Cut, PartReport, Selection
+
+
+@dataclass(frozen=True, slots=True)
+class Wants:
+    """Which events are wanted in full, since they take time.
+
+    `remarks`: what -v says of prompt and answer. `sources`: of the answer in the documents.
+    `probabilities`: of each token among those that might have come.
+    """
+
+    remarks: bool = False
+    sources: bool = True
+    probabilities: bool = False
+
+
+USUAL = Wants()
+
+
+@dataclass(frozen=True, slots=True)
+class Message:
+    """Something said while an answer is made.
+
+    `kind` is "status", what is being done right now; "warn", what the user should know and may
+    change; or "remark", what is said with -v.
+    """
+
+    kind: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Reading:
+    """So many tokens of a prompt are read, of `total`."""
+
+    read: int
+    total: int
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Which part of a long text what comes next is of; "" after the last."""
+
+    words: str
+
+
+@dataclass(frozen=True, slots=True)
+class Prompted:
+    """The prompt is made, of so many tokens; with a `selection` it has passages of documents.
+
+    The first `left_out` questions of a conversation, and what was answered, are not in it.
+    """
+
+    tokens: int
+    selection: Selection | None = None
+    left_out: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Started:
+    """Reading and decoding begin; `origins` names what drafts may come from."""
+
+    origins: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Stepped:
+    """A step, and the tokens of thought so far."""
+
+    step: Step
+    thought_tokens: int = 0
+
+
+NO_SOURCES = Sources(0.0, ())
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Ended:
+    """An answer that is complete, or as far as it came where `finish_reason` is "interrupted".
+
+    `steps` are all steps; an engine that does not tell them has one with all tokens. `exact` says
+    whether in any dtype no token depends on drafts. `cuts` and `selection` are the prompt's,
+    `parts` the summaries that the answer was made of, `passes` how the model's passes were run,
+    `policy` what the drafter decided. `facts` are short, for the line below an answer; `remarks`
+    sentences, where they are wanted.
+    """
+
+    finish_reason: str = ""
+    steps: tuple[Step, ...] = ()
+    statistics: Statistics = field(default_factory=Statistics)
+    exact: bool = False
+    cuts: tuple[Cut, ...] = ()
+    selection: Selection | None = None
+    parts: tuple[PartReport, ...] = ()
+    trie: TrieReport = TrieReport("none")
+    passes: PassesReport = PassesReport(0, 0.0, "")
+    policy: PolicyReport | None = None
+    sources: Sources = NO_SOURCES
+    facts: tuple[str, ...] = ()
+    remarks: tuple[str, ...] = ()
+
+    @property
+    def tokens(self) -> list[Token]:
+        """The tokens of all steps."""
+        return [token for step in self.steps for token in step.tokens]
+
+    @property
+    def text(self) -> str:
+        """The text of all steps, without thoughts."""
+        return "".join(token.text for token in self.tokens)
+
+    @property
+    def thought(self) -> str | None:
+        """The text of all thoughts; None where there is none."""
+        return "".join(token.thought or "" for token in self.tokens).strip() or None
+
+
+Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
+Tell = Callable[[Event], object]  # is told what is said, and what comes of a question
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What came of one of many questions, an answer or an error; `key` is the caller's.
+
+    Without a question it could not be read; `prompt` is None where it could not be made.
+    """
+
+    key: Any
+    question: Question | None
+    prompt: Any
+    answer: Ended | NgtError
+
+
+def telling(
+    status: Callable[[str], object] = lambda _: None, warn: Callable[[str], object] = lambda _: None
+) -> Tell:
+    """Tells what is being done to `status`, what the user should know to `warn`, else nothing."""
+
+    def tell(event: Event) -> None:
+        if isinstance(event, Message) and event.kind != "remark":
+            (warn if event.kind == "warn" else status)(event.text)
+
+    return tell
+
+
+def nobody(event: Event) -> None:
+    """Nobody is told."""

@@ -1,0 +1,279 @@
+"""One model, one set of settings, and what they generate: connects the rooms below."""
+
+import math
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, fields, replace
+from functools import lru_cache
+from typing import Any, Self
+
+import ngtcli.models.weights  # noqa: F401 - torch and transformers are imported there in one go
+from ngtcli.config import Settings
+from ngtcli.decoding import load
+from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.decoding.continuation import Continuation
+from ngtcli.decoding.decoder import Member
+from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.grammar.form import form_of, grammar_of
+from ngtcli.decoding.grammar.matcher import Grammar
+from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.load import Wanted, load_model, use_threads
+from ngtcli.decoding.loop import Run
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.prefixes import WORTH_S
+from ngtcli.decoding.replays import Replays
+from ngtcli.documents.load import Document
+from ngtcli.drafting.drafter import Context, Drafter, Drafters, draft_settings
+from ngtcli.drafting.pool import Pool
+from ngtcli.drafting.registry import MethodSpec, parse_method
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tries.files import TrieReport
+from ngtcli.drafting.tries.store import document_trie
+from ngtcli.engine import session
+from ngtcli.engine.checks import check_drafting
+from ngtcli.engine.events import Reading, Tell, nobody
+from ngtcli.engine.memory import AutoMemory
+from ngtcli.errors import ModelError
+from ngtcli.heads.kinds import load_head
+from ngtcli.heads.reading import HeadRows
+from ngtcli.models.pretrained import mask_tokens
+from ngtcli.models.weights.trials import SPREAD, places_of
+from ngtcli.prompts.build import Prompt
+from ngtcli.system import compiled, store
+
+
+@dataclass(frozen=True, slots=True)
+class Begun:
+    """What the drafter of an answer knows, how its trie was had, and when it stops."""
+
+    context: Context
+    trie: TrieReport
+    limits: Limits
+
+
+class LocalSession(session.Session):
+    """Loads the model once; prepares any number of answers.
+
+    `memory` is what `auto` keeps from answer to answer; without `persist` it is this session's own
+    and no file is read or written for it.
+    """
+
+    def __init__(self, settings: Settings, tell: Tell = nobody, persist: bool = True) -> None:
+        super().__init__(settings, tell)
+        self._drafters: dict[str, Drafter] = {}
+        self._assistant: AssistantModel | None = None
+        self._masks: tuple[int, ...] = ()
+        self._heads: HeadRows | None = None
+        self._compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
+        compiled.announce(super().status)
+        check_drafting(settings)  # before anything is loaded
+        use_threads(settings.threads)
+        self.model: TargetModel = self._load(
+            settings.model,
+            drafts=settings.method != "none",
+            num_draft=self.parse_method().settings.num_draft,
+            ready=self._captured,
+        )
+        self._masks = mask_tokens(self.model.config)
+        if settings.draft_model:
+            self._assistant = AssistantModel(
+                self._captured(self._load_assistant()), settings, self.warn
+            )
+            self.parse_method().check()
+        self._heads = self._load_heads()
+        self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
+        self._exact_rows = ExactRows(self.model, self.status)
+        if self.model.plain_reason and settings.method != "none":
+            self.warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+
+    @property
+    def facts(self) -> session.ModelFacts:
+        names = {field.name for field in fields(session.ModelFacts)} - {"passes_reason"}
+        known = {name: getattr(self.model, name) for name in names}
+        return session.ModelFacts(**known, passes_reason=self.model.passes.reason)
+
+    def status(self, text: str) -> None:
+        """Say what is being done."""
+        super().status(text)
+        compiled.announce(super().status)  # numba's compiling, whenever it comes between
+
+    def reading(self, read: int, total: int) -> None:
+        """Say how much of a prompt is read, in tokens."""
+        self.tell(Reading(read, total))
+        compiled.announce(super().status)
+
+    def sharing(self, settings: Settings, owner: str = "") -> Self:
+        """As `Session.sharing`."""
+        other = super().sharing(settings, owner)
+        other._drafters = {} if owner else self._drafters
+        return other
+
+    def with_settings(self, settings: Settings, owner: str = "") -> Self:
+        """As `Session.with_settings`: it shares the loaded models and the costs of passes.
+
+        Its drafters and its pool have learned nothing.
+        """
+        other = super().with_settings(settings, owner)
+        other._drafters, other.memory = {}, self.memory.with_settings(settings)
+        if self._assistant is not None:
+            other._assistant = AssistantModel(self._assistant.model, settings, other.warn)
+        return other
+
+    def _load(self, name: str, **more: Any) -> TargetModel:
+        """A model by the settings; `more` as of `Wanted` and `Tell`."""
+        s = self.settings
+        self.status(f"Loading {name} …")
+        ready = more.pop("ready", lambda _: None)
+        wanted = Wanted(name, s.device, s.dtype, s.packed, s.quantize, s.device_map, **more)
+        return load_model(wanted, load.Tell(self.warn, self.status, ready))
+
+    def _captured(self, model: TargetModel) -> TargetModel:
+        """A model, its passes captured if the settings want it."""
+        if places_of(model.hf):
+            model.passes.reason = SPREAD
+        elif self.settings.capture:
+            model.passes.switch_on(model.device, self.warn)
+            if model.passes.captures:
+                model.draws = Replays("draws are", model.device, self.warn)
+        return model
+
+    def _load_assistant(self) -> TargetModel:
+        """The draft model. Raises ModelError unless its token ids mean the same."""
+        name = self.settings.draft_model
+        model = self._load(name, drafts=False)
+        if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
+            what = f"{name} has another tokenizer than {self.settings.model}"
+            raise ModelError(what, "Name a draft model of the same family.")
+        return model
+
+    def _load_heads(self) -> HeadRows | None:
+        """The heads that are named. Raises ModelError for one that does not fit the model."""
+        if not self.settings.heads:
+            return None
+        if self.model.tree_reason:
+            self.warn(f"heads are not used: {self.model.tree_reason}")
+            return None
+        self.status("Loading heads …")
+        model, warn = self.model, self.warn if self.model.passes.captures else None
+        own = model.hf, model.device, model.dtype, self.status, warn
+        return HeadRows([load_head(name, *own) for name in self.settings.heads])
+
+    def parse_method(self, method: str | None = None) -> MethodSpec:
+        """`method`, or the settings', read with the settings' values as defaults."""
+        own = draft_settings(self.settings)
+        settings = replace(own, assistant=self._assistant, heads=self._heads, masks=self._masks)
+        return parse_method(self.settings.method if method is None else method, settings)
+
+    def drafter(self, method: str | None = None) -> Drafter:
+        """The session's drafter for `method`; it keeps what it learned from answer to answer."""
+        parsed, kept = self.parse_method(method), self._drafters
+        if parsed.spec not in kept:
+            self.status("Preparing to draft …")
+            kept[parsed.spec] = self._with_memory(parsed, lambda: self.memory.pool).build()
+        return kept[parsed.spec]
+
+    def new_drafter(self, method: str) -> Drafter:
+        """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
+        return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
+
+    def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
+        """The method with costs, pool and background in its settings, if it reads them."""
+        if not parsed.entry.costs:
+            return parsed
+        self.memory.load()
+        background = self.memory.background.load()
+        own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
+        return replace(parsed, settings=own)
+
+    def keeping(self, many: bool = False) -> Keeping:
+        """What is kept of a prompt; of one of `many` or of passages on disk only by order.
+
+        What others than the user ask stays in memory.
+        """
+        wanted = self.settings.keep_documents
+        if self.owner or wanted == "off":
+            return Keeping(self.owner)
+        least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
+        return Keeping("", True, least_s, self.settings.cache_mb * 1_000_000)
+
+    def save(self, *, documents: bool = True) -> None:
+        """Store what `auto` learned of answers that have ended, and what was read for them."""
+        if documents and self.model.prefixes is not None:
+            self.model.prefixes.store(self.model.cache)
+            why = self.model.prefixes.take_not_stored()
+            if why and self.settings.keep_documents == "on":
+                self.warn(f"what the model read is not kept: {why}")
+        self.memory.save()
+        if remark := store.take_remark():
+            self.warn(remark)
+
+    def generate(
+        self,
+        prompt: Prompt,
+        options: session.AnswerOptions = session.AS_SET,
+        begun: Begun | None = None,
+        text: Continuation | None = None,
+    ) -> Run:
+        """A prepared answer to `prompt`; `begun` is what `start` gave for it, `text` goes on.
+
+        Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
+        """
+        begun = begun or self.start(prompt, options)
+        context, limits = begun.context, begun.limits
+        tokens = min(len(prompt.ids) + limits.most, self.model.context)
+        exact = "off" if text else self.settings.exact
+        rows = self._exact_rows.choose(exact, limits.num_draft, tokens)
+        return Run(
+            self.model,
+            options.drafter or self.drafter(options.method),
+            replace(context, rows=rows),
+            self.settings,
+            limits,
+            options.split_times,
+            self.reading,
+            text,
+            self.keeping(options.many or prompt.selection is not None),
+        )
+
+    def drafters(self) -> Drafters[Any]:
+        """Drafters for texts that are decoded together."""
+        return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
+
+    def member(self, begun: Begun, many: bool = True) -> Member:
+        """A text to be decoded beside others. Raises ContextOverflowError."""
+        text = Continuation(self.model, begun.context, self.settings, begun.limits)
+        return Member(None, text, begun.context, self.keeping(many))
+
+    def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> Begun:
+        """What is known of an answer to `prompt` before the model is used."""
+        method = self.parse_method(options.method)
+        num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
+        grammar, wanted = self._grammar(prompt), options.probabilities
+        limits = replace(self.limits, num_draft=num_draft, grammar=grammar, probabilities=wanted)
+        if options.to_the_end:
+            limits = replace(limits, max_repeats=0, thinking=None)
+        if not method.entry.costs:
+            prompt = prompt.with_prediction_as_document
+        whole = prompt.selection is None  # passages are others for each question
+        trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
+        known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
+        about = model.tokenizer.fingerprint, model.vocabulary
+        return Begun(Context(*known, *about, predicted=prompt.predicted), report, limits)
+
+    def _grammar(self, prompt: Prompt) -> Grammar | None:
+        """The grammar of the form that the settings ask for, over the model's tokens."""
+        if (form := form_of(self.settings)) is None:
+            return None
+        text, model = grammar_of(form, [d.text for d in prompt.documents], self.warn), self.model
+        return self._compiled(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
+
+    def documents_trie(
+        self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None
+    ) -> session.DocumentsTrie:
+        """As `Session.documents_trie`; the method is the settings' where none is given."""
+        method = method or self.parse_method()
+        if not method.entry.documents or self.model.plain_reason:
+            return session.NO_TRIE
+        self.status("Preparing the n-gram trie …")
+        how, keep = method.settings, keep and not self.owner
+        tokenizer, size = self.model.tokenizer, self.model.vocabulary
+        return document_trie(documents, tokenizer, size, how.n, how.lp, self.warn, keep=keep)

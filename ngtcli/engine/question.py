@@ -1,0 +1,152 @@
+"""What is asked: documents, a question, what was said before, how it is answered. Loads little."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Self
+
+from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings, Use, settings_where
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.engine.settings import settings_of, with_room
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.prompts.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
+from ngtcli.prompts.turns import Turn
+
+# Characters of a predicted answer at most, about 250,000 tokens, of which 110 MB of counts are made
+# (derived: 7 nodes a token); guess.
+MOST_PREDICTED = 1_000_000
+_PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside the prompt
+_NOTHING = Loaded(())
+
+
+class OtherModelError(UsageError):
+    """A question is to be answered by another model than the one that is loaded."""
+
+
+def check_prediction(text: str, settings: Settings) -> None:
+    """Raise UsageError for a predicted answer that is too long, or that nothing drafts from."""
+    if not text:
+        return
+    if len(text) > MOST_PREDICTED:
+        what = f"the predicted answer has more than {MOST_PREDICTED:,} characters"
+        raise UsageError(what, "Give the part that the answer is like.")
+    idle = "--engine vllm" if settings.engine == "vllm" else f"--method {settings.method}"
+    if settings.engine == "vllm" or settings.method.partition(":")[0] not in _PREDICTED:
+        raise UsageError(f"a predicted answer does nothing with {idle}", "Leave it out.")
+
+
+def check_form(task: str, settings: Settings) -> None:
+    """Raise UsageError for a form that no answer of the task has, with the place in a schema."""
+    if not settings.has_form:
+        return
+    from ngtcli.decoding.grammar.form import form_of  # here: few questions need it
+
+    name = next(name for name in FORMS if getattr(settings, name))
+    idle = {"a summary": task == "summarize", "--engine vllm": settings.engine == "vllm"}
+    idle["stop, which would end an answer within it"] = bool(settings.stop)
+    for what in (what for what, is_so in idle.items() if is_so):
+        raise SettingError(name, f"{SETTINGS[name].flag} with {what}", "Leave one of them out.")
+    try:
+        form_of(settings)
+    except UsageError as error:
+        raise SettingError(name, str(error), error.hint) from None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Question:
+    """What is answered, and how.
+
+    `task` is "summarize", where `question` is "", "ask" or "extract". "generate" follows the
+    question as it stands, with the documents, if any, before it; "chat" does so after the `turns`.
+    `prediction` is a text like which the answer may be: drafts come from it, too. Of documents that
+    do not fit passages are read for each of the `queries`, or else for the question.
+    """
+
+    task: str
+    settings: Settings
+    preset: Preset
+    loaded: Loaded = _NOTHING
+    question: str = ""
+    turns: tuple[Turn, ...] = ()
+    prediction: str = ""
+    queries: tuple[str, ...] = ()
+
+    @property
+    def documents(self) -> Sequence[Document]:
+        """The texts that it is about."""
+        return self.loaded.documents
+
+    def cut_off(self, reason: str) -> NgtError | None:
+        """The error of an answer that has a form and ended within it, for a finish reason."""
+        if not self.settings.has_form or reason == "stop":
+            return None
+        why = {"length": "max_tokens were made", "context": "the context is full"}
+        hint = "Give it room (max_tokens), or the schema bounds (maxLength, maxItems)."
+        return NgtError(f"the answer is not whole: {why.get(reason, reason)}", hint)
+
+    @property
+    def wording(self) -> Preset:
+        """The preset as it words what there is."""
+        return self.preset if self.documents else without_documents(self.preset)
+
+
+@dataclass(frozen=True, slots=True)
+class Tasks:
+    """The settings and the wording of each task: where questions come from."""
+
+    of: Mapping[str, tuple[Settings, Preset]]
+
+    @classmethod
+    def resolved(
+        cls,
+        layers: Sequence[Layer],
+        preset: str | None = None,
+        tasks: Sequence[str] = TASKS,
+        *,
+        worded: bool = False,
+        like: Settings | None = None,
+    ) -> Self:
+        """The tasks by all layers, below them the preset: the one that is named, or their own.
+
+        `worded`: where the named one has no place for a question, `ask` is worded by its own.
+        With `like` all have the model of these settings. Raises UsageError.
+        """
+        found = {}
+        for task in tasks:
+            named = load_preset(task if preset is None else preset)
+            settings = settings_of([*layers, named.settings]).settings
+            if like is not None:
+                loaded = {name: getattr(like, name) for name in settings_where(Use.LOADS)}
+                settings = replace(settings, **loaded)
+            is_mute = worded and task == "ask" and not can_ask(named)
+            found[task] = settings, load_preset(task) if is_mute else named
+        return cls(found)
+
+    def question(
+        self,
+        task: str,
+        text: str = "",
+        *,
+        loaded: Loaded = _NOTHING,
+        turns: Sequence[Turn] = (),
+        prediction: str = "",
+        **values: Any,
+    ) -> Question:
+        """A question of a task, with `values` above its settings.
+
+        Raises UsageError for what the task, the preset or a setting cannot have.
+        """
+        settings, preset = self.of[task]
+        settings = for_task(task, replace(settings, **values), preset)
+        if any(name in values for name in FORMS):
+            settings = with_room(settings, "max_tokens" in values)
+        check_prediction(prediction, settings)
+        check_form(task, settings)
+        return Question(
+            task=task,
+            settings=settings,
+            preset=preset,
+            loaded=loaded,
+            question=text,
+            turns=tuple(turns),
+            prediction=prediction,
+        )

@@ -1,0 +1,125 @@
+"""What is reported of an answer besides its text: facts, remarks, its steps and its sources."""
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+from ngtcli.documents.quotes.sources import copied_fact, sources_of
+from ngtcli.drafting.drafter import PassRows
+from ngtcli.engine.events import Ended
+from ngtcli.engine.session import ModelFacts
+from ngtcli.engine.speed import plain_decoding_s
+from ngtcli.errors import counted
+from ngtcli.models.quantized import name_of
+
+
+def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
+    """An answer, and where what it copies stands in what the model read of the documents."""
+    excerpts = answer.selection.excerpts if answer.selection else None
+    found = sources_of(answer.text, documents, excerpts)
+    return replace(answer, sources=found, facts=(copied_fact(found), *answer.facts))
+
+
+def facts(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:
+    """What the line under an answer says of its making."""
+    s = answer.statistics
+    thought = f", {s.thought_tokens} of thought" if s.thought_tokens else ""
+    yield counted(s.new_tokens, "token") + thought
+    yield f"{s.tokens_per_s:.1f} tokens/s"
+    plain_s = plain_decoding_s(settings, answer)
+    if s.drafted_tokens and s.decode_s and plain_s is not None:
+        yield f"{plain_s / s.decode_s:.1f}× as fast as plain decoding"
+    if s.drafted_tokens:
+        share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
+        yield f"acceptance length {s.mean_acceptance_length:.2f}"
+        yield f"{share:.0%} drafted"
+        if s.accepted_prediction_tokens:
+            yield f"{counted(s.accepted_prediction_tokens, 'token')} as predicted"
+    else:
+        yield f"nothing drafted: {_why_no_drafts(settings, model, answer)}"
+    yield f"prefill {s.prefill_s:.2f} s"
+    if s.cached_tokens:
+        of = {0: "memory", s.cached_tokens: "disk"}
+        place = of.get(s.cached_from_disk, "memory and disk")
+        yield (
+            f"{s.cached_tokens:,} of {s.prompt_tokens:,} tokens read before, from {place} in"
+            f" {s.cached_s:.2f} s instead of {s.cached_read_s:.2f} s"
+        )
+    yield f"decoding {s.decode_s:.2f} s"
+    if answer.finish_reason == "length":
+        yield "stopped at max-tokens"
+    if answer.finish_reason == "repetition":
+        yield "stopped where it repeats itself"
+    if answer.policy and answer.policy.budgets:
+        sizes = sorted(Counter(answer.policy.budgets).elements())
+        yield f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"
+        if answer.policy.stand_downs:
+            yield f"drafting stood down {counted(answer.policy.stand_downs, 'time')}"
+    if answer.trie.status != "none":
+        yield f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms"
+
+
+def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
+    if settings.method == "none":
+        return "method none"
+    if model.plain_reason:
+        return model.plain_reason
+    if settings.num_draft == 0:
+        return "num-draft is 0"
+    if answer.exact and model.tree_reason:
+        return f"exact without drafts alone, as {model.tree_reason}"
+    if answer.policy:
+        return "no draft would have paid"
+    return "no match"
+
+
+def remarks(
+    settings: Settings, model: ModelFacts, answer: Ended, rows: PassRows | None, background: str
+) -> Iterator[str]:
+    """What -v says below an answer: from what it was drafted, and whether it is exact.
+
+    `rows` are those of exact passes, `background` says what general text was drafted from.
+    """
+    if line := _saved(settings, answer):
+        yield line
+    yield background
+    dtype = name_of(model.dtype)
+    if rows is not None and not model.plain_reason:
+        shape = "a token's scores do not depend on the rows beside it"
+        if rows.are_fixed:
+            shape = f"all passes had {counted(rows.most, 'row')}"
+        yield f"Exact: {shape}; plain decoding with --exact has the same tokens."
+    elif (kind := settings.quantize if settings.quantize != "none" else dtype) != "float32":
+        if not model.plain_reason:
+            yield f"Not exact: in {kind} drafts may change tokens at near ties; see --exact."
+    if model.tree_reason and not model.plain_reason:
+        yield f"Drafts have no branches: {model.tree_reason}."
+    if model.dtype_reason:
+        yield f"Computed in {dtype}: {model.dtype_reason}."
+    if model.unused:
+        unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
+        yield f"Left unused of the model's generation settings: {unused}."
+    if model.keeps_reason and settings.keep_documents != "off":
+        yield f"What it reads is not kept for later questions: {model.keeps_reason}."
+    if model.passes_reason and not model.tree_reason:
+        yield f"The model's passes are not captured: {model.passes_reason}."
+
+
+def _saved(settings: Settings, answer: Ended) -> str:
+    """Say what drafting saved; "" where that is not known or nothing was drafted."""
+    s, plain_s = answer.statistics, plain_decoding_s(settings, answer)
+    if plain_s is None or not s.drafted_tokens:
+        return ""
+    saved_s = plain_s - s.decode_s
+    return (
+        f"Drafting {'saved' if saved_s >= 0 else 'cost'} {abs(saved_s):.2f} s: plain decoding"
+        f" would have taken about {plain_s:.2f} s for {s.new_tokens:,} forward passes,"
+        f" and this took {s.decode_s:.2f} s for {s.steps:,}."
+    )
+
+
+def _short(value: object, most: int = 40) -> str:
+    text = str(value)
+    return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -1,0 +1,168 @@
+"""What makes prompts: settings over a model that is loaded here, or that another engine serves."""
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass, field, replace
+from typing import Any, Self
+
+from ngtcli.config import Settings, Use, settings_where
+from ngtcli.documents.load import Document
+from ngtcli.drafting.drafter import Drafter
+from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tries.corpus import Corpus
+from ngtcli.drafting.tries.files import TrieReport
+from ngtcli.engine.events import Message, Tell
+from ngtcli.engine.question import OtherModelError
+from ngtcli.errors import ContextOverflowError
+from ngtcli.models.card import script_words
+from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.prompts.build import Prompt, Task
+from ngtcli.prompts.chat import Chat
+from ngtcli.prompts.preset import Preset
+from ngtcli.prompts.selecting import prompt_for
+from ngtcli.prompts.thinking import thinking_of
+from ngtcli.prompts.turns import Turn
+
+# The trie of documents, None for methods that draft from none, and how it was had.
+DocumentsTrie = tuple[Corpus | None, TrieReport]
+NO_TRIE: DocumentsTrie = None, TrieReport("none")
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerOptions:
+    """What one answer does differently from its session; None stands for the session's own.
+
+    `method` and `num_draft` take the place of the settings' values. With `split_times` the device
+    is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
+    documents, which is then neither read nor written. `drafter` is one made for this method.
+    `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
+    of other programs. `many`: it is one of many prompts. `probabilities`: tokens have them.
+    """
+
+    method: str | None = None
+    num_draft: int | None = None
+    split_times: bool = False
+    trie: DocumentsTrie | None = None
+    drafter: Drafter | None = None
+    to_the_end: bool = False
+    many: bool = False
+    probabilities: bool = False
+
+
+AS_SET = AnswerOptions()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ModelFacts:
+    """What is known of a model, whoever runs it. `context` is in tokens.
+
+    The reasons say why the context is less than the model's own, why nothing is drafted, why no
+    draft has branches, why nothing that it reads is kept, why a trial has chosen the dtype, and why
+    passes are not captured; "" where that is not so. `unused` has what the checkpoint suggests and
+    is not followed.
+    """
+
+    tokenizer: Tokenizer
+    context: int
+    vocabulary: int
+    dtype: object
+    context_reason: str = ""
+    plain_reason: str = ""
+    tree_reason: str = ""
+    keeps_reason: str = ""
+    dtype_reason: str = ""
+    passes_reason: str = ""
+    unused: Mapping[str, Any] = field(default_factory=dict)
+
+
+class Session(ABC):
+    """Makes prompts that fit its model, which a subclass has.
+
+    `tell` is told what is being done, and what the user should know and may change. What is read of
+    a prompt is kept for its `owner` alone, "" for the user. Of texts that another gives, without a
+    file, nothing is stored.
+    """
+
+    owner = ""
+
+    def __init__(self, settings: Settings, tell: Tell) -> None:
+        self.settings, self.tell = settings, tell
+
+    @property
+    @abstractmethod
+    def facts(self) -> ModelFacts:
+        """What is known of the model."""
+
+    def status(self, text: str) -> None:
+        """Say what is being done."""
+        self.tell(Message("status", text))
+
+    def warn(self, text: str) -> None:
+        """Say what the user should know."""
+        self.tell(Message("warn", text))
+
+    def sharing(self, settings: Settings, owner: str = "") -> Self:
+        """A session for one answer, whose settings differ in those that a line of a batch may have.
+
+        What answers have taught is this one's; unless the owner is "" nothing has.
+        """
+        other = copy(self)
+        other.settings, other.owner = settings, owner
+        return other
+
+    def with_settings(self, settings: Settings, owner: str = "") -> Self:
+        """A session with other settings over the same model. Raises OtherModelError."""
+        for name in settings_where(Use.LOADS):
+            if getattr(settings, name) != getattr(self.settings, name):
+                what = f"another model is loaded: a session cannot change its {name}"
+                raise OtherModelError(what, "Use --no-serve.")
+        return self.sharing(settings, owner)
+
+    def prompt(
+        self,
+        preset: Preset,
+        documents: Sequence[Document],
+        question: str = "",
+        turns: Sequence[Turn] = (),
+        queries: Sequence[str] = (),
+    ) -> Prompt:
+        """The prompt, fitted to the model; `turns` and `queries` are as for Task.
+
+        Raises ContextOverflowError and ModelError.
+        """
+        task = replace(self._task(preset, documents, question), turns=turns, queries=queries)
+        try:
+            prompt = prompt_for(task, self.settings, self.warn)
+        except ContextOverflowError as error:
+            hint = f"{error.hint} {self.facts.context_reason}".strip()
+            raise ContextOverflowError(str(error), hint) from None
+        self._warn_of_scripts(prompt.documents, question)
+        return prompt
+
+    def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
+        """The parts of a prompt, and the room that the model has for it."""
+        self._warn_of_scripts(documents, question)
+        return self._task(preset, documents, question)
+
+    def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
+        m, most = self.facts, self.limits.most
+        own, chat = (preset, documents, question), Chat.of(self.settings)
+        task = Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
+        return replace(task, keep=not self.owner or all(d.path for d in documents))
+
+    @property
+    def limits(self) -> Limits:
+        """When answers stop, by the settings and the model's chat template. Raises ModelError."""
+        s = self.settings
+        thinking = thinking_of(s, self.facts.tokenizer)
+        repeats = 0 if s.has_form else s.max_repeats  # a form has an end
+        return Limits(s.max_tokens, s.num_draft, s.stop, repeats, thinking)
+
+    def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
+        if words := script_words(self.settings.model, documents, question):
+            self.warn(words)
+
+    def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
+        """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
+        return NO_TRIE

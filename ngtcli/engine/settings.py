@@ -1,0 +1,70 @@
+"""The settings that hold for a model: what its card says is below all that its user says."""
+
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import BinaryIO
+
+from ngtcli.config import (
+    OF_FORM,
+    SETTINGS,
+    Layer,
+    Resolved,
+    Settings,
+    merge,
+    schema_file,
+    settings_where,
+)
+from ngtcli.documents.read import Reader
+from ngtcli.documents.text import Unreadable, decode_text, utf8
+from ngtcli.errors import InputError
+from ngtcli.models.card import load_card
+from ngtcli.system.cache import in_bounds
+
+
+def settings_of(layers: Sequence[Layer]) -> Resolved:
+    """The settings of all layers, the card of their model being the lowest. Raises UsageError.
+
+    The system text is that of the file behind an @, and a schema that of its file. Where all models
+    are on this machine, the hub is not asked.
+    """
+    resolved = merge([*layers, load_card(merge(layers).settings.model).settings])
+    s = resolved.settings
+    s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
+    one, multi = _schema(s.schema, s.max_mb), _schema(s.schema_multi, s.max_mb)
+    s = replace(s, schema=one, schema_multi=multi, regex=utf8(s.regex))
+    s = with_room(s, resolved.origins["max_tokens"].partition(" ")[0] not in ("default", "preset"))
+    in_bounds.hold_to(s.cache_mb * 1_000_000)
+    named = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
+    models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
+    if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
+    return replace(resolved, settings=s)
+
+
+def with_room(settings: Settings, is_given: bool) -> Settings:
+    """With more tokens for an answer in a form, unless how many `is_given`: it ends by itself."""
+    is_default = not is_given and settings.max_tokens == SETTINGS["max_tokens"].default
+    return replace(settings, max_tokens=OF_FORM) if settings.has_form and is_default else settings
+
+
+def _schema(given: str, max_mb: int) -> str:
+    """A schema as it is given, or that of its file: see `schema_file`. Raises InputError."""
+    name = schema_file(given)
+    return read_text(name, max_mb, f"schema {given.strip()}").strip() if name else utf8(given)
+
+
+def text_of(given: str, max_mb: int, of: str = "--system") -> str:
+    """A text as it is given, or that of the file behind an @. Raises InputError."""
+    if not given.startswith("@"):
+        return utf8(given)
+    return read_text(os.path.expanduser(given[1:]), max_mb, f"{of} {given}")
+
+
+def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
+    """The text of a file or a stream. Raises InputError."""
+    try:
+        return decode_text(Reader(max_mb).read(source))
+    except Unreadable as error:
+        at = "Name a file of text." if isinstance(source, str) else "Give a text there."
+        raise InputError(f"{named}: {error}", at) from None

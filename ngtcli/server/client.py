@@ -1,0 +1,209 @@
+"""Asks the resident process, where there is one for the settings, in place of loading a model.
+
+HTTP/1.0 over its socket, without an HTTP library: those take longer to load than an answer takes to
+begin. Loads neither numpy nor what loads models.
+"""
+
+import os
+import selectors
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Generator
+from contextlib import closing, suppress
+from dataclasses import fields, replace
+from typing import Any
+
+from ngtcli.config import SETTINGS, Settings
+from ngtcli.documents.load import Loaded
+from ngtcli.engine.events import Ended, Event, Message, Wants
+from ngtcli.engine.question import Question
+from ngtcli.errors import NgtError, reason_of
+from ngtcli.server import places, wire
+from ngtcli.server.places import Place, absolute
+from ngtcli.system import process
+
+_PART = 1 << 18  # bytes that are taken from the socket at once; guess
+
+
+class NotServedError(Exception):
+    """The process takes no questions any more, and has said nothing yet of this one."""
+
+
+class Reply:
+    """What the process of a place answers to a request, line by line; to be closed."""
+
+    def __init__(self, place: Place, request: str, body: bytes = b"") -> None:
+        """Raises NotServedError where there is no process, and OSError."""
+        if (connected := place.connect()) is None:
+            raise NotServedError
+        self.socket, self._data, self._has_begun = connected, bytearray(), False
+        self._waiting = selectors.DefaultSelector()  # select() takes no descriptor from 1024 on
+        self._waiting.register(connected, selectors.EVENT_READ)
+        head = f"{request} HTTP/1.0\r\nHost: ngt\r\nContent-Length: {len(body)}\r\n\r\n"
+        try:
+            self.socket.sendall(head.encode() + body)
+        except BaseException:
+            self.close()
+            raise
+
+    def next(self, wanted: type[object] = object) -> Any:
+        """What the next line says. Raises EOFError, WireError, and OSError, where none comes, too.
+
+        A KeyboardInterrupt loses nothing.
+        """
+        while True:
+            if not self._has_begun and (end := self._data.find(b"\r\n\r\n")) >= 0:
+                if self._data.split(maxsplit=2)[1] != b"200":
+                    raise EOFError
+                del self._data[: end + 4]
+                self._has_begun = True
+            while self._has_begun and (end := self._data.find(b"\n")) >= 0:
+                line = bytes(self._data[:end])
+                del self._data[: end + 1]
+                if line:
+                    return wire.decode(line, wanted)
+            if not self._waiting.select(places.GIVEN_UP_S):
+                raise TimeoutError
+            with process.unbroken():
+                if not (data := self.socket.recv(_PART)):
+                    raise EOFError
+                self._data += data
+
+    def close(self) -> None:
+        """Leave; what is still being answered ends."""
+        self._waiting.close()
+        self.socket.close()
+
+
+def ask(place: Place, question: Question, wants: Wants) -> Generator[Event]:
+    """The events of an answer by the process of a place.
+
+    KeyboardInterrupt ends it, and `Ended` says how far it came. Raises the NgtError that it ends
+    with; NotServedError, before any event but statuses, where it is to be answered elsewhere.
+    """
+    said = interrupted = False
+    own = wire.Ask(os.urandom(8).hex(), _plain(question), wants)
+    try:
+        with closing(Reply(place, "POST /ask", wire.encode(own))) as reply:
+            while True:
+                try:
+                    event = reply.next()
+                    if isinstance(event, wire.Failed | Message):
+                        event = _as_named(event, question.settings)
+                    if isinstance(event, wire.Failed):
+                        raise event.error()
+                    said = said or not (isinstance(event, Message) and event.kind == "status")
+                    if isinstance(event, Ended):
+                        reply.close()  # whatever becomes of the answer where it is shown
+                    yield event
+                    if isinstance(event, Ended):
+                        return
+                except KeyboardInterrupt:
+                    if interrupted:
+                        raise
+                    interrupted = True
+                    with suppress(NotServedError, OSError):
+                        Reply(place, f"POST /cancel/{own.id}").close()
+    except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
+        if not said and not interrupted:
+            raise NotServedError from error
+        how = "does not answer" if isinstance(error, TimeoutError) else "ended"
+        what = f"the resident process {how} in the middle of the answer"
+        raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
+
+
+def served(settings: Settings) -> Place | None:
+    """Where the resident process for these settings is, if there is one."""
+    if not settings.serve or settings.engine != "ngt":
+        return None
+    place = Place.of(settings)
+    if (connected := place.connect()) is None:
+        return None
+    connected.close()
+    return place
+
+
+def request(place: Place, what: str) -> wire.Served | None:
+    """What the process there says of itself, asked "GET /about" or "POST /stop".
+
+    None for none, or one that does not understand.
+    """
+    with suppress(NotServedError, OSError, EOFError, wire.WireError):
+        with closing(Reply(place, what)) as reply:
+            try:
+                return reply.next(wire.Served)  # type: ignore[no-any-return]
+            except TimeoutError:
+                pid = places.peer(reply.socket)[0]
+                return wire.Served(model=place.model, state="does not answer", process=pid)
+    return None
+
+
+def start(settings: Settings, warn: Callable[[str], object]) -> None:
+    """Start the resident process for these settings, which leaves after `keep_warm` of rest.
+
+    It has no terminal; what it says goes to a file. Where the last one could not start, `warn` is
+    told why.
+    """
+    place, flags = Place.of(settings), places.flags_of(absolute(settings))
+    command = [sys.executable, "-P", "-m", "ngtcli", "serve", *flags]
+    if why := _why_not_started(place):
+        warn(f"the model was not kept loaded the last time: {why} ({place.log})")
+    try:
+        places.private(places.folder())
+        log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
+        with open(log, "wb") as out, open(os.devnull, "rb") as no:
+            started = subprocess.Popen(
+                [*command, f"--keep-warm={settings.keep_warm}"],
+                stdin=no, stdout=out, stderr=out, env=_environment(), cwd="/",
+                start_new_session=True,
+            )  # fmt: skip
+        # Where it ends before this process does, it is waited for, or it would stay a zombie.
+        threading.Thread(target=started.wait, daemon=True).start()
+    except (OSError, NgtError) as error:
+        warn(f"the model is not kept loaded: {reason_of(error)}")
+
+
+def _environment() -> dict[str, str]:
+    """The variables of a process in another folder.
+
+    Settings are left out: those that say what is loaded come as flags, and each question brings the
+    others. One that names a relative file would end the process.
+    """
+    settings = {about.variable for about in SETTINGS.values()}
+    environ = {n: value for n, value in places.environment().items() if n not in settings}
+    paths = [str(places.PACKAGE.parent), *environ.get("PYTHONPATH", "").split(os.pathsep)]
+    environ["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
+    return {**environ, process.KEPT_WARM: "1"}
+
+
+def _why_not_started(place: Place) -> str:
+    """Why the last process of a place could not load its model; "" where it could, or may yet.
+
+    It ended with an error: warnings say nothing, and one that was stopped writes no error.
+    """
+    try:
+        lines = place.log.read_text("utf-8", "replace").splitlines()
+        errors = [line for line in lines if line.startswith(process.FAILED)]
+        was_ready = any(" is ready: " in line for line in lines)
+        if errors and not was_ready and place.left(0):
+            return errors[-1].removeprefix(process.FAILED)
+    except (OSError, NgtError):  # `start` says what is wrong with the folder
+        pass
+    return ""
+
+
+def _as_named(said: Any, settings: Settings) -> Any:
+    """What the process says, with the model's name as it was given here in place of its path."""
+    if (path := absolute(settings).model) == settings.model:
+        return said
+    texts = {one.name: getattr(said, one.name) for one in fields(said)}
+    return replace(said, **{n: text.replace(path, settings.model) for n, text in texts.items()})
+
+
+def _plain(question: Question) -> Question:
+    """The question as a process in another folder understands it: with full paths."""
+    own = {one.name: getattr(question, one.name) for one in fields(Question)}
+    full = [replace(d, path=d.path and os.path.abspath(d.path)) for d in question.documents]
+    own |= {"settings": absolute(question.settings), "loaded": Loaded(tuple(full))}
+    return Question(**own)

@@ -1,0 +1,294 @@
+"""The resident process: it loads a model once, and answers whatever its user's commands ask.
+
+One loop serves its sockets (uvicorn): the process's own, and one of TCP where that is wanted. What
+answers, in threads of its own, is a `Resident` or whatever has its methods.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future
+from contextlib import AbstractAsyncContextManager, contextmanager, nullcontext, suppress
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import uvicorn
+from starlette.types import ASGIApp
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from ngtcli import __version__
+from ngtcli.config import Settings
+from ngtcli.errors import BusyError, NgtError, unexpected
+from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, find
+from ngtcli.server.app import TwoSockets
+from ngtcli.server.http_guard import CONNECTION
+from ngtcli.server.places import FINISH_S, Place, absolute, peer
+from ngtcli.server.wire import Served
+from ngtcli.system.files import Stamp, stamp_of
+from ngtcli.system.process import KEPT_WARM
+
+if TYPE_CHECKING:  # it loads torch
+    from ngtcli.server.resident import Resident
+
+_LOOK_S = 5.0  # between looks at the clock and at the model's files, at most; guess
+_TELL_S = 0.1  # between looks at how much is still answered; guess
+_ENDING_S = 1.0  # that what is answered gets to be sent; guess
+_CONNECTIONS = 1024  # at once; guess
+_HEADERS = 65_536  # bytes of a request's headers; guess
+_IDLE_S = 30.0  # after which a connection is closed on which no request has come; guess
+
+
+Load = Callable[[Settings, Callable[[str], None]], "Resident"]  # told what is being done
+
+
+@dataclass(frozen=True, slots=True)
+class Others:
+    """What others are answered by, on a socket that listens, while `running` is open.
+
+    `words` are said when the model is loaded.
+    """
+
+    app: ASGIApp
+    listening: socket.socket
+    running: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+    words: tuple[str, ...] = ()
+
+
+class Server:
+    """Answers on the socket of its settings, until `stop` or until nobody has asked for `idle_s`.
+
+    `status` is told what is being done, `say` what the user is to know, `warn` what failed.
+    """
+
+    def __init__(
+        self,
+        settings: Settings,
+        load: Load,
+        *,
+        idle_s: float = 0.0,
+        status: Callable[[str], object] = lambda _: None,
+        say: Callable[[str], object] = lambda _: None,
+        warn: Callable[[str], object] = lambda _: None,
+    ) -> None:
+        self.settings, self.idle_s = absolute(settings), idle_s
+        self.place = Place.of(settings)
+        self.told = f"Loading {settings.model} …"
+        self.loaded = asyncio.Event()  # set, too, where the model will not be
+        self._ends = asyncio.Event()
+        self._load, self._status, self._say, self._warn = load, status, say, warn
+        self._began = self._last = time.monotonic()
+        self.answering = self._answered = 0
+        self._answerer: Resident | None = None
+        self._files: list[tuple[str, Stamp]] = []
+
+    # --- what the application asks of it, in its loop ---
+
+    def stop(self) -> None:
+        """Take no more questions, finish what is being answered, and leave."""
+        self._ends.set()
+
+    def refuses(self) -> bool:
+        """Whether a question is to be answered elsewhere: the process leaves."""
+        return self._answerer is None or self._leave_if_changed() or self._ends.is_set()
+
+    def submit(self, *asked: Any, **how: Any) -> Any:
+        """As `Resident.submit`. Raises NgtError."""
+        if self._answerer is None:
+            raise BusyError("no model is loaded", "Try again later.")
+        return self._answerer.submit(*asked, **how)
+
+    @contextmanager
+    def counted(self) -> Iterator[None]:
+        """A block in which a question is answered."""
+        self.answering += 1
+        try:
+            yield
+        finally:
+            self.answering -= 1
+            self._answered += 1
+            self._last = time.monotonic()
+
+    def described(self) -> Served:
+        """What the process says of itself."""
+        state = "ready" if self.loaded.is_set() else "loading"
+        return Served(
+            model=self.settings.model,
+            state="leaving" if self._ends.is_set() else state,
+            process=os.getpid(),
+            version=__version__,
+            running_s=time.monotonic() - self._began,
+            idle_s=self.idle_s,
+            answering=self.answering,
+            answered=self._answered,
+            kept_warm=KEPT_WARM in os.environ,
+        )
+
+    # --- its life ---
+
+    def run(self, others: Others | None = None) -> None:
+        """Answer until the end. Raises ServedAlreadyError, and what loading the model raises."""
+        handle = self.place.lock(self.settings.model)
+        try:
+            asyncio.run(self._run(others))
+        finally:
+            os.close(handle)
+
+    async def _run(self, others: Others | None) -> None:
+        self._loop = asyncio.get_running_loop()
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            self._loop.add_signal_handler(number, self._signalled, number)
+        sockets = [self.place.listen()]
+        if others is not None:
+            sockets.append(others.listening)
+        http = Http(TwoSockets(self, others.app if others else None), self._warn)
+        serving = asyncio.ensure_future(http.serve(sockets))
+        serving.add_done_callback(lambda _: self._ends.set())
+        try:
+            async with others.running() if others else nullcontext():
+                try:
+                    await self._until_ready(others.words if others else ())
+                    await self._until_idle()
+                finally:
+                    self._ends.set()
+                    self.loaded.set()
+                    self.place.remove()
+                    await http.leave(serving, lambda: self.answering)
+        finally:
+            if self._answerer is not None:
+                self._answerer.close()
+
+    async def _until_ready(self, words: Sequence[str]) -> None:
+        """Load the model, in a thread, unless the process is to leave before that."""
+        before, found = _stamps(self.settings), Future["Resident"]()
+
+        def load() -> None:
+            try:
+                found.set_result(self._load(self.settings, self._tell))
+            except BaseException as error:  # a library in another language may panic
+                found.set_exception(unexpected(error))
+
+        # No task of the loop, for what is loading cannot be interrupted when the process leaves.
+        threading.Thread(target=load, daemon=True).start()
+        loading: asyncio.Future[Any] = asyncio.wrap_future(found)
+        ends: asyncio.Future[Any] = asyncio.ensure_future(self._ends.wait())
+        await asyncio.wait({loading, ends}, return_when=asyncio.FIRST_COMPLETED)
+        ends.cancel()
+        if loading.done():
+            answerer, after = loading.result(), _stamps(self.settings)
+            self._files = after if {*before} <= {*after} else before  # loading may bring files
+            self._last, self._answerer = time.monotonic(), answerer
+            for one in (*words, f"{self.settings.model} is ready: {self.place.path}"):
+                self._say(one)
+        self.loaded.set()
+
+    def _tell(self, words: str) -> None:
+        self.told = words
+        self._status(words)
+
+    async def _until_idle(self) -> None:
+        look_s = min(_LOOK_S, self.idle_s / 4) if self.idle_s else _LOOK_S
+        while not self._ends.is_set():
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._ends.wait(), look_s)
+            resting_s = time.monotonic() - self._last
+            if self.idle_s and not self.answering and resting_s > self.idle_s:
+                self._ends.set()
+            self._leave_if_changed()
+
+    def _leave_if_changed(self) -> bool:
+        changed = _stamps(self.settings) != self._files
+        if changed and not self._ends.is_set():
+            self._say(f"leaving: files of {self.settings.model} have changed")
+            self._ends.set()
+        return changed
+
+    def _signalled(self, number: int) -> None:
+        """The first signal ends the process gently, the second at once."""
+        if self._ends.is_set():
+            self.place.remove()
+            os._exit(128 + number)
+        self._ends.set()
+
+
+class Http(uvicorn.Server):
+    """Serves an application on sockets; `warn` is told what fails in it."""
+
+    def __init__(self, app: Any, warn: Callable[[str], object]) -> None:
+        own = {"http": _Connection, "ws": "none", "lifespan": "off", "loop": "asyncio"}
+        quiet = {"log_config": None, "access_log": False, "server_header": False}
+        config: Any = {**own, **quiet, "proxy_headers": False, "limit_concurrency": _CONNECTIONS}
+        config["h11_max_incomplete_event_size"] = _HEADERS
+        config["timeout_graceful_shutdown"] = FINISH_S
+        super().__init__(uvicorn.Config(app, **config))
+        logging.getLogger("uvicorn").handlers = [_Told(warn)]
+
+    @contextmanager
+    def capture_signals(self) -> Iterator[None]:
+        """The process has handlers of its own."""
+        yield
+
+    async def leave(self, serving: "asyncio.Future[None]", answering: Callable[[], int]) -> None:
+        """Accept nothing more, wait FINISH_S at most for what is answered, and end."""
+        self.should_exit = True
+        while answering() and not serving.done():
+            await asyncio.sleep(_TELL_S)
+        await asyncio.wait({serving}, timeout=_ENDING_S)
+        for connection in list(self.server_state.connections):  # streams that wait for nothing
+            connection.transport.abort()
+        await serving
+
+
+class _Told(logging.Handler):
+    """Tells errors in one line."""
+
+    def __init__(self, warn: Callable[[str], object]) -> None:
+        super().__init__(logging.ERROR)
+        self._warn = warn
+
+    def emit(self, record: logging.LogRecord) -> None:
+        error = record.exc_info[1] if record.exc_info else None
+        why = f": {type(error).__name__}: {error}" if error else ""
+        self._warn(f"the web server: {record.getMessage().strip()}{why}")
+
+
+class _Connection(H11Protocol):
+    """A connection of this user's, closed where no request comes: uvicorn waits for ever."""
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self.app_state = {**self.app_state, CONNECTION: {}}
+        self._look(None)
+        own = transport.get_extra_info("socket")
+        if own.family == socket.AF_UNIX and peer(own)[1] != os.geteuid():
+            transport.abort()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._next_look.cancel()
+        super().connection_lost(exc)
+
+    def _look(self, last: object) -> None:
+        """Close it if it has had no other request since the `last` that was seen."""
+        is_idle = self.cycle is None or self.cycle.response_complete
+        if is_idle and last == (self.cycle, True):
+            self.transport.abort()
+        self._next_look = self.loop.call_later(_IDLE_S, self._look, (self.cycle, is_idle))
+
+
+def _stamps(settings: Settings) -> list[tuple[str, Stamp]]:
+    """The files of the models, and the state of each."""
+    found = []
+    for name in filter(None, (settings.model, settings.draft_model, *settings.heads)):
+        path = str(BUILTIN_PATH) if name == BUILTIN else name
+        if not os.path.exists(path):
+            with suppress(NgtError):  # loading it says what is wrong
+                path = find(name)
+        with suppress(OSError):
+            folder = os.path.isdir(path)
+            files = [os.path.join(path, file) for file in os.listdir(path)] if folder else [path]
+            found += [(file, stamp_of(file)) for file in sorted(files)]
+    return found

@@ -1,0 +1,125 @@
+"""What commands and the resident process send each other: lines of JSON, of types by name, no code.
+
+A line is an array of the name of a type and its fields. A command asks by HTTP over the process's
+socket: POST /ask with an `Ask`, whose answer are the events, one a line, and an empty line every
+BEAT_S while there is nothing to say; POST /cancel/ID, GET /about and POST /stop, answered by a
+`Served`.
+"""
+
+from collections import Counter
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import PurePath
+from typing import Any, get_origin
+
+import msgspec
+
+from ngtcli import errors
+from ngtcli.engine import events
+from ngtcli.engine.question import Question
+from ngtcli.errors import NgtError
+from ngtcli.system.json_form import HIDDEN
+
+BEAT_S = 2.0  # guess
+MOST = 2**31  # bytes of a question; derived: it brings the texts of its documents
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """Answer this; `id` names it where it is to be cancelled."""
+
+    id: str
+    question: Question
+    wants: events.Wants
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Served:
+    """A resident process. `state` is "loading", "ready", "leaving" or, said by who asked it,
+    "does not answer"; `idle_s` are the seconds without a question after which it leaves, 0 for
+    never. One that was started behind the scenes is `kept_warm`.
+    """
+
+    model: str = ""
+    state: str
+    process: int
+    version: str = ""
+    running_s: float = 0.0
+    idle_s: float = 0.0
+    answering: int = 0
+    answered: int = 0
+    kept_warm: bool = field(default=False, metadata=HIDDEN)
+
+
+@dataclass(frozen=True, slots=True)
+class Failed:
+    """The NgtError that a question ends with; `kind` is its class."""
+
+    kind: str
+    message: str
+    hint: str
+
+    @classmethod
+    def of(cls, error: NgtError) -> "Failed":
+        kinds = (kind.__name__ for kind in type(error).__mro__)
+        kind = next(name for name in kinds if name in _ERRORS)
+        return cls(kind, str(error), error.hint)
+
+    def error(self) -> NgtError:
+        return _ERRORS.get(self.kind, NgtError)(self.message, self.hint)
+
+
+_ERRORS: dict[str, type[NgtError]] = {
+    kind.__name__: kind
+    for kind in vars(errors).values()
+    if isinstance(kind, type) and issubclass(kind, NgtError) and kind is not errors.GrammarError
+}
+_KINDS: dict[str, Any] = {
+    kind.__name__: kind
+    for kind in (
+        Ask, Served, Failed, events.Message, events.Reading, events.Part, events.Prompted,
+        events.Started, events.Stepped, events.Ended,
+    )
+}  # fmt: skip
+
+
+class WireError(Exception):
+    """What came is not a line of this version."""
+
+
+def encode(said: object) -> bytes:
+    """A line. Raises UnicodeEncodeError for a text that UTF-8 does not have."""
+    return msgspec.json.encode((type(said).__name__, said), enc_hook=_plain) + b"\n"
+
+
+def decode(line: bytes | bytearray, wanted: type[object] = object) -> Any:
+    """What a line says. Raises WireError, also where it is of another kind than `wanted`."""
+    try:
+        name, fields = _NAMED.decode(line)
+        found = _decoder(name).decode(fields)
+    except (msgspec.MsgspecError, KeyError, ValueError) as error:
+        raise WireError(str(error)) from None
+    if not isinstance(found, wanted):
+        raise WireError(name)
+    return found
+
+
+_NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])
+
+
+@cache
+def _decoder(name: str) -> Any:
+    return msgspec.json.Decoder(_KINDS[name], dec_hook=_typed)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, PurePath):
+        return str(value)
+    raise NotImplementedError(f"a {type(value).__name__} is not sent")
+
+
+def _typed(kind: Any, value: Any) -> Any:
+    """A value of a class that JSON does not have: of a path, or of numbers counted."""
+    if get_origin(kind) is Counter or kind is Counter:
+        return Counter({int(key): count for key, count in value.items()})
+    return kind(value)

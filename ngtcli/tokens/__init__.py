@@ -1,1 +1,0 @@
-"""Text to token ids and back, and a tokenizer's control tokens."""
