@@ -41,8 +41,6 @@ needs_half = pytest.mark.skipif(not has_blocks(BF16), reason="no products in bfl
         (F16, 0, {"avx512_bf16", "f16c"}, F32, "no instructions for float16"),
         (F16, 0, {"avx512_fp16"}, F16, "multiplies it (avx512_fp16)"),
         (BF16, 8, {"amx_bf16", "amx_int8"}, F32, "as quick between layers of 8 bits"),
-        (None, 4, {"amx_bf16"}, BF16, "multiplies it (amx_bf16)"),
-        (F16, 4, {"avx2"}, F32, "no instructions for bfloat16"),
         (None, 0, {"amx_bf16"}, F32, ""),
     ],
 )
