@@ -25,7 +25,7 @@ from tests import document_files as made
 from tests.support.helpers import fill
 
 pytest.importorskip("pypdfium2")
-pytest.importorskip("docx")
+pytest.importorskip("lxml")
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 

@@ -30,7 +30,7 @@ from tests.tools.hostile_documents import cases
 
 pytest.importorskip("pypdfium2")
 pytest.importorskip("trafilatura")
-pytest.importorskip("docx")
+pytest.importorskip("lxml")
 pytest.importorskip("reportlab")
 
 SMALL = 20, 300  # seconds, megabytes

@@ -1,6 +1,5 @@
 """`ngt docs`: what is read of documents, and what the cache has of them."""
 
-import re
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
@@ -33,14 +32,6 @@ _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
 _FACTS = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
 _READ = ("model", *settings_where(Use.READS))
-
-
-_COMMANDS = re.compile(r"[\x00-\x08\x0b\x0e-\x1f\x7f]")  # to terminals and to other programs
-
-
-def _without_commands(text: str) -> str:
-    """A text with visible characters for those that are commands; a form feed parts pages."""
-    return _COMMANDS.sub(lambda found: visible(found.group()), text)
 
 
 def _counter(model: str, notes: Notes) -> Callable[[str], int]:
@@ -186,7 +177,7 @@ def docs_show(
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:
         whole = "\n\n".join(document.text for document in loaded.documents)
-        return visible(whole) if sys.stdout.isatty() else _without_commands(whole)
+        return visible(whole) if sys.stdout.isatty() else whole
     count = _counter(settings.model, notes)
     cut = Cutting(settings.passage_tokens, settings.passage_overlap) if passages else None
     shown = [_shown(d, count, cut) for d in loaded.documents]

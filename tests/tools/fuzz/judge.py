@@ -43,8 +43,10 @@ def _complaints(command: Command, result: Result) -> Iterator[str]:
     ours = re.compile("\r+(?=\n)") if command.environ.get("TERM") in ("", "dumb") else _OURS
     for name, text in (("stdout", result.out), ("stderr", result.err)):
         text = ours.sub("", text) if command.terminal else text
-        kept = name == "stdout" and not command.terminal and not is_json
-        if found := (_RAW if kept else _RAW_OR_HIDDEN).search(text):
+        piped = name == "stdout" and not command.terminal and not is_json
+        if piped and {"docs", "--text"} <= given:
+            continue  # the text of a document as it is, as from cat
+        if found := (_RAW if piped else _RAW_OR_HIDDEN).search(text):
             yield f"U+{ord(found.group()):04X} on {name}"
     failed = result.code not in (0, 6, INTERRUPTED)
     if not (command.terminal or result.err.startswith("Usage:")):  # the library's own box
