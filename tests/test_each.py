@@ -158,6 +158,9 @@ def test_files_of_answers_are_called_as_their_documents_where_no_other_is(
     listed = ngt("docs", "list", str(docs))
     assert b"c.txt.txt" not in listed.stdout and b"4 answers that ngt wrote" in listed.stderr
     assert ngt("docs", "list", f"{tmp_path}/out").returncode == 0  # answers alone are documents
+    (docs / "c.txt.txt").write_text("The user's own.")  # in the place of an answer
+    listed = ngt("docs", "list", str(docs))
+    assert b"c.txt.txt" in listed.stdout and b"3 answers that ngt wrote" in listed.stderr
 
 
 @pytest.mark.parametrize("out", ["mine.csv", "theirs/"])

@@ -21,7 +21,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.formats import FORMATS, OLD, PICTURE, SUFFIXES, TEXT_SUFFIXES, suffix_of
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError, UsageError
-from ngtcli.system.files import identity
+from ngtcli.system.files import file_sha256, identity
 from ngtcli.system.journal import answers_in
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.words import counted, reason_of, shortened
@@ -180,17 +180,17 @@ class Listing:
 
     def leave_out_answers(self) -> None:
         """Leave out answers of ngt that stand among other documents and were not named."""
-        by_folder: dict[str, set[str]] = {}
+        by_folder: dict[str, dict[str, set[str]]] = {}
+        answers = set[str]()
         for real, one in self.found.items():
-            folder = os.path.dirname(real)
-            if not one.outright and folder not in by_folder:
+            if one.outright:
+                continue
+            folder, name = os.path.split(real)
+            if folder not in by_folder:
                 by_folder[folder] = answers_in(folder)
-        answers = {
-            real
-            for real, one in self.found.items()
-            if not one.outright
-            and os.path.basename(real) in by_folder.get(os.path.dirname(real), ())
-        }
+            digests = by_folder[folder].get(name)
+            if digests and file_sha256(real) in digests:
+                answers.add(real)
         for path, reals in self.named.items():
             if not answers.issuperset(reals):  # a folder of answers alone is one of documents
                 counts = Counter(

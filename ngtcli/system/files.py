@@ -281,6 +281,22 @@ def identity(path: Path | str | int) -> tuple[int, int] | None:
     return None
 
 
+def file_sha256(path: Path | str) -> str:
+    """The SHA-256 digest of a file in hexadecimal; "" where it cannot be read or is no file."""
+    with suppress(OSError), open(path, "rb", opener=_regular) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+    return ""
+
+
+def _regular(path: str, flags: int) -> int:
+    """Open a regular file. Raises OSError for others: a pipe would never end."""
+    descriptor = os.open(path, flags | os.O_NONBLOCK)
+    if stat.S_ISREG(os.fstat(descriptor).st_mode):
+        return descriptor
+    os.close(descriptor)
+    raise OSError(errno.EINVAL, "not a regular file", path)
+
+
 def read_stream(stream: IO[bytes], most: int, path: Path | str = "", first: bytes = b"") -> bytes:
     """`first`, then the bytes of `stream` to its end; at most `most` in all.
 

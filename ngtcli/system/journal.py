@@ -221,14 +221,22 @@ class Journal(Generic[Record]):
         self._file.close()
 
 
-def answers_in(folder: str) -> set[str]:
-    """The names of the files in a folder that its journal of answers says ngt wrote."""
-    names = set[str]()
+def answers_in(folder: str) -> dict[str, set[str]]:
+    """The SHA-256 digests of each file that ngt wrote in a folder, by its name.
+
+    The folder's journal of answers has them. A file of one of these names with other contents was
+    written or changed by somebody else.
+    """
+    digests: dict[str, set[str]] = {}
     with suppress(OSError), open(os.path.join(folder, ANSWERS), "rb") as file:
         while line := file.readline(_RECORD):
-            if b'"written":' in line and (record := _read(line, dict[str, Any])) is not None:
-                names.add(str(record.get("written", "")))
-    return names
+            if b'"written":' not in line:
+                continue
+            record = _read(line, dict[str, Any])
+            if record is not None:
+                name = str(record.get("written", ""))
+                digests.setdefault(name, set()).add(str(record.get("sha256", "")))
+    return digests
 
 
 def _either(first: str | None, hint: str) -> str:

@@ -15,7 +15,7 @@ import os
 from abc import ABC, abstractmethod
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
-from contextlib import closing, suppress
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from ngtcli.documents.text import utf8
 from ngtcli.engine.batch.output import ANOTHER_FILE, journal_of
 from ngtcli.errors import UsageError
 from ngtcli.system import process
-from ngtcli.system.files import write_atomically
+from ngtcli.system.files import file_sha256, write_atomically
 from ngtcli.system.journal import ANSWERS, Form, Journal, errors_named
 from ngtcli.system.json_form import dump_json
 
@@ -171,7 +171,7 @@ class RowsOutput(ABC):
         known = self._hashes.get(path.name)
         if not known or not is_file:
             return "it is there, and this command did not write it"
-        if _hash_of(path) in known:
+        if file_sha256(path) in known:
             return ""
         if self._journal.damaged:
             return f"it is not as its journal {self._journal.path.name} says, which is damaged"
@@ -188,7 +188,7 @@ class RowsOutput(ABC):
         """Write a file whole, unless it is there. Raises as `put`."""
         sha256 = hashlib.sha256(text.encode()).hexdigest()
         self._check([path])
-        if _hash_of(path) != sha256:
+        if file_sha256(path) != sha256:
             self._add(_Record(written=path.name, sha256=sha256))
             with errors_named(path, self._hint):
                 write_atomically(path, text)
@@ -196,13 +196,6 @@ class RowsOutput(ABC):
     def close(self) -> None:
         """End the lock. Raises as `put` where something is left to write."""
         self._journal.close()
-
-
-def _hash_of(path: Path) -> str:
-    """SHA-256 of a file in hex; "" where it cannot be read."""
-    with suppress(OSError), path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
-    return ""
 
 
 class TableOutput(RowsOutput):
@@ -241,7 +234,7 @@ class TableOutput(RowsOutput):
         self._shown = sum(map(self.has, keys))
 
     def put(self, file: str, rows: Sequence[Row]) -> None:
-        if not self._journal.begun and (old := _hash_of(self._path)):  # after a kill it is known
+        if not self._journal.begun and (old := file_sha256(self._path)):  # after a kill it is known
             self._add(_Record(written=self._path.name, sha256=old))
         super().put(file, rows)
 
