@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.engine.vllm import vllm
+from ngtcli.engine.vllm import proposer
 from ngtcli.engine.vllm.proposer import NgramTrieProposer, read_options
 from ngtcli.errors import UsageError
 from ngtcli.models.pretrained import load_tokenizer
@@ -22,7 +22,7 @@ CONTEXT = 64
 def passes_take_time(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each pass takes 50 ms by the clock, so that drafts pay."""
     clock = count(step=0.05)
-    monkeypatch.setattr(vllm, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
+    monkeypatch.setattr(proposer, "time", SimpleNamespace(perf_counter=lambda: next(clock)))
 
 
 def config(tokens: int = 4, vocabulary: int = 50, **options: Any) -> Any:
