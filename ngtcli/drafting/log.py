@@ -1,0 +1,140 @@
+"""The tokens of one sequence, as everyone who works on it sees them. Imports nothing.
+
+A log holds the prompt, the tokens emitted behind it, and the tokens expected next. Emitted tokens
+stay. Expected ones are drafted in front of every proposal: those that a grammar forces, and those
+that an exact pass found in a branch. They become emitted, or they are taken back.
+
+Nobody else keeps a copy of the sequence. An index, a sampler or a drafter keeps a mark, and asks
+with it what has changed since:
+
+>>> log = TokenLog([1, 2])
+>>> mark = log.mark
+>>> log.expect([3, 4], ["grammar", "grammar"])
+>>> log.since(mark)
+(2, [3, 4])
+>>> mark = log.mark
+>>> log.emit([3, 5])
+>>> log.since(mark)
+(3, [5])
+>>> log.output, log.expected
+([3, 5], [])
+"""
+
+from bisect import bisect_right
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """How much of a log its holder knows: the first `length` tokens, after `cuts` cuts of the log.
+
+    `Mark()` knows nothing. `Mark(length)` knows the first tokens of a log that was never cut, such
+    as those of a prompt.
+    """
+
+    length: int = 0
+    cuts: int = 0
+
+
+class TokenLog:
+    """The token ids of a sequence: prompt, emitted tokens, expected tokens.
+
+    Attributes:
+        token_ids: All of them. Only the methods of the log may change this list.
+        prompt_length: Number of tokens of the prompt.
+        emitted: Number of tokens emitted behind the prompt.
+        origins: For each expected token the name of what it comes from.
+    """
+
+    def __init__(self, prompt: Sequence[int]) -> None:
+        self.token_ids = list(prompt)
+        self.prompt_length = len(self.token_ids)
+        self.emitted = 0
+        self.origins: list[str] = []
+        # Cuts that shortened the log, as their number and the length that they left. A later cut
+        # to the same or a smaller length hides an earlier one, so that both columns increase.
+        self._cuts = 0
+        self._cut_numbers: list[int] = []
+        self._cut_lengths: list[int] = []
+
+    def __len__(self) -> int:
+        """Number of all tokens."""
+        return len(self.token_ids)
+
+    @property
+    def settled(self) -> int:
+        """Number of tokens that are never taken back: those of the prompt and the emitted ones."""
+        return self.prompt_length + self.emitted
+
+    @property
+    def output(self) -> list[int]:
+        """The emitted tokens, as a new list."""
+        return self.token_ids[self.prompt_length : self.settled]
+
+    @property
+    def expected(self) -> list[int]:
+        """The expected tokens, as a new list."""
+        return self.token_ids[self.settled :]
+
+    @property
+    def mark(self) -> Mark:
+        """The mark of a holder that knows the log as it is now."""
+        return Mark(len(self.token_ids), self._cuts)
+
+    def emit(self, tokens: Sequence[int]) -> None:
+        """Append emitted tokens.
+
+        Expected tokens that equal them become emitted; from the first that differs on, the expected
+        tokens are taken back.
+        """
+        confirmed = _common_prefix(self.expected, tokens)
+        if confirmed < len(tokens):
+            self.take_back(confirmed)
+        self.token_ids += tokens[confirmed:]
+        self.emitted += len(tokens)
+        del self.origins[: len(tokens)]
+
+    def expect(self, tokens: Sequence[int], origins: Sequence[str]) -> None:
+        """Append expected tokens, which come from `origins`, behind those expected already."""
+        if len(tokens) != len(origins):
+            raise ValueError(f"{len(tokens)} expected tokens have {len(origins)} origins")
+        self.token_ids += tokens
+        self.origins += origins
+
+    def take_back(self, keep: int = 0) -> None:
+        """Drop all expected tokens but the first `keep`."""
+        length = self.settled + keep
+        if length >= len(self.token_ids):
+            return
+        del self.token_ids[length:]
+        del self.origins[keep:]
+        self._cuts += 1
+        while self._cut_lengths and self._cut_lengths[-1] >= length:
+            self._cut_lengths.pop()
+            self._cut_numbers.pop()
+        self._cut_lengths.append(length)
+        self._cut_numbers.append(self._cuts)
+
+    def since(self, mark: Mark) -> tuple[int, list[int]]:
+        """Return what has changed for the holder of `mark`.
+
+        Returns:
+            The number of first tokens that he knows and that still stand, and the tokens behind
+            them, which are new to him. Where a token was taken back and came again, it is new.
+        """
+        first_later_cut = bisect_right(self._cut_numbers, mark.cuts)
+        known = mark.length
+        if first_later_cut < len(self._cut_lengths):
+            known = min(known, self._cut_lengths[first_later_cut])
+        return known, self.token_ids[known:]
+
+
+def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return how many tokens both begin with."""
+    length = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
+            break
+        length += 1
+    return length
