@@ -89,7 +89,8 @@ def test_a_damaged_trie_or_pool_is_made_again_with_one_line(
 
 
 # Exit code, words of what is told, and the command of each.
-_WRONG = (Path(__file__).parent / "support" / "wrong_commands.txt").read_text("utf-8").splitlines()
+_WRONG_COMMANDS = Path(__file__).parents[1] / "support" / "wrong_commands.txt"
+_WRONG = _WRONG_COMMANDS.read_text("utf-8").splitlines()
 BAD = [
     ([word.replace("{harbour}", HARBOUR) for word in shlex.split(command)], int(code), words)
     for code, words, command in (line.split(" | ", 2) for line in _WRONG)

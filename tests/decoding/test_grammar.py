@@ -41,6 +41,7 @@ from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.thinking import ANSWER, THOUGHT, Thinking
+from tests.decoding.test_batch_decoding import Memory
 from tests.support import families, thinking_models
 from tests.support.helpers import FakeBackend, examples
 from tests.support.rounding import Guessing, RoundingModel, capacity
@@ -61,7 +62,6 @@ from tests.support.tiny_models import (
 )  # fmt: skip
 from tests.support.together import joint, outputs, own, together
 from tests.support.tokenizers_of_kinds import KINDS
-from tests.test_batch_decoding import Memory
 
 pytestmark = pytest.mark.search
 SAMPLED = Settings(temperature=1.2, top_p=0.95, seed=5)

@@ -1,6 +1,7 @@
 """Many families, tiny and random: which take trees, which chains, which no drafts and why.
 
-All give the ids of `generate`. `python tests/test_families.py` prints the types by what they take.
+All give the ids of `generate`. `python tests/decoding/test_families.py` prints the types by what
+they take.
 """
 
 from pathlib import Path

@@ -189,7 +189,7 @@ def box(text: str, more: str = "") -> str:
 )  # fmt: skip
 @pytest.mark.parametrize("cells", ["<row><c><v>1</v></c></row>", ""])
 def test_what_is_drawn_on_a_sheet_is_read(anchors: str, text: str, cells: str) -> None:
-    from tests.test_docx import SMART_ART
+    from tests.documents.test_docx import SMART_ART
 
     chart = xml("c:chartSpace",
         "<c:chart><c:title><c:tx><c:rich><a:p><a:r><a:t>Ferries</a:t></a:r></a:p></c:rich></c:tx></c:title><c:ser>"

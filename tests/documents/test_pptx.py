@@ -170,7 +170,7 @@ def test_cells_stand_in_their_columns(rows: str, text: str) -> None:
 
 
 def test_smart_art_is_read_where_it_stands() -> None:
-    from tests.test_docx import SMART_ART
+    from tests.documents.test_docx import SMART_ART
 
     targets = {"d1": ("diagramData", "../diagrams/data1.xml")}
     slide = title("T") + shape("Below.", 0, 200) + frame('<dgm:relIds r:dm="d1"/>')

@@ -14,9 +14,9 @@ from ngtcli.cli.app import app, load
 from ngtcli.cli.options import command_line, set_values
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
+from tests.cli.test_help import every
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, ngt
-from tests.test_help import every
 
 _NUMBERS = [
     pytest.param(words, parameter, id=f"{' '.join(words)} {parameter.opts[0]}")
