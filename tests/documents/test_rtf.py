@@ -3,7 +3,7 @@
 # ruff: noqa: E501 - a table
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 pytest.importorskip("lxml")
@@ -157,6 +157,7 @@ _PIECES = st.sampled_from(
 )
 
 
+@example([r"{\listtext", r"\u-10179?"])
 @given(st.lists(_PIECES, max_size=40))
 def test_no_order_of_words_fails(pieces: list[str]) -> None:
     text = read(" ".join(pieces)).text

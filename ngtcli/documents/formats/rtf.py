@@ -136,10 +136,8 @@ class _Story:
         for i, (script, words) in enumerate(joined):
             following = joined[i + 1][1] if i + 1 < len(joined) else ""
             text += scripted(words, script, text, following) if script else words
-        if any("\ud800" <= c <= "\udfff" for c in text):  # RTF has their halves apart
-            halves = text.encode("utf-16-le", "surrogatepass")
-            text = halves.decode("utf-16-le", "replace")
-        mark = "".join(self.mark).strip()
+        text = _joined_surrogates(text)
+        mark = _joined_surrogates("".join(self.mark)).strip()
         self.line.clear()
         self.mark.clear()
         if len(mark) == 1 and not mark.isalnum():
@@ -522,3 +520,16 @@ def _codec(name: str) -> str:
     except LookupError:
         return ""
     return name
+
+
+def _joined_surrogates(text: str) -> str:
+    """The text with each pair of surrogates as one character; a lone one becomes U+FFFD.
+
+    RTF writes a character beyond U+FFFF as two words.
+
+    >>> _joined_surrogates(chr(0xD83D) + chr(0xDE00) + chr(0xD83D)) == chr(0x1F600) + chr(0xFFFD)
+    True
+    """
+    if not any("\ud800" <= character <= "\udfff" for character in text):
+        return text
+    return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
