@@ -10,8 +10,8 @@ from itertools import zip_longest
 from ngtcli.bench.live import Live
 from ngtcli.bench.results import CheckReport, Comparison
 from ngtcli.config import Settings
+from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.loop import Run
-from ngtcli.drafting.drafter import PassRows
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import counted
@@ -50,15 +50,15 @@ def _compared(
     session: LocalSession, name: str, prompt: Prompt, num_drafts: Sequence[int]
 ) -> Iterator[Comparison]:
     """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
-    plain: dict[PassRows | None, list[int]] = {}
+    plain: dict[Numerics, list[int]] = {}
     for num_draft in num_drafts:
         drafted = _run(session, prompt, session.settings.method, num_draft)
-        rows, length = drafted.rows, drafted.statistics.mean_acceptance_length
-        if rows not in plain:
-            plain[rows] = _run(session, prompt, "none", num_draft).output
-        truth, made = plain[rows], len(drafted.output)
+        numerics, length = drafted.numerics, drafted.statistics.mean_acceptance_length
+        if numerics not in plain:
+            plain[numerics] = _run(session, prompt, "none", num_draft).output
+        truth, made = plain[numerics], len(drafted.output)
         place = first_difference(truth, drafted.output)
-        margin = None if place is None else _margin(session, prompt, truth[:place], rows)
+        margin = None if place is None else _margin(session, prompt, truth[:place], numerics)
         yield Comparison(name, num_draft, made, length, place, margin, drafted.exact)
 
 
@@ -76,14 +76,14 @@ def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> 
 
 
 def _margin(
-    session: LocalSession, prompt: Prompt, output: Sequence[int], rows: PassRows | None
+    session: LocalSession, prompt: Prompt, output: Sequence[int], numerics: Numerics
 ) -> float:
     """Best minus second-best score after `output`, from passes of one token, as plain decoding."""
     from ngtcli.drafting.tree import DraftTree
 
     model = session.model
     ids = [*prompt.ids, *output]
-    model.start(min(len(prompt.ids) + session.settings.max_tokens, model.context), rows)
+    model.start(min(len(prompt.ids) + session.settings.max_tokens, model.context), numerics)
     model.prefill(prompt.ids[:-1])
     for token in ids[len(prompt.ids) - 1 : -1]:
         model.forward(token, DraftTree())

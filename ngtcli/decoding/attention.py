@@ -28,11 +28,12 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, sdpa_mask
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 
-from ngtcli.decoding.layout import BLOCK, LEAST, Span
-from ngtcli.decoding.scores import rounds
+from ngtcli.decoding.exactness.kernels import min_block_rows
+from ngtcli.decoding.exactness.rows import SDPA_BLOCK
+from ngtcli.decoding.layout import Span
 
 NAME = "ngt_grouped"
-FOLDED = "ngt_folded"  # the same, for models without groups too, with LEAST rows in a block
+FOLDED = "ngt_folded"  # the same, for models without groups too, with enough rows in each block
 # Arguments that, where given, leave a pass to the original.
 _SPECIAL = ("softcap", "position_bias", "cache", "s_aux", "sinks", "dropout", "output_attentions")
 
@@ -43,8 +44,8 @@ def use_grouped(hf: Any) -> bool:
     It does where it attends by SDPA and has groups. In half precision on a CPU groups do not
     matter, and a row's bits do not depend on others.
     """
-    config, folds = hf.config.get_text_config(), hf.device.type == "cpu" and rounds(hf)
-    name, least, fewest = (FOLDED, LEAST, 1) if folds else (NAME, 0, 2)
+    config, least = hf.config.get_text_config(), min_block_rows(hf)
+    name, fewest = (FOLDED, 1) if least else (NAME, 2)
     if getattr(config, "_attn_implementation", None) != "sdpa" or _groups(config) < fewest:
         return False
     AttentionInterface.register(name, partial(attend, least=least))
@@ -90,7 +91,7 @@ def attend(
         found: tuple[Tensor, None] = sdpa_attention_forward(module, query, key, value, mask, **more)
         return found
     folded = rows * query.shape[1] // key.shape[1]
-    if (times := -(-least // (folded if folded <= BLOCK else rows))) > 1:
+    if (times := -(-least // (folded if folded <= SDPA_BLOCK else rows))) > 1:
         query, mask = query.repeat(1, 1, times, 1), mask.repeat(1, 1, times, 1)
     out = grouped(query, key, value, mask, more.get("scaling"))
     if times > 1:
@@ -113,7 +114,7 @@ def grouped(query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: floa
     of_keys, length = key.shape[1:3]
     groups = heads // of_keys
     device = query.device.type
-    if (device == "cpu" and groups * rows > BLOCK) or (device == "cuda" and rows == 1):
+    if (device == "cpu" and groups * rows > SDPA_BLOCK) or (device == "cuda" and rows == 1):
         return scaled_dot_product_attention(query, key, value, mask, scale=scale, enable_gqa=True)
     folded = mask.expand(batch, groups, rows, length).reshape(batch, 1, groups * rows, length)
     out = scaled_dot_product_attention(

@@ -5,8 +5,8 @@ from collections.abc import Sequence
 
 from ngtcli.config import SETTINGS
 from ngtcli.decoding.captured import USES
-from ngtcli.decoding.layout import row_sizes
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.sizes import row_sizes
 from ngtcli.drafting.costs import CostCurve, StoredCurve
 from ngtcli.drafting.tree import chain
 from ngtcli.models.weights.trials import what_matters

@@ -17,11 +17,12 @@ import torch
 from torch import Tensor
 
 from ngtcli.decoding.continuation import Continuation
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.kv_cache import Keeping
-from ngtcli.decoding.layout import capacity_for
 from ngtcli.decoding.memory_limits import fits, read_prompt, too_long
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.scores import as_guesses, highest, likeliest
+from ngtcli.decoding.sizes import capacity_for
 from ngtcli.drafting.drafter import Context, Drafters, Feedback
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.origins import PolicyReport
@@ -85,12 +86,14 @@ class Decoder:
         size: int = 1,
         progress: Callable[[int, int], object] = lambda read, total: None,
         split_times: bool = False,
+        numerics: Numerics = NOT_EXACT,
     ) -> None:
         self.running: list[Member] = []  # in the order of their regions
         self._waiting: deque[Member] = deque()
         self._ended: list[Member] = []
         self._model, self._drafters, self._progress = model, drafters, progress
         self._most, self._is_alone = size or MOST, size == 1
+        self._numerics = numerics  # of one text
         self._wait = model.finish_device_work if split_times else None
         self._retries = False  # whether memory may have become free for one that waits
         self._free: int | None = None  # bytes that were free when they were looked up last
@@ -160,7 +163,7 @@ class Decoder:
         alone, context = member.drafter, member.context
         try:
             self._drafters, self._most, self._is_alone = drafters, size or MOST, False
-            member.context = replace(context, rows=None)
+            member.context = replace(context, free_nodes=False, probes_count=False)
             self._begin(member)
         except BaseException:
             self._drafters, self._most, self._is_alone = before
@@ -169,6 +172,7 @@ class Decoder:
         before[0].end()
         alone.leave()
         before[0].finish(alone)
+        self._numerics = NOT_EXACT
         self._model.use_any_rows()
 
     def close(self) -> None:
@@ -200,13 +204,14 @@ class Decoder:
         The seconds since `clock` are those of its prompt.
         """
         text, model = member.text, self._model
-        total, rows, beside = len(text.ids), self._drafters.rows, len(self.running)
+        total, beside = len(text.ids), len(self.running)
         ahead = text.most if self._is_alone else min(text.most, total + _AHEAD)
-        places = ahead if rows else ahead + self._drafters.most + 1
+        places = ahead if self._numerics.is_exact else ahead + self._drafters.most + 1
         member.places = min(places, model.context)
         if beside and not self._fits(member.places, 1):
             return too_long(total)
-        more: dict[str, Any] = {"rows": rows, "keeping": member.keeping, "beside": beside}
+        more: dict[str, Any] = {"keeping": member.keeping, "beside": beside}
+        more["numerics"] = self._numerics
         if self._is_alone:
             more["reader"] = member.drafter.heads
         try:
@@ -336,8 +341,7 @@ class Decoder:
         rows_in_all = sum(map(len, scores))
         with watch("draft"):
             if not self._model.took_longer:
-                passed = drafters.rows.padded(rows_in_all) if drafters.rows else rows_in_all
-                drafters.spent(passed, watch.elapsed_s - drafting_s)
+                drafters.spent(self._numerics.padded(rows_in_all), watch.elapsed_s - drafting_s)
             going = [(m, path) for m, path in zip(members, paths, strict=True) if m.error is None]
             if going:
                 emitted = [[token.id for token in m.steps[-1].tokens] for m, _ in going]
@@ -385,7 +389,7 @@ class Decoder:
                 found.append(model.score(layout))
 
         while not (self._has_places(trees) and fits(model, work)):
-            if self._drafters.rows or not any(map(len, trees)):
+            if self._numerics.is_exact or not any(map(len, trees)):
                 return None
             self._drafters.most = max(tree.drafts for tree in trees) // 2
             trees = [tree.cut(len(tree), self._drafters.most, 0) for tree in trees]
@@ -430,7 +434,7 @@ class Decoder:
 
     def _padded(self, scores: Tensor) -> Tensor:
         """As many rows for any draft: a GPU may add up one row in another order than several."""
-        missing = (self._drafters.rows.least if self._drafters.rows else 0) - len(scores)
+        missing = self._numerics.min_rows - len(scores)
         if scores.device.type == "cpu" or missing < 1:
             return scores
         return torch.cat([scores, scores[:1].expand(missing, -1)])

@@ -7,7 +7,7 @@ else all have one number of rows, those of plain decoding too. A row counts only
 decoding would have it: at the place that is its position, behind rows that stand so as well, in a
 pass with the capacity of its own. The first chain of a tree is laid out so, its other branches are
 not. That the bits depend on nothing else is tried on each machine before it is relied on
-(exactness.py).
+(exactness/).
 
 Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
 walk goes on through the branch that holds it, but what it finds there is tentative: it is put at
@@ -17,9 +17,9 @@ the head of the next tree, where its rows count. A branch thus costs rows, and n
 from collections.abc import Sequence
 from dataclasses import replace
 
-from ngtcli.decoding.layout import rows_alike
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.drafting.ahead import Ahead, behind
-from ngtcli.drafting.drafter import Drafter, Drafters, Feedback, PassRows, Text
+from ngtcli.drafting.drafter import Drafter, Drafters, Feedback, Text
 from ngtcli.drafting.origins import GRAMMAR
 from ngtcli.drafting.steps import OWN
 from ngtcli.drafting.tree import ROOT, DraftTree, Path
@@ -32,8 +32,8 @@ class ExactDrafters(Drafters[Drafter]):
     """
 
     def __init__(self, drafter: Drafter, rows: PassRows, most: int, prompt: Sequence[int]) -> None:
-        super().__init__(lambda: drafter, min(most, rows.most - 1))
-        self.rows: PassRows = rows
+        super().__init__(lambda: drafter, min(most, rows.max - 1))
+        self._rows = rows
         self._text = Ahead(drafter, prompt)
         self._tentative: Sequence[int] = ()  # found in the last pass
         self._origins: Sequence[str] = ()  # of the tentative tokens
@@ -57,7 +57,7 @@ class ExactDrafters(Drafters[Drafter]):
         The last token, which these rows have chosen, may be that of one more node.
         """
         self._stop = path.nodes[-1] if path.nodes else ROOT
-        alike = rows_alike(self._text.emitted - 1, self.rows.most)
+        alike = self._rows.rows_in_place(self._text.emitted - 1)
         kept = sum(place == node < alike - 1 for place, node in enumerate(path.nodes))
         self._tentative = path.tokens[kept + 1 :]
         self._origins = [*(tree.origin(node) for node in path.nodes[kept + 1 :]), OWN]

@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
-from ngtcli.decoding.layout import capacity_for
+from ngtcli.decoding.sizes import capacity_for
 
 CHUNK = 1024  # tokens of a prompt that one pass reads; their rows can be kept (prefixes.py)
 Rows = Mapping[int, tuple[Tensor, Tensor]]  # keys and values of a chunk, by layer

@@ -1,12 +1,10 @@
-"""What a pass over a draft tree is given: its shape, its inputs, and its attention masks.
+"""What a forward pass over a draft tree is given: its size, its inputs, and its attention masks.
 
-Passes have few shapes: their rows, which are the root and the draft nodes, and the places of the
-cache. A pass is padded to the next of these sizes, so that a captured pass, a measured cost and a
-kernel's order of summation serve many trees. The inputs are one tensor of integers, sent to the
+A forward pass is padded to one of a few sizes (sizes.py): its rows, which are the root and the
+draft nodes, and the capacity of the cache. The inputs are one tensor of integers, sent to the
 device at once, where a GPU reads them by itself; the additive masks are made of them there.
 """
 
-from bisect import bisect_left
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -15,98 +13,62 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from ngtcli.drafting.drafter import PassRows
+from ngtcli.decoding.exactness.numerics import Numerics
+from ngtcli.decoding.sizes import capacity_for, row_size
 from ngtcli.drafting.tree import DraftTree
 
-# Rows of a pass by kind of device; the last kind is for all others. A GPU multiplies a few dozen
-# rows in the time of one (8B on an H100: 1 row 9.6 ms, 8 rows 10.6, 64 rows 11.4), so sizes lie
-# further apart there, and fewer are captured. 33 are the root and the 32 nodes
-# that num_draft is unless set; on a CPU 40 rows take a fifth longer (measured, built-in model).
-_ROWS = {
-    "cuda": (1, 8, 16, 32, 48, 64, 96, 128),
-    "": (1, 2, 4, 8, 12, 16, 24, 32, 33, 40, 48, 64, 80, 96, 128),
-}
-_MANY = 64  # rows: larger passes are padded to a multiple of it; a guess
-# Places of the cache: the smallest capacity. Below it attention takes no time that counts; a guess.
-_LEAST = 256
 
+@dataclass(frozen=True, slots=True)
+class PassSize:
+    """The size of a forward pass over one sequence.
 
-def row_sizes(device: str, most: int) -> tuple[int, ...]:
-    """The sizes on a kind of device, up to the first that holds `most` rows.
-
-    >>> row_sizes("cpu", 10)
-    (1, 2, 4, 8, 12)
+    Attributes:
+        rows: With padding.
+        reserved: KV positions that the cache must have for it.
+        capacity: KV positions that its rows attend to, under a mask.
     """
-    sizes = list(_ROWS.get(device, _ROWS[""]))
-    while sizes[-1] < most:
-        sizes.append(sizes[-1] + _MANY)
-    return tuple(sizes[: bisect_left(sizes, most) + 1])
+
+    rows: int
+    reserved: int
+    capacity: int
 
 
-def row_size(device: str, rows: int) -> int:
-    """The size that a pass over `rows` rows is padded to.
+def pass_size(
+    used: int, length: int, numerics: Numerics, *, device: str, context: int, doubled: bool
+) -> PassSize:
+    """The size of a forward pass over `used` rows of one sequence.
 
-    >>> row_size("cpu", 34), row_size("cuda", 34), row_size("cpu", 129)
-    (40, 48, 192)
+    Args:
+        length: KV positions before the rows.
+        numerics: What exact decoding asks of it.
+        device: The kind of device.
+        context: The most positions of the model: beyond it nothing is padded.
+        doubled: Whether capacities are further apart, as more forward passes then share a graph.
+
+    Raises:
+        ValueError: More rows than exact forward passes have.
     """
-    return row_sizes(device, rows)[-1]
+    exact = numerics.rows
+    if exact is None:
+        rows = row_size(device, used)
+        if length + rows > context:
+            rows = used
+        reserved = length + rows
+        return PassSize(rows, reserved, capacity_for(reserved, doubled))
+    if used > exact.max:
+        raise ValueError(f"{used} rows in a pass of {exact.max}")
+    reserved = length + exact.max
+    return PassSize(exact.size(device, used), reserved, capacity_for(reserved))
 
 
-# Rows that SDPA's kernel on a CPU computes at a time, of each head or of a whole group, and the
-# fewest in the last block that get the bits of others (measured: one or two have another product).
-BLOCK, LEAST = 32, 4
+def capacity_of_sequence(tokens: int, numerics: Numerics, *, spare: int, context: int) -> int:
+    """The KV positions of a sequence of `tokens`, drafts included, and of its padding.
 
-
-def exact_size(device: str, rows: int, wanted: PassRows) -> int:
-    """The size that an exact pass over `rows` rows is padded to, at most `wanted.most`.
-
-    >>> [exact_size("cpu", rows, PassRows(36, 1)) for rows in (1, 3, 13, 32, 33)]
-    [1, 4, 16, 32, 36]
-    >>> exact_size("cpu", 3, PassRows.fixed(8))
-    8
+    Exact forward passes are padded beyond the context, too.
     """
-    return min(wanted.padded(most_rows(device, rows)), wanted.most)
-
-
-def most_rows(device: str, rows: int) -> int:
-    """The size of a pass over `rows` rows where no size leaves few of them for the last block.
-
-    >>> most_rows("cpu", 20), most_rows("cpu", 33)
-    (24, 36)
-    """
-    size = row_size(device, rows)
-    return size + LEAST - size % BLOCK if size > BLOCK and 0 < size % BLOCK < LEAST else size
-
-
-def capacity_for(places: int, doubled: bool = False) -> int:
-    """The capacity that holds `places`: 256, 320, 384, 512, 640, 768, 1,024, …
-
-    Each is at most a third more than the one before, so at most a quarter of it is unused. Of
-    `doubled` ones each is twice as large: as many passes as can be have one that is captured.
-
-    >>> [capacity_for(places) for places in (1, 256, 257, 385, 60_000)]
-    [256, 256, 320, 512, 65536]
-    >>> [capacity_for(places, doubled=True) for places in (257, 513)]
-    [512, 1024]
-    """
-    capacity = _LEAST
-    while 2 * capacity < places:
-        capacity *= 2
-    if doubled:
-        return capacity if capacity >= places else 2 * capacity
-    steps = (capacity, capacity * 5 // 4, capacity * 3 // 2, 2 * capacity)
-    return next(step for step in steps if step >= places)
-
-
-def rows_alike(length: int, rows: int) -> int:
-    """How many rows of a pass stand where a pass that begins there would have the same capacity.
-
-    The pass has `rows` rows, the first of them at place `length`.
-
-    >>> rows_alike(200, 32), rows_alike(224, 32), rows_alike(225, 32)
-    (25, 1, 64)
-    """
-    return capacity_for(length + rows) - (length + rows) + 1
+    if numerics.rows is None:
+        return min(capacity_for(tokens + spare), context)
+    return capacity_for(tokens + numerics.rows.max)
 
 
 _WORD = 8  # bytes of an int64

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from ngtcli.decoding.attention import use_grouped
-from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.memory_needs import memory_words
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
@@ -179,9 +179,9 @@ def _stays(planned: Plan, model: TargetModel, wanted: Wanted, progress: Notify) 
     form = planned.form
     if not form.reason or form.dtype not in _HALVES or wanted.num_draft is None:
         return True
-    if model.tree_reason:  # it decodes plainly, see ExactRows
+    if model.tree_reason:  # it decodes plainly, see Exactness
         return True
-    rows = ExactRows(model, progress).of_any_number(wanted.num_draft, _TOKENS)
+    rows = Exactness(model, progress).any_number(wanted.num_draft, _TOKENS)
     if rows is None:
         _remembered(planned.weights, form).save(False)
     return rows is not None
@@ -239,6 +239,7 @@ def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:
     name, kind = planned.name, planned.form.kind
     model = prepared(hf, planned.tokenizer, name, tell.progress)
     model.weights, model.dtype_reason = planned.weights, planned.form.reason
+    model.half_by_rule = model.dtype != torch.float32 and bool(planned.form.reason)
     tell.ready(model)
     if source := source_of(planned.path):
         computed = kind and f"quantised to {kind} and "

@@ -7,9 +7,10 @@ from ngtcli.config import Settings
 from ngtcli.decoding.continuation import Continuation
 from ngtcli.decoding.decoder import Decoder, Member
 from ngtcli.decoding.exact import ExactDrafters
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.kv_cache import Keeping
 from ngtcli.decoding.model import TargetModel
-from ngtcli.drafting.drafter import Context, Drafter, Drafters, PassRows
+from ngtcli.drafting.drafter import Context, Drafter, Drafters
 from ngtcli.drafting.steps import InSteps, Limits, Step
 
 
@@ -17,7 +18,7 @@ class Run(InSteps):
     """One generation: iterate over it for its steps, or `finish` it.
 
     `output` are the ids emitted, end token included, `statistics` what the run has done so far.
-    `rows` are those of exact passes, None for others; `exact`: in any dtype the tokens do not
+    `numerics` says whether it is decoded exactly; `exact`: in any dtype the tokens do not
     depend on what is drafted. `split_times` as in Decoder. `progress` is called with how many ids
     of how many are read; `text` takes the place of a usual continuation; `keeping` says what is
     kept of the prompt.
@@ -35,19 +36,25 @@ class Run(InSteps):
         progress: Callable[[int, int], object] = lambda read, total: None,
         text: Continuation | None = None,
         keeping: Keeping | None = None,
+        numerics: Numerics = NOT_EXACT,
     ) -> None:
-        context = replace(context, chains=model.takes_chains)
+        context = replace(
+            context,
+            chains=model.takes_chains,
+            free_nodes=numerics.has_one_shape,
+            probes_count=numerics.is_exact,
+        )
         self.model, self.drafter, self.context, self.limits = model, drafter, context, limits
         text = text or Continuation(model, context, sampling, limits)
         self.output, self.statistics = text.output, text.statistics
         # A model that decodes plainly is exact without exact drafting.
         self.drafters = Drafters(lambda: drafter, 0 if model.plain_reason else limits.num_draft)
-        if context.rows is not None and not model.plain_reason:
-            self.drafters = ExactDrafters(drafter, context.rows, limits.num_draft, context.ids)
-        self.rows = PassRows.fixed(1) if model.plain_reason else self.drafters.rows
-        self.exact = self.rows is not None
+        if numerics.rows is not None and not model.plain_reason:
+            self.drafters = ExactDrafters(drafter, numerics.rows, limits.num_draft, context.ids)
+        self.numerics = numerics
+        self.exact = numerics.is_exact or bool(model.plain_reason)
         self.member = Member(None, text, context, keeping)
-        self.decoder = Decoder(model, self.drafters, 1, progress, split_times)
+        self.decoder = Decoder(model, self.drafters, 1, progress, split_times, numerics)
 
     @property
     def finish_reason(self) -> str:

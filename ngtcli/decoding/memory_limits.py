@@ -9,10 +9,10 @@ from collections.abc import Callable, Sequence
 
 import torch
 
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.kv_cache import Keeping
 from ngtcli.decoding.model import PREFILL_CHUNK, TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
-from ngtcli.drafting.drafter import PassRows
 from ngtcli.drafting.guesses import StateReader
 from ngtcli.errors import ContextOverflowError, NgtError
 
@@ -26,16 +26,16 @@ def read_prompt(
     capacity: int,
     progress: Callable[[int], object],
     *,
-    rows: PassRows | None = None,
+    numerics: Numerics = NOT_EXACT,
     keeping: Keeping | None = None,
     reader: StateReader | None = None,
     beside: int = 0,
 ) -> None:
     """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
 
-    `rows` are those of later passes, if they are exact; `keeping`, `reader` and `beside` are as for
-    `TargetModel.start`. `progress` is called before each chunk with the number of ids read. Raises
-    ContextOverflowError where memory ends.
+    `numerics`, `keeping`, `reader` and `beside` are as for `TargetModel.start`. `progress` is
+    called before each chunk with the number of ids read. Raises ContextOverflowError where memory
+    ends.
     """
 
     def read_rest() -> None:
@@ -43,8 +43,8 @@ def read_prompt(
         model.prefill(ids[done:], chunk, lambda at: progress(done + at))
 
     chunk = PREFILL_CHUNK
-    if not fits(model, lambda: model.start(capacity, rows, ids, keeping, reader, beside)):
-        model.start(capacity, rows, reader=reader, beside=beside)
+    if not fits(model, lambda: model.start(capacity, numerics, ids, keeping, reader, beside)):
+        model.start(capacity, numerics, reader=reader, beside=beside)
     while not fits(model, read_rest):
         if chunk <= SHORTEST:
             raise too_long(len(ids)) if beside else _does_not_fit(model, ids, capacity)
@@ -52,7 +52,7 @@ def read_prompt(
         if model.reader is not None:  # what it has of the rows is not known, and takes memory
             model.reader.reset(model.length)
         if model.tree_reason:  # its state after a pass that failed is not known
-            model.start(capacity, rows, reader=reader)
+            model.start(capacity, numerics, reader=reader)
 
 
 def fits(model: TargetModel, work: Callable[[], object]) -> bool:

@@ -26,23 +26,23 @@ from ngtcli.decoding.attention import (
     reads_apart,
 )
 from ngtcli.decoding.captured import Outputs, Passes, Shape
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.kv_cache import CHUNK, Keeping, RollbackCache, runs
 from ngtcli.decoding.layout import (
     Layout,
     Masks,
     Root,
     Span,
-    capacity_for,
-    exact_size,
+    capacity_of_sequence,
     pack,
-    row_size,
+    pass_size,
     unpack,
 )
 from ngtcli.decoding.plain import TREES, OwnRows, Way, accepted
 from ngtcli.decoding.prefixes import Prefixes, fingerprint, why_not
 from ngtcli.decoding.replays import Replays
 from ngtcli.decoding.scores import rounds
-from ngtcli.drafting.drafter import PassRows
+from ngtcli.decoding.sizes import capacity_for, row_size
 from ngtcli.drafting.guesses import StateReader
 from ngtcli.drafting.steps import Reused
 from ngtcli.drafting.tree import DraftTree
@@ -85,6 +85,7 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
         self.dtype_reason = ""  # why it is in this dtype, where a trial has chosen
+        self.half_by_rule = False  # a rule chose half precision, provided that it is exact
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, self.vocabulary, not rounds(hf))
@@ -113,7 +114,7 @@ class TargetModel:
         self.passes.forget()
         self._reads_apart = self._rolls_back and window is None and reads_apart(self.hf)
         self._own = OwnRows(self.hf, self.way)  # what reads a sequence into a cache of the model's
-        self._rows: PassRows | None = None  # of exact passes; None: as many as a size needs
+        self._numerics = NOT_EXACT  # of the sequence that was begun last
 
     @property
     def tree_reason(self) -> str:
@@ -162,7 +163,7 @@ class TargetModel:
     def start(
         self,
         capacity: int,
-        rows: PassRows | None = None,
+        numerics: Numerics = NOT_EXACT,
         ids: Sequence[int] = (),
         keeping: Keeping | None = None,
         reader: StateReader | None = None,
@@ -170,9 +171,8 @@ class TargetModel:
     ) -> None:
         """Begin a text behind `beside` others, which stay; all others go.
 
-        The first gets `capacity` places, drafts included; for others `resize` has made room. With
-        `rows`, all passes until the next `start` have such rows, and each the capacity of one with
-        the most; otherwise each is padded to the next of the sizes (layout.py). With `keeping` and
+        The first gets `capacity` places, drafts included; for others `resize` has made room.
+        `numerics` says until the next `start` which sizes forward passes have. With `keeping` and
         `prefixes`, the rows of chunks that `ids` begin with are there already, and those of the
         prompt may be kept. `reused` then says what was found. `reader` is given the hidden states
         of all rows that are read or kept from now on; a model whose cache cannot be rolled back
@@ -183,15 +183,14 @@ class TargetModel:
         if not self._rolls_back:
             self._own = OwnRows(self.hf, self.way)
             return
-        self._rows, self._at, cache = rows, beside, self.cache
+        self._numerics, self._at, cache = numerics, beside, self.cache
         places = cache.places
         if not beside:
-            places = capacity_for(capacity + (rows.most if rows else _SPARE))
-            places = places if rows else min(places, self.context)
+            places = capacity_of_sequence(capacity, numerics, spare=_SPARE, context=self.context)
             if cache.stay:
                 places = self._room(places)
             # Exact passes get buffers of their own: how far apart heads lie may change bits.
-            elif len(cache.regions) == 1 and not rows:
+            elif len(cache.regions) == 1 and not numerics.is_exact:
                 places = max(places, cache.places)
         if self.prefixes is None:
             cache.reset(cache.regions[beside])
@@ -200,15 +199,17 @@ class TargetModel:
             if reader is not None and not reader.reads_all:
                 ids = ids[:-1]  # it wants the last row, which is then read in any case
             layers, region = self._layers_of_all_rows, cache.regions[beside]
-            kernel = "apart" if self._reads_apart and rows is None else ""  # see `_read_chunk`
+            kernel = (
+                "apart" if self._reads_apart and numerics.allows_any_kernel else ""
+            )  # see `_read_chunk`
             restored = self.prefixes.start(cache, region, ids, keeping, layers, kernel)
             self._fit(places)
             self.reused = restored()
         self._give_kept()
 
     def use_any_rows(self) -> None:
-        """From now on passes are exact no more: each has as many rows as it needs."""
-        self._rows = None
+        """From now on forward passes are exact no more: each has as many rows as it needs."""
+        self._numerics = NOT_EXACT
 
     @property
     def _layers_of_all_rows(self) -> Sequence[int]:
@@ -295,7 +296,7 @@ class TargetModel:
         self.cache.aim(slots, start + rows, start, first, region.start)
         ids_here = torch.tensor(list(ids), device=self.device)
         # Behind nothing the model's own causal mask is quicker: often it needs none.
-        apart = start > 0 and self._reads_apart and self._rows is None
+        apart = start > 0 and self._reads_apart and self._numerics.allows_any_kernel
         with attending(self.config, Behind()) if apart else nullcontext():
             mask = self.masks.of_chunk(start, rows, first) if start and not apart else None
             mask = ids_here.new_empty((1, 1, 1, 1)) if apart else mask  # any that the model takes
@@ -349,18 +350,16 @@ class TargetModel:
 
     def _shape(self, used: int, length: int) -> tuple[int, int]:
         """Rows and capacity of a pass over `used` rows of the first text; it makes room for it."""
-        doubled = self._rows is None and self.cache.stay
-        if self._rows is not None:
-            rows, most = exact_size(self.device.type, used, self._rows), self._rows.most
-        else:
-            rows = row_size(self.device.type, used)
-            if length + rows > self.context:  # no place for padding
-                rows = used
-            most = rows
-        if most < used:
-            raise ValueError(f"{used} rows in a pass of {most}")
-        self._reserve(length + most)
-        return rows, min(capacity_for(length + most, doubled), self.cache.places)
+        size = pass_size(
+            used,
+            length,
+            self._numerics,
+            device=self.device.type,
+            context=self.context,
+            doubled=self.cache.stay,
+        )
+        self._reserve(size.reserved)
+        return size.rows, min(size.capacity, self.cache.places)
 
     def _reserve(self, places: int, at: int = 0) -> None:
         if self.cache.reserve(places, self.cache.regions[at]):
@@ -418,7 +417,7 @@ class TargetModel:
             self.cache.aim(inputs.slots, shape.capacity, past, first, narrow_end=end)
         else:
             self.cache.aim(inputs.slots, shape.capacity, past, gathered=gathered)
-        apart = self._reads_apart and self._rows is None and shape.texts == 1
+        apart = self._reads_apart and self._numerics.allows_any_kernel and shape.texts == 1
         if apart and shape.capacity >= APART_FROM and shape.rows % ALIGNED == 0:
             mask = self.masks.of_seen(inputs.ancestors)
             how = attending(self.config, Prefix(inputs.slots, inputs.reach[0], mask))
@@ -433,7 +432,7 @@ class TargetModel:
         Else they attend to all places under a mask, as where that saves nothing; and in exact
         passes, as the order in which a row's places are added up may change its bits.
         """
-        if self.masks.window is None or self._rows is not None:
+        if self.masks.window is None or not self._numerics.allows_any_kernel:
             return False
         times = _GATHERS_FROM if self.passes.captures else 1
         return shape.capacity > times * (self.masks.window - 1 + shape.rows // shape.texts)

@@ -19,13 +19,13 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.kernels import use_few_kernels
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.decoding.plain import CROPS, RESTORES, STEPS, TREES, Way
 from ngtcli.decoding.prefixes import rope_types
 from ngtcli.decoding.scores import rounds, same_scores, scores_are_not_numbers
-from ngtcli.decoding.whole_vectors import use_whole_vectors
 from ngtcli.drafting.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.models.pretrained import window_numbers

@@ -19,9 +19,9 @@ import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decoding.layout import row_size
 from ngtcli.decoding.replays import Replays
 from ngtcli.decoding.scores import best_tokens, highest
+from ngtcli.decoding.sizes import row_size
 from ngtcli.drafting.tree import ROOT, DraftTree
 
 _Ints = npt.NDArray[np.int64]

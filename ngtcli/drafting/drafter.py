@@ -6,7 +6,7 @@ own tokens, so a drafter can make a run slower but not different.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,44 +28,16 @@ _EMPTY = DraftTree()
 
 
 @dataclass(frozen=True, slots=True)
-class PassRows:
-    """The rows of exact passes: `most`, and the `least`, which smaller ones are padded to.
-
-    Each pass has the capacity of one with `most` rows. Where both are equal all have one shape.
-
-    >>> PassRows.fixed(8).padded(3), PassRows(36, 4).padded(3), PassRows(36, 4).padded(5)
-    (8, 4, 5)
-    """
-
-    most: int
-    least: int
-
-    @classmethod
-    def fixed(cls, rows: int) -> Self:
-        """Every pass has so many."""
-        return cls(rows, rows)
-
-    @property
-    def are_fixed(self) -> bool:
-        """Whether every pass has as many."""
-        return self.least == self.most
-
-    def padded(self, rows: int) -> int:
-        """At least how many rows a pass over `rows` has."""
-        return max(self.least, rows)
-
-
-@dataclass(frozen=True, slots=True)
 class Context:
     """What is known before decoding starts.
 
     `ids` is the whole prompt; `documents` the cached corpus of the documents in it, None without;
-    `outside` the runs of prompt ids that it does not hold; `references` the runs of prompt
-    ids that are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it.
-    `rows` are those of exact passes, None for others; where all have one shape a node costs
-    nothing. With `chains` drafts have no branches. `private`: nothing is drafted from other texts,
-    and nothing learned for them. `predicted` are the ids of a text beside the prompt that the
-    answer is said to be like.
+    `outside` the runs of prompt ids that it does not hold; `references` the runs of prompt ids that
+    are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it. With
+    `free_nodes` all forward passes have one shape, so a node costs nothing; with `probes_count`
+    probes take nodes of the budget. With `chains` drafts have no branches. `private`: nothing is
+    drafted from other texts, and nothing learned for them. `predicted` are the ids of a text beside
+    the prompt that the answer is said to be like.
     """
 
     ids: Sequence[int]
@@ -74,7 +46,8 @@ class Context:
     references: Sequence[Sequence[int]] = ()
     tokenizer: str = ""
     vocabulary: int = 0
-    rows: PassRows | None = None
+    free_nodes: bool = False
+    probes_count: bool = False
     chains: bool = False
     private: bool = False
     predicted: Sequence[int] = ()
@@ -251,13 +224,11 @@ class Drafters(Generic[AnyDrafter]):
     """The drafters of the texts that one pass serves, one text or several.
 
     Here each drafts by itself, and the `most` nodes of a pass are divided evenly, what is left over
-    in turns. `make` makes a drafter; one whose text has ended is used again. `rows` are those of
-    exact passes, None for others. `proposed` says whether a drafter was queried in the last step.
-    Where a context wants chains, a tree is cut to its first. Where a grammar decides what follows,
-    a draft has what must in front, and nothing that is refused.
+    in turns. `make` makes a drafter; one whose text has ended is used again. `proposed` says
+    whether a drafter was queried in the last step. Where a context wants chains, a tree is cut to
+    its first. Where a grammar decides what follows, a draft has what must in front, and nothing
+    that is refused.
     """
-
-    rows: PassRows | None = None
 
     def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
         self.most, self.proposed = most, False

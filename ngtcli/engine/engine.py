@@ -15,7 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.drafting.drafter import PassRows
+from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.drafting.steps import Statistics, Step
 from ngtcli.engine.events import USUAL, Ended, Event, Message, Part, Prompted, Stepped, Wants
 from ngtcli.engine.no_answer import PROMPT, repeats_instructions
@@ -138,8 +138,8 @@ class Engine(ABC):
         """End a text as interrupted."""
 
     @abstractmethod
-    def _ended(self, text: Asked) -> tuple[Ended, PassRows | None, str]:
-        """What came of a text, the rows of exact passes, and what general text it drafts from."""
+    def _ended(self, text: Asked) -> tuple[Ended, Numerics, str]:
+        """What came of a text, whether it was exact, and what general text it drafts from."""
 
     @abstractmethod
     def _close(self, *, store: bool = True) -> None:
@@ -309,7 +309,7 @@ class Engine(ABC):
         if text.error is not None:
             self._fail(text, text.error)
             return
-        answer, rows, background = self._ended(text)
+        answer, numerics, background = self._ended(text)
         if text.part is not None:
             self._part_answered(text, answer)
             return
@@ -330,7 +330,7 @@ class Engine(ABC):
         if text.wants.sources:
             answer = self._with_sources(text, answer)
         if text.wants.remarks:
-            words = remarks(settings, known, answer, rows, background)
+            words = remarks(settings, known, answer, numerics, background)
             answer = replace(answer, remarks=tuple(words))
         text.say(answer)
 

@@ -12,7 +12,7 @@ from ngtcli.decoding import load
 from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.decoding.continuation import Continuation
 from ngtcli.decoding.decoder import Member
-from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.grammar.form import form_of, grammar_of
 from ngtcli.decoding.grammar.matcher import Grammar
 from ngtcli.decoding.kv_cache import Keeping
@@ -81,7 +81,7 @@ class LocalSession(session.Session):
             self.parse_method().check()
         self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
-        self._exact_rows = ExactRows(self.model, self.status)
+        self._exactness = Exactness(self.model, self.status)
         if self.model.plain_reason and settings.method != "none":
             self.warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
 
@@ -221,17 +221,18 @@ class LocalSession(session.Session):
         context, limits = begun.context, begun.limits
         tokens = min(len(prompt.ids) + limits.most, self.model.context)
         exact = "off" if text else self.settings.exact
-        rows = self._exact_rows.choose(exact, limits.num_draft, tokens)
+        numerics = self._exactness.numerics(exact, limits.num_draft, tokens)
         return Run(
             self.model,
             options.drafter or self.drafter(options.method),
-            replace(context, rows=rows),
+            context,
             self.settings,
             limits,
             options.split_times,
             self.reading,
             text,
             self.keeping(options.many or prompt.selection is not None),
+            numerics,
         )
 
     def drafters(self) -> Drafters[Any]:

@@ -12,10 +12,11 @@ from typing import Any
 
 from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.probe import why_not_together
 from ngtcli.decoding.scores import rounds
-from ngtcli.drafting.drafter import Drafter, PassRows, draft_settings
+from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
 from ngtcli.drafting.registry import parse_method
 from ngtcli.engine.engine import Asked, Engine, caught
@@ -265,7 +266,7 @@ class LocalEngine(Engine):
         if self._decoder is not None and text in self._texts:
             self._late += [t for t in self._texts_of(self._decoder.drop(text.run)) if t is not text]
 
-    def _ended(self, text: Asked) -> tuple[Ended, PassRows | None, str]:
+    def _ended(self, text: Asked) -> tuple[Ended, Numerics, str]:
         member, alone = text.run, self._alone
         answer = Ended(
             finish_reason=member.text.finish_reason,
@@ -276,8 +277,8 @@ class LocalEngine(Engine):
             policy=member.policy,
         )
         if alone is None:
-            return answer, None, ""
-        return answer, alone.rows, text.session.memory.background.words()
+            return answer, NOT_EXACT, ""
+        return answer, alone.numerics, text.session.memory.background.words()
 
     def _close(self, *, store: bool = True) -> None:
         # None before what may fail: beside a closed decoder no other question would ever begin.

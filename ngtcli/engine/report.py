@@ -5,9 +5,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 
 from ngtcli.config import Settings
+from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes.sources import copied_fact, sources_of
-from ngtcli.drafting.drafter import PassRows
 from ngtcli.engine.events import Ended
 from ngtcli.engine.session import ModelFacts
 from ngtcli.engine.speed import plain_decoding_s
@@ -76,21 +76,18 @@ def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
 
 
 def remarks(
-    settings: Settings, model: ModelFacts, answer: Ended, rows: PassRows | None, background: str
+    settings: Settings, model: ModelFacts, answer: Ended, numerics: Numerics, background: str
 ) -> Iterator[str]:
     """What -v says below an answer: from what it was drafted, and whether it is exact.
 
-    `rows` are those of exact passes, `background` says what general text was drafted from.
+    `numerics` says whether it is exact, `background` says what general text was drafted from.
     """
     if line := _saved(settings, answer):
         yield line
     yield background
     dtype = name_of(model.dtype)
-    if rows is not None and not model.plain_reason:
-        shape = "a token's scores do not depend on the rows beside it"
-        if rows.are_fixed:
-            shape = f"all passes had {counted(rows.most, 'row')}"
-        yield f"Exact: {shape}; plain decoding with --exact has the same tokens."
+    if numerics.is_exact and not model.plain_reason:
+        yield f"Exact: {numerics.why}; plain decoding with --exact has the same tokens."
     elif (kind := settings.quantize if settings.quantize != "none" else dtype) != "float32":
         if not model.plain_reason:
             yield f"Not exact: in {kind} drafts may change tokens at near ties; see --exact."

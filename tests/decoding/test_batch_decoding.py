@@ -12,12 +12,14 @@ from ngtcli.config import Settings
 from ngtcli.decoding import attention, decoder, kv_cache, memory_limits, prefixes, probe
 from ngtcli.decoding.continuation import Continuation
 from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.exactness.numerics import Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import Keeping
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import why_not_together
 from ngtcli.decoding.scores import scores_are_not_numbers
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, PassRows
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import ROOT, DraftTree
@@ -147,9 +149,10 @@ def test_a_text_whose_scores_are_no_numbers_fails_alone() -> None:
     assert [m.text.output for i, m in enumerate(found) if i != 1] == [
         output for i, output in enumerate(alone) if i != 1
     ]
-    exact = Context(texts[1], rows=PassRows.fixed(8))
+    exact = Numerics(PassRows.fixed(8))
+    context = Context(texts[1])
     with pytest.raises(ModelError, match="not numbers"):
-        Run(model, make_drafter("none"), exact, GREEDY, Limits(9, 7)).finish()
+        Run(model, make_drafter("none"), context, GREEDY, Limits(9, 7), numerics=exact).finish()
 
 
 class Memory:

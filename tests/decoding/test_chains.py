@@ -11,11 +11,13 @@ from hypothesis import strategies as st
 
 from ngtcli.decoding import plain
 from ngtcli.decoding.calibration import calibrate
-from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.plain import RESTORES, STEPS, OwnRows
 from ngtcli.drafting.costs import SHORT, Costs
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, PassRows
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
 from ngtcli.drafting.tree import ROOT, DraftTree, chain
 from tests.support.families import VOCABULARY, build, chained, family, prompts, target
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
@@ -155,9 +157,11 @@ def test_branches_are_refused_and_no_texts_are_joined() -> None:
 def test_exact_decoding_of_a_model_that_takes_chains_is_plain() -> None:
     hf = build(family("mamba2")).to(torch.bfloat16)
     model = target(hf, "mamba2")
-    rows = ExactRows(model, print)
-    assert model.way.kind == RESTORES and rows.choose("auto", 32, 100) is None
-    assert rows.choose("on", 32, 100) == PassRows.fixed(1)
-    model.dtype_reason = "it is quicker"
-    assert rows.choose("auto", 32, 100) == PassRows.fixed(1)
-    assert ExactRows(make_target(), print).choose("auto", 32, 100) is None
+    exactness = Exactness(model, print)
+    single_rows = Numerics(PassRows.fixed(1))
+    assert model.way.kind == RESTORES
+    assert exactness.numerics("auto", 32, 100) == NOT_EXACT
+    assert exactness.numerics("on", 32, 100) == single_rows
+    model.half_by_rule = True
+    assert exactness.numerics("auto", 32, 100) == single_rows
+    assert Exactness(make_target(), print).numerics("auto", 32, 100) == NOT_EXACT

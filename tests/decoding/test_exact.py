@@ -17,16 +17,14 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
-from ngtcli.decoding.exactness import (
-    ExactRows,
-    _Case,
-    find_exactness,
-    gives_equal_bits,
-    has_experts,
-)
+from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.exactness.layers import has_experts
+from ngtcli.decoding.exactness.numerics import NOT_EXACT
+from ngtcli.decoding.exactness.rows import PassRows
+from ngtcli.decoding.exactness.trials import PathTrial, gives_equal_bits, is_exact
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import DraftSettings, PassRows
+from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.registry import method_names
 from ngtcli.drafting.steps import Limits
@@ -34,7 +32,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.thinking import ANSWER, THOUGHT, Thinking
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
-from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, capacity, rounded, run
+from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, rounded, rows_in_place, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
 
 pytestmark = pytest.mark.numeric
@@ -45,10 +43,9 @@ ROWS = 8
 @pytest.fixture(autouse=True, scope="module")
 def small_tiers() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
-        alike = "ngtcli.decoding.exact.rows_alike"
-        patch.setattr(alike, lambda length, rows: capacity(length, rows) - length - rows + 1)
+        patch.setattr(PassRows, "rows_in_place", rows_in_place)
         # Layers by themselves are the subject of test_exactness.
-        patch.setattr("ngtcli.decoding.exactness._NUMBERS", 1 << 12)
+        patch.setattr("ngtcli.decoding.exactness.layers._COMPARED", 1 << 12)
         yield
 
 
@@ -179,7 +176,9 @@ def test_passes_give_equal_bits_unless_grouping_shows(
 ) -> None:
     model = rounded(make_hf(family))
     # Rounding so coarsely hides the ends of vectors, too.
-    monkeypatch.setattr("ngtcli.decoding.whole_vectors.has_two_formulas", lambda *_: False)
+    monkeypatch.setattr(
+        "ngtcli.decoding.exactness.whole_vectors.has_two_formulas", lambda *_: False
+    )
     for rows in (PassRows.fixed(16), PassRows.fixed(1), PassRows(8, 1), PassRows(36, 4)):
         assert gives_equal_bits(model, rows, 128)
     Grouping(model)
@@ -199,7 +198,7 @@ def test_what_the_check_says_of_this_machine_holds_for_other_texts(
         pytest.skip("this machine's kernels give other bits: --exact is refused")
     with torch.inference_mode():
         shape = PassRows.fixed(16)
-        assert all(_Case(model, text, 5 + 9 * text, shape, 128).agrees() for text in (1, 5, 8))
+        assert all(PathTrial(model, text, 5 + 9 * text, shape, 128).agrees() for text in (1, 5, 8))
 
 
 def with_experts(seed: int) -> Any:
@@ -247,7 +246,7 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
 
     def found(model: TargetModel, weights: str) -> bool:
         model.weights = weights
-        return find_exactness(model, PassRows.fixed(8), 128, said.append)
+        return is_exact(model, PassRows.fixed(8), 128, said.append)
 
     assert found(rounded(make_hf("llama")), "") and found(rounded(make_hf("llama")), "")
     assert len(said) == 2
@@ -257,7 +256,7 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
     Grouping(other)
     assert found(other, "a") and not found(other, "b") and not found(other, "b")
     assert len(said) == 4
-    monkeypatch.setattr("ngtcli.decoding.exactness.gives_equal_bits", lambda *_: True)
+    monkeypatch.setattr("ngtcli.decoding.exactness.trials.gives_equal_bits", lambda *_: True)
     packed = small("llama", torch.float32)
     pack_layers(packed.hf)
     found(packed, "a")
@@ -273,14 +272,14 @@ def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
     hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless)
     attention, rows = hopeless.hf.config._attn_implementation, PassRows.fixed(32)
-    exact = ExactRows(hopeless, said.append)
+    exactness = Exactness(hopeless, said.append)
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:
-            exact.choose("on", 32, 100)
+            exactness.numerics("on", 32, 100)
         assert caught.value.exit_code == 4
         assert hopeless.hf.config._attn_implementation == attention
     assert len(said) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
-    assert exact.choose("auto", 32, 100) is None
+    assert exactness.numerics("auto", 32, 100) == NOT_EXACT
     assert not gives_equal_bits(hopeless, rows, 128) and len(said) == 3
 
 

@@ -14,12 +14,17 @@ from torch import nn
 
 from ngtcli.config import Settings
 from ngtcli.decoding.attention import use_grouped
-from ngtcli.decoding.exactness import ExactRows, layers_are_alike
-from ngtcli.decoding.layout import exact_size
+from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.exactness.layers import layers_are_invariant
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.decoding.exactness.rows import PassRows
+from ngtcli.decoding.exactness.whole_vectors import (
+    RaggedFunctions,
+    WholeVectors,
+    has_two_formulas,
+)
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.decoding.whole_vectors import RaggedFunctions, WholeVectors, has_two_formulas
-from ngtcli.drafting.drafter import PassRows
 from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import chain
 from ngtcli.models.tokenizer import Tokenizer
@@ -36,7 +41,9 @@ WHOLE = {"head_dim": 32, "intermediate_size": 128}
 @pytest.fixture
 def tails(monkeypatch: pytest.MonkeyPatch) -> None:
     """Models that round so coarsely that the ends of vectors do not show may have such ends."""
-    monkeypatch.setattr("ngtcli.decoding.whole_vectors.has_two_formulas", lambda *_: False)
+    monkeypatch.setattr(
+        "ngtcli.decoding.exactness.whole_vectors.has_two_formulas", lambda *_: False
+    )
 
 
 @pytest.fixture
@@ -112,11 +119,13 @@ class Rare(nn.Linear):
 
 def test_a_layer_that_seldom_shows_the_number_of_rows_is_found() -> None:
     layer = Rare(16, 24).double()
-    assert not layers_are_alike(layer, [1, 2, 4, 36]) and layers_are_alike(layer, [4, 8, 36])
+    assert not layers_are_invariant(layer, [1, 2, 4, 36]) and layers_are_invariant(
+        layer, [4, 8, 36]
+    )
     for shape in ((2, 3, 4), (3, 4)):  # of experts, and of a layer of another kind
         unknown = nn.Module()
         unknown.experts = nn.Parameter(torch.zeros(shape))
-        assert not layers_are_alike(unknown, [4, 8])
+        assert not layers_are_invariant(unknown, [4, 8])
 
 
 class Router(nn.Module):
@@ -134,9 +143,11 @@ class Router(nn.Module):
 
 def test_what_chooses_experts_is_tried_as_a_layer() -> None:
     router = Router(Rare(16, 24).double())
-    assert not layers_are_alike(router, [1, 2, 4, 36]) and layers_are_alike(router, [4, 8, 36])
+    assert not layers_are_invariant(router, [1, 2, 4, 36]) and layers_are_invariant(
+        router, [4, 8, 36]
+    )
     router.other = nn.Parameter(torch.zeros(3, 4))
-    assert not layers_are_alike(router, [4, 8, 36])
+    assert not layers_are_invariant(router, [4, 8, 36])
 
 
 class Odd(nn.Linear):
@@ -152,9 +163,9 @@ class Odd(nn.Linear):
 def test_each_kind_and_size_of_layer_is_given_passes_of_each_size(kind: Any, size: int) -> None:
     last = Odd(16, 24)
     layers = nn.Sequential(kind(16, size), last).double()
-    assert layers_are_alike(layers[1:], [4, 8, 36])
+    assert layers_are_invariant(layers[1:], [4, 8, 36])
     for last.odd in (4, 8, 36):
-        assert not layers_are_alike(layers, [4, 8, 36])
+        assert not layers_are_invariant(layers, [4, 8, 36])
 
 
 def bfloat16(hf: Any) -> TargetModel:
@@ -164,7 +175,7 @@ def bfloat16(hf: Any) -> TargetModel:
 def test_sizes_leave_no_block_with_few_rows_and_capacity_is_that_of_the_largest() -> None:
     model = rounded(make_hf("llama", max_position_embeddings=900))
     model.context = 900
-    model.start(300, PassRows(36, 4))
+    model.start(300, Numerics(PassRows(36, 4)))
     model.prefill([1] * 225)
     shapes = []
     for nodes in (0, 2, 8, 31, 32, 35):
@@ -179,9 +190,9 @@ def test_sizes_leave_no_block_with_few_rows_and_capacity_is_that_of_the_largest(
 @given(st.integers(1, 300), st.integers(1, 300), st.sampled_from([1, 4]))
 def test_a_size_holds_its_rows(rows: int, more: int, least: int) -> None:
     wanted = PassRows(rows + more + 3, least)
-    size = exact_size("cpu", rows, wanted)
-    assert max(rows, least) <= size <= wanted.most
-    assert size == wanted.most or size <= 32 or not 0 < size % 32 < 4
+    size = wanted.size("cpu", rows)
+    assert max(rows, least) <= size <= wanted.max
+    assert size == wanted.max or size <= 32 or not 0 < size % 32 < 4
 
 
 class Fewer:
@@ -204,30 +215,31 @@ def test_passes_have_the_rows_they_need_where_these_do_not_show(
 ) -> None:
     model = rounded(make_hf("llama"))
     Fewer(model, least)
-    assert ExactRows(model, print).choose("on", 32, 100) == wanted
+    assert Exactness(model, print).numerics("on", 32, 100) == Numerics(wanted)
 
 
 def test_auto_takes_passes_of_any_size_in_half_precision_where_they_are_exact() -> None:
     model = bfloat16(make_hf("llama", **WHOLE))
-    rows = ExactRows(model, print)
-    free = rows.of_any_number(32, 100)
-    assert free is None or (free.most == 36 and free.least in (1, 4))
-    assert rows.choose("auto", 32, 100) == free and rows.choose("off", 32, 100) is None
+    exactness = Exactness(model, print)
+    rows = exactness.any_number(32, 100)
+    assert rows is None or (rows.max == 36 and rows.min in (1, 4))
+    assert exactness.numerics("auto", 32, 100) == Numerics(rows)
+    assert exactness.numerics("off", 32, 100) == NOT_EXACT
 
 
 def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> None:
     model = bfloat16(make_hf("llama"))
-    rows = ExactRows(model, print)
-    with patch.object(rows, "of_any_number", return_value=None):
-        assert rows.choose("auto", 31, 100) is None
-        with patch.object(rows, "_is_exact", return_value=True):
-            model.dtype_reason = "it is quicker"
-            assert rows.choose("auto", 31, 100) == PassRows.fixed(32)
+    exactness = Exactness(model, print)
+    with patch.object(exactness, "any_number", return_value=None):
+        assert exactness.numerics("auto", 31, 100) == NOT_EXACT
+        with patch.object(exactness, "_is_exact", return_value=True):
+            model.half_by_rule = True
+            assert exactness.numerics("auto", 31, 100) == Numerics(PassRows.fixed(32))
             with patch.object(TargetModel, "plain_reason", "no trees"):
-                assert rows.choose("on", 31, 100) is None
+                assert exactness.numerics("on", 31, 100) == NOT_EXACT
     single = target_model(make_hf("llama"), Tokenizer(FakeBackend()), "float32")
     single.dtype_reason = "it is quicker"
-    assert ExactRows(single, print).choose("auto", 31, 100) is None
+    assert Exactness(single, print).numerics("auto", 31, 100) == NOT_EXACT
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -244,7 +256,7 @@ def test_rows_of_a_prompt_have_the_same_bits_in_a_cache_of_any_size(
     model.context, found = 4096, []
     ids = random.Random(0).choices(range(97), k=400)
     for capacity in (600, 1300, 3500):
-        model.start(capacity, PassRows.fixed(8))
+        model.start(capacity, Numerics(PassRows.fixed(8)))
         model.prefill(ids, 256)
         found.append([rows.clone() for rows in model.cache.rows()])
     assert all(torch.equal(a, b) for other in found for a, b in zip(found[0], other, strict=True))
@@ -267,15 +279,15 @@ def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(
     kind: tuple[str, int, int, bool], seed: int, length: int, most: int, sampling: Settings
 ) -> None:
     """In bfloat16, in passes that have as many rows as they need, against plain decoding."""
-    model, rows = bfloat16_model(*kind)
-    if rows is None:  # this machine's kernels give other bits
+    model, numerics = bfloat16_model(*kind)
+    if not numerics.is_exact:  # this machine's kernels give other bits
         return
     rng = random.Random(seed)
     prompt = [rng.randrange(97) for _ in range(length)]
     limits = Limits(24, most)
-    truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
+    truth, text = run(model, make_drafter("none"), prompt, sampling, limits, numerics)
     kept = [states.clone() for states in model.cache.rows()]
-    found, found_text = run(model, Guessing(truth.output, seed), prompt, sampling, limits, rows)
+    found, found_text = run(model, Guessing(truth.output, seed), prompt, sampling, limits, numerics)
     assert found.output == truth.output and found_text == text and found.exact
     for one, other in zip(kept, model.cache.rows(), strict=True):
         same = min(one.shape[2], other.shape[2])
@@ -285,8 +297,8 @@ def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(
 @cache
 def bfloat16_model(
     family: str, of_queries: int, of_keys: int, packed: bool
-) -> tuple[TargetModel, PassRows | None]:
-    """The model, and the rows of its exact passes with up to 32 drafts."""
+) -> tuple[TargetModel, Numerics]:
+    """The model, and the numerics of an answer with up to 32 drafts."""
     changes = {"num_attention_heads": of_queries, "hidden_size": 32 * of_queries, **WHOLE}
     hf = make_hf(family, num_key_value_heads=of_keys, **changes)
     hf.to(torch.bfloat16)
@@ -295,4 +307,4 @@ def bfloat16_model(
     use_grouped(hf)
     model = target_model(hf, Tokenizer(FakeBackend()), family)
     model.end_ids = frozenset()
-    return model, ExactRows(model, lambda _: None).choose("auto", 32, 160)
+    return model, Exactness(model, lambda _: None).numerics("auto", 32, 160)

@@ -7,9 +7,11 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ngtcli.decoding.exactness.numerics import Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import RollbackCache
-from ngtcli.decoding.layout import Masks, Span, capacity_for, pack, row_size, row_sizes, unpack
-from ngtcli.drafting.drafter import PassRows
+from ngtcli.decoding.layout import Masks, Span, pack, unpack
+from ngtcli.decoding.sizes import capacity_for, row_size, row_sizes
 from ngtcli.drafting.tree import chain
 from tests.support.helpers import CONTEXT, VOCABULARY
 from tests.support.tiny_models import a_tree, make_target, plain, prompts
@@ -90,7 +92,7 @@ def test_padding_changes_no_score_and_no_row_of_the_cache(family: str) -> None:
     found = []
     for rows in (None, 9, 30):
         model = make_target(family)
-        model.start(len(prompt) + 20, rows and PassRows.fixed(rows))
+        model.start(len(prompt) + 20, Numerics(rows and PassRows.fixed(rows)))
         model.prefill(prompt[:-1], chunk=16)
         scores = [model.forward(prompt[-1], a_tree(8))]
         model.keep((0, 3))

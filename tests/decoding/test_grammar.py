@@ -24,7 +24,8 @@ from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.decoding.continuation import Continuation
 from ngtcli.decoding.decoder import Member
-from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.grammar.matcher import Grammar
 from ngtcli.decoding.load import Wanted, load_model
 from ngtcli.decoding.loop import Run
@@ -44,7 +45,7 @@ from ngtcli.prompts.thinking import ANSWER, THOUGHT, Thinking
 from tests.decoding.test_batch_decoding import Memory
 from tests.support import families, thinking_models
 from tests.support.helpers import FakeBackend, examples
-from tests.support.rounding import Guessing, RoundingModel, capacity
+from tests.support.rounding import Guessing, RoundingModel, rows_in_place
 from tests.support.rounding import run as rounded_run
 from tests.support.tiny_models import (
     GREEDY,
@@ -378,10 +379,7 @@ def test_exact_passes_have_the_tokens_of_plain_ones(
     grammar = bound(model := rounding_model(seed), by_regex(pattern))
     limits = Limits(most, 99, stop, grammar=grammar, probabilities=True)
 
-    def alike(length: int, rows: int) -> int:
-        return capacity(length, rows) - length - rows + 1
-
-    with patch("ngtcli.decoding.exact.rows_alike", alike):
+    with patch.object(PassRows, "rows_in_place", rows_in_place):
         truth = rounded_run(model, make_drafter("none"), [1, 2], sampling, limits, rows)
         drafter = Guessing(truth[0].output, seed)
         found = rounded_run(model, drafter, [1, 2], sampling, limits, rows)
@@ -395,10 +393,11 @@ def test_exact_answers_in_bfloat16_are_those_of_plain_decoding() -> None:
     model = tiny()
     model = target_model(model.hf.to(torch.bfloat16), model.tokenizer, "bfloat16")
     prompt, grammar = prompt_of(model), bound(model, PERSON)
-    rows = ExactRows(model, lambda _: None).choose("on", 32, 300)
-    context = Context(prompt, outside=(prompt,), vocabulary=model.vocabulary, rows=rows)
+    exact = Exactness(model, lambda _: None).numerics("on", 32, 300)
+    context = Context(prompt, outside=(prompt,), vocabulary=model.vocabulary)
+    limits = Limits(TOKENS, grammar=grammar)
     truth, *others = (
-        Run(model, make_drafter(m), context, SAMPLED, Limits(TOKENS, grammar=grammar)).finish()
+        Run(model, make_drafter(m), context, SAMPLED, limits, numerics=exact).finish()
         for m in ("none", "auto", "trie")
     )
     assert all(run.output == truth.output and run.exact for run in others)

@@ -14,9 +14,9 @@ from jsonschema import Draft202012Validator
 from ngtcli.cli import about
 from ngtcli.cli.schema import build
 from ngtcli.decoding import memory_needs
-from ngtcli.decoding.layout import capacity_for
 from ngtcli.decoding.memory_needs import SPARE, needs_of
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.sizes import capacity_for
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.needs import ModelNeeds, Need
 from ngtcli.models.tokenizer import Tokenizer

@@ -20,11 +20,13 @@ from ngtcli.config import Settings
 from ngtcli.decoding import attention, kv_cache, memory_limits
 from ngtcli.decoding import model as model_module
 from ngtcli.decoding import prefixes as module
+from ngtcli.decoding.exactness.numerics import Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import Keeping, RollbackCache
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.plain import STEPS, Way
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import DraftSettings, PassRows
+from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.engine import local
 from ngtcli.engine.local import LocalSession
 from ngtcli.models.quantized import weights_of
@@ -108,7 +110,7 @@ def read(
 ) -> list[int]:
     """Where the chunks begin that are read."""
     began: list[int] = []
-    model.start(3 * CHUNK, rows and PassRows.fixed(rows), ids, keeping)
+    model.start(3 * CHUNK, Numerics(rows and PassRows.fixed(rows)), ids, keeping)
     done = model.length
     assert model.reused.tokens == done
     model.prefill(ids[done:], CHUNK, lambda at: began.append(done + at))

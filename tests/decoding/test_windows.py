@@ -7,11 +7,13 @@ import pytest
 import torch
 
 from ngtcli.decoding import model as module
+from ngtcli.decoding.exactness.numerics import Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import RollbackLayer
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import Context, Drafters, PassRows
+from ngtcli.drafting.drafter import Context, Drafters
 from ngtcli.drafting.steps import Limits
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import VOCABULARY, FakeBackend
@@ -123,8 +125,9 @@ def test_exact_passes_attend_to_all_places_under_the_mask(
     model = long_model("mistral-sliding")
     truth = generate(model.hf, PROMPT, 12)
     attended.clear()
-    context = Context(PROMPT, rows=PassRows.fixed(8), vocabulary=model.vocabulary)
+    context = Context(PROMPT, vocabulary=model.vocabulary)
     drafter = Scripted(drafts_of({tuple(PROMPT): truth}, wrong=0))
-    run = Run(model, drafter, context, GREEDY, Limits(12, 8)).finish()
+    exact = Numerics(PassRows.fixed(8))
+    run = Run(model, drafter, context, GREEDY, Limits(12, 8), numerics=exact).finish()
     assert run.output == truth
     assert {places >= LENGTH for _, _, places in behind_the_prompt(attended)} == {True}

@@ -10,8 +10,8 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decoding import calibration
-from ngtcli.decoding.layout import row_sizes
 from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.sizes import row_sizes
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
 from ngtcli.engine.events import telling
 from ngtcli.engine.local import LocalSession

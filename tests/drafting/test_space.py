@@ -11,10 +11,12 @@ import pytest
 import torch
 
 from ngtcli.config import Settings
+from ngtcli.decoding.exactness.numerics import Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Feedback, PassRows
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Feedback
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.methods.space import Options, Space, likeliest_nodes, masks_after, with_masks
 from ngtcli.drafting.steps import Limits
@@ -202,10 +204,11 @@ def test_masks_share_the_rows_of_exact_passes(rows: PassRows) -> None:
     """Where there is room for few groups, guesses are those of a node further up."""
     model, prompt = tuned_target(), CYCLE[:9].tolist()
     drafter = space()
-    context = Context(prompt, vocabulary=VOCABULARY, rows=rows)
-    run = Run(model, drafter, context, GREEDY, Limits(22, rows.most - 1)).finish()
+    context = Context(prompt, vocabulary=VOCABULARY)
+    limits = Limits(22, rows.max - 1)
+    run = Run(model, drafter, context, GREEDY, limits, numerics=Numerics(rows)).finish()
     assert run.exact and run.output == plain(model, prompt, max_tokens=22)
-    assert run.statistics.mean_acceptance_length > (1.8 if rows.most < 10 else 2.5)
+    assert run.statistics.mean_acceptance_length > (1.8 if rows.max < 10 else 2.5)
 
 
 def test_texts_decoded_together_have_their_own_guesses() -> None:

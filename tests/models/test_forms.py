@@ -10,9 +10,9 @@ import torch
 import transformers
 
 from ngtcli.decoding import load as room
-from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.load import Tell, Wanted, load_model, plan
-from ngtcli.drafting.drafter import PassRows
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.weights import forms
@@ -90,7 +90,7 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
     exact: bool, num_draft: int | None, reads: list[Any], half_folder: str,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
-    monkeypatch.setattr(ExactRows, "of_any_number", lambda *_: PassRows(36, 1) if exact else None)
+    monkeypatch.setattr(Exactness, "any_number", lambda *_: PassRows(36, 1) if exact else None)
     read, made, real = list[Any](), list[weakref.ref[Any]](), room.read
 
     def counted(planned: Any, tell: Tell) -> Any:

@@ -16,7 +16,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from ngtcli.config import Settings
 from ngtcli.decoding import attention, captured
-from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.load import Tell, Wanted, load_model, prepared
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
@@ -165,11 +165,13 @@ def exact_passes_have_the_tokens_of_plain_ones(device: str) -> None:
     hf = make_hf("llama").to(torch.bfloat16).to(device)
     model = target_model(hf, Tokenizer(FakeBackend()), "llama")
     model.passes.switch_on(model.device, print)
-    rows = ExactRows(model, lambda _: None).choose("on", 12, 120)
+    exact = Exactness(model, lambda _: None).numerics("on", 12, 120)
     for text in prompts(2, seed=5):
-        context = Context(text, outside=(tuple(text),), vocabulary=VOCABULARY, rows=rows)
+        context = Context(text, outside=(tuple(text),), vocabulary=VOCABULARY)
         found = [
-            Run(model, make_drafter(method), context, GREEDY, Limits(30, num_draft)).finish().output
+            Run(model, make_drafter(method), context, GREEDY, Limits(30, num_draft), numerics=exact)
+            .finish()
+            .output
             for method, num_draft in (("none", 0), ("auto", 12))
         ]
         assert found[0] == found[1]

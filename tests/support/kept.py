@@ -18,10 +18,10 @@ import torch
 from ngtcli.decoding import load
 from ngtcli.decoding.attention import use_grouped
 from ngtcli.decoding.calibration import calibrate, remembered_costs
+from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.grammar.matcher import _words as _words_of
 from ngtcli.decoding.load import Plan, Tell
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.whole_vectors import use_whole_vectors
 from ngtcli.drafting.background.files import SHIPPED
 from ngtcli.drafting.background.loaded import make_shipped
 from ngtcli.drafting.costs import CostCurve

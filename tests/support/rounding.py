@@ -9,10 +9,12 @@ from hypothesis import strategies as st
 from torch import nn
 
 from ngtcli.config import Settings
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import Context, Drafter, PassRows
+from ngtcli.drafting.drafter import Context, Drafter
 from ngtcli.drafting.origins import GRAMMAR
 from ngtcli.drafting.steps import Limits, Reused
 from ngtcli.drafting.tree import ROOT, DraftTree
@@ -24,6 +26,11 @@ from tests.support.tiny_models import VOCABULARY, check_tree
 def capacity(length: int, rows: int) -> int:
     """Places that a pass attends to, in tiers of 7."""
     return -(-(length + rows) // 7) * 7
+
+
+def rows_in_place(rows: PassRows, length: int) -> int:
+    """As `PassRows.rows_in_place` in these tiers."""
+    return capacity(length, rows.max) - length - rows.max + 1
 
 
 class RoundingModel:
@@ -44,8 +51,8 @@ class RoundingModel:
         self.end_ids: frozenset[int] = frozenset()
         self.count = 0
 
-    def start(self, room: int, rows: PassRows | None = None, *_: Any, **__: Any) -> None:
-        most = rows and rows.most
+    def start(self, room: int, numerics: Numerics = NOT_EXACT, *_: Any, **__: Any) -> None:
+        most = numerics.rows and numerics.rows.max
         self.shape = self.pass_shape = (room, most)
         self.kept: list[tuple[int, int]] = []  # token and rounding of each place of the cache
 
@@ -158,13 +165,11 @@ class Guessing(Drafter):
 
 
 def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: Settings,
-        limits: Limits, rows: PassRows | int | None) -> tuple[Run, str]:  # fmt: skip
+        limits: Limits, rows: Numerics | int | None) -> tuple[Run, str]:  # fmt: skip
     """With a number of rows all passes have it."""
-    shape = PassRows.fixed(rows) if isinstance(rows, int) else rows
-    context = Context(
-        prompt, outside=(prompt,), references=(prompt,), vocabulary=VOCABULARY, rows=shape
-    )
-    done = Run(model, drafter, context, sampling, limits)
+    numerics = Numerics(PassRows.fixed(rows)) if isinstance(rows, int) else rows or NOT_EXACT
+    context = Context(prompt, outside=(prompt,), references=(prompt,), vocabulary=VOCABULARY)
+    done = Run(model, drafter, context, sampling, limits, numerics=numerics)
     text = "".join(token.text for step in done for token in step.tokens)
     return done, text
 

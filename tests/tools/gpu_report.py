@@ -28,7 +28,7 @@ from ngtcli.bench.prompts import builtin_items, choose
 from ngtcli.bench.results import versions
 from ngtcli.config import Settings
 from ngtcli.decoding.captured import USES
-from ngtcli.decoding.exactness import ExactRows
+from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.load import Tell, Wanted, load_model, use_threads
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
@@ -239,20 +239,21 @@ def same_tokens(
     settings = DraftSettings(num_draft=num_draft)
     plain, drafter = (parse_method(m, settings).build() for m in ("none", _SAME))
     longest = max(len(t.prompt_ids) for t in traces.traces) + tokens
-    choose = ExactRows(model, lambda _: None).choose
-    rows = choose("on" if exact else "off", num_draft, longest)
+    wanted = "on" if exact else "off"
+    numerics = Exactness(model, lambda _: None).numerics(wanted, num_draft, longest)
     same, accepted, first = 0, 0, list[int]()
     for trace in traces.traces:
-        context = replace(context_of(trace, traces), vocabulary=model.vocabulary, rows=rows)
-        one = Run(model, plain, context, Settings(), Limits(tokens, 0)).finish()
-        two = Run(model, drafter, context, Settings(), Limits(tokens, num_draft)).finish()
+        context = replace(context_of(trace, traces), vocabulary=model.vocabulary)
+        limits = Limits(tokens, 0), Limits(tokens, num_draft)
+        one = Run(model, plain, context, Settings(), limits[0], numerics=numerics).finish()
+        two = Run(model, drafter, context, Settings(), limits[1], numerics=numerics).finish()
         accepted += two.statistics.accepted_tokens
         place = first_difference(one.output, two.output)
         same += place is None
         first += [] if place is None else [place]
     count = len(traces.traces)
     return {"answers": count, "same": same, "tokens": count * tokens, "accepted": accepted,
-            "rows": rows and rows.most, "first": first}  # fmt: skip
+            "rows": numerics.rows and numerics.rows.max, "first": first}  # fmt: skip
 
 
 @torch.inference_mode()

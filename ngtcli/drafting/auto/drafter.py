@@ -293,8 +293,7 @@ class AutoDrafters(Drafters[Auto]):
         """A text begins: if it is alone the policy begins with it, by the costs of its length."""
         if not self._is_alone:
             return
-        free = context.rows is not None and context.rows.are_fixed  # nodes cost nothing
-        self.policy = None if free else self._usual
+        self.policy = None if context.free_nodes else self._usual
         if self.policy is not None and self._costs is not None:
             self.policy.start(self._costs.at_length(len(context.ids)))
 

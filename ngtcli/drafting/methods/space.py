@@ -49,7 +49,7 @@ class Space(Drafter):
 
     def reset(self, context: Context) -> None:
         self._takes_masks = not context.chains
-        self._shares = context.rows is not None  # whether probes count as nodes
+        self._shares = context.probes_count
         self._guessed = NOTHING
 
     def propose(self, ids: Sequence[int], budget: int) -> DraftTree:

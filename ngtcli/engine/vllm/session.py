@@ -9,7 +9,8 @@ from dataclasses import replace
 
 from ngtcli.config import Settings
 from ngtcli.decoding.continuation import Growing
-from ngtcli.drafting.drafter import DraftSettings, PassRows
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.registry import parse_method
 from ngtcli.drafting.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
 from ngtcli.engine.engine import Asked, Engine
@@ -180,11 +181,11 @@ class VllmTexts(Engine):
         for text in texts:
             self._vllm.wait(text.begun.aclose())
 
-    def _ended(self, text: Asked) -> tuple[Ended, PassRows | None, str]:
+    def _ended(self, text: Asked) -> tuple[Ended, Numerics, str]:
         run = text.run
         passes = PassesReport(0, 0.0, "vLLM runs the model")
         answer = Ended(finish_reason=run.finish_reason, statistics=run.statistics, passes=passes)
-        return answer, None, ""
+        return answer, NOT_EXACT, ""
 
     def _close(self, *, store: bool = True) -> None:
         self._end_tasks([*self._coming])
