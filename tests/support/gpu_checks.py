@@ -76,7 +76,7 @@ def tokens_are_the_cpus(device: str) -> None:
 
 
 def answers_by_a_grammar_are_the_cpus(device: str) -> None:
-    from tests import test_grammar as by
+    from tests.decoding import test_grammar as by
 
     model, cpu = by.tiny(device=device), by.tiny()
     prompt, grammar = by.prompt_of(cpu), by.bound(cpu, by.PERSON)

@@ -286,7 +286,9 @@ class CUDAGraph:
     def record(self, work: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
         self._done.append((work, *cpu((args, kwargs, made))))
         for one, kept in zip(made, self._done[-1][3], strict=True):
-            kept.fill_(float("nan") if one.is_floating_point() else 1)
+            # Kernels of a GPU do not run in a capture, so that no index is out of bounds there:
+            # 0 is the index that every tensor has.
+            kept.fill_(float("nan") if one.is_floating_point() else one.dtype == torch.bool)
             self._pool.tensors.append(one.untyped_storage()._weak_ref())
 
     def replay(self) -> None:
