@@ -97,7 +97,7 @@ class Live:
         method, model = session.parse_method(), session.model
 
         def answer(i: int) -> records.Generation:
-            if not (self._sweeps and method.entry.documents and not model.plain_reason):
+            if not (self._sweeps and method.entry.documents and model.takes_drafts):
                 return decoded(session.generate(prompts[i], options))
             ids = [model.tokenizer.encode(d.text.strip()) for d in prompts[i].documents]
             trie, figures = timed_trie(ids, method.settings.n)
@@ -184,8 +184,8 @@ def run_live(
     model = session.model
     race = records.raced(source, options, settings, source.prompts, progress, splits=True)
     notes = []
-    if model.plain_reason:
-        notes.append(f"{settings.model} decodes without drafts: {model.plain_reason}")
+    if not model.takes_drafts:
+        notes.append(f"{settings.model} decodes without drafts: {model.mode.why}")
     return results.LiveResult(
         model=settings.model,
         machine=machine(model),

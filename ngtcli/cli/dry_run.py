@@ -26,7 +26,7 @@ class UnloadedSession(Session):
         limit = context_limit(config, tokenizer)
         self._facts = ModelFacts(
             tokenizer=tokenizer, context=limit.tokens, vocabulary=config.vocab_size,
-            dtype=settings.dtype, context_reason=limit.reason,
+            dtype=settings.dtype, context_why=limit.reason,
         )  # fmt: skip
         notes.clear()
 

@@ -26,8 +26,8 @@ class AssistantModel:
         sampling: Settings,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
-        if model.tree_reason:
-            what = f"{model.name} cannot draft: {model.tree_reason}"
+        if not model.verifies_trees:
+            what = f"{model.name} cannot draft: {model.mode.why}"
             raise ModelError(what, "Name another --set draft_model.")
         self.model, self._sampling, self._warn = model, sampling, warn
         self._sampler = Sampler(sampling, ())
@@ -112,7 +112,7 @@ class AssistantModel:
     def _give_up(self) -> None:
         """Draft no more for this text, and give its memory back."""
         self._fits, self._rows = False, []
-        self.model.use(self.model.way)  # without buffers
+        self.model.use(self.model.mode)  # without buffers
         self._warn("memory does not suffice for the draft model: this answer goes on without it")
 
 

@@ -32,7 +32,7 @@ def _sizes(model: TargetModel) -> tuple[int, ...]:
 
 def padded(model: TargetModel) -> tuple[int, ...]:
     """The sizes that passes are padded to; chains are not."""
-    return () if model.tree_reason else _sizes(model)
+    return _sizes(model) if model.verifies_trees else ()
 
 
 def calibrate(model: TargetModel, limit_s: float = 2.0, longest_s: float = LONGEST_S) -> CostCurve:

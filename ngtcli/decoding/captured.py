@@ -20,6 +20,7 @@ from torch.utils._pytree import tree_leaves
 
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.decoding.scores import same_scores
+from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.drafting.steps import PassesReport
 
 # What a pass over packed inputs gives: scores, and hidden states where they are wanted.
@@ -54,7 +55,7 @@ LATER = 64  # passes of a shape before it is tried again, where memory ended; a 
 
 
 class Passes:
-    """Runs passes; `reason` says why they are not captured where they could be, or "".
+    """Runs passes; `capturing` says whether they are, where they can be.
 
     A pass's scores hold until the next pass. `exact`: the model runs in float32. `took_longer` says
     whether the last pass was eager where others of its shape are captured; `seconds` is what
@@ -69,12 +70,13 @@ class Passes:
         self._outputs: dict[tuple[int, torch.Size], Tensor] = {}
         self._capture: Capture | None = None
         self._warn: Callable[[str], None] = lambda _: None
-        self.reason, self.took_longer, self.seconds = "switched off", False, 0.0
+        self.capturing = Support.no("switched off")
+        self.took_longer, self.seconds = False, 0.0
 
     def switch_on(self, device: torch.device, warn: Callable[[str], None]) -> None:
         """Capture from now on, on a device that has graphs."""
         self._capture = graph_recorder() if device.type == "cuda" else None
-        self._warn, self.reason = warn, ""
+        self._warn, self.capturing = warn, SUPPORTED
 
     @property
     def captures(self) -> bool:
@@ -93,7 +95,7 @@ class Passes:
 
     def report(self) -> PassesReport:
         """How many shapes are captured, the seconds that took, and why not."""
-        return PassesReport(self.captured, self.seconds, self.reason)
+        return PassesReport(self.captured, self.seconds, self.capturing.why)
 
     def forget(self) -> None:
         """Drop what is captured: the buffers of the cache have moved, or memory is short."""
@@ -165,7 +167,7 @@ class Passes:
 
     def _give_up(self, reason: str) -> None:
         self.forget()
-        self._capture, self.reason = None, reason
+        self._capture, self.capturing = None, Support.no(reason)
         self._warn(f"the model's passes are not captured: {reason}")
 
 

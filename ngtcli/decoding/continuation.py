@@ -135,7 +135,7 @@ class Continuation(Growing):
             raise ContextOverflowError("the prompt is empty", "Give some text.")
         if len(context.ids) >= model.context:
             what = f"the prompt has {len(context.ids)} tokens, the model takes {model.context - 1}"
-            raise ContextOverflowError(what, model.context_reason or "Shorten the prompt.")
+            raise ContextOverflowError(what, model.context_why or "Shorten the prompt.")
         self._model, left = model, model.context - len(context.ids)
         self.sampler = Sampler(sampling, context.ids, model.draws)
         self.ids = list(context.ids)

@@ -179,7 +179,7 @@ def _stays(planned: Plan, model: TargetModel, wanted: Wanted, progress: Notify) 
     form = planned.form
     if not form.reason or form.dtype not in _HALVES or wanted.num_draft is None:
         return True
-    if model.tree_reason:  # it decodes plainly, see Exactness
+    if not model.verifies_trees:  # it decodes plainly, see Exactness
         return True
     rows = Exactness(model, progress).any_number(wanted.num_draft, _TOKENS)
     if rows is None:
@@ -238,7 +238,7 @@ def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:
     """The target model on a `transformers` model that was read. Raises ModelError."""
     name, kind = planned.name, planned.form.kind
     model = prepared(hf, planned.tokenizer, name, tell.progress)
-    model.weights, model.dtype_reason = planned.weights, planned.form.reason
+    model.weights, model.dtype_why = planned.weights, planned.form.reason
     model.half_by_rule = model.dtype != torch.float32 and bool(planned.form.reason)
     tell.ready(model)
     if source := source_of(planned.path):

@@ -48,11 +48,11 @@ class Run(InSteps):
         text = text or Continuation(model, context, sampling, limits)
         self.output, self.statistics = text.output, text.statistics
         # A model that decodes plainly is exact without exact drafting.
-        self.drafters = Drafters(lambda: drafter, 0 if model.plain_reason else limits.num_draft)
-        if numerics.rows is not None and not model.plain_reason:
+        self.drafters = Drafters(lambda: drafter, limits.num_draft if model.takes_drafts else 0)
+        if numerics.rows is not None and model.takes_drafts:
             self.drafters = ExactDrafters(drafter, numerics.rows, limits.num_draft, context.ids)
         self.numerics = numerics
-        self.exact = numerics.is_exact or bool(model.plain_reason)
+        self.exact = numerics.is_exact or not model.takes_drafts
         self.member = Member(None, text, context, keeping)
         self.decoder = Decoder(model, self.drafters, 1, progress, split_times, numerics)
 

@@ -51,7 +51,7 @@ def read_prompt(
         chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
         if model.reader is not None:  # what it has of the rows is not known, and takes memory
             model.reader.reset(model.length)
-        if model.tree_reason:  # its state after a pass that failed is not known
+        if not model.verifies_trees:  # its state after a pass that failed is not known
             model.start(capacity, numerics, reader=reader)
 
 
@@ -80,7 +80,7 @@ def too_long(tokens: int) -> NgtError:
 def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtError:
     """What was read, or how much room is lacking. Empties the cache."""
     done = model.length
-    model.use(model.way)  # without buffers
+    model.use(model.mode)  # without buffers
     if done:
         what = f"out of memory after {done} of the prompt's {len(ids) + 1} tokens"
     else:

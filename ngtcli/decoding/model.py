@@ -5,7 +5,7 @@ the last token of each text and a draft tree below it) and `keep` (which rows of
 the cache). Each text has a region of the cache; a pass over the first alone can be captured.
 A model that ignores a tree mask, or whose layers keep a state, has a cache of its own for one text,
 and takes drafts without branches (plain.py), or where that gives other scores one token a pass.
-`tree_reason` says why.
+`mode.why` says why.
 """
 
 from collections.abc import Callable, Sequence
@@ -38,11 +38,12 @@ from ngtcli.decoding.layout import (
     pass_size,
     unpack,
 )
-from ngtcli.decoding.plain import TREES, OwnRows, Way, accepted
-from ngtcli.decoding.prefixes import Prefixes, fingerprint, why_not
+from ngtcli.decoding.plain import OwnRows, accepted
+from ngtcli.decoding.prefixes import Prefixes, fingerprint, prefix_caching
 from ngtcli.decoding.replays import Replays
 from ngtcli.decoding.scores import rounds
 from ngtcli.decoding.sizes import capacity_for, row_size
+from ngtcli.decoding.support import UNTRIED, DraftSupport, ExecutionMode, Support
 from ngtcli.drafting.guesses import StateReader
 from ngtcli.drafting.steps import Reused
 from ngtcli.drafting.tree import DraftTree
@@ -68,7 +69,7 @@ _GATHERS_FROM = 3
 class TargetModel:
     """A loaded model, its tokenizer, its `masks` and the `cache` of the texts that it reads.
 
-    `context` is in tokens; `context_reason` says why it is less than the model's, "" if it is not.
+    `context` is in tokens; `context_why` says why it is less than the model's, "" if it is not.
     `unused` are settings that the checkpoint suggests and ngt replaces by its own. It is run as a
     family that takes drafts until `use` says otherwise (probe.py).
     """
@@ -80,11 +81,11 @@ class TargetModel:
         self.dtype: torch.dtype = hf.dtype
         self.vocabulary = int(self.config.vocab_size)
         limit = context_limit(self.config, tokenizer)
-        self.context, self.context_reason = limit.tokens, limit.reason
+        self.context, self.context_why = limit.tokens, limit.reason
         self.end_ids = end_ids(hf, tokenizer)
         self.unused = unused_suggestions(hf)
         self.window = sliding_window(self.config)
-        self.dtype_reason = ""  # why it is in this dtype, where a trial has chosen
+        self.dtype_why = ""  # why it is in this dtype, where a rule has chosen
         self.half_by_rule = False  # a rule chose half precision, provided that it is exact
         self._accepts = accepted(hf)
         self.layers = int(self.config.num_hidden_layers)
@@ -95,15 +96,14 @@ class TargetModel:
         self.reused = Reused()  # what `start` found of the prompt
         self.reader: StateReader | None = None  # see `start`
         self._read: tuple[list[int], Tensor] = [], torch.empty(0)  # ids and states of a pass
-        # Why several sequences cannot be decoded together; "" if they can, None if not tried yet.
-        self.joint_reason: str | None = None
-        self.use(Way())
+        self.batching = UNTRIED  # whether several sequences can be decoded in one batch
+        self.use(ExecutionMode())
 
-    def use(self, way: Way) -> None:
-        """Run the model in this way from now on. Empties the cache."""
-        self.way = way
+    def use(self, mode: ExecutionMode) -> None:
+        """Run the model in this mode from now on. Empties the cache."""
+        self.mode = mode
         kinds = list(getattr(self.config, "layer_types", None) or ())
-        window, mixed = self.window if way.window else None, len(set(kinds)) > 1
+        window, mixed = self.window if mode.window else None, len(set(kinds)) > 1
         self.masks = Masks(self.dtype, self.device, window, mixed)
         self._narrow = [
             window is not None and (not mixed or kinds[i] == "sliding_attention")
@@ -112,33 +112,29 @@ class TargetModel:
         self.cache = RollbackCache(self._narrow, 0, stay=self.device.type in STAYING_DEVICES)
         self._at = 0  # the region of the text that was begun last
         self.passes.forget()
-        self._reads_apart = self._rolls_back and window is None and reads_apart(self.hf)
-        self._own = OwnRows(self.hf, self.way)  # what reads a sequence into a cache of the model's
+        self._reads_apart = self.verifies_trees and window is None and reads_apart(self.hf)
+        self._own = OwnRows(self.hf, self.mode)  # what reads a sequence into a cache of the model's
         self._numerics = NOT_EXACT  # of the sequence that was begun last
 
     @property
-    def tree_reason(self) -> str:
-        """Why this model cannot verify draft trees; "" if it can."""
-        return self.way.reason
+    def verifies_trees(self) -> bool:
+        """Whether this model verifies any draft tree; its cache can be rolled back."""
+        return self.mode.support is DraftSupport.TREES
 
     @property
     def takes_chains(self) -> bool:
         """Whether this model verifies drafts that have no branches, and no others."""
-        return self.way.takes_chains
+        return self.mode.support is DraftSupport.CHAINS
 
     @property
-    def plain_reason(self) -> str:
-        """Why this model cannot verify drafts at all; "" if it can."""
-        return "" if self.takes_chains else self.way.reason
-
-    @property
-    def _rolls_back(self) -> bool:
-        return self.way.kind == TREES
+    def takes_drafts(self) -> bool:
+        """Whether this model verifies drafts at all."""
+        return self.mode.support is not DraftSupport.STEPS
 
     @property
     def length(self) -> int:
         """Rows that are kept of the text that was begun last."""
-        return self.cache.regions[self._at].length if self._rolls_back else self._own.length
+        return self.cache.regions[self._at].length if self.verifies_trees else self._own.length
 
     @property
     def took_longer(self) -> bool:
@@ -149,14 +145,16 @@ class TargetModel:
         return self.passes.took_longer or self._own.read_again
 
     @property
-    def keeps_reason(self) -> str:
-        """Why no rows of a prompt can be kept; "" if they can."""
-        return self.way.reason or why_not(self.hf)
+    def prefix_caching(self) -> Support:
+        """Whether what is prefilled can be cached for later prompts."""
+        if not self.verifies_trees:
+            return Support.no(self.mode.why)
+        return prefix_caching(self.hf)
 
     def keep_prefixes(self, memory: bool) -> None:
         """Keep rows of prompts from now on, if that is possible; `memory`: prompts may follow."""
-        if not self.keeps_reason:
-            name = fingerprint(self.hf, self.weights, self.way)
+        if self.prefix_caching.is_supported:
+            name = fingerprint(self.hf, self.weights, self.mode.window)
             self.prefixes = Prefixes(name, self.device, memory)
 
     @torch.inference_mode()
@@ -179,9 +177,9 @@ class TargetModel:
         gives none.
         """
         self.reused = Reused()
-        self.reader = reader if self._rolls_back else None
-        if not self._rolls_back:
-            self._own = OwnRows(self.hf, self.way)
+        self.reader = reader if self.verifies_trees else None
+        if not self.verifies_trees:
+            self._own = OwnRows(self.hf, self.mode)
             return
         self._numerics, self._at, cache = numerics, beside, self.cache
         places = cache.places
@@ -257,7 +255,7 @@ class TargetModel:
     @torch.inference_mode()
     def close(self, at: int, last: int) -> None:
         """A text beside others is done: the `last` takes its place. With the last memory goes."""
-        if self._rolls_back and len(self.cache.regions) > 1:
+        if self.verifies_trees and len(self.cache.regions) > 1:
             self.cache.close(at, last)
             if not last:
                 self.resize(1, 0)
@@ -273,7 +271,7 @@ class TargetModel:
 
         `progress` is called before each chunk with the number of ids read.
         """
-        if not self._rolls_back:
+        if not self.verifies_trees:
             self._own.prefill(ids, chunk, progress)
             return
         for at in range(0, len(ids), chunk):
@@ -318,10 +316,10 @@ class TargetModel:
             first = at * each or len(ids)
             place = slice(first, first + len(tree) + 1)
             region = self.cache.regions[at]
-            length = region.length if self._rolls_back else self._own.length
+            length = region.length if self.verifies_trees else self._own.length
             spans.append(Span(place, region.start, length + len(tree) + 1))
             ids += (token, *tree.tokens)
-        if not self._rolls_back:
+        if not self.verifies_trees:
             if (tree := roots[0][1]).first_chain() is not tree:
                 raise ValueError("a draft with branches")
             return Layout(ids, tuple(spans), len(ids), 0, torch.empty(0))
@@ -371,7 +369,7 @@ class TargetModel:
 
         They hold until the next pass.
         """
-        if not self._rolls_back:
+        if not self.verifies_trees:
             return [self._own.score(layout.ids)]
         layers = self.reader.layers if self.reader is not None else ()
         texts = len(layout.spans)
@@ -450,13 +448,13 @@ class TargetModel:
 
     def truncate(self, length: int) -> None:
         """Drop the first text's rows from `length` on. Does nothing in a model's own cache."""
-        if self._rolls_back:
+        if self.verifies_trees:
             self.cache.regions[0].cut(length)
 
     @torch.inference_mode()
     def keep(self, *paths: Sequence[int]) -> None:
         """Keep, of each text's rows in the last pass, those of its root and of these nodes."""
-        if not self._rolls_back:
+        if not self.verifies_trees:
             self._own.keep(len(paths[0]) + 1)
             return
         rows = [[0, *(node + 1 for node in path)] for path in paths]

@@ -1,4 +1,4 @@
-"""How a model is run, and one text in a cache of the model's own, which follows no draft tree.
+"""One sequence in a cache of the model's own, which follows no draft tree.
 
 Some models decode plainly so, a token a pass. For others a pass reads the last token and a chain
 below it. What is not accepted is taken back: the cache crops it (keys and values, sliding windows,
@@ -10,7 +10,6 @@ next pass: that takes rows, and seldom a pass.
 import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
-from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -18,40 +17,14 @@ from torch import Tensor
 from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
+from ngtcli.decoding.support import DraftSupport, ExecutionMode
+
 STATES = ("past_key_values", "cache_params", "state")  # names of a model's state from pass to pass
-TREES = "trees"  # drafts are verified, in a cache that can be rolled back
-CROPS = "crop"  # drafts are chains; the model's own cache crops what was not accepted
-RESTORES = "restore"  # the same; its state from before is restored, accepted tokens are read again
-STEPS = "steps"  # one token a pass; the model has a state of its own
 # Tokens read again at the beginning of a pass, at most; more get a pass of their own. Each costs a
 # row in every pass until then. With a pass of a + b r seconds over r rows and s tokens accepted a
 # step, sqrt(2 a s / b) is best: 8 for s = 3 and b = a / 10. Guess.
 _MOST_UNREAD = 8
 _GROWN = ("keys", "values")  # tensors of a cache's layer to which a pass appends rows
-
-
-@dataclass(frozen=True, slots=True)
-class Way:
-    """How a model is run. `reason`: why it verifies no draft trees, "" if it does.
-
-    `window`: the tree mask applies the configuration's window (kind TREES). `chunks`: the model may
-    read a prompt in several passes (other kinds). Raises ValueError for another kind or reason.
-    """
-
-    kind: str = TREES
-    reason: str = ""
-    window: bool = True
-    chunks: bool = True
-
-    def __post_init__(self) -> None:
-        other = self.kind in (CROPS, RESTORES, STEPS) and 0 < len(self.reason) < 200
-        if not (other and self.reason.isprintable()) and (self.kind, self.reason) != (TREES, ""):
-            raise ValueError("no way to run a model")
-
-    @property
-    def takes_chains(self) -> bool:
-        """Whether drafts are verified that have no branches, and no others."""
-        return self.kind in (CROPS, RESTORES)
 
 
 class OwnRows:
@@ -61,12 +34,14 @@ class OwnRows:
     the last pass, over one row, also read tokens that a pass had read before.
     """
 
-    def __init__(self, hf: Any, way: Way) -> None:
-        self._hf, self._way = hf, way
+    def __init__(self, hf: Any, mode: ExecutionMode) -> None:
+        self._hf = hf
+        self._mode = mode
         self._accepts = accepted(hf)
         self._state: dict[str, Any] = {}
         # As generate does: some models fill the cache that they are given, and return none.
-        takes = way.kind != TREES and "past_key_values" in self._accepts
+        has_own_cache = mode.support is not DraftSupport.TREES
+        takes = has_own_cache and "past_key_values" in self._accepts
         if takes and hf._supports_default_dynamic_cache():
             config = hf.config.get_text_config()
             self._state["past_key_values"] = DynamicCache(config=config)
@@ -81,7 +56,7 @@ class OwnRows:
 
         `progress` is called before each chunk with the number of ids read.
         """
-        chunk = chunk if self._way.chunks else max(1, len(ids))
+        chunk = chunk if self._mode.chunks else max(1, len(ids))
         for at in range(0, len(ids), chunk):
             progress(at)
             self.read(ids[at : at + chunk])
@@ -118,7 +93,7 @@ class OwnRows:
             self.read(self._unread)
             self._unread = []
         self.read_again = is_single and bool(self._unread)
-        self._crops = self._way.kind == CROPS and self.length > 0
+        self._crops = self._mode.crops and self.length > 0
         for cache in _caches(self._state) if self._crops else ():
             if not cache.is_croppable:
                 raise NotImplementedError("a cache that cannot be cropped")

@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.decoding.kv_cache import CHUNK, Chunk, Keeping, Region, RollbackCache, Rows
+from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.drafting.steps import Reused
 from ngtcli.errors import reason_of
 from ngtcli.models.weights.tensor_store import Tensors, array_of, tensors_of
@@ -222,12 +223,13 @@ def fingerprint(hf: Any, weights: str, *parts: object) -> str:
     return key_of(_FORMAT, *device_and_threads(hf.device), *versions_and_cpu(), *own)
 
 
-def why_not(hf: Any) -> str:
-    """Why no rows of a model that verifies draft trees are kept; "" if they are."""
+def prefix_caching(hf: Any) -> Support:
+    """Whether prefixes can be cached of a model that verifies draft trees."""
     if places_of(hf):
-        return SPREAD
-    types = rope_types(hf.config.get_text_config())
-    return "its rows depend on texts before" if _LENGTH_DEPENDENT in types else ""
+        return Support.no(SPREAD)
+    if _LENGTH_DEPENDENT in rope_types(hf.config.get_text_config()):
+        return Support.no("its rows depend on texts before")
+    return SUPPORTED
 
 
 def rope_types(config: Any) -> set[str]:

@@ -23,9 +23,17 @@ from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.kernels import use_few_kernels
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
-from ngtcli.decoding.plain import CROPS, RESTORES, STEPS, TREES, Way
 from ngtcli.decoding.prefixes import rope_types
 from ngtcli.decoding.scores import rounds, same_scores, scores_are_not_numbers
+from ngtcli.decoding.support import (
+    SUPPORTED,
+    Ability,
+    DraftSupport,
+    ExecutionMode,
+    NoTrees,
+    Obstacle,
+    Support,
+)
 from ngtcli.drafting.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.models.pretrained import window_numbers
@@ -51,25 +59,25 @@ _ROPE_OF_LENGTH = {"dynamic", "longrope"}
 _LENGTHS = 5, 9  # ids of the two texts that are tried; a guess
 _EMPTY = DraftTree()
 
-KEEPS_STATE = "its layers keep a running state"
-STARTS_ANEW = "its passes over several tokens do not go on from the state that its layers keep"
-# Families whose scores in float32 show STARTS_ANEW; rounding may hide it (tried: 0.03 to 0.08).
+# Families whose scores in float32 show Obstacle.STARTS_ANEW; rounding may hide it (tried: 0.03 to
+# 0.08).
 _START_ANEW = {"mamba", "falcon_mamba", "jamba", "minimax", "recurrent_gemma"}
-ATTENDS_IN_CHUNKS = (
-    "its layers attend within chunks, which the mask of a draft tree does not follow"
-)
-CHOOSES_TOKENS = "its layers choose the tokens they attend to, from a cache of their own"
-NO_TREE_MASK = "it does not honour a tree attention mask"
-# With these chains are tried. Layers that choose tokens may choose others in passes of more rows.
-_CHAIN_REASONS = (KEEPS_STATE, ATTENDS_IN_CHUNKS, NO_TREE_MASK)
+# With these obstacles chains are tried. Layers that choose tokens may choose others in forward
+# passes of more rows.
+_MAY_TAKE_CHAINS = (Obstacle.KEEPS_STATE, Obstacle.ATTENDS_IN_CHUNKS, Obstacle.NO_TREE_MASK)
 _KNOWN_KINDS = {"full_attention", "sliding_attention"}  # of layers
-# Why a model with layers of a kind cannot verify drafts; of several reasons the first counts.
-_PLAIN_KINDS = {
-    "linear_attention": KEEPS_STATE, "conv": KEEPS_STATE, "hybrid": KEEPS_STATE,
-    "hybrid_sliding": KEEPS_STATE, "chunked_attention": ATTENDS_IN_CHUNKS,
-    "indexed_attention": CHOOSES_TOKENS, "compressed_sparse_attention": CHOOSES_TOKENS,
-    "heavily_compressed_attention": CHOOSES_TOKENS, "minimax_m3_sparse": CHOOSES_TOKENS,
-}  # fmt: skip
+# What keeps a model with layers of a kind from verifying draft trees; the first one counts.
+_OBSTACLES = {
+    "linear_attention": Obstacle.KEEPS_STATE,
+    "conv": Obstacle.KEEPS_STATE,
+    "hybrid": Obstacle.KEEPS_STATE,
+    "hybrid_sliding": Obstacle.KEEPS_STATE,
+    "chunked_attention": Obstacle.ATTENDS_IN_CHUNKS,
+    "indexed_attention": Obstacle.CHOOSES_TOKENS,
+    "compressed_sparse_attention": Obstacle.CHOOSES_TOKENS,
+    "heavily_compressed_attention": Obstacle.CHOOSES_TOKENS,
+    "minimax_m3_sparse": Obstacle.CHOOSES_TOKENS,
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,15 +96,15 @@ class Reference:
 def target_model(
     hf: Any, tokenizer: Tokenizer, name: str, progress: Callable[[str], None] = lambda _: None
 ) -> TargetModel:
-    """The model, run in the way that probing finds; `progress` is called before it is probed.
+    """Return the model, run in the mode that probing finds.
 
-    It is not, where the tests cover its family, its kinds of layers and its windows, on one device.
-    Raises ModelError for a model that cannot be run.
+    It is not probed where the tests cover its family, its kinds of layers and its windows, on one
+    device. `progress` is called before it is. Raises ModelError for a model that cannot be run.
     """
 
-    def probe() -> Way:
+    def probe() -> ExecutionMode:
         progress(f"Trying once how {name} takes drafts …")
-        return find_way(model)
+        return find_mode(model)
 
     use_whole_vectors(hf)
     use_few_kernels(hf)
@@ -104,7 +112,7 @@ def target_model(
     slides = _PROVEN.get(model.config.model_type)
     windows = window_numbers(model.config) and not slides
     if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS or places_of(hf):
-        model.use(remembered_way(hf).find(probe))
+        model.use(remembered_mode(hf).find(probe))
     return model
 
 
@@ -112,9 +120,10 @@ def _kinds(model: TargetModel) -> set[str]:
     return set(getattr(model.config, "layer_types", None) or ())
 
 
-def remembered_way(hf: Any) -> Trial[Way]:
-    """Where the way of a model is kept: for those reasons with which chains are tried."""
-    return remembered("ways", hf, Way, _CHAIN_REASONS, sorted(_START_ANEW))
+def remembered_mode(hf: Any) -> Trial[ExecutionMode]:
+    """Where the mode of a model is stored."""
+    tries_chains = [obstacle.value for obstacle in _MAY_TAKE_CHAINS]
+    return remembered("modes", hf, ExecutionMode, tries_chains, sorted(_START_ANEW))
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:
@@ -130,21 +139,23 @@ def sizes(model: TargetModel) -> tuple[int, int]:
 
 
 @torch.inference_mode()
-def find_way(model: TargetModel) -> Way:
-    """The way to run `model`. Changes `model.way` while it probes. Raises ModelError."""
+def find_mode(model: TargetModel) -> ExecutionMode:
+    """Find how to run `model`; its mode changes meanwhile. Raises ModelError."""
     length, siblings = sizes(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         for truth in _references(model, length):
             _check_causal(model, truth.prompt)
-            reason = _why_plain(model) or _tree_reason(model, truth, siblings)
-            for way in _ways_without_trees(reason) if reason else ():
-                model.use(way)
-                claims = (_steps_agree, _chains_agree) if way.takes_chains else (_steps_agree,)
+            no_trees = _obstacle_by_config(model) or _obstacle_by_trial(model, truth, siblings)
+            if no_trees is None:
+                return model.mode
+            for mode in modes_without_trees(no_trees):
+                model.use(mode)
+                claims = [_steps_agree]
+                if mode.support is DraftSupport.CHAINS:
+                    claims.append(_chains_agree)
                 if all(_holds(claim, model, truth, siblings) for claim in claims):
-                    return way
-            if not reason:
-                return model.way
+                    return mode
     raise ModelError(
         f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
         " neither what transformers' generate gives nor what they give in one pass",
@@ -152,42 +163,51 @@ def find_way(model: TargetModel) -> Way:
     )
 
 
-def _why_plain(model: TargetModel) -> str:
-    """Why, by its configuration, the model cannot verify drafts; "" where a probe must tell."""
+def _obstacle_by_config(model: TargetModel) -> NoTrees | None:
+    """What keeps the model from verifying trees by its configuration; None: a trial must tell."""
     if model.config.model_type in _START_ANEW:
-        return STARTS_ANEW
+        return NoTrees(Obstacle.STARTS_ANEW)
     kinds = _kinds(model)
-    for kind, reason in _PLAIN_KINDS.items():
+    for kind, obstacle in _OBSTACLES.items():
         if kind in kinds:
-            return reason
+            return NoTrees(obstacle)
     if unknown := kinds - _KNOWN_KINDS:
-        return f"its layers are of a kind unknown here ({min(unknown)})"
+        return NoTrees(Obstacle.UNKNOWN_LAYERS, min(unknown))
     for name, number in window_numbers(model.config).items():
         # The tree mask applies a sliding window of any length; another window must be probed.
         if "window" in name and name != "sliding_window" and LONGEST <= number < model.context:
-            return f"its {ascii(name)[1:-1][:60]} of {number} tokens is too long to be tried"
-    return ""
+            return NoTrees(Obstacle.LONG_WINDOW, f"{ascii(name)[1:-1][:60]} of {number} tokens")
+    return None
 
 
-def _tree_reason(model: TargetModel, truth: Reference, siblings: int) -> str:
-    """Why the model cannot verify drafts, "" if it can; `model.way` is the last one probed."""
+def _obstacle_by_trial(model: TargetModel, truth: Reference, siblings: int) -> NoTrees | None:
+    """What keeps the model from verifying trees; None: it does, in the mode probed last."""
     claims = (_steps_agree, _tree_agrees, _end_agrees)
     for window in (True, False) if model.window is not None else (True,):
-        model.use(Way(TREES, window=window))
+        model.use(ExecutionMode(window=window))
         if all(_holds(claim, model, truth, siblings) for claim in claims):
-            return ""
-    return KEEPS_STATE if getattr(model.hf, "_is_stateful", False) else NO_TREE_MASK
+            return None
+    is_stateful = getattr(model.hf, "_is_stateful", False)
+    return NoTrees(Obstacle.KEEPS_STATE if is_stateful else Obstacle.NO_TREE_MASK)
 
 
-def _ways_without_trees(reason: str) -> list[Way]:
-    """The ways to run a model that verifies no draft trees, in the order in which they are tried.
+def modes_without_trees(no_trees: NoTrees) -> list[ExecutionMode]:
+    """List the modes of a model that verifies no draft trees, in the order they are tried.
 
-    Those that take chains stand first, if the reason allows them; the others read token by token.
+    Those that verify chains come first, if the obstacle allows them; the others read a token a
+    forward pass, the last one prefills a prompt in a single one.
     """
-    chains = (CROPS, RESTORES) if reason in _CHAIN_REASONS else ()
-    anew = STARTS_ANEW if reason == KEEPS_STATE else reason
-    kinds = (*chains, STEPS) if reason != STARTS_ANEW else ()
-    return [*(Way(kind, reason) for kind in kinds), Way(STEPS, anew, chunks=False)]
+    obstacle = no_trees.obstacle
+    modes = []
+    if obstacle in _MAY_TAKE_CHAINS:
+        modes.append(ExecutionMode(DraftSupport.CHAINS, no_trees, crops=True))
+        modes.append(ExecutionMode(DraftSupport.CHAINS, no_trees, crops=False))
+    if obstacle is not Obstacle.STARTS_ANEW:
+        modes.append(ExecutionMode(DraftSupport.STEPS, no_trees))
+    if obstacle is Obstacle.KEEPS_STATE:
+        no_trees = NoTrees(Obstacle.STARTS_ANEW)
+    modes.append(ExecutionMode(DraftSupport.STEPS, no_trees, chunks=False))
+    return modes
 
 
 def _holds(claim: Callable[..., bool], *about: Any) -> bool:
@@ -362,25 +382,27 @@ def _whole_pass(hf: Any, ids: Sequence[int]) -> Tensor:
     return scores
 
 
-def why_not_together(model: TargetModel) -> str:
-    """Why several texts cannot be decoded together; "" if they can.
+def find_batching(model: TargetModel) -> Support:
+    """Find whether several sequences can be decoded in one batch.
 
     The first time that a model is asked about, its cache is emptied.
     """
-    if model.joint_reason is None:
-        model.joint_reason = _why_not(model)
-    return model.joint_reason
+    if model.batching.ability is Ability.UNTRIED:
+        model.batching = _try_batching(model)
+    return model.batching
 
 
-def _why_not(model: TargetModel) -> str:
-    if model.tree_reason or places_of(model.hf):
-        return model.tree_reason or SPREAD
+def _try_batching(model: TargetModel) -> Support:
+    if not model.verifies_trees:
+        return Support.no(model.mode.why)
+    if places_of(model.hf):
+        return Support.no(SPREAD)
     if rope_types(model.config) & _ROPE_OF_LENGTH:
-        return "its positions depend on the longest text of a pass"
+        return Support.no("its positions depend on the longest text of a pass")
     with suppress(ModelError):
         if _holds(_agrees, model):
-            return ""
-    return "several texts in one pass get other scores than one does"
+            return SUPPORTED
+    return Support.no("several texts in one pass get other scores than one does")
 
 
 def _agrees(model: TargetModel) -> bool:

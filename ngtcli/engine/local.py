@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
 
@@ -21,6 +21,7 @@ from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.prefixes import WORTH_S
 from ngtcli.decoding.replays import Replays
+from ngtcli.decoding.support import Support
 from ngtcli.documents.load import Document
 from ngtcli.drafting.drafter import Context, Drafter, Drafters, draft_settings
 from ngtcli.drafting.pool import Pool
@@ -82,14 +83,25 @@ class LocalSession(session.Session):
         self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
         self._exactness = Exactness(self.model, self.status)
-        if self.model.plain_reason and settings.method != "none":
-            self.warn(f"{settings.model} decodes without drafts: {self.model.plain_reason}")
+        if not self.model.takes_drafts and settings.method != "none":
+            self.warn(f"{settings.model} decodes without drafts: {self.model.mode.why}")
 
     @property
     def facts(self) -> session.ModelFacts:
-        names = {field.name for field in fields(session.ModelFacts)} - {"passes_reason"}
-        known = {name: getattr(self.model, name) for name in names}
-        return session.ModelFacts(**known, passes_reason=self.model.passes.reason)
+        model = self.model
+        return session.ModelFacts(
+            tokenizer=model.tokenizer,
+            context=model.context,
+            vocabulary=model.vocabulary,
+            dtype=model.dtype,
+            context_why=model.context_why,
+            draft_support=model.mode.support,
+            draft_why=model.mode.why,
+            prefix_caching=model.prefix_caching,
+            dtype_why=model.dtype_why,
+            capturing=model.passes.capturing,
+            unused=model.unused,
+        )
 
     def status(self, text: str) -> None:
         """Say what is being done."""
@@ -129,7 +141,7 @@ class LocalSession(session.Session):
     def _captured(self, model: TargetModel) -> TargetModel:
         """A model, its passes captured if the settings want it."""
         if places_of(model.hf):
-            model.passes.reason = SPREAD
+            model.passes.capturing = Support.no(SPREAD)
         elif self.settings.capture:
             model.passes.switch_on(model.device, self.warn)
             if model.passes.captures:
@@ -149,8 +161,8 @@ class LocalSession(session.Session):
         """The heads that are named. Raises ModelError for one that does not fit the model."""
         if not self.settings.heads:
             return None
-        if self.model.tree_reason:
-            self.warn(f"heads are not used: {self.model.tree_reason}")
+        if not self.model.verifies_trees:
+            self.warn(f"heads are not used: {self.model.mode.why}")
             return None
         self.status("Loading heads …")
         model, warn = self.model, self.warn if self.model.passes.captures else None
@@ -272,7 +284,7 @@ class LocalSession(session.Session):
     ) -> session.DocumentsTrie:
         """As `Session.documents_trie`; the method is the settings' where none is given."""
         method = method or self.parse_method()
-        if not method.entry.documents or self.model.plain_reason:
+        if not method.entry.documents or not self.model.takes_drafts:
             return session.NO_TRIE
         self.status("Preparing the n-gram trie …")
         how, keep = method.settings, keep and not self.owner

@@ -14,7 +14,7 @@ from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decoding.decoder import Decoder, Member
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.loop import Run
-from ngtcli.decoding.probe import why_not_together
+from ngtcli.decoding.probe import find_batching
 from ngtcli.decoding.scores import rounds
 from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
@@ -69,14 +69,14 @@ class LocalEngine(Engine):
         self._saving: LocalSession | None = None  # whose memory the answers teach
         self._late = list[Asked]()  # that ended when another was dropped
         if many and size != 1:
-            if session.settings.exact == "on" and not self._model.plain_reason:
+            if session.settings.exact == "on" and self._model.takes_drafts:
                 hint = "Leave out --exact, or give --batch-size 1."
                 raise UsageError("exact decoding takes one text at a time", hint)
-            why_not_together(self._model)
+            find_batching(self._model)
 
     def warm(self) -> None:
         """Do before the first question what it would wait for, and try whether texts may join."""
-        why_not_together(self._model)
+        find_batching(self._model)
         self._base.drafter()
 
     # --- questions ---
@@ -103,7 +103,7 @@ class LocalEngine(Engine):
     def _is_alone(self, asked: Asked) -> bool:
         """Whether a question is answered with no other beside it."""
         settings = asked.question.settings
-        if self._size == 1 or self._model.joint_reason != "" or settings.exact == "on":
+        if self._size == 1 or not self._model.batching.is_supported or settings.exact == "on":
             return True
         if self._follows(settings):
             return True
@@ -152,7 +152,7 @@ class LocalEngine(Engine):
     def _open(self, text: Asked) -> None:
         """Make a decoder for a text: its own, or one that others may join at once."""
         if text.part is not None:
-            why_not_together(self._model)  # here, where no text runs
+            find_batching(self._model)  # here, where no text runs
         text.alone = text.alone or self._is_alone(text)
         session, self._is_open = text.session, True
         self._saving = self._with(text.question.settings)
@@ -187,7 +187,7 @@ class LocalEngine(Engine):
     def _tell_of_many(self, settings: Settings) -> None:
         """Say why many texts are not answered together, or what is otherwise then."""
         follows = self._follows(settings)
-        reason = f"{follows} follows one text at a time" if follows else self._model.joint_reason
+        reason = f"{follows} follows one text at a time" if follows else self._model.batching.why
         if reason:
             self.session.warn(f"prompts are answered one after another: {reason}")
             return

@@ -31,7 +31,7 @@ class PassCosts:
 
         None for a model that decodes without drafts, and where nothing is known of its costs.
         """
-        if self.known is None and not self._model.plain_reason:
+        if self.known is None and self._model.takes_drafts:
             found = self._found() if measure else self._trial and self._trial.load()
             self.known = costs_of(found, padded(self._model)) if found else None
         return self.known

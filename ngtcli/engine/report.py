@@ -6,6 +6,7 @@ from dataclasses import replace
 
 from ngtcli.config import Settings
 from ngtcli.decoding.exactness.numerics import Numerics
+from ngtcli.decoding.support import DraftSupport
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes.sources import copied_fact, sources_of
 from ngtcli.engine.events import Ended
@@ -64,12 +65,12 @@ def facts(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]
 def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
     if settings.method == "none":
         return "method none"
-    if model.plain_reason:
-        return model.plain_reason
+    if model.draft_support is DraftSupport.STEPS:
+        return model.draft_why
     if settings.num_draft == 0:
         return "num-draft is 0"
-    if answer.exact and model.tree_reason:
-        return f"exact without drafts alone, as {model.tree_reason}"
+    if answer.exact and model.draft_support is not DraftSupport.TREES:
+        return f"exact without drafts alone, as {model.draft_why}"
     if answer.policy:
         return "no draft would have paid"
     return "no match"
@@ -86,22 +87,23 @@ def remarks(
         yield line
     yield background
     dtype = name_of(model.dtype)
-    if numerics.is_exact and not model.plain_reason:
+    takes_drafts = model.draft_support is not DraftSupport.STEPS
+    if numerics.is_exact and takes_drafts:
         yield f"Exact: {numerics.why}; plain decoding with --exact has the same tokens."
     elif (kind := settings.quantize if settings.quantize != "none" else dtype) != "float32":
-        if not model.plain_reason:
+        if takes_drafts:
             yield f"Not exact: in {kind} drafts may change tokens at near ties; see --exact."
-    if model.tree_reason and not model.plain_reason:
-        yield f"Drafts have no branches: {model.tree_reason}."
-    if model.dtype_reason:
-        yield f"Computed in {dtype}: {model.dtype_reason}."
+    if model.draft_support is DraftSupport.CHAINS:
+        yield f"Drafts have no branches: {model.draft_why}."
+    if model.dtype_why:
+        yield f"Computed in {dtype}: {model.dtype_why}."
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
         yield f"Left unused of the model's generation settings: {unused}."
-    if model.keeps_reason and settings.keep_documents != "off":
-        yield f"What it reads is not kept for later questions: {model.keeps_reason}."
-    if model.passes_reason and not model.tree_reason:
-        yield f"The model's passes are not captured: {model.passes_reason}."
+    if model.prefix_caching.is_refused and settings.keep_documents != "off":
+        yield f"What it reads is not kept for later questions: {model.prefix_caching.why}."
+    if model.capturing.is_refused and model.draft_support is DraftSupport.TREES:
+        yield f"The model's passes are not captured: {model.capturing.why}."
 
 
 def _saved(settings: Settings, answer: Ended) -> str:

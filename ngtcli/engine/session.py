@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ngtcli.config import Settings, Use, settings_where
+from ngtcli.decoding.support import SUPPORTED, DraftSupport, Support
 from ngtcli.documents.load import Document
 from ngtcli.drafting.drafter import Drafter
 from ngtcli.drafting.steps import Limits
@@ -57,22 +58,23 @@ AS_SET = AnswerOptions()
 class ModelFacts:
     """What is known of a model, whoever runs it. `context` is in tokens.
 
-    The reasons say why the context is less than the model's own, why nothing is drafted, why no
-    draft has branches, why nothing that it reads is kept, why a trial has chosen the dtype, and why
-    passes are not captured; "" where that is not so. `unused` has what the checkpoint suggests and
-    is not followed.
+    `draft_support` says which drafts it verifies, `prefix_caching` whether what is prefilled is
+    cached, `capturing` whether CUDA graphs are captured where there are any. `context_why`,
+    `draft_why` and `dtype_why` say why the context is less than the model's own, why no draft trees
+    are verified, and why a rule chose the dtype; "" where that is not so. `unused` has what the
+    checkpoint suggests and is not followed.
     """
 
     tokenizer: Tokenizer
     context: int
     vocabulary: int
     dtype: object
-    context_reason: str = ""
-    plain_reason: str = ""
-    tree_reason: str = ""
-    keeps_reason: str = ""
-    dtype_reason: str = ""
-    passes_reason: str = ""
+    context_why: str = ""
+    draft_support: DraftSupport = DraftSupport.TREES
+    draft_why: str = ""
+    prefix_caching: Support = SUPPORTED
+    dtype_why: str = ""
+    capturing: Support = SUPPORTED
     unused: Mapping[str, Any] = field(default_factory=dict)
 
 
@@ -135,7 +137,7 @@ class Session(ABC):
         try:
             prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:
-            hint = f"{error.hint} {self.facts.context_reason}".strip()
+            hint = f"{error.hint} {self.facts.context_why}".strip()
             raise ContextOverflowError(str(error), hint) from None
         self._warn_of_scripts(prompt.documents, question)
         return prompt

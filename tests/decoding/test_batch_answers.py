@@ -14,6 +14,7 @@ from ngtcli.decoding import kv_cache, memory_limits, prefixes
 from ngtcli.decoding import model as model_module
 from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.support import Support
 from ngtcli.drafting.drafter import Drafters
 from ngtcli.engine import local_engine
 from ngtcli.engine.engine import Asked
@@ -180,7 +181,8 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
 ) -> None:
     session, said = session_with(), list[str]()
     session.tell = telling(warn=said.append)
-    monkeypatch.setattr(session.model, "joint_reason", "its layers keep a state")
+    no_batches = Support.no("its layers keep a state")
+    monkeypatch.setattr(session.model, "batching", no_batches)
     found = [a.key for a in answered(session, given(session), 4)]
     assert found == [key for key, _ in given(session)]
     assert {*said} == {"prompts are answered one after another: its layers keep a state"}
@@ -241,7 +243,7 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
     session = session_with(max_tokens=30)
     model = session.model
     monkeypatch.setattr(model, "prefixes", None)
-    model.use(model.way)
+    model.use(model.mode)
     texts = [TEXTS[0], *(f"{text} Question: What is told here? Answer:" for text in TOLD)]
     ids = [model.tokenizer.encode(text) for text in texts]
     asked = [(i, Prompt(text, ids[i], (), ())) for i, text in enumerate(texts)]
@@ -268,13 +270,13 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
 
     monkeypatch.setattr(TargetModel, "score", failing)
     model.keep_prefixes(memory=True)
-    model.use(model.way)
+    model.use(model.mode)
     try:
         assert all_answers(4) == alone
         assert len(shared) == 5 and max(shared) > shared[-1]  # one had ended
     finally:
         monkeypatch.undo()
-        model.use(model.way)
+        model.use(model.mode)
 
 
 def test_where_sharing_fails_the_first_text_goes_on_as_it_was(

@@ -17,8 +17,9 @@ from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import Keeping
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.probe import why_not_together
+from ngtcli.decoding.probe import find_batching
 from ngtcli.decoding.scores import scores_are_not_numbers
+from ngtcli.decoding.support import SUPPORTED
 from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.steps import Limits
@@ -285,13 +286,14 @@ def test_an_answer_that_others_join_is_pooled_once() -> None:
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
     model = make_target("llama")
     model.config.rope_parameters = {**model.config.rope_parameters, "rope_type": "dynamic"}
-    assert "positions" in why_not_together(model)
+    assert "positions" in find_batching(model).why
 
 
 def test_a_model_is_tried_with_several_texts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tried = make_target("llama"), list[TargetModel]()
     monkeypatch.setattr(probe, "_agrees", lambda model: tried.append(model) is None)
-    assert why_not_together(model) == why_not_together(model) == "" and tried == [model]
+    assert find_batching(model) == find_batching(model) == SUPPORTED
+    assert tried == [model]
 
 
 def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -301,9 +303,9 @@ def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.Mo
     model = make_target("llama")
     monkeypatch.setattr(probe, "_agrees", fails)
     with pytest.raises(RuntimeError):
-        why_not_together(model)
+        find_batching(model)
     monkeypatch.undo()
-    assert why_not_together(model) == ""
+    assert find_batching(model) == SUPPORTED
 
 
 def test_a_model_that_raises_with_several_texts_takes_one(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -311,12 +313,12 @@ def test_a_model_that_raises_with_several_texts_takes_one(monkeypatch: pytest.Mo
         raise scores_are_not_numbers(model.name)
 
     monkeypatch.setattr(probe, "_agrees", fails)
-    assert "several texts" in why_not_together(make_target("llama"))
+    assert "several texts" in find_batching(make_target("llama")).why
 
 
 def test_the_models_attention_is_as_it_was_after_a_pass() -> None:
     for family in FAMILIES:
         model = make_target(family)
         before = model.hf.config._attn_implementation
-        assert not why_not_together(model)
+        assert find_batching(model) == SUPPORTED
         assert model.hf.config._attn_implementation == before

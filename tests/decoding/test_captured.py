@@ -20,6 +20,7 @@ from ngtcli.decoding.captured import Shape
 from ngtcli.decoding.kernels import JoinedPerceptron, use_few_kernels
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.support import SUPPORTED
 from ngtcli.drafting.drafter import Drafters
 from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import chain
@@ -121,7 +122,7 @@ def test_captured_passes_give_the_bits_of_eager_ones(
         target_model(make_hf(family).to(dtype), make_target().tokenizer, family) for _ in range(2)
     )
     found = passes(switched_on(model))
-    assert model.passes.reason == "" and model.passes.captured >= 3
+    assert model.passes.capturing == SUPPORTED and model.passes.captured >= 3
     assert all(map(torch.equal, found, passes(eager))) and eager.passes.captured == 0
     assert all(map(torch.equal, passes(model), found))  # a second sequence in the same buffers
     assert len(pools) >= 3 and set(pools) == {0}
@@ -144,7 +145,7 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
         )
     assert all(map(torch.equal, passes(model), passes(eager)))
     assert len(said) == 1 and "other scores" in said[0]
-    assert model.passes.captured == 0 and "other scores" in model.passes.reason
+    assert model.passes.captured == 0 and "other scores" in model.passes.capturing.why
 
 
 @pytest.mark.parametrize("family", ["mistral-sliding", "gemma3-sliding"])
@@ -209,7 +210,7 @@ def test_a_text_that_is_left_alone_is_captured_again() -> None:
     alone = [plain(model, text, max_tokens=50) for text in ids]
     switched_on(model)
     for longer in (0, 1):
-        model.use(model.way)
+        model.use(model.mode)
         most = [50 if i == longer else 5 for i in range(2)]
         limits = [Limits(max_tokens=n) for n in most]
         found = together(model, ids, own(), 2, limits=limits.__getitem__)
@@ -259,7 +260,7 @@ def test_a_capture_that_fails_leaves_eager_passes_and_their_rows(
 
     model.passes._capture = fail
     assert all(map(torch.equal, passes(model), passes(eager)))
-    assert model.passes.reason == ("" if memory else "no capture here") and len(said) == 1
+    assert model.passes.capturing.why == ("" if memory else "no capture here") and len(said) == 1
     assert (model.passes.captured > 0) == memory == model.passes.captures
 
 

@@ -15,11 +15,21 @@ from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.plain import RESTORES, STEPS, OwnRows
+from ngtcli.decoding.plain import OwnRows
+from ngtcli.decoding.support import DraftSupport
 from ngtcli.drafting.costs import SHORT, Costs
 from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
 from ngtcli.drafting.tree import ROOT, DraftTree, chain
-from tests.support.families import VOCABULARY, build, chained, family, prompts, target
+from tests.support.families import (
+    RESTORES,
+    VOCABULARY,
+    build,
+    chained,
+    family,
+    prompts,
+    reason_and_way,
+    target,
+)
 from tests.support.tiny_models import decode, generate, make_drafter, make_target
 
 pytestmark = pytest.mark.search
@@ -33,7 +43,7 @@ def model(request: pytest.FixtureRequest) -> TargetModel:
 
 def fresh(model: TargetModel, ids: list[int]) -> torch.Tensor:
     """The scores (vocabulary,) after `ids` by a state that never saw a draft."""
-    rows = OwnRows(model.hf, replace(model.way, kind=STEPS))
+    rows = OwnRows(model.hf, replace(model.mode, support=DraftSupport.STEPS, crops=False))
     with torch.inference_mode():
         return rows.read(ids, 1)[0]
 
@@ -144,10 +154,10 @@ def test_the_first_chain_of_a_tree(data: st.DataObject) -> None:
 
 
 def test_branches_are_refused_and_no_texts_are_joined() -> None:
-    from ngtcli.decoding.probe import why_not_together
+    from ngtcli.decoding.probe import find_batching
 
     model = target(build(family("lfm2")), "lfm2")
-    assert why_not_together(model) == model.tree_reason
+    assert find_batching(model).why == model.mode.why
     model.start(0)
     model.prefill([1, 2])
     with pytest.raises(ValueError, match="branches"):
@@ -159,7 +169,7 @@ def test_exact_decoding_of_a_model_that_takes_chains_is_plain() -> None:
     model = target(hf, "mamba2")
     exactness = Exactness(model, print)
     single_rows = Numerics(PassRows.fixed(1))
-    assert model.way.kind == RESTORES
+    assert reason_and_way(model.mode)[1] == RESTORES
     assert exactness.numerics("auto", 32, 100) == NOT_EXACT
     assert exactness.numerics("on", 32, 100) == single_rows
     model.half_by_rule = True

@@ -235,10 +235,10 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
         with patch.object(exactness, "_is_exact", return_value=True):
             model.half_by_rule = True
             assert exactness.numerics("auto", 31, 100) == Numerics(PassRows.fixed(32))
-            with patch.object(TargetModel, "plain_reason", "no trees"):
+            with patch.object(TargetModel, "takes_drafts", False):
                 assert exactness.numerics("on", 31, 100) == NOT_EXACT
     single = target_model(make_hf("llama"), Tokenizer(FakeBackend()), "float32")
-    single.dtype_reason = "it is quicker"
+    single.dtype_why = "it is quicker"
     assert Exactness(single, print).numerics("auto", 31, 100) == NOT_EXACT
 
 

@@ -14,22 +14,27 @@ import transformers
 from ngtcli.config import Settings
 from ngtcli.decoding import probe
 from ngtcli.decoding.memory_needs import cache_numbers
-from ngtcli.decoding.plain import CROPS, RESTORES, STEPS, TREES, Way
+from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstacle
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.linear import storages
 from tests.support.families import (
+    CROPS,
     FAMILIES,
     NO_CACHE,
     NO_DECODER,
     OTHERS,
+    RESTORES,
+    STEPS,
+    TREES,
     UNCOUNTED,
     VOCABULARY,
     Family,
     build,
     chained,
     prompts,
+    reason_and_way,
     target,
 )
 from tests.support.helpers import EXAMPLES
@@ -118,8 +123,8 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
     check_that_its_cache_is_counted(hf, family.name)
     check_that_it_is_read_as_by_the_library(hf, tmp_path)
     model = target(hf, family.name)
-    assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
-    assert model.takes_chains == (not model.plain_reason and family.way != TREES)
+    assert reason_and_way(model.mode) == (family.reason, family.way)
+    assert model.takes_chains == (model.takes_drafts and family.way != TREES)
     accepted, drafts = 0, family.way != STEPS
     for prompt in prompts()[0 if family in OFTEN else -1 :]:
         if len(prompt) == 1 and family.kind == "recurrent_gemma":
@@ -145,10 +150,13 @@ def test_rounding_does_not_hide_that_passes_start_anew(
     kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     model = target(build(next(f for f in FAMILIES if f.kind == kind)), kind)
-    monkeypatch.setattr(probe, "_tree_reason", lambda *_: "")  # as where rounding hides errors
-    model.use(Way(TREES))
+    # As where rounding hides errors.
+    monkeypatch.setattr(probe, "_obstacle_by_trial", lambda *_: None)
+    model.use(ExecutionMode())
     monkeypatch.setattr(probe, "_kinds", lambda _: set())  # not all configurations name them
-    assert probe.find_way(model) == Way(STEPS, probe.STARTS_ANEW, chunks=False)
+    assert probe.find_mode(model) == ExecutionMode(
+        DraftSupport.STEPS, NoTrees(Obstacle.STARTS_ANEW), chunks=False
+    )
 
 
 def test_a_family_without_a_cache_or_a_decoder_is_refused() -> None:
@@ -163,7 +171,7 @@ def test_a_family_without_a_cache_or_a_decoder_is_refused() -> None:
 )
 def test_another_family_is_run_as_in_the_table(family: Family) -> None:
     model = target(build(family), family.name)
-    assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
+    assert reason_and_way(model.mode) == (family.reason, family.way)
 
 
 def table() -> str:

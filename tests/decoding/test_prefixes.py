@@ -24,8 +24,8 @@ from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import Keeping, RollbackCache
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.plain import STEPS, Way
 from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstacle
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.engine import local
 from ngtcli.engine.local import LocalSession
@@ -100,7 +100,7 @@ def model() -> TargetModel:
 
 
 def anew(model: TargetModel, memory: bool = True) -> TargetModel:
-    model.use(model.way)
+    model.use(model.mode)
     model.keep_prefixes(memory)
     return model
 
@@ -476,12 +476,13 @@ def test_a_batch_writes_its_last_prompt_too(tmp_path: Path) -> None:
 
 def test_models_that_keep_nothing_say_why() -> None:
     state = as_target(make_hf("llama"))
-    assert state.keeps_reason == ""
-    state.use(Way(STEPS, "its layers keep a running state"))
-    assert state.keeps_reason == "its layers keep a running state"
+    assert state.prefix_caching.is_supported
+    state.use(ExecutionMode(DraftSupport.STEPS, NoTrees(Obstacle.KEEPS_STATE)))
+    assert state.prefix_caching.is_refused
+    assert state.prefix_caching.why == "its layers keep a running state"
     state.keep_prefixes(memory=True)
     assert state.prefixes is None
     rope = {"rope_type": "dynamic", "rope_theta": 1e4, "factor": 2.0}
     longer = as_target(make_hf("llama", rope_parameters=rope))
     longer.keep_prefixes(memory=True)
-    assert longer.prefixes is None and "texts before" in longer.keeps_reason
+    assert longer.prefixes is None and "texts before" in longer.prefix_caching.why

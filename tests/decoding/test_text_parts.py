@@ -61,7 +61,7 @@ def test_a_text_part_is_read_alone_and_writes_what_the_whole_writes(
     assert hf.config.model_type == config.get_text_config().model_type
     assert sum(p.numel() for p in hf.parameters()) < sum(p.numel() for p in whole.parameters())
     model = target_model(hf, Tokenizer(FakeBackend()), kind)
-    assert not model.plain_reason
+    assert model.takes_drafts
     for seed in range(3):
         prompt = [int(i) for i in torch.randperm(80)[: 12 + seed] + 3]
         expected = generate(whole, prompt, 24)

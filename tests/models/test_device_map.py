@@ -10,7 +10,7 @@ from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
 from ngtcli.decoding.load import Tell, Wanted, load_model
-from ngtcli.decoding.probe import why_not_together
+from ngtcli.decoding.probe import find_batching
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
@@ -71,8 +71,8 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), PROMPT, max_tokens=24)
     assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
-    assert len(drafted.output) > 2 and not model.tree_reason
-    assert why_not_together(model) == SPREAD
+    assert len(drafted.output) > 2 and model.verifies_trees
+    assert find_batching(model).why == SPREAD
     assert places_of(model.hf) == what_matters(model.hf)[-len(places_of(model.hf)) :]
 
 
@@ -93,7 +93,8 @@ def test_families_draft_as_far_as_the_probe_finds_it(
     assert not any(report.values()) and places_of(hf)
     model = target(hf, name)
     alone = target(true, name)
-    assert (model.way.kind, bool(model.plain_reason)) == (alone.way.kind, False)
+    assert model.mode.support is alone.mode.support
+    assert model.takes_drafts
     drafter = make_drafter("prompt-lookup")
     for prompt in (PROMPT, [*range(3, 20), *range(3, 12)]):
         assert decode(model, drafter, prompt, max_tokens=24).output == generate(true, prompt, 24)

@@ -15,7 +15,8 @@ from huggingface_hub.errors import IncompleteSnapshotError
 from ngtcli.config import Settings
 from ngtcli.decoding import probe
 from ngtcli.decoding.load import Tell, Wanted, load_model
-from ngtcli.decoding.probe import target_model, why_not_together
+from ngtcli.decoding.probe import find_batching, target_model
+from ngtcli.decoding.support import DraftSupport
 from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.models.checkpoint import find
@@ -23,7 +24,7 @@ from ngtcli.models.hub import Remote
 from ngtcli.models.pretrained import ContextLimit, context_limit
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
-from tests.support.families import LongBackend, build, target
+from tests.support.families import LongBackend, build, reason_and_way, target
 from tests.support.helpers import HARBOUR, FakeBackend, changed, run_and_look
 from tests.support.tiny_models import (
     GREEDY,
@@ -185,7 +186,7 @@ def test_the_probe_finds_faults_however_small_the_scores(kind: str) -> None:
     hf = build(next(f for f in MANY if f.name == kind))
     with torch.no_grad():
         hf.get_output_embeddings().weight.mul_(1e-3)
-    assert target(hf, kind).tree_reason
+    assert not target(hf, kind).verifies_trees
 
 
 def test_nested_rope_parameters_limit_the_context_and_say_why() -> None:
@@ -320,22 +321,23 @@ def test_generation_settings_of_the_checkpoint_are_left_unused_and_named() -> No
 
 def test_what_a_probe_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     hf = build(next(f for f in MANY if f.name == "gpt_neo"))
-    way = target(hf, "gpt_neo").way
-    kept = probe.remembered_way(hf)
-    assert kept.load() == way
+    mode = target(hf, "gpt_neo").mode
+    stored = probe.remembered_mode(hf)
+    assert stored.load() == mode
     with monkeypatch.context() as m:
-        m.setattr(probe, "find_way", lambda _: pytest.fail("probed again"))
-        assert target(hf, "gpt_neo").way == way
-    for bad in ({"kind": "trees"}, {"reason": "\x1b[31m"}):
-        with pytest.raises(ValueError):
-            replace(way, **bad)
+        m.setattr(probe, "find_mode", lambda _: pytest.fail("probed again"))
+        assert target(hf, "gpt_neo").mode == mode
+    with pytest.raises(ValueError):
+        replace(mode, support=DraftSupport.TREES)
+    with pytest.raises(ValueError):
+        replace(mode.no_trees, detail="\x1b[31m")
 
 
 def test_a_window_longer_than_a_probe_can_try_is_not_believed() -> None:
     family = next(f for f in MANY if f.name == "gpt_neo")
     values = {**family.values, "window_size": 5000, "max_position_embeddings": 6000}
     hf = build(type(family)("gpt_neo", values))
-    assert "window_size of 5000" in target(hf, "gpt_neo").plain_reason
+    assert "window_size of 5000" in target(hf, "gpt_neo").mode.why
 
 
 def test_minimax_reads_a_prompt_in_one_pass() -> None:
@@ -345,7 +347,7 @@ def test_minimax_reads_a_prompt_in_one_pass() -> None:
     hf = build(type(family)("minimax", {**family.values, "num_hidden_layers": 4,
                                         "layer_types": kinds}))  # fmt: skip
     model = target(hf, "minimax")
-    assert not model.way.chunks
+    assert not model.mode.chunks
     prompt = [i % 300 for i in range(150)]
     model.start(0)
     model.prefill(prompt[:-1], chunk=40)
@@ -360,7 +362,7 @@ def test_a_probe_in_bfloat16_finds_what_one_in_float32_finds(kind: str) -> None:
     """Some give float32 scores after passes in bfloat16, where rounding is larger all the same."""
     family = next(f for f in MANY if f.name == kind)
     model = target(build(family).to(torch.bfloat16), kind)
-    assert (model.tree_reason, model.way.kind) == (family.reason, family.way)
+    assert reason_and_way(model.mode) == (family.reason, family.way)
 
 
 @pytest.mark.parametrize("quantized", [True, False])
@@ -372,7 +374,8 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
     monkeypatch.setattr("ngtcli.decoding.scores.bits_of", lambda hf: 8 if quantized else 0)
     if quantized:
         model = target(hf, "phi3")
-        assert not model.plain_reason and not why_not_together(model)
+        assert model.takes_drafts
+        assert find_batching(model).is_supported
     else:
         with pytest.raises(ModelError, match="no decoder"):
             target(hf, "phi3")

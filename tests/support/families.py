@@ -8,15 +8,8 @@ import torch
 import transformers
 
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.plain import CROPS, RESTORES, STEPS, TREES
-from ngtcli.decoding.probe import (
-    ATTENDS_IN_CHUNKS,
-    CHOOSES_TOKENS,
-    KEEPS_STATE,
-    NO_TREE_MASK,
-    STARTS_ANEW,
-    target_model,
-)
+from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.support import DraftSupport, ExecutionMode, Obstacle
 from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
@@ -25,8 +18,17 @@ from tests.support.tiny_models import Scripted
 VOCABULARY = 512
 POSITIONS = 160
 WINDOW = 16  # tokens; the second prompt is shorter, its answer ends beyond: so with chunks
-DRAFTS = ""
 NO_DECODER = "no decoder"
+ATTENDS_IN_CHUNKS = Obstacle.ATTENDS_IN_CHUNKS
+CHOOSES_TOKENS = Obstacle.CHOOSES_TOKENS
+KEEPS_STATE = Obstacle.KEEPS_STATE
+NO_TREE_MASK = Obstacle.NO_TREE_MASK
+STARTS_ANEW = Obstacle.STARTS_ANEW
+# The drafts that a model verifies, and whether its own cache crops rejected tokens.
+TREES = (DraftSupport.TREES, False)
+CROPS = (DraftSupport.CHAINS, True)
+RESTORES = (DraftSupport.CHAINS, False)
+STEPS = (DraftSupport.STEPS, False)
 _WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 _LLAMA = {
     **_WORDS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
@@ -71,9 +73,9 @@ class Family:
 
     kind: str
     values: dict[str, Any] = field(default_factory=dict)
-    reason: str = DRAFTS
+    reason: Obstacle | str | None = None
     label: str = ""
-    way: str = TREES
+    way: tuple[DraftSupport, bool] = TREES
     consistent: bool = True  # whether `generate` gives what one pass without a cache gives
 
     @property
@@ -228,6 +230,11 @@ OTHERS = [
     *(Family(k, {**_LLAMA, **_EXPERTS}, CHOOSES_TOKENS, way=STEPS)
       for k in ("deepseek_v4", "hy_v4")),
 ]  # fmt: skip
+
+
+def reason_and_way(mode: ExecutionMode) -> tuple[Obstacle | None, tuple[DraftSupport, bool]]:
+    """What `Family` says of a model, as found."""
+    return mode.no_trees and mode.no_trees.obstacle, (mode.support, mode.crops)
 
 
 def build(family: Family) -> Any:

@@ -39,7 +39,8 @@ class RoundingModel:
     places of all rows that it attends to, and how these were rounded themselves.
     """
 
-    context_reason = plain_reason = ""
+    context_why = ""
+    takes_drafts = True
     name = "rounding"
     takes_chains = took_longer = False
     draws = None  # nothing is captured

@@ -188,7 +188,7 @@ class Report:
         error, passes = score_error(model, hf, self.args.rows), model.passes
         what = f"{name_of(model.dtype)}: largest difference from one eager pass, in deviations"
         how = f", {passes.captured} shapes captured in {passes.seconds:.1f} s"
-        value = f"{error:.1e}{how if passes.captured else f', eager {passes.reason}'}"
+        value = f"{error:.1e}{how if passes.captured else f', eager {passes.capturing.why}'}"
         return {"difference": error, **to_json(passes.report())}, [(what, value)]
 
     def steps(self, built: Built, length: int) -> tuple[Any, Rows]:

@@ -138,7 +138,7 @@ def test_generate_runs_an_unprepared_model_of_the_same_weights() -> None:
 
 
 def test_a_mixture_of_experts_verifies_drafts() -> None:
-    assert not made(Shape("experts", EXPERTS)).model.plain_reason
+    assert made(Shape("experts", EXPERTS)).model.takes_drafts
 
 
 @pytest.mark.parametrize("rounds", [1, 2])

@@ -151,4 +151,4 @@ def test_training_runs_and_exports_a_model_that_loads(
     train.main()
     assert "held-out" in capsys.readouterr().err
     model = load_model(Wanted(str(tmp_path / "out" / "model"), device="cpu"))
-    assert model.plain_reason == "" and model.context == 4096 and model.tokenizer.has_chat_template
+    assert model.takes_drafts and model.context == 4096 and model.tokenizer.has_chat_template

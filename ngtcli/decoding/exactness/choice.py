@@ -40,10 +40,10 @@ class Exactness:
             ModelError: It is to be exact ("on") and cannot be.
         """
         model = self._model
-        if wanted == "off" or model.plain_reason or places_of(model.hf):
+        if wanted == "off" or not model.takes_drafts or places_of(model.hf):
             return NOT_EXACT
         is_needed = wanted == "on" or model.half_by_rule
-        if model.tree_reason:
+        if not model.verifies_trees:
             return _exact(PassRows.fixed(1)) if is_needed else NOT_EXACT
         # On other devices kernels are chosen by the number of rows.
         if model.device.type == "cpu" and (wanted == "on" or rounds(model.hf)):

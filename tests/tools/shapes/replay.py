@@ -63,7 +63,7 @@ class PromptCache:
             self.seconds.setdefault(trace.id, []).append(time.perf_counter() - clock)
             self._read = (trace.id, ids)
         model.truncate(len(ids) - 1)
-        if model.tree_reason:  # it cannot go back: the next one reads the prompt again
+        if not model.verifies_trees:  # it cannot go back: the next one reads the prompt again
             self._read = None
 
 
@@ -198,8 +198,8 @@ def replay_with_passes(
                 f"{what}, the shape takes {model.context}",
                 "Choose another shape, or other questions with --tasks and --limit.",
             )
-    if model.plain_reason:
-        notes.append(f"this shape decodes without drafts: {model.plain_reason}")
+    if not model.takes_drafts:
+        notes.append(f"this shape decodes without drafts: {model.mode.why}")
     source, first = ShapeSource(traces, built, settings, progress), traces.traces[0]
     brief = replace(first, id="", output_ids=first.output_ids[:_WARM])
     made = raced(source, options, settings, [brief], progress)
