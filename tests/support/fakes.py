@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
+from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
 from ngtcli.engine.engine import Asked, Engine, caught
 from ngtcli.engine.events import Ended, Tell, nobody
@@ -82,7 +83,7 @@ class FakeEngine(Engine):
         answer = Ended(
             finish_reason=self._answers.finish_reason, statistics=text.statistics, passes=PASSES
         )
-        return answer, None, ""
+        return answer, NOT_EXACT, ""
 
     def _close(self, *, store: bool = True) -> None:
         pass
