@@ -1,4 +1,5 @@
-"""Loading a target model: plan, read, prepare."""
+"""Loading a target model in three steps: plan what is read and how, read the weights, prepare
+it."""
 
 import gc
 import warnings
@@ -12,6 +13,7 @@ import torch
 
 from ngtcli.decoding.attention import use_grouped
 from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.exactness.half_precision import HalfPrecision
 from ngtcli.decoding.memory_needs import memory_words
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
@@ -30,8 +32,10 @@ from ngtcli.models.stand_in import source_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.convert import Conversion
-from ngtcli.models.weights.forms import (
-    Form,
+from ngtcli.models.weights.formats import (
+    HALF_DTYPES,
+    DtypeChoice,
+    WeightFormat,
     dtype_by_rule,
     dtype_of_gpu,
     half_of,
@@ -43,19 +47,19 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.models.weights.trials import places_of
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.machine import pick_device, pick_threads
-from ngtcli.system.trials import Trial
 
 Notify = Callable[[str], None]
-_HALVES = (torch.bfloat16, torch.float16)
-_TOKENS = 900  # of a text for which exactness is tried: kept for all up to 1,024 places
 
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """A model by folder, hub id or "builtin", and how it is to be computed, as the settings say.
+    """A model, and how the settings want it to be computed.
 
-    `drafts`: its passes verify drafts; of up to `num_draft` nodes, if that is given: then half
-    precision counts only where it is exact, but if it is named.
+    Attributes:
+        name: A folder, a hub id or "builtin".
+        drafts: Whether its forward passes verify drafts.
+        num_draft: The most nodes of a draft: half precision that a rule chooses must then be exact.
+            None: it need not be, as for a draft model.
     """
 
     name: str
@@ -70,10 +74,13 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Tell:
-    """Who is told while a model loads.
+    """Whom loading reports to.
 
-    `warn` of weights that the model does not use, tokens that it does not know and memory that does
-    not suffice, `progress` of what takes long; `ready` gets the model before its passes are tried.
+    Attributes:
+        warn: Of weights that the model does not use, tokens that it does not know, and memory that
+            does not suffice.
+        progress: Of what takes long.
+        ready: Gets the model before its forward passes are tried.
     """
 
     warn: Notify = field(default=lambda _: None)
@@ -83,10 +90,13 @@ class Tell:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What will be read, and how: `weights` names those in the files, as they are.
+    """What loading will do.
 
-    `memory` says that they do not fit in free memory, "" if they do. Of layers that a library
-    computes `by_library` is true; accelerate places those of a `device_map`.
+    Attributes:
+        device_map: How accelerate places the layers; None: all on the device.
+        weights: Tells the files of the weights.
+        by_library: Whether a library of quantized layers computes them.
+        memory: Why the weights do not fit in free memory; "" if they do.
     """
 
     name: str
@@ -96,159 +106,187 @@ class Plan:
     config: Any
     tokenizer: Tokenizer
     weights: str
-    form: Form
+    format: WeightFormat
     by_library: bool
     memory: str
 
-    @property
-    def in_float32(self) -> "Plan":
-        """The same where half precision was chosen and is not exact."""
-        reason = f"{self.form.reason}, but a row's bits depend on the rows beside it"
-        return replace(self, form=replace(self.form, dtype=torch.float32, reason=reason))
+    def in_float32(self, why: str) -> "Plan":
+        """Return the same plan in float32."""
+        return replace(self, format=replace(self.format, dtype=torch.float32, why=why))
 
 
 def load_model(wanted: Wanted, tell: Tell | None = None) -> TargetModel:
     """Load a model; it may be downloaded. Raises ModelError."""
-    tell = replace(tell or Tell(), warn=cache((tell or Tell()).warn))  # each line once
+    tell = tell or Tell()
+    tell = replace(tell, warn=cache(tell.warn))  # each line once, though a model is read twice
     planned = plan(wanted, tell.progress)
     model = prepare(planned, read(planned, tell), tell)
-    if not _stays(planned, model, wanted, tell.progress):
-        del model
-        gc.collect()  # a model and its passes are a circle; its memory is free before another is
-        planned = planned.in_float32
-        model = prepare(planned, read(planned, tell), tell)
-    return model
+    half = HalfPrecision(planned.weights, planned.format, wanted.num_draft)
+    if half.holds(model, Exactness(model, tell.progress)):
+        return model
+    del model
+    gc.collect()  # a model and its passes are a circle; its memory is free before another is
+    why = f"{planned.format.why}, but a row's bits depend on the rows beside it"
+    planned = planned.in_float32(why)
+    return prepare(planned, read(planned, tell), tell)
 
 
 def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
-    """What loading will do; nothing but the model's small files is read. Raises ModelError."""
-    name, device = wanted.name, pick_device(wanted.device)
+    """Decide what loading will do; only small files of the model are read. Raises ModelError."""
+    name = wanted.name
+    device = pick_device(wanted.device)
     if wanted.quantize == "int8":
         int8_kernel(device)  # refused before a download
     path = fetch(name, progress=progress)
     require_for_weights(name, path, device, wanted.device_map)
     by_library = bool(quantization_method(path))
-    tokenizer, weights = load_tokenizer(name), weights_of(path)
+    tokenizer = load_tokenizer(name)
     config = read_config(name, path)
-    form = _form(wanted, config, device, by_library)
-    if wanted.device_map != "none" and form.bits:
+    weight_format = _format(wanted, config, device, by_library)
+    if wanted.device_map != "none" and weight_format.bits:
         what = f"{name}: --set device_map=auto places no integers that ngt computes itself"
         raise ModelError(what, "Leave out --set device_map.")
-    half = name_of(form.dtype)
-    if form.reason and form.dtype in _HALVES and wanted.num_draft is not None:
-        if _remembered(weights, form).load() is False:
-            reason = f"{half} is not exact here: a row's bits depend on the rows beside it"
-            form = replace(form, dtype=torch.float32, reason=reason)
-    auto = None if wanted.device_map == "none" else wanted.device_map
-    with loading(name):
-        memory = "" if auto else memory_words(path, config, device, form.dtype, form.bits)
-    return Plan(name, path, device, auto, config, tokenizer, weights, form, by_library, memory)
+    planned = Plan(
+        name=name,
+        path=path,
+        device=device,
+        device_map=None if wanted.device_map == "none" else wanted.device_map,
+        config=config,
+        tokenizer=tokenizer,
+        weights=weights_of(path),
+        format=weight_format,
+        by_library=by_library,
+        memory="",
+    )
+    if HalfPrecision(planned.weights, weight_format, wanted.num_draft).is_known_to_fail:
+        dtype = name_of(weight_format.dtype)
+        planned = planned.in_float32(
+            f"{dtype} is not exact here: a row's bits depend on the rows beside it"
+        )
+    if planned.device_map is None:
+        with loading(name):
+            dtype, bits = planned.format.dtype, planned.format.bits
+            memory = memory_words(path, config, device, dtype, bits)
+        planned = replace(planned, memory=memory)
+    return planned
 
 
-def _form(wanted: Wanted, config: Any, device: str, by_library: bool) -> Form:
-    """The form of a model; of one `by_library` a library computes the layers.
-
-    "auto" is float32 on a CPU but where the rule says otherwise, elsewhere mostly the checkpoint's.
-    """
-    on_cpu, auto = device == "cpu", wanted.device_map != "none"
+def _format(wanted: Wanted, config: Any, device: str, by_library: bool) -> WeightFormat:
+    """Choose how the weights are computed; a library computes its own layers."""
+    on_cpu = device == "cpu"
     kernel = int8_kernel(device) if wanted.quantize == "int8" else None
     bits = 8 if kernel else 0
-    dtype, reason = None, ""
+    choice = _dtype(wanted, config, device, by_library, bits)
+    packed = on_cpu and wanted.packed and wanted.device_map == "none"
+    if not wanted.drafts and choice.dtype not in HALF_DTYPES:
+        # One row of floats takes less time where they are not packed. In half precision it has
+        # other bits then than as one of several.
+        packed = False
+    return WeightFormat(choice.dtype, packed, bits, kernel, choice.by_rule, choice.why)
+
+
+def _dtype(wanted: Wanted, config: Any, device: str, by_library: bool, bits: int) -> DtypeChoice:
+    """Choose the dtype: the named one; on a CPU by a rule; elsewhere mostly the checkpoint's."""
     if wanted.dtype != "auto":
-        dtype = getattr(torch, wanted.dtype)
-    elif by_library or not on_cpu:
-        dtype = dtype_of_gpu(half_of(config)) if device == "cuda" else "auto"
-    elif wanted.name == BUILTIN or auto or not (wanted.packed or bits):
-        dtype = torch.float32  # what is said of the built-in model's answers was measured in it
-    else:
-        dtype, reason = dtype_by_rule(half_of(config), bits, instruction_sets())
-    # One row of floats takes less time where they are not in blocks; in half precision it has other
-    # bits then than as one of several.
-    packed = on_cpu and wanted.packed and not auto and (wanted.drafts or dtype in _HALVES)
-    return Form(dtype, packed, bits, kernel, reason)
-
-
-def _remembered(weights: str, form: Form) -> Trial[bool]:
-    """Where it is kept that half precision is not exact: else each start would read both."""
-    parts = weights, name_of(form.dtype), form.kind, form.packed
-    return Trial("halves", torch.device("cpu"), parts, bool)
-
-
-def _stays(planned: Plan, model: TargetModel, wanted: Wanted, progress: Notify) -> bool:
-    """Whether a model stays in its dtype: one that was chosen and is not exact does not."""
-    form = planned.form
-    if not form.reason or form.dtype not in _HALVES or wanted.num_draft is None:
-        return True
-    if not model.verifies_trees:  # it decodes plainly, see Exactness
-        return True
-    rows = Exactness(model, progress).any_number(wanted.num_draft, _TOKENS)
-    if rows is None:
-        _remembered(planned.weights, form).save(False)
-    return rows is not None
+        return DtypeChoice(getattr(torch, wanted.dtype))
+    if by_library or device != "cpu":
+        return DtypeChoice(dtype_of_gpu(half_of(config)) if device == "cuda" else "auto")
+    if wanted.name == BUILTIN:  # its figures were measured in float32
+        return DtypeChoice(torch.float32)
+    if wanted.device_map != "none" or not (wanted.packed or bits):
+        return DtypeChoice(torch.float32)
+    return dtype_by_rule(half_of(config), bits, instruction_sets())
 
 
 def read(planned: Plan, tell: Tell) -> Any:
-    """The `transformers` model of a plan, in its form. Raises ModelError."""
-    name, form, auto, device = planned.name, planned.form, planned.device_map, planned.device
+    """Read the `transformers` model of a plan, in its format. Raises ModelError."""
+    name, device = planned.name, planned.device
     if planned.memory:
         tell.warn(f"{name}: {planned.memory}")
-    named = device == "cpu" and form.dtype in _HALVES and not form.reason and not form.bits
-    if named and not has_blocks(form.dtype):
-        tell.warn(
-            f"{name_of(form.dtype)} is slow on this CPU, which has no kernel for it that takes"
-            " several rows at once: drafts hardly pay; --dtype float32 does better"
-        )
-    if device == "cuda" and form.dtype == dtype_of_gpu(half_of(planned.config)) == torch.float16:
-        tell.warn("this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)")
+    _warn_of_dtype(planned, tell.warn)
     use_full_float32(device, tell.warn)
-    config = read_config(name, planned.path)  # one of its own, which is changed
-    conversion = None
     with loading(name), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-        if form.bits:
-            hf, report = load_quantized(planned.path, form, tell.warn, tell.progress)
-        elif planned.by_library:
-            hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
-                planned.path, dtype=form.dtype, output_loading_info=True,
-                ignore_mismatched_sizes=True,
-                # Left unset, it would ask on stdout and read the answer from a piped document.
-                trust_remote_code=False,
-                # Layers of other libraries cannot be moved later.
-                device_map=auto or (device if device != "cpu" else None),
-            )  # fmt: skip
-        else:
-            conversion = Conversion(form, progress=tell.progress) if form.packed else None
-            hf, report = read_checkpoint(
-                planned.path, config, conversion, form.dtype, tell.progress, device_map=auto
-            )
-        check_weights(name, report, tell.warn)
-        if conversion is not None:
-            conversion.pack_rest(hf)
+        hf = _read_weights(planned, tell)
         if hf.device.type == "meta":
             what = f"{name}: no device has room for its embedding"
             raise ModelError(what, "Free memory, or name a smaller model.")
-        if counts := Counter(on for _, on in places_of(hf)):
-            parts = ", ".join(f"{count} on {on}" for on, count in counts.items())
+        if counts := Counter(place for _, place in places_of(hf)):
+            parts = ", ".join(f"{count} on {place}" for place, count in counts.items())
             tell.warn(f"{name}: of its parts {parts}")
-        stays = form.bits or auto or hf.device.type == device
-        return hf if stays else hf.to(device).eval()
+        is_placed = planned.format.bits or planned.device_map or hf.device.type == device
+        return hf if is_placed else hf.to(device).eval()
+
+
+def _warn_of_dtype(planned: Plan, warn: Notify) -> None:
+    """Report a half precision that is slow here, or that is computed in another one."""
+    dtype = planned.format.dtype
+    is_named = dtype in HALF_DTYPES and not planned.format.chosen_by_rule
+    if planned.device == "cpu" and is_named and not planned.format.bits and not has_blocks(dtype):
+        warn(
+            f"{name_of(dtype)} is slow on this CPU, which has no kernel for it that takes"
+            " several rows at once: drafts hardly pay; --dtype float32 does better"
+        )
+    if planned.device == "cuda" and dtype == torch.float16:
+        if dtype_of_gpu(half_of(planned.config)) == torch.float16:
+            warn("this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)")
+
+
+def _read_weights(planned: Plan, tell: Tell) -> Any:
+    """Read the weights in the way of their format, and check that they fill the model."""
+    path, weight_format = planned.path, planned.format
+    if weight_format.bits:
+        hf, report = load_quantized(path, weight_format, tell.warn, tell.progress)
+        check_weights(planned.name, report, tell.warn)
+        return hf
+    if planned.by_library:
+        on_device = planned.device if planned.device != "cpu" else None
+        hf, report = transformers_quiet().AutoModelForCausalLM.from_pretrained(
+            path,
+            dtype=weight_format.dtype,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            # Left unset, it would ask on stdout and read the answer from a piped document.
+            trust_remote_code=False,
+            # Layers of other libraries cannot be moved later.
+            device_map=planned.device_map or on_device,
+        )
+        check_weights(planned.name, report, tell.warn)
+        return hf
+    conversion = None
+    if weight_format.packed:
+        conversion = Conversion(weight_format, progress=tell.progress)
+    config = read_config(planned.name, path)  # a copy of its own, which is changed
+    hf, report = read_checkpoint(
+        path,
+        config,
+        conversion,
+        weight_format.dtype,
+        tell.progress,
+        device_map=planned.device_map,
+    )
+    check_weights(planned.name, report, tell.warn)
+    if conversion is not None:
+        conversion.pack_rest(hf)
+    return hf
 
 
 def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:
-    """The target model on a `transformers` model that was read. Raises ModelError."""
-    name, kind = planned.name, planned.form.kind
+    """Make the target model of a `transformers` model that was read. Raises ModelError."""
+    name, kind = planned.name, planned.format.kind
     model = prepared(hf, planned.tokenizer, name, tell.progress)
-    model.weights, model.dtype_why = planned.weights, planned.form.reason
-    model.half_by_rule = model.dtype != torch.float32 and bool(planned.form.reason)
+    model.weights = planned.weights
+    model.dtype_why = planned.format.why
+    model.half_by_rule = planned.format.chosen_by_rule and model.dtype != torch.float32
     tell.ready(model)
     if source := source_of(planned.path):
         computed = kind and f"quantised to {kind} and "
         tell.warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     backend = planned.tokenizer.backend
-    known = len(backend) if hasattr(backend, "__len__") else 0
-    if known > model.vocabulary:
+    tokens = len(backend) if hasattr(backend, "__len__") else 0
+    if tokens > model.vocabulary:
         tell.warn(
-            f"{name}: its tokenizer has {known} tokens, the model {model.vocabulary}; a text that"
+            f"{name}: its tokenizer has {tokens} tokens, the model {model.vocabulary}; a text that"
             " needs the others cannot be read"
         )
     return model
@@ -257,7 +295,7 @@ def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:
 def prepared(
     hf: Any, tokenizer: Tokenizer, name: str, progress: Notify = lambda _: None
 ) -> TargetModel:
-    """The target model on a `transformers` model, whose attention it prepares.
+    """Make the target model of a `transformers` model, whose attention it prepares.
 
     Raises ModelError for a model that cannot be run.
     """

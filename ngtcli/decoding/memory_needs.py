@@ -19,7 +19,7 @@ from ngtcli.models.requirements import quantization_method, runs_on
 from ngtcli.models.stand_in import source_of
 from ngtcli.models.weights.checkpoints import empty_model
 from ngtcli.models.weights.convert import quantized_bytes
-from ngtcli.models.weights.forms import dtype_by_rule, half_of, int8_words
+from ngtcli.models.weights.formats import dtype_by_rule, half_of, int8_instruction_set
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.machine import free_memory
 
@@ -155,11 +155,11 @@ def _quickest(
     elif device != "cpu":
         yield f"the checkpoint's own dtype: no other is tried on {device}"
         return
-    if large and "int8 in float32" in there and (feature := int8_words()):
+    if large and "int8 in float32" in there and (feature := int8_instruction_set()):
         yield f"likely --quantize int8 (other weights): this CPU multiplies 8 bits ({feature})"
     if stored in there and "float32" not in there:
         yield f"with the checkpoint's weights --dtype {stored}: float32 does not fit"
     elif "float32" in there:
-        dtype, reason = dtype_by_rule(half, 0, instruction_sets())
-        told = f"{name_of(dtype)}: {reason}" if reason else "float32"
-        yield f"with the checkpoint's weights {told}"
+        choice = dtype_by_rule(half, 0, instruction_sets())
+        words = f"{name_of(choice.dtype)}: {choice.why}" if choice.by_rule else "float32"
+        yield f"with the checkpoint's weights {words}"

@@ -13,7 +13,7 @@ from safetensors.torch import load_file, save_file
 from ngtcli.models.weights import checkpoints
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.convert import Conversion
-from ngtcli.models.weights.forms import Form, has_blocks
+from ngtcli.models.weights.formats import WeightFormat, has_blocks
 from ngtcli.models.weights.linear import PackedLinear, float_blocks
 from tests.support.families import FAMILIES
 from tests.support.tiny_models import make_hf, pack_layers, packed_from
@@ -158,7 +158,9 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     config, told = transformers.AutoConfig.from_pretrained(tmp_path), list[str]()
-    read_checkpoint(str(tmp_path), config, Conversion(Form(F32, packed=True)), F32, told.append)
+    read_checkpoint(
+        str(tmp_path), config, Conversion(WeightFormat(F32, packed=True)), F32, told.append
+    )
     assert len(told) == len(index["weight_map"])
     assert re.fullmatch(r"Reading █{9,10}░? \d+/\d+ kB, .*", told[-1])
     assert re.match(r"Reading █░{9} \d+/\d+ kB", told[0])

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from ngtcli.errors import ModelError
-from ngtcli.models.weights import forms, linear, onednn
-from ngtcli.models.weights.forms import int8_kernel
+from ngtcli.models.weights import formats, linear, onednn
+from ngtcli.models.weights.formats import int8_kernel
 from ngtcli.models.weights.linear import PackedLinear, quantized
 from ngtcli.models.weights.onednn import (
     Int8Kernel,
@@ -120,7 +120,7 @@ def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
         (set(), every[2:], every[2]), ({"amx_int8"}, (), None), (set(), every[:1], None),
     ):  # fmt: skip
         right[:] = able
-        monkeypatch.setattr(forms, "instruction_sets", lambda has=has: frozenset(has))
+        monkeypatch.setattr(formats, "instruction_sets", lambda has=has: frozenset(has))
         if found is None:
             with pytest.raises(ModelError, match="no right product of 8-bit integers"):
                 int8_kernel.__wrapped__()

@@ -15,7 +15,7 @@ from ngtcli.heads.files import Target
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights import convert
 from ngtcli.models.weights.convert import Conversion, convertible
-from ngtcli.models.weights.forms import Form, has_blocks
+from ngtcli.models.weights.formats import WeightFormat, has_blocks
 from ngtcli.models.weights.linear import MappedEmbedding, PackedLinear, float_blocks, storages
 from ngtcli.models.weights.places import sites
 from ngtcli.system.cpu import instruction_sets
@@ -143,10 +143,10 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
 
 def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted() -> None:
     hf, told = make_hf("llama"), list[str]()
-    Conversion(Form(torch.float32, packed=True), progress=told.append).pack_rest(hf)
+    Conversion(WeightFormat(torch.float32, packed=True), progress=told.append).pack_rest(hf)
     assert not any(storages(hf)) and not told
     half = make_hf("llama").to(torch.bfloat16)
-    assert convertible(half, Form(torch.bfloat16)) == []
+    assert convertible(half, WeightFormat(torch.bfloat16)) == []
 
 
 @pytest.mark.loads

@@ -16,7 +16,7 @@ from ngtcli.decoding.load import Wanted, load_model
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.weights import checkpoints
-from ngtcli.models.weights.forms import int8_kernel
+from ngtcli.models.weights.formats import int8_kernel
 from ngtcli.models.weights.load_quantized import load_quantized, words
 from tests.support.families import family
 from tests.support.int8_layers import INT8, KERNEL, dequantized

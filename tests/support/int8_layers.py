@@ -6,14 +6,14 @@ import torch
 from torch import Tensor, nn
 
 from ngtcli.models.weights.convert import convertible
-from ngtcli.models.weights.forms import Form
+from ngtcli.models.weights.formats import WeightFormat
 from ngtcli.models.weights.linear import Int8Blocks, PackedLinear, quantized
 from ngtcli.models.weights.onednn import Int8Kernel, Sizes, in_blocks, opaque
 
 KERNELS = [Int8Kernel(most=127), Int8Kernel(most=63), Int8Kernel(signed=True)]
 KERNELS = [kernel for kernel in KERNELS if kernel.is_right()]
 KERNEL = KERNELS[0] if KERNELS else None
-INT8 = Form(torch.float32, packed=True, bits=8, kernel=KERNEL)
+INT8 = WeightFormat(torch.float32, packed=True, bits=8, kernel=KERNEL)
 
 
 def layer_of(

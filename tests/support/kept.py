@@ -107,7 +107,7 @@ def lent(plan: Plan, tell: Tell, real: Any = load.read) -> Any:
 
     What was read without a word is kept: a reader who is told something is told it each time.
     """
-    key = plan.device, plan.form, plan.device_map, torch.get_num_threads()
+    key = plan.device, plan.format, plan.device_map, torch.get_num_threads()
     if plan.path != str(BUILTIN_PATH) or key in _lent:
         return real(plan, tell)
     hf, state = _models.get(key, (None, ()))

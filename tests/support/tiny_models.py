@@ -26,7 +26,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights import convert
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.convert import Conversion
-from ngtcli.models.weights.forms import Form
+from ngtcli.models.weights.formats import WeightFormat
 from ngtcli.models.weights.linear import storages
 from tests.support.helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
@@ -73,7 +73,7 @@ def small_layers() -> Iterator[None]:
 
 def pack_layers(hf: Any) -> int:
     """Lay all layers of a model in blocks; the bytes of those that are."""
-    conversion = Conversion(Form(hf.dtype, packed=True))
+    conversion = Conversion(WeightFormat(hf.dtype, packed=True))
     with small_layers():
         conversion.pack_rest(hf)
     return conversion._bytes
@@ -81,7 +81,10 @@ def pack_layers(hf: Any) -> int:
 
 def packed_from(folder: Path, dtype: torch.dtype) -> Any:
     """The model of a folder, whose weights are laid in blocks as they come."""
-    config, taken = transformers.AutoConfig.from_pretrained(folder), Conversion(Form(dtype, True))
+    config, taken = (
+        transformers.AutoConfig.from_pretrained(folder),
+        Conversion(WeightFormat(dtype, True)),
+    )
     with small_layers():
         hf, report = read_checkpoint(str(folder), config, taken, dtype)
         assert not any(report.values())

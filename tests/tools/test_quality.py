@@ -21,7 +21,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError, ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
-from ngtcli.models.weights.forms import has_blocks
+from ngtcli.models.weights.formats import has_blocks
 from tests.support.helpers import HARBOUR, STORIES, tool
 from tests.support.tiny_models import make_target
 from tests.tools.measuring import precision

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ngtcli.models.weights.forms import Form, has_blocks
+from ngtcli.models.weights.formats import WeightFormat, has_blocks
 from ngtcli.models.weights.gguf_weights import GgufWeight
 from ngtcli.models.weights.linear import (
     Int8Blocks,
@@ -56,7 +56,7 @@ class Conversion:
     weights that are known. `progress` gets what was done.
     """
 
-    form: Form
+    format: WeightFormat
     store: TensorStore = field(default_factory=TensorStore)
     sizes: Sizes = field(default_factory=dict)
     progress: Notify = lambda _: None
@@ -77,9 +77,9 @@ class Conversion:
         """
         tie(hf)
         self._stored = stored
-        if not stored and not self.form.bits:
+        if not stored and not self.format.bits:
             return  # it is not known what comes: see `pack_rest`
-        for site in convertible(hf, self.form):
+        for site in convertible(hf, self.format):
             own = site.weight_name
             if (rows := site.tied) is None:
                 self._add(hf, Place(site, None), own)
@@ -110,7 +110,7 @@ class Conversion:
     def put(self, name: str, weight: Tensor) -> None:
         """Take a weight, which the model does not hold in that form from then on."""
         self.done.update(self.names(name))
-        if self.form.bits:
+        if self.format.bits:
             self._quantise(self.places[name], weight)
         else:
             self._pack(self.places[name], weight)
@@ -150,7 +150,7 @@ class Conversion:
             raise DamagedFileError("it lacks tensors")
 
     def _int8_layers(self, site: Site, data: Tensor, scale: Tensor) -> list[PackedLinear]:
-        size, count, kernel = site.size, max(1, site.experts), self.form.kernel
+        size, count, kernel = site.size, max(1, site.experts), self.format.kernel
         is_known = scale.dtype == torch.float32 and size in self.sizes
         if kernel is None or scale.shape != (count * size[0],) or not is_known:
             raise DamagedFileError("it holds layers of other sizes")
@@ -202,8 +202,8 @@ class Conversion:
 
     def pack_rest(self, hf: Any) -> None:
         """Lay in blocks the layers of a loaded model that are not, if its form wants it."""
-        form = Form(hf.dtype, self.form.packed)
-        rest = [site for site in convertible(hf, form) if site.layer not in self._left]
+        weight_format = WeightFormat(hf.dtype, self.format.packed)
+        rest = [site for site in convertible(hf, weight_format) if site.layer not in self._left]
         if rest:
             self.progress("Packing weights …")
         for site in rest:
@@ -214,15 +214,15 @@ class Conversion:
             self.progress(f"Packed {self._bytes / 1e6:.0f} MB of weights in {seconds:.1f} s.")
 
 
-def convertible(hf: Any, form: Form) -> list[Site]:
+def convertible(hf: Any, weight_format: WeightFormat) -> list[Site]:
     """The sites of a model whose weights get a form: layers that are not too small, for floats.
 
     What chooses experts is not quantised: a small error there is another expert.
     """
     found = sites(hf, hf.device.type)
-    if form.bits:
+    if weight_format.bits:
         return [one for one in found if not one.chooses_experts]
-    if not (form.packed and has_blocks(hf.dtype)):
+    if not (weight_format.packed and has_blocks(hf.dtype)):
         return []
     least = _SMALLEST if hf.dtype == torch.float32 else _SMALLEST_HALF
     # A weight of another dtype than the model's would come in that of the model.
@@ -247,7 +247,7 @@ def quantized_bytes(empty: Any, between: torch.dtype) -> int:
             size = one.numel() * min(own, between.itemsize)
             sizes[id(one)] = min(size, sizes.get(id(one), size))
     total = sum(sizes.values())
-    for site in convertible(empty, Form(between, bits=8)):
+    for site in convertible(empty, WeightFormat(between, bits=8)):
         total += site.weight.numel() - (0 if site.tied else sizes[id(site.weight)])
     return total
 

@@ -17,7 +17,7 @@ from ngtcli.models.pretrained import read_config
 from ngtcli.models.quantized import QUANTIZED, identity, kept_file
 from ngtcli.models.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.models.weights.convert import SCALE, Conversion, quantized_bytes
-from ngtcli.models.weights.forms import Form
+from ngtcli.models.weights.formats import WeightFormat
 from ngtcli.models.weights.linear import VERSION, MappedEmbedding, PackedLinear, bits_of, storages
 from ngtcli.models.weights.places import is_embedding
 from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
@@ -34,11 +34,11 @@ _MOST = 0.5  # of the weights; where fewer are quantised, one line says so
 
 def load_quantized(
     path: str,
-    form: Form,
+    weight_format: WeightFormat,
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
 ) -> tuple[Any, Report]:
-    """The model in a folder in the integers of a form, and the loading report of `transformers`.
+    """The quantized model of a folder, and the loading report of `transformers`.
 
     `warn` gets what is wrong with what the cache holds, `progress` what is done. A model that its
     weights do not fill has no values. Raises what `transformers` raises, and ModelError for weights
@@ -51,7 +51,7 @@ def load_quantized(
     for part in (config, config.get_text_config()):
         vars(part).pop("quantization_config", None)  # the layers are made here
     about = _about(path)
-    shown, conversion = about["folder"], Conversion(form, progress=progress)
+    shown, conversion = about["folder"], Conversion(weight_format, progress=progress)
     try:
         hf, report = _from_cache(about, config, conversion)
     except (OSError, DamagedFileError) as error:
@@ -59,9 +59,11 @@ def load_quantized(
             warn(f"{shown}: its quantised weights are made again: {error}")
         progress(f"Quantising {shown} …")
         done = "Quantised"
-        hf, report, conversion = _from_checkpoint(path, about, config, form, warn, progress)
+        hf, report, conversion = _from_checkpoint(
+            path, about, config, weight_format, warn, progress
+        )
     tell_source(hf, path)
-    hf = use_between(hf, form.dtype)
+    hf = use_between(hf, weight_format.dtype)
     share, told = words(hf, time.perf_counter() - begin, done)
     progress(told)
     if share < _MOST:
@@ -103,14 +105,14 @@ def _from_checkpoint(
     path: str,
     about: dict[str, Any],
     config: Any,
-    form: Form,
+    weight_format: WeightFormat,
     warn: Notify,
     progress: Notify,
 ) -> tuple[Any, Report, Conversion]:
     """The model of a checkpoint, which is quantised while it is read, and kept if it can be."""
 
     def read(writer: ArrayWriter | None) -> tuple[Any, Report, Conversion]:
-        conversion = Conversion(form, TensorStore(writer), progress=progress)
+        conversion = Conversion(weight_format, TensorStore(writer), progress=progress)
         hf, report = read_checkpoint(path, config, conversion, progress=progress)
         if _lacks(report):
             return hf, report, conversion

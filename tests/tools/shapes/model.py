@@ -28,7 +28,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models.quantized import name_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.convert import Conversion, quantized_bytes
-from ngtcli.models.weights.forms import Form, int8_kernel
+from ngtcli.models.weights.formats import WeightFormat, int8_kernel
 from ngtcli.models.weights.load_quantized import use_between, words
 from ngtcli.system.machine import free_memory, pick_device
 
@@ -80,12 +80,12 @@ class Plan:
     shape: Shape
     config: Any
     device: str
-    form: Form
+    format: WeightFormat
 
     @property
     def dtype(self) -> torch.dtype:
         """That of floats, and between layers of integers."""
-        return self.form.dtype  # type: ignore[no-any-return]
+        return self.format.dtype  # type: ignore[no-any-return]
 
     @cached_property
     def empty(self) -> Any:
@@ -99,7 +99,7 @@ class Plan:
 
     @property
     def weight_bytes(self) -> int:
-        if self.form.bits:
+        if self.format.bits:
             return quantized_bytes(self.empty, self.dtype)
         return sum(p.nbytes for p in self.empty.parameters())
 
@@ -121,7 +121,7 @@ def plan(shape: Shape, settings: Settings) -> Plan:
     dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
     kernel = int8_kernel(device) if settings.quantize == "int8" else None
     packed = device == "cpu" and settings.packed
-    return Plan(shape, config, device, Form(dtype, packed, 8 if kernel else 0, kernel))
+    return Plan(shape, config, device, WeightFormat(dtype, packed, 8 if kernel else 0, kernel))
 
 
 def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
@@ -130,7 +130,7 @@ def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
     free = free_memory(plan.device)
     if free is not None and needed > free:
         smaller = "" if plan.dtype.itemsize < 4 else ", or --dtype bfloat16"
-        if plan.device == "cpu" and not plan.form.bits:
+        if plan.device == "cpu" and not plan.format.bits:
             smaller += ", or --quantize int8"
         raise ModelError(
             f"{plan.shape.name}: {plan.parameters / _GB:.1f} billion parameters in"
@@ -146,7 +146,7 @@ def make_hf(plan: Plan) -> Any:
         hf = AutoModelForCausalLM.from_config(deepcopy(plan.config), dtype=plan.dtype)
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
-    conversion = Conversion(plan.form)
+    conversion = Conversion(plan.format)
     conversion.find(hf)
     with torch.no_grad():
         for name in [name for name, _ in hf.named_parameters()]:
@@ -157,7 +157,7 @@ def make_hf(plan: Plan) -> Any:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
             if name in conversion.places:
                 conversion.put(name, parameter.detach())
-    if plan.form.bits:
+    if plan.format.bits:
         conversion.fill(hf, conversion.store.finish())
     return use_between(hf, plan.dtype)
 
@@ -181,10 +181,10 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     begin = time.perf_counter()
     hf = make_hf(planned)
     other = _shared(hf) if stock else None
-    if planned.form.bits:
+    if planned.format.bits:
         progress(words(hf, time.perf_counter() - begin)[1])
-    elif planned.form.packed:
-        Conversion(planned.form, progress=progress).pack_rest(hf)
+    elif planned.format.packed:
+        Conversion(planned.format, progress=progress).pack_rest(hf)
     model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)
     model.weights = f"random, seed {SEED}"
     model.end_ids = frozenset()

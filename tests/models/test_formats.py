@@ -15,9 +15,15 @@ from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.load import Tell, Wanted, load_model, plan
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
-from ngtcli.models.weights import forms
+from ngtcli.models.weights import formats
 from ngtcli.models.weights.convert import convertible
-from ngtcli.models.weights.forms import Form, dtype_by_rule, half_of, has_blocks
+from ngtcli.models.weights.formats import (
+    DtypeChoice,
+    WeightFormat,
+    dtype_by_rule,
+    half_of,
+    has_blocks,
+)
 from ngtcli.models.weights.linear import storages
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.trials import Trial
@@ -47,8 +53,10 @@ needs_half = pytest.mark.skipif(not has_blocks(BF16), reason="no products in bfl
 def test_the_dtype_is_that_which_the_cpu_multiplies(
     half: Any, bits: int, has: set[str], dtype: Any, words: str
 ) -> None:
-    found, reason = dtype_by_rule(half, bits, frozenset(has))
-    assert found == dtype and reason.endswith(words) if words else not reason
+    choice = dtype_by_rule(half, bits, frozenset(has))
+    assert choice.dtype == dtype
+    assert choice.by_rule == bool(words)
+    assert choice.why.endswith(words)
 
 
 def test_the_checkpoints_dtype_is_read_from_its_configuration() -> None:
@@ -95,7 +103,7 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
 
     def counted(planned: Any, tell: Tell) -> Any:
         assert not [one for one in made if one() is not None]  # one at a time in memory
-        read.append(planned.form.dtype)
+        read.append(planned.format.dtype)
         made.append(weakref.ref(hf := real(planned, tell)))
         return hf
 
@@ -108,6 +116,21 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
         words = "multiplies" if exact or num_draft is None else "depend on the rows beside it"
         assert words in model.dtype_why
         del model
+
+
+@pytest.mark.usefixtures("multiplies")
+@pytest.mark.parametrize("why", ["", "it is otherwise"])
+def test_why_a_rule_chose_a_dtype_decides_nothing(
+    why: str, half_folder: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half precision that is not exact is taken back, whatever is told of it."""
+    monkeypatch.setattr(Exactness, "any_number", lambda *_: None)
+    choice = DtypeChoice(BF16, True, why)
+    monkeypatch.setattr(room, "dtype_by_rule", lambda *_: choice)
+    for _ in range(2):  # found, then remembered
+        assert load_model(Wanted(half_folder, "cpu", num_draft=32)).dtype == F32
+    named = load_model(Wanted(half_folder, "cpu", "bfloat16", num_draft=32))
+    assert named.dtype == BF16
 
 
 @needs_half
@@ -132,10 +155,11 @@ def test_what_is_named_or_built_in_is_not_chosen(half_folder: str) -> None:
         Wanted("builtin", "cpu"), Wanted(half_folder, "cpu", "float32"),
         Wanted(half_folder, "cpu", packed=False),
     ):  # fmt: skip
-        form = plan(wanted).form
-        assert (form.dtype, form.reason) == (F32, "")
-    assert plan(Wanted(half_folder, "cpu", drafts=False)).form.packed  # half precision is, always
-    assert not plan(Wanted("builtin", "cpu", drafts=False)).form.packed
+        weight_format = plan(wanted).format
+        assert weight_format.dtype == F32
+        assert not weight_format.chosen_by_rule
+    assert plan(Wanted(half_folder, "cpu", drafts=False)).format.packed  # half precision is, always
+    assert not plan(Wanted("builtin", "cpu", drafts=False)).format.packed
 
 
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
@@ -172,8 +196,8 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
 
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
         planned = plan(Wanted(half_folder, "cuda"))
-        assert planned.form.dtype == wanted and not planned.form.reason
-        assert plan(Wanted(half_folder, "cuda", "bfloat16")).form.dtype == BF16
+        assert planned.format.dtype == wanted and not planned.format.chosen_by_rule
+        assert plan(Wanted(half_folder, "cuda", "bfloat16")).format.dtype == BF16
         with monkeypatch.context() as patch:
             patch.setattr(room, "read_checkpoint", fail)
             with pytest.raises(ModelError, match="no GPU here"):
@@ -214,13 +238,13 @@ def test_nothing_is_packed_where_the_cpu_has_no_avx2(monkeypatch: pytest.MonkeyP
         (set(), "x86_64", F32, False), ({"avx2"}, "x86_64", F32, True),
         ({"bf16"}, "aarch64", F32, False), ({"bf16"}, "aarch64", BF16, True),
     ):  # fmt: skip
-        monkeypatch.setattr(forms, "architecture", lambda kind=architecture: kind)
-        monkeypatch.setattr(forms, "instruction_sets", lambda has=has: frozenset(has))
-        monkeypatch.setattr(forms, "float_blocks", lambda weight: weight)
+        monkeypatch.setattr(formats, "architecture", lambda kind=architecture: kind)
+        monkeypatch.setattr(formats, "instruction_sets", lambda has=has: frozenset(has))
+        monkeypatch.setattr(formats, "float_blocks", lambda weight: weight)
         assert has_blocks.__wrapped__(dtype) == can
     hf = make_hf("llama").to(BF16)
     monkeypatch.setattr("ngtcli.models.weights.convert.has_blocks", lambda dtype: False)
-    assert convertible(hf, Form(BF16, packed=True)) == []
+    assert convertible(hf, WeightFormat(BF16, packed=True)) == []
 
 
 def test_the_tokens_are_those_of_plain_decoding_and_v_names_the_feature(half_folder: str) -> None:
@@ -228,8 +252,9 @@ def test_the_tokens_are_those_of_plain_decoding_and_v_names_the_feature(half_fol
     plain, drafted = ngt(*words, "--method", "none"), ngt(*words, "-v")
     assert plain.stdout == drafted.stdout and plain.stdout
     told = " ".join(drafted.stderr.decode().split())
-    dtype, reason = dtype_by_rule(BF16, 0, instruction_sets())
+    choice = dtype_by_rule(BF16, 0, instruction_sets())
+    dtype = str(choice.dtype)[6:]
     # A trial finds on some CPUs (with AMX) that half precision is not exact.
-    by_rule = f"Computed in {str(dtype)[6:]}: {reason}"
-    by_trial = f"Computed in float32: {str(dtype)[6:]} is not exact here"
+    by_rule = f"Computed in {dtype}: {choice.why}"
+    by_trial = f"Computed in float32: {dtype} is not exact here"
     assert by_rule in told or by_trial in told

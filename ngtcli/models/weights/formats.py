@@ -1,0 +1,157 @@
+"""In which format a model is computed, by rules: the instructions of the CPU decide, no timing."""
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+import torch
+
+from ngtcli.errors import ModelError
+from ngtcli.models.quantized import name_of
+from ngtcli.models.weights.linear import float_blocks
+from ngtcli.models.weights.onednn import Int8Kernel
+from ngtcli.system.cpu import architecture, instruction_sets
+from ngtcli.system.trials import float32_precision
+
+# Instruction sets that multiply 8-bit integers, fastest first.
+_INT8_SETS = ("amx_int8", "avx512_vnni", "avx_vnni", "i8mm", "dot")
+HALF_DTYPES = (torch.bfloat16, torch.float16)
+
+
+@dataclass(frozen=True, slots=True)
+class WeightFormat:
+    """How the weights of a model are stored in memory and computed.
+
+    Attributes:
+        dtype: Of floats, and of activations between quantized layers; "auto": the checkpoint's.
+        packed: Floats are prepacked for oneDNN.
+        bits: Of quantized weights, 0 where there are none.
+        kernel: Multiplies those of 8 bits.
+        chosen_by_rule: A rule chose the dtype, no setting did; another rule may take it back.
+        why: For people: why the dtype was chosen.
+    """
+
+    dtype: Any
+    packed: bool = False
+    bits: int = 0
+    kernel: Int8Kernel | None = None
+    chosen_by_rule: bool = False
+    why: str = ""
+
+    @property
+    def kind(self) -> str:
+        """The kind of quantized weights, "" where there are none."""
+        return f"int{self.bits}" if self.bits else ""
+
+
+def instruction_set_for(dtype: torch.dtype, available: frozenset[str]) -> str:
+    """Name the instruction set that multiplies a half precision; "" where there is none.
+
+    >>> instruction_set_for(torch.bfloat16, frozenset({"avx512_bf16", "amx_bf16"}))
+    'amx_bf16'
+    """
+    suffix = "bf16" if dtype == torch.bfloat16 else "fp16"
+    return min((name for name in available if name.endswith(suffix)), default="")
+
+
+def half_of(config: Any) -> torch.dtype | None:
+    """Return the half precision of a checkpoint by its configuration; None for another dtype."""
+    for part in (config, config.get_text_config()):
+        dtype = getattr(part, "dtype", None)
+        if isinstance(dtype, str):
+            dtype = getattr(torch, dtype, None)
+        if dtype is not None:
+            return dtype if dtype in HALF_DTYPES else None
+    return None
+
+
+@dataclass(frozen=True, slots=True)
+class DtypeChoice:
+    """A dtype, whether a rule chose it over another, and for people why."""
+
+    dtype: Any
+    by_rule: bool = False
+    why: str = ""
+
+
+def dtype_by_rule(half: torch.dtype | None, bits: int, available: frozenset[str]) -> DtypeChoice:
+    """Choose the dtype of "auto" on a CPU.
+
+    It is the half precision of the checkpoint where the CPU multiplies it, otherwise float32.
+    Between layers of 8 bits float32 is as fast (measured: 1.1, 1.0 and 0.8 times as long as
+    bfloat16 over 1, 8 and 32 rows).
+
+    Args:
+        half: The half precision of the checkpoint, None for another dtype.
+        bits: Of quantized weights, 0 where there are none.
+        available: The instruction sets of the CPU.
+    """
+    if half is None:
+        return DtypeChoice(torch.float32)
+    if bits == 8:
+        return DtypeChoice(torch.float32, True, "as quick between layers of 8 bits")
+    if name := instruction_set_for(half, available):
+        return DtypeChoice(half, True, f"this CPU multiplies it ({name})")
+    why = f"this CPU has no instructions for {name_of(half)}"
+    return DtypeChoice(torch.float32, True, why)
+
+
+def dtype_of_gpu(half: torch.dtype | None) -> Any:
+    """Choose the dtype of "auto" on CUDA: float16 where bfloat16 is only emulated (before Ampere).
+
+    Otherwise "auto": the checkpoint's own.
+    """
+    if half == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
+        return torch.float16
+    return "auto"
+
+
+def use_full_float32(device: str, warn: Callable[[str], None]) -> None:
+    """Multiply float32 as such; a program that ngt runs in may have allowed less.
+
+    cuBLAS gets a workspace of one size in each stream, so that CUDA graphs have the bits of other
+    forward passes.
+    """
+    if float32_precision() != "highest":
+        torch.set_float32_matmul_precision("highest")
+        warn("products of float32 were allowed in less (TF32 or bfloat16): they are in float32 now")
+    if device == "cuda":
+        torch.backends.cudnn.allow_tf32 = False  # of convolutions, where it is torch's default
+        os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
+
+
+@cache
+def int8_kernel(device: str = "cpu") -> Int8Kernel:
+    """Find the first 8-bit kernel that is correct, by trying (10 ms).
+
+    Signed activations are fast with AMX, and take a reference kernel's seconds without. Without
+    VNNI products of 8 bits are summed in 16 bits and overflow: there activations have 7 bits.
+    Raises ModelError on another device than a CPU, and where no kernel is correct.
+    """
+    if device != "cpu":
+        what = f"--quantize int8 is for a CPU, and the device is {device}"
+        raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
+    signed = [Int8Kernel(True, 127)] if "amx_int8" in instruction_sets() else []
+    for kernel in (*signed, Int8Kernel(False, 127), Int8Kernel(False, 63)):
+        if kernel.is_right():
+            return kernel
+    raise ModelError(
+        "this CPU, or this version of torch, has no right product of 8-bit integers",
+        "Leave out --quantize int8; --dtype bfloat16 takes half of float32's memory.",
+    )
+
+
+def int8_instruction_set() -> str:
+    """Name what multiplies 8-bit integers on this CPU; "" without such instructions."""
+    return next((name for name in _INT8_SETS if name in instruction_sets()), "")
+
+
+@cache
+def has_blocks(dtype: torch.dtype) -> bool:
+    """Whether oneDNN prepacks floats of a dtype on this CPU, and multiplies them faster so."""
+    x86 = architecture() == "x86_64"
+    if "avx2" not in instruction_sets() if x86 else dtype not in HALF_DTYPES:
+        return False
+    return float_blocks(torch.ones(16, 16, dtype=dtype, device="cpu")) is not None
