@@ -18,6 +18,7 @@ import pytest
 from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
+from ngtcli.drafting.auto.compiling import is_ready
 from ngtcli.server import places
 from ngtcli.system import process
 from ngtcli.system.files import home
@@ -82,10 +83,16 @@ for _ in range(3):
 
 
 def pytest_sessionstart(session: pytest.Session) -> None:
-    """Before workers begin, compile what each of them would; what forks for them all loads then."""
+    """Compile what tests need before they begin; what forks for all workers loads it then.
+
+    Else answers would be drafted by the stand-in of `auto` until it is compiled.
+    """
+    if hasattr(session.config, "workerinput"):
+        return
     several = getattr(session.config.option, "numprocesses", None)
-    if several and not hasattr(session.config, "workerinput"):
+    if several:
         warm.start_server()
+    if several or not is_ready():
         subprocess.run([sys.executable, "-c", COMPILE], check=True)
 
 

@@ -41,6 +41,9 @@ _PLAIN = json_key(
     about="seconds that plain decoding would have taken for these tokens, computed and not"
     " measured; compare statistics.decode_s; null where it is not known",
 )
+_DRAFTED_BY = json_key(
+    about="the method that drafted: method, or what stands in for it while it is being compiled"
+)
 _POLICY = json_key(omit=True, about="what auto decided, in seconds and steps")
 _SHA256 = json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
 _SETTINGS = json_key(schema=lambda: shape(settings_schemas()))
@@ -71,6 +74,7 @@ class AnswerObject:
     question: str | None
     model: str
     method: str
+    drafted_by: str = field(metadata=_DRAFTED_BY)
     finish_reason: str = field(metadata=json_key(schema=_reasons))
     exact: bool = field(metadata=_EXACT)
     settings: Mapping[str, Any] = field(metadata=_SETTINGS)
@@ -110,7 +114,9 @@ class DryRunObject:
 
 
 # Fields of an answer that are keys under their own names.
-_OF_ANSWER = "text thought finish_reason exact parts trie passes statistics sources policy".split()
+_OF_ANSWER = (
+    "text thought finish_reason exact drafted_by parts trie passes statistics sources policy"
+).split()
 
 
 def document_objects(request: Question) -> list[DocumentObject]:

@@ -18,6 +18,8 @@ class Method:
     Its dataclass `Options`, if it has some, stands in `module` or, where importing that loads
     numba, in `options`. `many` is a class of `module` for drafters of several texts that know of
     each other. All are imported when the method is named, and not before.
+    `stand_in` names the method that drafts while what this one needs is compiled, by the module
+    `compiling`.
     `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
     documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
     measured cost of passes and the pool of earlier answers. `masks`: it reads the mask tokens of
@@ -34,6 +36,8 @@ class Method:
     options: str = ""
     many: str = ""
     heads: bool = False
+    stand_in: str = ""
+    compiling: str = ""
 
 
 def _module(name: str) -> Any:
@@ -44,7 +48,15 @@ _SCORES = "scores of a running model"
 _METHODS = {
     "none": Method("methods.none", "NoDrafts"),
     "trie": Method("methods.trie", "TrieDrafter", documents=True),
-    "auto": Method("auto.drafter", "Auto", costs=True, options="auto.config", many="AutoDrafters"),
+    "auto": Method(
+        "auto.drafter",
+        "Auto",
+        costs=True,
+        options="auto.config",
+        many="AutoDrafters",
+        stand_in="prompt-lookup",
+        compiling="auto.compiling",
+    ),
     "prompt-lookup": Method("methods.prompt_lookup", "PromptLookup"),
     "llma": Method("methods.llma", "Llma"),
     "akunu": Method("methods.akunu", "Akunu"),
@@ -107,6 +119,18 @@ class MethodSpec:
         many: Any = getattr(_module(self.entry.module), self.entry.many)
         made: Drafters[Any] = many(self.settings, self.options)
         return made
+
+    def available(self) -> "MethodSpec":
+        """Return this method, or the one that drafts while what this one needs is compiled.
+
+        Compiling begins then, in another process. The answer is the same.
+        """
+        if not self.entry.stand_in:
+            return self
+        compiling = _module(self.entry.compiling)
+        if compiling.is_ready() or not compiling.begin():
+            return self
+        return parse_method(self.entry.stand_in, self.settings)
 
     def check(self) -> None:
         """Raise UsageError where something is missing, as `build` does; compile nothing."""

@@ -98,8 +98,8 @@ class Ended:
     `steps` are all steps; an engine that does not tell them has one with all tokens. `exact` says
     whether in any dtype no token depends on drafts. `cuts` and `selection` are the prompt's,
     `parts` the summaries that the answer was made of, `passes` how the model's passes were run,
-    `policy` what the drafter decided. `facts` are short, for the line below an answer; `remarks`
-    sentences, where they are wanted.
+    `policy` what the drafter decided, `drafted_by` the method that drafted. `facts` are short, for
+    the line below an answer; `remarks` sentences, where they are wanted.
     """
 
     finish_reason: str = ""
@@ -112,6 +112,7 @@ class Ended:
     trie: TrieReport = TrieReport("none")
     passes: PassesReport = PassesReport(0, 0.0, "")
     policy: PolicyReport | None = None
+    drafted_by: str = ""
     sources: Sources = NO_SOURCES
     facts: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()

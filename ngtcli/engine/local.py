@@ -31,7 +31,7 @@ from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.drafting.tries.store import document_trie
 from ngtcli.engine import session
 from ngtcli.engine.checks import check_drafting
-from ngtcli.engine.events import Reading, Tell, nobody
+from ngtcli.engine.events import Message, Reading, Tell, nobody
 from ngtcli.engine.memory import AutoMemory
 from ngtcli.errors import ModelError
 from ngtcli.heads.kinds import load_head
@@ -44,22 +44,32 @@ from ngtcli.system import compiled, store
 
 @dataclass(frozen=True, slots=True)
 class Begun:
-    """What the drafter of an answer knows, how its trie was had, and when it stops."""
+    """What the drafter of an answer knows, how its trie was had, when it stops, and what drafts."""
 
     context: Context
     trie: TrieReport
     limits: Limits
+    method: MethodSpec
 
 
 class LocalSession(session.Session):
     """Loads the model once; prepares any number of answers.
 
     `memory` is what `auto` keeps from answer to answer; without `persist` it is this session's own
-    and no file is read or written for it.
+    and no file is read or written for it. With `stand_ins` an answer does not wait until its method
+    is compiled: another one drafts. A measurement waits.
     """
 
-    def __init__(self, settings: Settings, tell: Tell = nobody, persist: bool = True) -> None:
+    def __init__(
+        self,
+        settings: Settings,
+        tell: Tell = nobody,
+        persist: bool = True,
+        stand_ins: bool = False,
+    ) -> None:
         super().__init__(settings, tell)
+        self._stand_ins = stand_ins
+        self._reported = set[str]()  # remarks, each made once; all sessions of a model share them
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
         self._masks: tuple[int, ...] = ()
@@ -175,9 +185,31 @@ class LocalSession(session.Session):
         settings = replace(own, assistant=self._assistant, heads=self._heads, masks=self._masks)
         return parse_method(self.settings.method if method is None else method, settings)
 
+    def available_method(self, method: str | None = None) -> MethodSpec:
+        """Return `method`, or the settings', or what drafts in its place until it is compiled."""
+        wanted = self.parse_method(method)
+        if not self._stand_ins or not self.model.takes_drafts:
+            return wanted
+        available = wanted.available()
+        if available is not wanted:
+            self._remark_once(
+                f"{wanted.name} is being compiled in the background, once, for about"
+                f" {compiled.COMPILING_S} s of a processor: {available.name} drafts until then,"
+                " with the same answer."
+            )
+        return available
+
+    def _remark_once(self, text: str) -> None:
+        if text not in self._reported:
+            self._reported.add(text)
+            self.tell(Message("remark", text))
+
     def drafter(self, method: str | None = None) -> Drafter:
         """The session's drafter for `method`; it keeps what it learned from answer to answer."""
-        parsed, kept = self.parse_method(method), self._drafters
+        return self._drafter_of(self.available_method(method))
+
+    def _drafter_of(self, parsed: MethodSpec) -> Drafter:
+        kept = self._drafters
         if parsed.spec not in kept:
             self.status("Preparing to draft …")
             kept[parsed.spec] = self._with_memory(parsed, lambda: self.memory.pool).build()
@@ -236,7 +268,7 @@ class LocalSession(session.Session):
         numerics = self._exactness.numerics(exact, limits.num_draft, tokens)
         return Run(
             self.model,
-            options.drafter or self.drafter(options.method),
+            options.drafter or self._drafter_of(begun.method),
             context,
             self.settings,
             limits,
@@ -247,9 +279,10 @@ class LocalSession(session.Session):
             numerics,
         )
 
-    def drafters(self) -> Drafters[Any]:
+    def drafters(self, method: MethodSpec | None = None) -> Drafters[Any]:
         """Drafters for texts that are decoded together."""
-        return self._with_memory(self.parse_method(), lambda: self.memory.pool).build_many()
+        parsed = method or self.available_method()
+        return self._with_memory(parsed, lambda: self.memory.pool).build_many()
 
     def member(self, begun: Begun, many: bool = True) -> Member:
         """A text to be decoded beside others. Raises ContextOverflowError."""
@@ -258,7 +291,10 @@ class LocalSession(session.Session):
 
     def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> Begun:
         """What is known of an answer to `prompt` before the model is used."""
-        method = self.parse_method(options.method)
+        if options.drafter is None:
+            method = self.available_method(options.method)
+        else:
+            method = self.parse_method(options.method)
         num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
         grammar, wanted = self._grammar(prompt), options.probabilities
         limits = replace(self.limits, num_draft=num_draft, grammar=grammar, probabilities=wanted)
@@ -270,7 +306,8 @@ class LocalSession(session.Session):
         trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
         known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
         about = model.tokenizer.fingerprint, model.vocabulary
-        return Begun(Context(*known, *about, predicted=prompt.predicted), report, limits)
+        context = Context(*known, *about, predicted=prompt.predicted)
+        return Begun(context, report, limits, method)
 
     def _grammar(self, prompt: Prompt) -> Grammar | None:
         """The grammar of the form that the settings ask for, over the model's tokens."""

@@ -16,9 +16,9 @@ from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.probe import find_batching
 from ngtcli.decoding.scores import rounds
-from ngtcli.drafting.drafter import Drafter, draft_settings
+from ngtcli.drafting.drafter import Drafter, Drafters, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
-from ngtcli.drafting.registry import parse_method
+from ngtcli.drafting.registry import MethodSpec, parse_method
 from ngtcli.engine.engine import Asked, Engine, caught
 from ngtcli.engine.events import Ended, Message, Started
 from ngtcli.engine.local import LocalSession
@@ -68,6 +68,7 @@ class LocalEngine(Engine):
         self._opened: Asked | None = None  # whose decoder is made, and which is to be read
         self._saving: LocalSession | None = None  # whose memory the answers teach
         self._late = list[Asked]()  # that ended when another was dropped
+        self._method: MethodSpec | None = None  # what drafts for the texts that are open
         if many and size != 1:
             if session.settings.exact == "on" and self._model.takes_drafts:
                 hint = "Leave out --exact, or give --batch-size 1."
@@ -127,7 +128,18 @@ class LocalEngine(Engine):
             first = self._texts[0].question.settings
             if common_of(one.question.settings) != common_of(first):
                 return False
+        if self._is_stand_in_over():  # the texts end first, and the next ones have the method
+            return False
         return self._alone is not None or self._decoder.takes_more
+
+    def _is_stand_in_over(self) -> bool:
+        """Return whether the open texts have a stand-in though their method is compiled by now."""
+        if self._method is None or not self._texts:
+            return False
+        session = self._with(self._texts[0].question.settings)
+        if session.parse_method().name == self._method.name:
+            return False
+        return session.available_method().name != self._method.name
 
     def _begin(self, text: Asked) -> list[Asked] | None:
         if self._decoder is None:
@@ -160,19 +172,26 @@ class LocalEngine(Engine):
         if self.many and self._size != 1:
             self._tell_of_many(text.question.settings)
         if not text.alone and (self.many or others):
-            common = self._with(text.question.settings)
-            self._decoder = Decoder(self._model, common.drafters(), self._size, self._base.reading)
+            drafters = self._shared_drafters(text.question.settings)
+            self._decoder = Decoder(self._model, drafters, self._size, self._base.reading)
             return
         before = text.run
         known = before.text if before else None
         with self._starting:
             self._alone = session.generate(text.prompt, text.options, text.begun, known)
         assert self._alone is not None
+        self._method = text.begun.method
         self._decoder, self._opened = self._alone.decoder, text
         text.run = self._alone.member
         self._take(text, text.run)
         if text.part is None and before is None:
             self._starts(text, self._alone.drafter)
+
+    def _shared_drafters(self, settings: Settings) -> Drafters[Any]:
+        """Make drafters for texts that share passes."""
+        session = self._with(settings)
+        self._method = session.available_method()
+        return session.drafters(self._method)
 
     @staticmethod
     def _starts(text: Asked, drafter: Drafter) -> None:
@@ -205,7 +224,7 @@ class LocalEngine(Engine):
         first = self._texts[0]
         try:
             with self._starting:
-                drafters = self._with(first.question.settings).drafters()
+                drafters = self._shared_drafters(first.question.settings)
                 self._decoder.share(drafters, self._size)
             self._alone = None
         except BaseException as error:
@@ -275,6 +294,7 @@ class LocalEngine(Engine):
             trie=text.begun.trie,
             passes=self._model.passes.report(),
             policy=member.policy,
+            drafted_by=self._method.name if self._method else "",
         )
         if alone is None:
             return answer, NOT_EXACT, ""
@@ -283,7 +303,7 @@ class LocalEngine(Engine):
     def _close(self, *, store: bool = True) -> None:
         # None before what may fail: beside a closed decoder no other question would ever begin.
         decoder, self._decoder = self._decoder, None
-        self._opened = self._alone = None
+        self._opened = self._alone = self._method = None
         self._late = []
         try:
             if decoder is not None:

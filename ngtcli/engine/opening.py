@@ -31,6 +31,6 @@ def open_engine(
     from ngtcli.engine.local import LocalSession  # here: they load torch
     from ngtcli.engine.local_engine import LocalEngine
 
-    session = LocalSession(settings, tell)
+    session = LocalSession(settings, tell, stand_ins=True)
     session.model.keep_prefixes(memory=many or stays)
     return LocalEngine(session, size=size if many else 0, many=many)

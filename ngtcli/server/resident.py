@@ -131,7 +131,8 @@ class Resident:
 
     def _run(self) -> None:
         try:
-            session = LocalSession(self.settings, self._tell_of_loading, self._persist)
+            own = self.settings, self._tell_of_loading, self._persist
+            session = LocalSession(*own, stand_ins=self._persist)
             session.model.keep_prefixes(memory=True)
             self._engine = LocalEngine(session, size=self._size)
             self._engine.warm()

@@ -6,31 +6,38 @@ calls. They are pickles, which are trusted: the store opens no file that others 
 """
 
 import hashlib
+import os
 import pickle
 import sys
 from collections.abc import Callable
 from functools import cache
+from importlib.metadata import PackageNotFoundError, version
 from inspect import ismethod
 from pathlib import Path
 from typing import Any, TypeVar
 from weakref import WeakMethod
 
-from ngtcli.system.files import key_of
+from ngtcli.system.files import home, key_of
 from ngtcli.system.store import Kind
 
 F = TypeVar("F")
 
-COMPILING_S = 20  # to compile all functions of `auto`; measured on one slow core
+COMPILING_S = 35  # processor seconds to compile all functions of `auto`; measured
 # What is compiled, and the modules whose constants are compiled into it.
 SOURCES = (
     "drafting/auto/core/*.py", "drafting/auto/config.py", "drafting/guesses.py",
     "drafting/origins.py", "drafting/tries/background.py", "drafting/tries/background_search.py",
     "drafting/tries/counts.py",
 )  # fmt: skip
+LOCK = "compiling.lock"
 COMPILED = Kind("compiled", bytes, "NUMBA_CACHE_DIR")
 
 _listeners: list[Callable[[], Callable[[str], object] | None]] = []  # weak, of models' methods
 _loaded: list[str] = []  # keys of results that were kept
+# Results by their keys that another process compiled for this one, where no file can be written.
+received: dict[str, bytes] = {}
+# Called with the key of each result that is compiled here, and the result.
+compiled_listeners: list[Callable[[str, bytes], object]] = []
 
 
 class _Kept:
@@ -50,7 +57,9 @@ class _Kept:
         from numba.core.compiler import CompileResult
 
         target.refresh()
-        if (result := COMPILED.get(key := self._key(signature, target))) is None:
+        key = self._key(signature, target)
+        result = received.get(key) or COMPILED.get(key)
+        if result is None:
             return None
         _loaded.append(key)
         rebuild: Any = CompileResult._rebuild  # not in its types
@@ -60,8 +69,10 @@ class _Kept:
         from numba.core.serialize import dumps
 
         pickled: Any = dumps  # not in its types
-        key = self._key(signature, result.target_context)
-        COMPILED.put(key, pickled(result._reduce()))
+        key, data = self._key(signature, result.target_context), pickled(result._reduce())
+        COMPILED.put(key, data)
+        for listener in compiled_listeners:
+            listener(key, data)
 
 
 @cache
@@ -109,13 +120,61 @@ def unowned(function: F) -> F:
     return njit(_nrt=False)(function)
 
 
+def lock_path() -> Path:
+    """Return the file that one process at a time locks to compile for all, beside the store."""
+    folder = os.environ.get(COMPILED.variable)
+    return (Path(folder) / "ngt" if folder else home("cache")) / LOCK
+
+
+def key_in_store(*parts: object) -> str:
+    """Return the key of something about the functions, as they are in these versions."""
+    return key_of(*parts, _versions())
+
+
+def mark_ready(name: str) -> None:
+    """Note that all functions of `name` are stored for this machine, with these versions."""
+    if not is_ready(name):
+        COMPILED.put_many({_mark_of(name): b"", _mark_of(name, _machine()): b""})
+
+
+def is_ready(name: str) -> bool:
+    """Return whether `mark_ready` has been called for `name` on such a machine.
+
+    Where numba is told to compile nothing, nothing is missing. numba is imported only where the
+    functions were compiled for some machine: it takes half a second.
+    """
+    if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
+        return True
+    if COMPILED.get(_mark_of(name)) is None:
+        return False
+    return COMPILED.get(_mark_of(name, _machine())) is not None
+
+
+def _mark_of(name: str, *machine: object) -> str:
+    return key_in_store("ready", name, *machine)
+
+
+def _machine() -> object:
+    """The instructions that numba compiles for."""
+    from numba.core.registry import cpu_target
+
+    codegen: Any = cpu_target.target_context.codegen()
+    return codegen.magic_tuple()
+
+
+def _version_of(package: str) -> str:
+    """Return the version of an installed package, without importing it if possible."""
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return str(__import__(package).__version__)
+
+
 @cache
 def _versions() -> str:
     """A hash of the versions and of all sources."""
-    import llvmlite
-    import numba
-
     package = Path(__file__).parent.parent
     sources = sorted(file for pattern in SOURCES for file in package.glob(pattern))
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
-    return key_of(numba.__version__, llvmlite.__version__, sys.version, digest.hexdigest())
+    versions = [_version_of(name) for name in ("numba", "llvmlite")]
+    return key_of(*versions, sys.version, digest.hexdigest())

@@ -20,6 +20,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.drafting.auto.compiling import NAME
 from ngtcli.drafting.auto.config import CONFIG, Options
 from ngtcli.drafting.auto.core.blend import HEADS
 from ngtcli.drafting.auto.core.growth import Growth, arrange, grow
@@ -33,6 +34,7 @@ from ngtcli.drafting.costs import SHORT, CostCurve, Costs
 from ngtcli.drafting.drafter import Context, Drafter, Drafters, DraftSettings, Feedback, Text
 from ngtcli.drafting.origins import ORIGINS, PolicyReport
 from ngtcli.drafting.tree import DraftTree
+from ngtcli.system.compiled import mark_ready
 
 Floats = npt.NDArray[np.float64]
 _EMPTY, _SETTINGS, _OPTIONS = DraftTree(), DraftSettings(), Options()
@@ -395,3 +397,4 @@ def compile_loops() -> None:
     drafter.sources.prefer_first()
     counts = PromptCounts(np.array([1, 2, 1, 2], np.int32), [])
     counts.change_to(np.array([1, 2, 1, 3], np.int32), [])
+    mark_ready(NAME)

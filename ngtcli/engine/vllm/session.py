@@ -184,7 +184,12 @@ class VllmTexts(Engine):
     def _ended(self, text: Asked) -> tuple[Ended, Numerics, str]:
         run = text.run
         passes = PassesReport(0, 0.0, "vLLM runs the model")
-        answer = Ended(finish_reason=run.finish_reason, statistics=run.statistics, passes=passes)
+        answer = Ended(
+            finish_reason=run.finish_reason,
+            statistics=run.statistics,
+            passes=passes,
+            drafted_by=text.question.settings.method.partition(":")[0],
+        )
         return answer, NOT_EXACT, ""
 
     def _close(self, *, store: bool = True) -> None:

@@ -1,0 +1,180 @@
+"""Compiles the loops of `auto` in a process of its own, beside the answers.
+
+That takes half a minute of a processor, once on a machine. A run does not wait for it: another
+method drafts meanwhile, with the same answer. The process outlives the run, so that a later one
+finds the functions in the store. It has the lowest priority and bounds on its time, and a lock
+admits one process at a time. Each function is stored when it is compiled, so that a process which
+is killed leaves something for the next one.
+
+Where nothing can be stored, the process sends what it compiles to the run that started it, and
+ends with that.
+
+Importing this module does not load numba.
+"""
+
+import fcntl
+import os
+import resource
+import signal
+import subprocess
+import sys
+import threading
+from contextlib import suppress
+from multiprocessing.connection import Connection, Pipe
+from pathlib import Path
+
+from ngtcli.system import compiled
+from ngtcli.system.files import private_folder
+
+NAME = "auto"
+MAX_ATTEMPTS = 3  # processes that end too soon, after which a run compiles by itself; guess
+MAX_CPU_S = 600  # processor seconds, about 20 times what it takes; guess
+MAX_S = 3600  # seconds on a busy machine; guess
+
+
+class _State:
+    """What this process knows. The lock is for servers, which prepare answers in threads."""
+
+    is_ready = False
+    process: subprocess.Popen[bytes] | None = None
+    lock = threading.Lock()
+
+
+def is_ready() -> bool:
+    """Return whether `auto` has nothing to compile."""
+    if not _State.is_ready:
+        _State.is_ready = compiled.is_ready(NAME)
+    return _State.is_ready
+
+
+def begin() -> bool:
+    """Compile in another process, unless one does so already.
+
+    Returns False where several have ended without a result, or none can be started: then this
+    process should compile, and show what goes wrong.
+    """
+    with _State.lock:
+        if _State.process is not None and _State.process.poll() is None:
+            return True
+        try:
+            lock = _locked()
+        except BlockingIOError:  # another run's process compiles
+            return True
+        except OSError:
+            return _start_without_store()
+        try:
+            attempts = _attempts() + 1
+            if attempts > MAX_ATTEMPTS:
+                return False
+            compiled.COMPILED.put(_attempts_key(), str(attempts).encode())
+            if _attempts() != attempts:
+                return _start_without_store()
+            if not _start([], lock):
+                return False
+            os.truncate(lock, 0)
+            os.write(lock, str(_State.process.pid).encode() if _State.process else b"")
+            return True
+        finally:
+            os.close(lock)  # the process has a copy, which keeps the lock
+
+
+def _attempts_key() -> str:
+    return compiled.key_in_store("attempts", NAME)
+
+
+def _attempts() -> int:
+    return int(compiled.COMPILED.get(_attempts_key()) or 0)
+
+
+def _locked() -> int:
+    """Lock a file beside the store, and return its descriptor; it will hold a process id.
+
+    Raises BlockingIOError if another process has locked it, and other OSErrors.
+    """
+    path = compiled.lock_path()
+    private_folder(path.parent)
+    handle = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW, 0o600)
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        os.close(handle)
+        raise
+    return handle
+
+
+def _start_without_store() -> bool:
+    """Have a process send what it compiles, as it cannot be stored."""
+    if _State.process is not None:
+        return False
+    receiving, sending = Pipe(duplex=False)
+    with sending:
+        if not _start([str(sending.fileno())], sending.fileno()):
+            receiving.close()
+            return False
+    threading.Thread(target=_receive, args=(receiving,), daemon=True).start()
+    return True
+
+
+def _receive(receiving: Connection) -> None:
+    with receiving, suppress(EOFError, OSError):
+        while (result := receiving.recv()) is not None:
+            key, data = result
+            compiled.received[key] = data
+        _State.is_ready = True
+
+
+def _start(arguments: list[str], descriptor: int) -> bool:
+    """Start a process that has this descriptor, in a session of its own: Ctrl-C does not reach it.
+
+    Returns False where that is not possible.
+    """
+    command = [sys.executable, "-P", "-m", __name__, *arguments]
+    package = Path(__file__).parents[3]
+    environment = dict(os.environ)
+    # The process does not stay in the current folder, which may be removed or unmounted.
+    paths = [str(package), *environment.get("PYTHONPATH", "").split(os.pathsep)]
+    environment["PYTHONPATH"] = os.pathsep.join(os.path.abspath(path) for path in paths if path)
+    for name in ("NGT_HOME", "NUMBA_CACHE_DIR"):
+        if folder := environment.get(name):
+            environment[name] = os.path.abspath(os.path.expanduser(folder))
+    try:
+        started = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True,
+            pass_fds=[descriptor],
+        )  # fmt: skip
+    except OSError:
+        return False
+    _State.process = started
+    # Where it ends before this process does, it is waited for, or it would stay a zombie.
+    threading.Thread(target=started.wait, daemon=True).start()
+    return True
+
+
+def compile_here(descriptor: int | None = None) -> None:
+    """Compile everything and store it, or send it to a descriptor; with the lowest priority."""
+    _yield_to_others()
+    sending = None if descriptor is None else Connection(descriptor, readable=False)
+    if sending is not None:
+        compiled.compiled_listeners.append(lambda key, data: sending.send((key, data)))
+    from ngtcli.drafting.auto.drafter import compile_loops  # here: it loads numba
+
+    compile_loops()
+    if sending is not None:
+        sending.send(None)
+
+
+def _yield_to_others() -> None:
+    """Let all other processes come first, and end where something takes far too long."""
+    os.nice(19)
+    resource.setrlimit(resource.RLIMIT_CPU, (MAX_CPU_S, MAX_CPU_S))
+    signal.alarm(MAX_S)
+    # Linux may give each session the same share of the processor, whatever its priorities, and
+    # ends the process with the highest score first where memory runs out.
+    for path, value in (("/proc/self/autogroup", "19"), ("/proc/self/oom_score_adj", "1000")):
+        with suppress(OSError):
+            Path(path).write_text(value)
+
+
+if __name__ == "__main__":
+    compile_here(int(sys.argv[1]) if len(sys.argv) > 1 else None)

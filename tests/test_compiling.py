@@ -1,0 +1,258 @@
+"""What drafts while `auto` is being compiled, and the process that compiles it."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from multiprocessing import Pipe
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.drafting.auto import compiling
+from ngtcli.drafting.drafter import DraftSettings
+from ngtcli.drafting.registry import parse_method
+from ngtcli.engine.drivers import run
+from ngtcli.engine.events import Ended, Event, Message, Wants
+from ngtcli.engine.local import LocalSession
+from ngtcli.engine.local_engine import LocalEngine
+from ngtcli.engine.question import Question
+from ngtcli.prompts.preset import load_preset
+from ngtcli.system import compiled
+from tests.support.helpers import HARBOUR, ROOT_FOLDER, ngt, wait_until
+
+ASK = ("summarize", HARBOUR, "--max-tokens", "30", "--json")
+
+
+def compiling_process(folder: Path) -> int | None:
+    """Return the id of the process that compiles for a store; None if there is none."""
+    lock = folder / "ngt" / compiled.LOCK
+    if not lock.exists() or not lock.read_text():
+        return None
+    pid = int(lock.read_text())
+    with suppress(OSError):
+        if b"auto.compiling" in Path(f"/proc/{pid}/cmdline").read_bytes():
+            return pid
+    return None
+
+
+@pytest.fixture
+def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Give a folder where nothing is compiled yet; the process that compiles for it is ended."""
+    folder = tmp_path / "compiled"
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
+    monkeypatch.setattr(compiling._State, "is_ready", False)
+    monkeypatch.setattr(compiling._State, "process", None)
+    yield folder
+    end(folder)
+
+
+def end(folder: Path) -> None:
+    if pid := compiling_process(folder):
+        os.kill(pid, signal.SIGKILL)
+        wait_until(lambda: compiling_process(folder) is None)
+
+
+needs_proc = pytest.mark.skipif(not Path("/proc").exists(), reason="finds processes in /proc")
+
+
+@needs_proc
+def test_the_first_answer_is_drafted_by_prompt_lookup_and_has_the_same_tokens(
+    empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    first = ngt(*ASK)
+    assert b"auto is being compiled in the background" in first.stderr
+    pid = compiling_process(empty_store)
+    assert pid is not None  # it outlives the run
+    answer = json.loads(first.stdout)
+    assert answer["method"] == "auto" and answer["drafted_by"] == "prompt-lookup"
+    assert answer["statistics"]["drafted_tokens"] and "policy" not in answer
+    second = json.loads(ngt(*ASK).stdout)
+    assert second["drafted_by"] == "prompt-lookup"
+    assert compiling_process(empty_store) == pid  # one process for all runs
+    end(empty_store)
+    monkeypatch.undo()  # what the other tests have compiled
+    later = json.loads(ngt(*ASK).stdout)
+    assert later["drafted_by"] == "auto" and "policy" in later
+    assert first.returncode == 0 and answer["text"] == second["text"] == later["text"]
+
+
+@needs_proc
+def test_a_process_that_is_killed_is_started_again_a_few_times(empty_store: Path) -> None:
+    seen = set()
+    for _ in range(compiling.MAX_ATTEMPTS):
+        assert compiling.begin()
+        pid = compiling_process(empty_store)
+        assert pid is not None and pid not in seen
+        seen.add(pid)
+        assert compiling.begin() and compiling_process(empty_store) == pid
+        end(empty_store)
+        assert compiling._State.process is not None
+        compiling._State.process.wait()
+    assert not compiling.begin()  # then the run compiles, and shows what is wrong
+    assert compiling_process(empty_store) is None
+
+
+@needs_proc
+def test_the_process_that_compiles_comes_last(empty_store: Path) -> None:
+    assert compiling.begin()
+    pid = compiling_process(empty_store)
+    assert pid is not None
+    wait_until(lambda: os.getpriority(os.PRIO_PROCESS, pid) == 19)
+    assert os.getsid(pid) == pid  # no Ctrl-C of a terminal reaches it
+
+
+@needs_proc
+def test_where_nothing_can_be_stored_one_process_compiles_for_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "compiled").write_text("a file in its place")
+    monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
+    monkeypatch.setattr(compiling._State, "is_ready", False)
+    monkeypatch.setattr(compiling._State, "process", None)
+    assert compiling.begin()
+    process = compiling._State.process
+    assert process is not None
+    try:
+        assert process.poll() is None and not compiling.is_ready()
+    finally:
+        process.kill()
+        process.wait()
+    assert not compiling.begin()  # and no second one of the same run
+
+
+FUNCTIONS = """
+from ngtcli.system import compiled
+
+@compiled.njit()
+def twice(n):
+    return 2 * n
+"""
+SEND = """
+import sys
+from multiprocessing.connection import Connection
+sys.path.insert(0, sys.argv[1])
+from ngtcli.system import compiled
+from functions import twice
+sending = Connection(int(sys.argv[2]), readable=False)
+compiled.compiled_listeners.append(lambda key, data: sending.send((key, data)))
+assert twice(4) == 8
+sending.send(None)
+"""
+USE = """
+import sys
+sys.path.insert(0, sys.argv[1])
+from multiprocessing.connection import Connection
+from ngtcli.drafting.auto import compiling
+from ngtcli.system import compiled
+from functions import twice
+said = []
+compiling._receive(Connection(int(sys.argv[2]), writable=False))
+assert compiling.is_ready()
+compiled.announce(said.append)
+assert twice(4) == 8
+print(said)
+"""
+
+
+def test_what_another_process_compiled_is_not_compiled_again(tmp_path: Path) -> None:
+    (tmp_path / "functions.py").write_text(FUNCTIONS)
+    (tmp_path / "compiled").write_text("nothing can be stored here")
+    environment = {**os.environ, "NUMBA_CACHE_DIR": str(tmp_path / "compiled")}
+    receiving, sending = Pipe(duplex=False)
+    processes = []
+    for program, end_of_pipe in ((SEND, sending), (USE, receiving)):
+        command = [sys.executable, "-c", program, str(tmp_path), str(end_of_pipe.fileno())]
+        processes.append(
+            subprocess.Popen(
+                command, cwd=ROOT_FOLDER, env=environment, pass_fds=[end_of_pipe.fileno()],
+                stdout=subprocess.PIPE, text=True,
+            )
+        )  # fmt: skip
+        end_of_pipe.close()
+    out = [process.communicate(timeout=600)[0] for process in processes]
+    assert [process.returncode for process in processes] == [0, 0]
+    assert out[1].strip() == "[]"
+
+
+def test_what_is_marked_as_compiled_is_so_for_these_versions(
+    empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not compiled.is_ready("some")
+    compiled.mark_ready("some")
+    assert compiled.is_ready("some") and not compiled.is_ready("other")
+    monkeypatch.setattr(compiled, "_machine", lambda: "with other instructions")
+    assert not compiled.is_ready("some")
+
+
+def test_other_methods_need_no_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(compiling, "is_ready", lambda: False)
+    monkeypatch.setattr(compiling, "begin", lambda: True)
+    settings = DraftSettings(num_draft=7)
+    for name in ("trie", "none", "prompt-lookup", "akunu"):
+        spec = parse_method(name, settings)
+        assert spec.available() is spec
+    available = parse_method("auto:num_draft=9", settings).available()
+    assert available.name == "prompt-lookup" and available.settings.num_draft == 9
+    monkeypatch.setattr(compiling, "begin", lambda: False)
+    assert parse_method("auto", settings).available().name == "auto"
+
+
+@pytest.fixture(scope="module")
+def session() -> LocalSession:
+    return LocalSession(Settings(max_tokens=8), persist=False)
+
+
+def not_ready(monkeypatch: pytest.MonkeyPatch, ready: Callable[[], bool]) -> None:
+    """Have `auto` compiled when `ready` says so."""
+    monkeypatch.setattr(compiling, "is_ready", ready)
+    monkeypatch.setattr(compiling, "begin", lambda: True)
+
+
+def test_a_measurement_waits_for_the_method_itself(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    not_ready(monkeypatch, lambda: False)
+    assert session.available_method().name == "auto"
+    assert type(session.drafter()).__name__ == "Auto"
+
+
+def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
+    session: LocalSession, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that have begun end with the stand-in; nothing is different but what drafts."""
+    preset = load_preset("ask")
+    settings = Settings(max_tokens=8)
+    said: list[Event] = []
+
+    def answers(ready_after: int) -> list[Any]:
+        ended: list[Ended] = []
+        not_ready(monkeypatch, lambda: len(ended) >= ready_after)
+        own = session.with_settings(settings)
+        own._stand_ins, own.tell = True, said.append
+        engine = LocalEngine(own, size=2, many=True)
+        drawn = [
+            (i, Question(task="ask", settings=settings, preset=preset, question=f"Who is {i}?"))
+            for i in range(6)
+        ]
+
+        def draw(waits: bool) -> Any:
+            return drawn.pop(0) if drawn else None
+
+        for outcome in run(engine, draw, Wants(sources=False)):
+            assert isinstance(outcome.answer, Ended), outcome.answer
+            ended.append(outcome.answer)
+        return ended
+
+    mixed, plain = answers(2), answers(0)
+    assert {answer.drafted_by for answer in mixed[:2]} == {"prompt-lookup"}
+    assert mixed[-1].drafted_by == "auto"
+    assert {answer.drafted_by for answer in plain} == {"auto"}
+    assert sorted(a.text for a in mixed) == sorted(a.text for a in plain)
+    remarks = [e.text for e in said if isinstance(e, Message) and e.kind == "remark"]
+    assert len(remarks) == 1 and "auto is being compiled in the background" in remarks[0]
