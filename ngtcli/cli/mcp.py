@@ -13,7 +13,7 @@ from ngtcli.cli.options import PresetOption, tasks_of, with_settings
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN, find
 from ngtcli.engine.checks import check_session
-from ngtcli.errors import UsageError
+from ngtcli.errors import MissingDependencyError, UsageError
 from ngtcli.prompts.preset import TASKS
 
 _STARTED = "MCP server ready: start it from your client (ngt help mcp). Ctrl-C stops it."
@@ -32,7 +32,7 @@ def mcp(
     does; see ngt help mcp for the entry in a client's configuration.
     """
     if find_spec("mcp") is None:
-        raise UsageError("ngt mcp needs the extra mcp", "pip install 'ngtcli[mcp]'")
+        raise MissingDependencyError("ngt mcp needs the extra mcp", "pip install 'ngtcli[mcp]'")
     tasks = tasks_of(flags, preset_name, TASKS, worded=True)
     settings = tasks.of["ask"][0]
     refuse_colour("ngt mcp", flags)

@@ -47,7 +47,7 @@ def exit_codes() -> Schema:
     """The exit codes with the first line of each error class's docstring."""
     own = (e for e in NgtError.__subclasses__() if e.__module__ == NgtError.__module__)
     errors: list[type[NgtError]] = [NgtError, *own]
-    known = {e.exit_code: (e.__doc__ or "").split("\n")[0] for e in errors if e.exit_code}
+    known = {int(e.exit_code): (e.__doc__ or "").split("\n")[0] for e in errors if e.exit_code}
     known |= {0: "Done.", INTERRUPTED: "Interrupted; what came is kept."}
     return {"oneOf": [{"const": code, "description": known[code]} for code in sorted(known)]}
 

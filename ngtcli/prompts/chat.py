@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 from ngtcli.config import SettingError, Settings, arguments_of
 from ngtcli.documents.text import utf8
-from ngtcli.errors import ModelError, UsageError
+from ngtcli.errors import TemplateError, UsageError
 from ngtcli.models.checkpoint import TEMPLATE_HINT
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.sandbox import BoundError, bounded, timed
@@ -106,7 +106,7 @@ def marked(text: str, number: int) -> str:
 def unmarked(text: str) -> Rendered:
     """A text without its marks, one inside of another or not.
 
-    Raises ModelError where one is missing.
+    Raises TemplateError where one is missing.
     """
     parts: list[str] = []
     template: list[Span] = []
@@ -125,9 +125,9 @@ def unmarked(text: str) -> Rendered:
             spans.append((number, (first, length)))
             end = length
         else:
-            raise ModelError(_DEPENDS, TEMPLATE_HINT)
+            raise TemplateError(_DEPENDS, TEMPLATE_HINT)
     if inside:
-        raise ModelError(_DEPENDS, TEMPLATE_HINT)
+        raise TemplateError(_DEPENDS, TEMPLATE_HINT)
     parts.append(text[at:])
     template.append((end, length + len(parts[-1])))
     return Rendered("".join(parts), tuple(template), tuple(spans))
@@ -159,20 +159,20 @@ def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
 def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
     """A sentence for each argument that changes nothing in a prompt of short texts.
 
-    Raises UsageError as `check_chat`, ModelError as `render`.
+    Raises UsageError as `check_chat`, TemplateError as `render`.
     """
     check_chat(tokenizer, chat)
     whole = short_chat(tokenizer, chat) if tokenizer.has_chat_template else ""
     for argument in chat.arguments:
         others = tuple(other for other in chat.arguments if other is not argument)
-        with suppress(ModelError):  # it is needed
+        with suppress(TemplateError):  # it is needed
             if not whole or short_chat(tokenizer, replace(chat, arguments=others)) == whole:
                 key = argument.partition("=")[0]
                 yield f"--set template_arg={key} changes nothing in the prompt of this model"
 
 
 def short_chat(tokenizer: Tokenizer, chat: Chat) -> str:
-    """The chat of short texts. Raises ModelError as `render`."""
+    """The chat of short texts. Raises TemplateError as `render`."""
     documents = [("1", "1")] if chat.documents else []
     return render(tokenizer.backend, [("user", "1")], chat, documents).text
 
@@ -191,13 +191,13 @@ def render(
     """The chat of turns (role, text), up to the start of the assistant's; texts may have marks.
 
     Adjacent turns of a role become one where the template does not take them. `documents` are given
-    to it as (name, text). Raises ModelError if it fails, omits the system text, a turn or a
+    to it as (name, text). Raises TemplateError if it fails, omits the system text, a turn or a
     document, or changes what a text says.
     """
     said = [("system", chat.system), *said] if chat.system else said
     try:
         found = _rendered(backend, said, chat, documents)
-    except ModelError as error:
+    except TemplateError as error:
         if not chat.flags:
             raise
         turns = [(role, text) for role, text in said if role != "system"]
@@ -205,7 +205,7 @@ def render(
         names = _names(backend)
         other = f" Or choose from {', '.join(names)} with --set chat_template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
-        raise ModelError(str(error), hint) from error
+        raise TemplateError(str(error), hint) from error
     text = found.text + chat.ending
     last = found.template[-1][0], len(text)  # the ending is the template's, too
     return replace(found, text=text, template=(*found.template[:-1], last))
@@ -214,7 +214,7 @@ def render(
 def _rendered(
     backend: Any, said: Turns, chat: Chat, documents: Sequence[tuple[str, str]]
 ) -> Rendered:
-    """The chat without an ending. Raises ModelError."""
+    """The chat without an ending. Raises TemplateError."""
     source = template_of(backend, chat.template)
     mark = next((end for end in _THOUGHT_ENDS if end in source), "")
     texts = {i: utf8(text) for i, (_, text) in enumerate(documents)}
@@ -234,7 +234,7 @@ def _try(backend: Any, chat: Chat, source: str, has_system: bool, has_documents:
     """Have the template write a conversation and a single message, in bounds of time and memory.
 
     This is done once for a template, however long conversations become, as it forks the process.
-    Raises ModelError where a bound is exceeded or a text is changed. What the template refuses of
+    Raises TemplateError where a bound is exceeded or a text changed. What the template refuses of
     these is left to `render`: what is asked may be of another form.
     """
     conversations = [("user", "assistant", "user"), ("user",)]
@@ -251,7 +251,7 @@ def _try(backend: Any, chat: Chat, source: str, has_system: bool, has_documents:
         for roles, texts in tried:
             try:
                 found.append(_written(backend, chat, source, roles, texts))
-            except ModelError:
+            except TemplateError:
                 found.append(None)
         return found
 
@@ -262,16 +262,16 @@ def _try(backend: Any, chat: Chat, source: str, has_system: bool, has_documents:
 
 
 def _within_bounds(write: Callable[[], T]) -> T:
-    """What is written. Raises ModelError where that takes too much time or memory."""
+    """What is written. Raises TemplateError where that takes too much time or memory."""
     try:
         return write()
     except (BoundError, MemoryError) as error:
         what = str(error) or "it takes more memory than there is"
-        raise ModelError(f"the chat template fails: {what}", TEMPLATE_HINT) from None
+        raise TemplateError(f"the chat template fails: {what}", TEMPLATE_HINT) from None
 
 
 def _checked(text: str, texts: Mapping[int, str]) -> Rendered:
-    """What is written of these texts. Raises ModelError where it is not what they say."""
+    """What is written of these texts. Raises TemplateError where it is not what they say."""
     found = unmarked(text)
     own = {n: _MARK.sub("", text.strip()) for n, text in texts.items()}
     for number, (first, last) in found.spans:
@@ -279,7 +279,7 @@ def _checked(text: str, texts: Mapping[int, str]) -> Rendered:
         if shown != (text := own.get(number, shown)):
             bare = _SWITCH.sub("", text) if number == _SAID else text
             if shown not in (json.dumps(text, ensure_ascii=False)[1:-1], bare):
-                raise ModelError(_DEPENDS, TEMPLATE_HINT)
+                raise TemplateError(_DEPENDS, TEMPLATE_HINT)
     return found
 
 
@@ -287,7 +287,7 @@ def _written(
     backend: Any, chat: Chat, source: str, roles: Sequence[str], texts: Mapping[int, str]
 ) -> str:
     """What the template writes, marks and all, of turns in the way that it takes them."""
-    failure: ModelError | None = None
+    failure: TemplateError | None = None
     turns = [(role, marked(texts[_SAID + i], _SAID + i)) for i, role in enumerate(roles)]
     by_role = [(role, [*group]) for role, group in groupby(turns, key=itemgetter(0))]
     alike = [(role, "\n\n".join(text for _, text in group)) for role, group in by_role]
@@ -296,7 +296,7 @@ def _written(
     for own, content in product((turns, alike) if turns != alike else (turns,), _CONTENTS):
         try:
             text = _apply(backend, own, content, options)
-        except ModelError as error:
+        except TemplateError as error:
             failure = failure or error
             continue
         if len(text) > _LONGEST + _COPIES * sum(map(len, texts.values())):
@@ -305,7 +305,7 @@ def _written(
         if not (missing := [n for n in needed if n not in found]):
             return text
         what = f"the chat template leaves {_name_of(missing[-1], roles)} out"
-        failure = failure or ModelError(what, TEMPLATE_HINT)
+        failure = failure or TemplateError(what, TEMPLATE_HINT)
     assert failure is not None
     raise failure
 
@@ -342,7 +342,7 @@ def _options(chat: Chat, source: str, texts: Mapping[int, str]) -> dict[str, Any
 def _apply(
     backend: Any, turns: Turns, content: Callable[[str], Any], options: Mapping[str, Any]
 ) -> str:
-    """The rendered chat. Raises ModelError with the template's message, MemoryError."""
+    """The rendered chat. Raises TemplateError with the template's message, MemoryError."""
     messages = [{"role": role, "content": content(text)} for role, text in turns]
     try:
         text: str = backend.apply_chat_template(
@@ -353,5 +353,5 @@ def _apply(
     except Exception as error:  # a template is a program and can raise anything
         words = _MARK.sub("", str(error)).replace(str(_SECRET), "")  # a known mark can be written
         lines = words.strip().splitlines() or [type(error).__name__]
-        raise ModelError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
+        raise TemplateError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
     return utf8(text)

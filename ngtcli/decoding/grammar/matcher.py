@@ -14,7 +14,7 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.errors import ModelError, UsageError, shortened
+from ngtcli.errors import MissingDependencyError, ModelError, UsageError, shortened
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.json_form import Schema
 
@@ -131,12 +131,12 @@ class Matcher:
 
 
 def library() -> Any:
-    """The module llguidance. Raises UsageError where it is not installed."""
+    """The module llguidance. Raises MissingDependencyError."""
     try:
         import llguidance
     except ImportError:
         what = "an answer by a schema needs the extra schema"
-        raise UsageError(what, "pip install 'ngtcli[schema]'") from None
+        raise MissingDependencyError(what, "pip install 'ngtcli[schema]'") from None
     return llguidance
 
 

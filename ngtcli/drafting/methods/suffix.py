@@ -22,7 +22,7 @@ from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.indexed import Indexed
 from ngtcli.drafting.options import MethodOptions, option
 from ngtcli.drafting.tree import DraftTree, in_depth_first_order
-from ngtcli.errors import UsageError
+from ngtcli.errors import MissingDependencyError
 
 
 @dataclass(frozen=True, slots=True)
@@ -45,7 +45,7 @@ class Suffix(Indexed):
         try:
             from arctic_inference.suffix_decoding import SuffixDecodingCache
         except ImportError as error:
-            raise UsageError(
+            raise MissingDependencyError(
                 f"arctic-inference cannot be imported ({error})",
                 "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++"
                 " compiler).",

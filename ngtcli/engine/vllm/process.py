@@ -17,7 +17,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.engine.vllm import keeper
-from ngtcli.errors import NgtError, UsageError, plain_number
+from ngtcli.errors import MissingDependencyError, NgtError, UsageError, plain_number
 from ngtcli.models.checkpoint import fetch
 from ngtcli.models.quantized import name_of
 from ngtcli.system.process import without_collection
@@ -185,7 +185,7 @@ class VllmEngine:
                 from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             what = f"--engine vllm needs the extra vllm ({error})"
-            raise UsageError(what, "pip install 'ngtcli[vllm]'") from error
+            raise MissingDependencyError(what, "pip install 'ngtcli[vllm]'") from error
         self._parameters, self._kind = SamplingParams, RequestOutputKind.DELTA
         given = engine_arguments(settings, sequences, current_platform.is_cpu())
         arguments = AsyncEngineArgs(**given, enable_log_requests=False)
