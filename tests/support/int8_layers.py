@@ -7,7 +7,7 @@ from torch import Tensor, nn
 
 from ngtcli.models.weights.convert import convertible
 from ngtcli.models.weights.formats import WeightFormat
-from ngtcli.models.weights.linear import Int8Blocks, PackedLinear, quantized
+from ngtcli.models.weights.linear import Int8Blocks, MappedEmbedding, PackedLinear, quantized
 from ngtcli.models.weights.onednn import Int8Kernel, Sizes, in_blocks, opaque
 
 KERNELS = [Int8Kernel(most=127), Int8Kernel(most=63), Int8Kernel(signed=True)]
@@ -36,6 +36,24 @@ def true_product(layer: PackedLinear, weight: Tensor, rows: Tensor) -> Tensor:
     given = (rows.double() * steps / most).round()
     out = given @ whole.double().T * scale.double() * most / steps
     return out if layer.bias is None else out + layer.bias.double()
+
+
+def held_tensors(hf: nn.Module) -> dict[str, Tensor]:
+    """All tensors of a model by name; of quantized layers their integers and scales."""
+    tensors = dict(hf.named_buffers())
+    for name, parameter in hf.named_parameters():
+        if not parameter.is_mkldnn:
+            tensors[name] = parameter.detach()
+    for name, module in hf.named_modules():
+        if isinstance(module, MappedEmbedding):
+            tensors[f"{name}.weight"] = module.weight
+        if isinstance(module, PackedLinear):
+            if isinstance(module.storage, Int8Blocks):
+                tensors[f"{name}.integers"] = module.storage.held
+                tensors[f"{name}.scale"] = module.storage.scale
+            else:
+                tensors[f"{name}.weight"] = module.weight
+    return tensors
 
 
 @torch.no_grad()
