@@ -24,7 +24,7 @@ UPWARD = {
     ("decoding/continuation.py", "ngtcli.prompts.thinking"),
 }
 # Files that may load torch and transformers as they are imported.
-TORCH = ("models/weights/", "decoding/", "heads/", "bench/")
+TORCH = ("models/hf.py", "models/weights/", "decoding/", "heads/", "bench/")
 
 
 def layer(module: str) -> int:

@@ -33,7 +33,7 @@ class Shape(NamedTuple):
     """What a captured pass is known by.
 
     It has `rows`, of `texts` in regions of `places` that attend to `capacity` of these, and gives
-    the hidden states of `layers`.
+    the hidden states of `layers`. `any_kernel`: bits may depend on the kernel.
     """
 
     rows: int
@@ -41,6 +41,7 @@ class Shape(NamedTuple):
     texts: int = 1
     places: int = 0
     layers: tuple[int, ...] = ()
+    any_kernel: bool = True
 
 
 # One eager pass over the packed inputs (layout.py) of a shape, and the length of the cache, for a

@@ -12,11 +12,11 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 from torch.nn.functional import rms_norm
-from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS
 from transformers.models.llama.modeling_llama import rotate_half
 
-from ngtcli.decoding.attention import NAME
+from ngtcli.decoding.attention import GROUPED
 from ngtcli.decoding.scores import same_scores
+from ngtcli.models.hf import attention_function, attention_name
 from ngtcli.models.weights.trials import places_of
 
 # Families whose attentions do no more than Llama's, but that some norm queries and keys.
@@ -63,8 +63,9 @@ class JoinedAttention(nn.Module):
         query, key = (turned * cos + rotate_half(turned) * sin).transpose(1, 2).split(both, 1)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
-        attend, mask = ALL_ATTENTION_FUNCTIONS[self.config._attn_implementation], attention_mask
-        out, weights = attend(self, query, key, value, mask, scaling=self.scaling, **more)
+        attend = attention_function(self.config)
+        states = query, key, value, attention_mask
+        out, weights = attend(self, *states, scaling=self.scaling, **more)
         return self.o_proj(out.flatten(2)), weights
 
 
@@ -117,7 +118,7 @@ def _replace_in(parent: nn.Module, shared: Set[int]) -> None:
 def _joined(own: Any) -> nn.Module | None:
     """The same attention or perceptron; None for what may do more, or has layers of other kinds."""
     attends = type(own).__name__.removesuffix("Attention") in _FAMILIES
-    attends = attends and own.config._attn_implementation in ("sdpa", NAME)
+    attends = attends and attention_name(own.config) in ("sdpa", GROUPED)
     names = ("q", "k", "v") if attends else ("gate", "up", "down")
     parts: list[Any] = [getattr(own, f"{name}_proj", None) for name in names]
     code = getattr(type(own).forward, "__code__", None)

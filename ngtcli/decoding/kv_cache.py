@@ -1,9 +1,9 @@
 """The keys and values of one sequence or several, in fixed buffers that can be rolled back.
 
 Buffers are allocated ahead and divided into regions of equally many places, one for each sequence.
-The first `length` rows of a region are valid. A pass writes its rows where `aim` said, and its mask
-tells what it sees. `keep` copies the accepted rows next to each other and raises `length`; the next
-pass overwrites the rows from there on.
+The first `length` rows of a region are valid. A forward pass writes its rows where its plan says
+(pass_plan.py), and its mask tells what it sees. `keep` copies the accepted rows next to each other
+and raises `length`; the next pass overwrites the rows from there on.
 """
 
 import math
@@ -12,10 +12,10 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-import torch
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.sizes import capacity_for
 
 CHUNK = 1024  # tokens of a prompt that one pass reads; their rows can be kept (prefixes.py)
@@ -85,66 +85,87 @@ class Region:
 
 
 class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
-    """One layer's rows: keys and values of shape (1, heads, capacity, head_dim)."""
+    """One layer's keys and values, of shape (1, heads, capacity, head_dim)."""
 
     is_sliding = False
 
-    def __init__(self, owner: "RollbackCache", narrow: bool) -> None:
+    def __init__(self, owner: "RollbackCache", slides: bool) -> None:
         super().__init__()
-        self.owner, self._narrow = owner, narrow
+        self._owner = owner
+        self.slides = slides
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self.owner.make_buffers(self, key_states, value_states)
+        self._owner.make_buffers(self, key_states, value_states)
 
-    def update(
-        self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any
-    ) -> tuple[Tensor, Tensor]:
-        """Write rows at the owner's `slots`; returns the places that the pass attends to."""
+    def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
+        """Nothing is written without a plan, see `PlannedCache`."""
+        raise NotImplementedError("a forward pass without a plan")
+
+    def write(self, plan: PassPlan, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+        """Write keys and values as a forward pass plans; returns those that it attends to."""
         if not self.is_initialized:
-            self.lazy_initialization(key_states, value_states)
-        owner = self.owner
-        slots = owner.slots.to(self.keys.device)  # layers may be on several
-        self.keys.index_copy_(2, slots, key_states)
-        self.values.index_copy_(2, slots, value_states)
-        if self._narrow and owner.gathered is not None:
-            places = owner.gathered.to(self.keys.device)
-            return self.keys.index_select(2, places), self.values.index_select(2, places)
-        first, end = owner.begin, owner.begin + owner.end
-        if self._narrow:
-            first, end = owner.begin + owner.first, owner.begin + owner.narrow_end
-        if first == 0 and end == owner.capacity:
+            self.lazy_initialization(keys, values)
+        write_at = plan.write_at.to(self.keys.device)  # layers may be on several
+        self.keys.index_copy_(2, write_at, keys)
+        self.values.index_copy_(2, write_at, values)
+        wanted = plan.sliding if self.slides else plan.full
+        if isinstance(wanted, Tensor):
+            wanted = wanted.to(self.keys.device)
+            return self.keys.index_select(2, wanted), self.values.index_select(2, wanted)
+        if wanted.start == 0 and wanted.stop == self._owner.capacity:
             return self.keys, self.values
-        return self.keys[:, :, first:end], self.values[:, :, first:end]
+        kept = slice(wanted.start, wanted.stop)
+        return self.keys[:, :, kept], self.values[:, :, kept]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
-        return self.owner.end, 0
+        raise NotImplementedError("a forward pass without a plan")
 
     def get_seq_length(self) -> int:
-        return self.owner.past
+        raise NotImplementedError("a forward pass without a plan")
 
     def get_max_length(self) -> int:
         return -1
 
 
-class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
-    """Cache for as many layers as `narrow` has; those where it is true attend from `first` on.
+class PlannedCache(Cache):  # type: ignore[misc]  # transformers ships no types
+    """The cache as one forward pass sees it, which is planned."""
+
+    def __init__(self, cache: "RollbackCache", plan: PassPlan) -> None:
+        super().__init__(layers=cache.layers)
+        self._plan = plan
+
+    def update(
+        self,
+        key_states: Tensor,
+        value_states: Tensor,
+        layer_idx: int,
+        *args: Any,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Tensor]:
+        layer: RollbackLayer = self.layers[layer_idx]
+        return layer.write(self._plan, key_states, value_states)
+
+    def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
+        return len(self._plan.full), 0
+
+    def get_seq_length(self, layer_idx: int = 0) -> int:
+        return self._plan.length
+
+
+class RollbackCache:
+    """Cache for as many layers as `sliding_layers` has, which says which of them slide.
 
     At first it has one region of `places`; what names no region is meant for the first. Rows of all
     layers that are alike lie in one of the `buffers`, once a first pass has shown how they look.
     Those that are to `stay` are not made anew while their `capacity` suffices.
     """
 
-    def __init__(self, narrow: Sequence[bool], places: int, stay: bool = False) -> None:
+    def __init__(self, sliding_layers: Sequence[bool], places: int, stay: bool = False) -> None:
         self.places, self.regions, self.stay = places, [Region(0)], stay
         self.capacity = places  # places in every buffer
-        self.slots = torch.empty(0, dtype=torch.long)  # int64 (rows,): where the pass writes
-        self.begin, self.first, self.end = 0, 0, 0  # the places that the pass attends to
-        self.narrow_end = 0  # of those of narrow layers
-        self.gathered: Tensor | None = None  # of narrow layers: places that are copied
-        self.past = 0  # the length that the model is given if it asks
         self.buffers: list[Tensor] = []  # (number, heads, capacity, head_dim) each
         self._known: dict[RollbackLayer, tuple[Tensor, Tensor]] = {}  # keys and values, no places
-        super().__init__(layers=[RollbackLayer(self, n) for n in narrow])
+        self.layers = [RollbackLayer(self, slides) for slides in sliding_layers]
 
     @property
     def length(self) -> int:
@@ -154,24 +175,6 @@ class RollbackCache(Cache):  # type: ignore[misc]  # transformers ships no types
     @length.setter
     def length(self, length: int) -> None:
         self.regions[0].length = length
-
-    def aim(
-        self,
-        slots: Tensor,
-        end: int,
-        past: int,
-        first: int = 0,
-        begin: int = 0,
-        narrow_end: int | None = None,
-        gathered: Tensor | None = None,
-    ) -> None:
-        """Tell where the next pass writes, and that it attends to `end` places from `begin` on.
-
-        Narrow layers attend to those from `first` to `narrow_end` of these; or to the places
-        `gathered`, int64 (places,), in this order. `past` is the length for a model that asks.
-        """
-        self.slots, self.end, self.past, self.first, self.begin = slots, end, past, first, begin
-        self.narrow_end, self.gathered = end if narrow_end is None else narrow_end, gathered
 
     def rows(self) -> list[Tensor]:
         """Keys and values of each layer as far as they are valid, of the first region."""

@@ -9,38 +9,28 @@ and takes drafts without branches (plain.py), or where that gives other scores o
 """
 
 from collections.abc import Callable, Sequence
-from contextlib import nullcontext
 from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.decoding.attention import (
-    ALIGNED,
-    APART_FROM,
-    Behind,
-    Prefix,
-    Spans,
-    attending,
-    reads_apart,
-)
+from ngtcli.decoding.attention import use_registered
 from ngtcli.decoding.captured import Outputs, Passes, Shape
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.kv_cache import CHUNK, Keeping, RollbackCache, runs
 from ngtcli.decoding.layout import (
     Layout,
-    Masks,
     Root,
     Span,
     capacity_of_sequence,
     pack,
     pass_size,
-    unpack,
 )
-from ngtcli.decoding.plain import OwnRows, accepted
+from ngtcli.decoding.plain import OwnRows
 from ngtcli.decoding.prefixes import Prefixes, fingerprint, prefix_caching
 from ngtcli.decoding.replays import Replays
+from ngtcli.decoding.runner import ModelRunner
 from ngtcli.decoding.scores import rounds
 from ngtcli.decoding.sizes import capacity_for, row_size
 from ngtcli.decoding.support import UNTRIED, DraftSupport, ExecutionMode, Support
@@ -59,11 +49,6 @@ _SPARE = 64  # places behind the last draft, for padding; a guess. More are made
 # Of a GPU's free memory, so much at most is for buffers that stay. Guess: the rest is for several
 # texts, for what is kept of prompts, and for passes.
 _SHARE = 0.25
-
-
-# Captured passes copy the places of a window where all places are this many times more; guess: to
-# copy one and to attend to it takes as long as attending to two or three.
-_GATHERS_FROM = 3
 
 
 class TargetModel:
@@ -87,8 +72,6 @@ class TargetModel:
         self.window = sliding_window(self.config)
         self.dtype_why = ""  # why it is in this dtype, where a rule has chosen
         self.half_by_rule = False  # a rule chose half precision, provided that it is exact
-        self._accepts = accepted(hf)
-        self.layers = int(self.config.num_hidden_layers)
         self.passes = Passes(self._tree_pass, self.vocabulary, not rounds(hf))
         self.draws: Replays | None = None  # captured, where passes are
         self.weights = ""  # what tells the files of the weights; "" where they are not known
@@ -102,17 +85,12 @@ class TargetModel:
     def use(self, mode: ExecutionMode) -> None:
         """Run the model in this mode from now on. Empties the cache."""
         self.mode = mode
-        kinds = list(getattr(self.config, "layer_types", None) or ())
-        window, mixed = self.window if mode.window else None, len(set(kinds)) > 1
-        self.masks = Masks(self.dtype, self.device, window, mixed)
-        self._narrow = [
-            window is not None and (not mixed or kinds[i] == "sliding_attention")
-            for i in range(self.layers)
-        ]
-        self.cache = RollbackCache(self._narrow, 0, stay=self.device.type in STAYING_DEVICES)
+        window = self.window if mode.window else None
+        self.runner = ModelRunner(self.hf, window, self.verifies_trees)
+        stay = self.device.type in STAYING_DEVICES
+        self.cache = RollbackCache(self.runner.sliding_layers, 0, stay)
         self._at = 0  # the region of the text that was begun last
         self.passes.forget()
-        self._reads_apart = self.verifies_trees and window is None and reads_apart(self.hf)
         self._own = OwnRows(self.hf, self.mode)  # what reads a sequence into a cache of the model's
         self._numerics = NOT_EXACT  # of the sequence that was begun last
 
@@ -197,9 +175,8 @@ class TargetModel:
             if reader is not None and not reader.reads_all:
                 ids = ids[:-1]  # it wants the last row, which is then read in any case
             layers, region = self._layers_of_all_rows, cache.regions[beside]
-            kernel = (
-                "apart" if self._reads_apart and numerics.allows_any_kernel else ""
-            )  # see `_read_chunk`
+            is_split = self.runner.can_split and numerics.allows_any_kernel
+            kernel = "apart" if is_split else ""
             restored = self.prefixes.start(cache, region, ids, keeping, layers, kernel)
             self._fit(places)
             self.reused = restored()
@@ -248,6 +225,8 @@ class TargetModel:
     @torch.inference_mode()
     def resize(self, count: int, places: int) -> None:
         """Have room for `count` texts of so many places. Raises as RollbackCache.resize."""
+        if count > 1:
+            use_registered(self.hf)
         if self.cache.resize(count, places):
             self.passes.forget()
         self._at = min(self._at, count - 1)
@@ -288,22 +267,16 @@ class TargetModel:
         start, rows = self.length, len(ids)
         region = self.cache.regions[self._at]
         self._reserve(start + rows, self._at)
-        positions = torch.arange(start, start + rows, device=self.device)
-        first = max(0, start - self.masks.window + 1) if self.masks.window else 0
-        slots = positions + region.start if region.start else positions
-        self.cache.aim(slots, start + rows, start, first, region.start)
-        ids_here = torch.tensor(list(ids), device=self.device)
-        # Behind nothing the model's own causal mask is quicker: often it needs none.
-        apart = start > 0 and self._reads_apart and self._numerics.allows_any_kernel
-        with attending(self.config, Behind()) if apart else nullcontext():
-            mask = self.masks.of_chunk(start, rows, first) if start and not apart else None
-            mask = ids_here.new_empty((1, 1, 1, 1)) if apart else mask  # any that the model takes
-            _, *states = self.run_pass(ids_here, positions, mask, self.cache, 1)
+        layers = self.reader.layers if self.reader is not None else ()
+        any_kernel = self._numerics.allows_any_kernel
+        _, *states = self.runner.prefill(
+            self.cache, region.start, start, ids, any_kernel=any_kernel, layers=layers
+        )
         region.length += rows
         if self.reader is not None and states:
             self.reader.add(list(ids), states[0])
-        layers = self._layers_of_all_rows if states else ()
-        return {layer: states[0][:, n] for n, layer in enumerate(layers)}
+        cached_layers = self._layers_of_all_rows if states else ()
+        return {layer: states[0][:, n] for n, layer in enumerate(cached_layers)}
 
     def lay_out(self, roots: Sequence[Root]) -> Layout:
         """The inputs of one pass over a last token and a draft tree below it for each text.
@@ -373,7 +346,9 @@ class TargetModel:
             return [self._own.score(layout.ids)]
         layers = self.reader.layers if self.reader is not None else ()
         texts = len(layout.spans)
-        shape = Shape(layout.rows, layout.capacity, texts, self.cache.places * (texts > 1), layers)
+        places = self.cache.places if texts > 1 else 0
+        any_kernel = self._numerics.allows_any_kernel
+        shape = Shape(layout.rows, layout.capacity, texts, places, layers, any_kernel)
         if texts > 1 and not self.cache.stay:
             self.passes.took_longer = False
             scores, *states = self._tree_pass(layout.packed, shape, 0, layout.spans)
@@ -386,54 +361,8 @@ class TargetModel:
     def _tree_pass(
         self, packed: Tensor, shape: Shape, past: int, spans: Sequence[Span] = ()
     ) -> Outputs:
-        inputs = unpack(packed.to(self.device, non_blocking=True), shape.rows)
-        how: Any = nullcontext()
-        near: Tensor | None = None  # what sliding layers see of the places that they attend to
-        gathered: Tensor | None = None  # these places, where a captured pass finds them
-        by_window = self._attends_to_window(shape)
-        if by_window and self.passes.captures:  # it reads nothing but its inputs
-            before = self.masks.window_before(inputs, shape.texts)
-            near = self.masks.of_window(inputs, before)
-            before = before.clamp_min(0) + inputs.begins.view(shape.texts, -1)[:, :1]
-            own = inputs.slots.view(shape.texts, -1)
-            gathered = torch.cat([before, own], 1).flatten()
-        if shape.texts > 1:  # they find their own regions among all places
-            every = self.cache.places * len(self.cache.regions)
-            self.cache.aim(inputs.slots, every, shape.capacity, gathered=gathered)
-            places = 0 if gathered is None else len(gathered) // shape.texts
-            # How long texts are is not known to spans of texts with as many rows each.
-            narrow = self._narrow if spans or places else ()
-            of_texts = Spans(
-                spans or _even(shape), self.cache.places, narrow, self.masks.window, places
-            )
-            how = attending(self.config, of_texts)
-        elif by_window and gathered is None:
-            first = max(0, past - (self.masks.window or 0) + 1)
-            before = torch.arange(first, past, device=self.device)
-            near = self.masks.of_window(inputs, before[None])
-            end = past + shape.rows
-            self.cache.aim(inputs.slots, shape.capacity, past, first, narrow_end=end)
-        else:
-            self.cache.aim(inputs.slots, shape.capacity, past, gathered=gathered)
-        apart = self._reads_apart and self._numerics.allows_any_kernel and shape.texts == 1
-        if apart and shape.capacity >= APART_FROM and shape.rows % ALIGNED == 0:
-            mask = self.masks.of_seen(inputs.ancestors)
-            how = attending(self.config, Prefix(inputs.slots, inputs.reach[0], mask))
-        else:
-            mask = self.masks.of_tree(inputs, shape.capacity, near)
-        with how:
-            return self.run_pass(inputs.ids, inputs.positions, mask, self.cache)
-
-    def _attends_to_window(self, shape: Shape) -> bool:
-        """Whether sliding layers attend to their window alone.
-
-        Else they attend to all places under a mask, as where that saves nothing; and in exact
-        passes, as the order in which a row's places are added up may change its bits.
-        """
-        if self.masks.window is None or not self._numerics.allows_any_kernel:
-            return False
-        times = _GATHERS_FROM if self.passes.captures else 1
-        return shape.capacity > times * (self.masks.window - 1 + shape.rows // shape.texts)
+        captures = self.passes.captures
+        return self.runner.verify(self.cache, packed, shape, past, spans, captures=captures)
 
     def forward(self, token: int, tree: DraftTree) -> Tensor:
         """`lay_out` and `score` in one, of one text: (k + 1, vocabulary)."""
@@ -463,40 +392,3 @@ class TargetModel:
             ids, states = self._read
             kept = [states[source : source + number] for source, _, number in runs(rows[0])]
             self.reader.add([ids[row] for row in rows[0]], torch.cat(kept))
-
-    def run_pass(
-        self, ids: Tensor, positions: Tensor, mask: Any, cache: RollbackCache, keep: int = 0
-    ) -> Outputs:
-        """One pass in a cache that is aimed: scores (rows, vocabulary).
-
-        `ids` and `positions` are int64 (rows,). Without a mask the model makes its own. With `keep`
-        there are scores for the last `keep` rows only, if the model can leave out others. With a
-        reader the hidden states that it wants follow, (rows, layers, hidden size).
-        """
-        more: dict[str, Any] = {}
-        if "logits_to_keep" in self._accepts:
-            more["logits_to_keep"] = keep
-        layers = self.reader.layers if self.reader is not None else ()
-        if layers:
-            more["output_hidden_states"] = list(layers)
-        output = self.hf(
-            input_ids=ids[None],
-            use_cache=True,
-            position_ids=positions[None],
-            attention_mask=mask,
-            past_key_values=cache,
-            **more,
-        )
-        scores: Tensor = output.logits[0]
-        if not layers:
-            return (scores,)
-        return scores, torch.stack([output.hidden_states[layer][0] for layer in layers], dim=1)
-
-
-def _even(shape: Shape) -> list[Span]:
-    """The spans of several texts with as many rows each."""
-    each = shape.rows // shape.texts
-    return [
-        Span(slice(at * each, (at + 1) * each), at * shape.places, shape.capacity)
-        for at in range(shape.texts)
-    ]

@@ -7,7 +7,6 @@ from before the pass is restored. The accepted tokens are then read again, at th
 next pass: that takes rows, and seldom a pass.
 """
 
-import inspect
 from collections.abc import Callable, Sequence
 from copy import deepcopy
 from typing import Any
@@ -18,6 +17,7 @@ from transformers import DynamicCache
 from transformers.cache_utils import Cache
 
 from ngtcli.decoding.support import DraftSupport, ExecutionMode
+from ngtcli.models.hf import accepted
 
 STATES = ("past_key_values", "cache_params", "state")  # names of a model's state from pass to pass
 # Tokens read again at the beginning of a pass, at most; more get a pass of their own. Each costs a
@@ -152,8 +152,3 @@ def _restored(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
                 if isinstance(rows := getattr(one, name, None), int):
                     setattr(one, name, getattr(layer, name)[..., :rows, :])
     return before
-
-
-def accepted(hf: Any) -> frozenset[str]:
-    """The names of the parameters that a model's forward pass takes."""
-    return frozenset(inspect.signature(hf.forward).parameters)

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from ngtcli.decoding.attention import use_own
 from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.kernels import use_few_kernels
 from ngtcli.decoding.model import TargetModel
@@ -402,6 +403,7 @@ def _try_batching(model: TargetModel) -> Support:
     with suppress(ModelError):
         if _holds(_agrees, model):
             return SUPPORTED
+    use_own(model.hf)
     return Support.no("several texts in one pass get other scores than one does")
 
 

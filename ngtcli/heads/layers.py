@@ -5,7 +5,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from transformers import AttentionInterface, LlamaConfig, PreTrainedConfig, Qwen3Config
+from transformers import LlamaConfig, PreTrainedConfig, Qwen3Config
 from transformers.models.llama.modeling_llama import (
     LlamaDecoderLayer,
     LlamaRMSNorm,
@@ -13,7 +13,7 @@ from transformers.models.llama.modeling_llama import (
 )
 from transformers.models.qwen3.modeling_qwen3 import Qwen3DecoderLayer, Qwen3RMSNorm
 
-from ngtcli.decoding.attention import NAME, attend
+from ngtcli.decoding.attention import GROUPED
 from ngtcli.heads.files import DAMAGED, HeadFiles, Target
 from ngtcli.heads.places import HINT
 from ngtcli.heads.rows import HeadPass
@@ -34,8 +34,7 @@ def layer_config(fields: Mapping[str, Any], most: int | None = None) -> PreTrain
         raise ValueError(f"max_position_embeddings {config.max_position_embeddings}")
     if most is not None and config.num_hidden_layers > most:
         raise ValueError(f"{config.num_hidden_layers} layers")
-    AttentionInterface.register(NAME, attend)
-    config._attn_implementation = NAME  # no copies of keys
+    config._attn_implementation = GROUPED  # no copies of keys
     return config
 
 

@@ -8,7 +8,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decoding.kv_cache import RollbackCache
+from ngtcli.decoding.kv_cache import PlannedCache, RollbackCache
+from ngtcli.decoding.pass_plan import PassPlan
 
 _LEAST = 4096  # places that there is room for on a device, where more are captured anew; guess
 
@@ -107,7 +108,7 @@ class DraftRows:
             first = min(length, max(0, length + int(depths[start]) - self._window + 1))
             self._cache.reserve(end := length + len(depths))
         slots, asking = own[start : start + rows], at[start : start + rows]
-        self._cache.aim(slots, end, end - len(depths), first)
+        plan = PassPlan(slots, range(end), range(first, end), end - len(depths))
 
         @cache
         def mask(sight: Sight) -> Tensor:
@@ -123,4 +124,5 @@ class DraftRows:
             added = torch.zeros_like(seen, dtype=self._dtype).masked_fill_(~seen, lowest)
             return added[None, None]
 
-        return HeadPass(self._cache, asking, lambda layer: mask(self._sights[layer]), last)
+        planned = PlannedCache(self._cache, plan)
+        return HeadPass(planned, asking, lambda layer: mask(self._sights[layer]), last)

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.decoding.runner import ModelRunner
 from ngtcli.drafting.drafter import DraftSettings
 from tests.support.helpers import VOCABULARY
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
@@ -82,14 +83,16 @@ def test_a_token_that_the_target_model_does_not_know_is_never_drafted() -> None:
 def starved(monkeypatch: pytest.MonkeyPatch, too_large: Callable[[int], bool]) -> Any:
     """A draft model whose forward passes fail where `too_large(rows)`."""
     model = make_target("llama")
-    run_pass = model.run_pass
+    run = ModelRunner.run
 
-    def fail(ids: torch.Tensor, *rest: Any, **more: Any) -> Any:
-        if too_large(len(ids)):
+    def fail(
+        runner: ModelRunner, cache: Any, plan: Any, ids: torch.Tensor, *rest: Any, **options: Any
+    ) -> Any:
+        if runner is model.runner and too_large(len(ids)):
             raise OUT_OF_MEMORY
-        return run_pass(ids, *rest, **more)
+        return run(runner, cache, plan, ids, *rest, **options)
 
-    monkeypatch.setattr(model, "run_pass", fail)
+    monkeypatch.setattr(ModelRunner, "run", fail)
     return model
 
 

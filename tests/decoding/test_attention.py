@@ -8,7 +8,7 @@ from torch import Tensor
 from torch.nn.functional import scaled_dot_product_attention
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from ngtcli.decoding.attention import NAME, attend, grouped, use_grouped
+from ngtcli.decoding.attention import GROUPED, attend, grouped, use_grouped
 from ngtcli.decoding.probe import target_model
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
@@ -123,4 +123,4 @@ def test_models_without_groups_keep_their_attention() -> None:
     single = make_hf("llama", num_key_value_heads=4)
     assert not use_grouped(single) and single.config._attn_implementation == "sdpa"
     hf = make_hf("llama")
-    assert use_grouped(hf) and hf.config._attn_implementation == NAME
+    assert use_grouped(hf) and hf.config._attn_implementation == GROUPED

@@ -5,11 +5,13 @@ from collections.abc import Sequence
 from typing import Any
 
 import pytest
+import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decoding import attention, decoder, kv_cache, memory_limits, prefixes, probe
+from ngtcli.decoding import decoder, kv_cache, memory_limits, prefixes, probe
+from ngtcli.decoding.batched_attention import BatchedAttention
 from ngtcli.decoding.continuation import Continuation
 from ngtcli.decoding.decoder import Decoder, Member
 from ngtcli.decoding.exactness.numerics import Numerics
@@ -134,7 +136,9 @@ def test_rows_that_attend_together_see_what_they_see_one_by_one(
         found = []
         for choice in (True, False):
             model = make_target(family)
-            monkeypatch.setattr(attention.Spans, "at_once", lambda self, query, c=choice: c)
+            monkeypatch.setattr(
+                BatchedAttention, "_costs_less_at_once", lambda self, query, c=choice: c
+            )
             found.append(outputs(together(model, texts, own(), 4)))
         assert found[0] == found[1] == [plain(model, text, max_tokens=20) for text in texts]
 
@@ -316,9 +320,11 @@ def test_a_model_that_raises_with_several_texts_takes_one(monkeypatch: pytest.Mo
     assert "several texts" in find_batching(make_target("llama")).why
 
 
-def test_the_models_attention_is_as_it_was_after_a_pass() -> None:
+def test_one_sequence_has_the_same_bits_once_batches_were_tried() -> None:
     for family in FAMILIES:
         model = make_target(family)
-        before = model.hf.config._attn_implementation
-        assert find_batching(model) == SUPPORTED
-        assert model.hf.config._attn_implementation == before
+        prompt = torch.tensor(prompts(1, seed=3))
+        with torch.inference_mode():
+            before = model.hf(prompt).logits
+            assert find_batching(model) == SUPPORTED
+            assert torch.equal(model.hf(prompt).logits, before)

@@ -17,8 +17,12 @@ from transformers.models.llama.modeling_llama import LlamaMLP
 
 from ngtcli.decoding import captured
 from ngtcli.decoding.captured import Shape
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kernels import JoinedPerceptron, use_few_kernels
+from ngtcli.decoding.kv_cache import RollbackLayer
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.support import SUPPORTED
 from ngtcli.drafting.drafter import Drafters
@@ -131,8 +135,8 @@ def test_captured_passes_give_the_bits_of_eager_ones(
 @pytest.mark.parametrize(
     "decides",
     [
-        lambda model, packed: int(packed.numpy()[0]),  # by a token, unseen by a recorder
-        lambda model, packed: model.cache.get_seq_length(),
+        lambda packed, length: int(packed.numpy()[0]),  # by a token, unseen by a recorder
+        lambda packed, length: length,
     ],
 )
 def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides: Any) -> None:
@@ -140,16 +144,33 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
     said: list[str] = []
     model, eager = switched_on(make_target(), said), make_target()
     for one in (model, eager):
-        one.passes._step = lambda packed, *shape, one=one, step=one.passes._step: (
-            step(packed, *shape)[0] + decides(one, packed),
+        one.passes._step = lambda packed, shape, length, step=one.passes._step: (
+            step(packed, shape, length)[0] + decides(packed, length),
         )
     assert all(map(torch.equal, passes(model), passes(eager)))
     assert len(said) == 1 and "other scores" in said[0]
     assert model.passes.captured == 0 and "other scores" in model.passes.capturing.why
 
 
+@pytest.fixture
+def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of keys that sliding layers are given, where a plan names them one by one."""
+    counts: list[int] = []
+    write = RollbackLayer.write
+
+    def watched(layer: RollbackLayer, plan: PassPlan, *states: torch.Tensor) -> Any:
+        if isinstance(plan.sliding, torch.Tensor):
+            counts.append(len(plan.sliding))
+        return write(layer, plan, *states)
+
+    monkeypatch.setattr(RollbackLayer, "write", watched)
+    return counts
+
+
 @pytest.mark.parametrize("family", ["mistral-sliding", "gemma3-sliding"])
-def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(family: str) -> None:
+def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(
+    family: str, gathered: list[int]
+) -> None:
     """A graph is replayed at any length: it finds the window by its inputs."""
     model = switched_on(make_target(family, max_position_embeddings=900))
     model.context = 900
@@ -158,18 +179,17 @@ def test_captured_passes_of_sliding_layers_attend_to_their_window_alone(family: 
     model.prefill(ids)
     for step in range(40):
         found = model.forward(4, a_tree(7, seed=step))
-        assert (model.cache.gathered is not None) and len(model.cache.gathered) == 11 + 8
         with torch.inference_mode():
             right = model.hf(torch.tensor([[*ids, 4]])).logits[0, -1]
         assert torch.allclose(found[0], right, atol=2e-3, rtol=1e-3)
         model.keep(())
         ids.append(4)
-    assert model.passes.captured >= 1
+    assert model.passes.captured >= 1 and set(gathered) == {11 + 8}
 
 
 @pytest.mark.parametrize("family", ["mistral-sliding", "gemma3-sliding"])
 def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
-    family: str, monkeypatch: pytest.MonkeyPatch
+    family: str, gathered: list[int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"})
     model = make_target(family, max_position_embeddings=900)
@@ -182,7 +202,7 @@ def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
     drafters = Drafters(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
     found = together(model, texts, drafters, 4, limits=lambda _: Limits(24, 24))
     assert outputs(found) == [truth[tuple(text)] for text in texts]
-    assert model.passes.captured >= 1 and model.cache.gathered is not None
+    assert model.passes.captured >= 1 and gathered
 
 
 @pytest.mark.usefixtures("buffers_move")
@@ -324,3 +344,17 @@ def test_a_head_begins_as_layers_that_few_kernels_compute(family: str) -> None:
     layer = make_hf(family, seed=1).get_decoder().layers[0]
     begin_as(layer, model, 1)
     assert all(torch.equal(weight, true[name]) for name, weight in layer.named_parameters())
+
+
+def test_exact_passes_replay_no_graph_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A graph has the kernels of its capture, whose bits an exact forward pass must not have."""
+    monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"})
+    model = switched_on(make_target("mistral-sliding", max_position_embeddings=900))
+    model.context = 900
+    captured = []
+    for numerics in (NOT_EXACT, Numerics(PassRows.fixed(8)), NOT_EXACT):
+        model.start(800, numerics)
+        model.prefill([7] * 490)
+        model.forward(4, a_tree(7))
+        captured.append(model.passes.captured)
+    assert captured == [1, 2, 2]

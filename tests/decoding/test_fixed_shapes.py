@@ -11,6 +11,7 @@ from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import RollbackCache
 from ngtcli.decoding.layout import Masks, Span, pack, unpack
+from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.sizes import capacity_for, row_size, row_sizes
 from ngtcli.drafting.tree import chain
 from tests.support.helpers import CONTEXT, VOCABULARY
@@ -142,9 +143,10 @@ def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> Non
     for value, (count, bits) in enumerate(passes):
         start = cache.length
         cache.reserve(start + count)
-        cache.aim(torch.arange(start, start + count), start + count, start)
+        seen = range(start + count)
+        plan = PassPlan(torch.arange(start, start + count), seen, seen, start)
         new = states(count, value)
-        keys, values = cache.layers[0].update(new, -new)
+        keys, values = cache.layers[0].write(plan, new, -new)
         assert keys.shape == (1, 2, start + count, 4)
         kept = [0, *(i for i in range(1, count) if bits >> i & 1)]
         cache.keep([kept])
@@ -158,8 +160,7 @@ def test_rows_that_are_not_kept_yet_are_there_when_the_cache_grows() -> None:
     """As those of a draft whose deeper nodes come in a pass of their own."""
     cache, new = RollbackCache([False], 0), states(9, 1.0)
     cache.reserve(9)
-    cache.aim(torch.arange(9), 9, 0)
-    cache.layers[0].update(new, -new)
+    cache.layers[0].write(PassPlan(torch.arange(9), range(9), range(9), 0), new, -new)
     cache.keep([[0, 1]])
     assert cache.reserve(1000) and cache.length == 2
     assert cache.layers[0].keys[:, :, :9].equal(new)

@@ -17,8 +17,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
-from ngtcli.decoding import attention, kv_cache, memory_limits
-from ngtcli.decoding import model as model_module
+from ngtcli.decoding import attention, kv_cache, memory_limits, runner
 from ngtcli.decoding import prefixes as module
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
@@ -192,7 +191,7 @@ def test_a_text_that_leaves_its_slot_for_the_first_one_keeps_its_rows(
     stay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """As when it goes on alone after a batch: its chunks lie where buffers are about to change."""
-    monkeypatch.setattr(model_module, "STAYING_DEVICES", {"cpu"} if stay else set())
+    monkeypatch.setattr("ngtcli.decoding.model.STAYING_DEVICES", {"cpu"} if stay else set())
     model = anew(shared())
     read(model, IDS)
     wanted = rows_of(model)
@@ -213,14 +212,16 @@ def test_exact_passes_get_no_rows_that_another_kernel_computed(
 
     class OtherKernel:
         def attend(
-            self, query: Tensor, key: Tensor, value: Tensor, _: Tensor, scale: float | None
-        ) -> Tensor:
+            self, single: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any,
+            **options: Any,
+        ) -> Tensor:  # fmt: skip
+            scale = options["scaling"]
             rows, places = query.shape[2], key.shape[2]
             seen = torch.ones(rows, places).tril(places - rows).bool()[None, None]
             return 1.01 * attention.grouped(query, key, value, seen, scale).transpose(1, 2)
 
-    monkeypatch.setattr(model_module, "reads_apart", lambda _: True)
-    monkeypatch.setattr(model_module, "Behind", OtherKernel)
+    monkeypatch.setattr(runner, "can_split", lambda _: True)
+    monkeypatch.setattr(runner, "PrefillChunk", OtherKernel)
     model = anew(shared())
     assert read(model, IDS, MINE, 8)[0] == 0
     exact = rows_of(model)

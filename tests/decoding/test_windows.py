@@ -12,6 +12,7 @@ from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import RollbackLayer
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.probe import target_model
 from ngtcli.drafting.drafter import Context, Drafters
 from ngtcli.drafting.steps import Limits
@@ -47,14 +48,14 @@ def long_model(family: str) -> TargetModel:
 def attended(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int, int]]:
     """Of each layer in each pass: whether it slides, its rows, and the places it attends to."""
     seen: list[tuple[bool, int, int]] = []
-    update = RollbackLayer.update
+    write = RollbackLayer.write
 
-    def told(layer: RollbackLayer, keys: torch.Tensor, values: torch.Tensor, *more: Any) -> Any:
-        found = update(layer, keys, values, *more)
-        seen.append((layer._narrow, keys.shape[2], found[0].shape[2]))
-        return found
+    def watched(layer: RollbackLayer, plan: PassPlan, keys: torch.Tensor, values: Any) -> Any:
+        attended_to = write(layer, plan, keys, values)
+        seen.append((layer.slides, keys.shape[2], attended_to[0].shape[2]))
+        return attended_to
 
-    monkeypatch.setattr(RollbackLayer, "update", told)
+    monkeypatch.setattr(RollbackLayer, "write", watched)
     return seen
 
 

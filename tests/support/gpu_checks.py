@@ -15,7 +15,7 @@ import torch
 from torch.utils._python_dispatch import _disable_current_modes
 
 from ngtcli.config import Settings
-from ngtcli.decoding import attention, captured
+from ngtcli.decoding import attention, captured, split_attention
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.load import Tell, Wanted, load_model, prepared
 from ngtcli.decoding.loop import Run
@@ -191,14 +191,14 @@ def what_is_read_apart_is_what_one_mask_gives(device: str) -> None:
             truth = attention.grouped(query, key, value, mask, 0.3).transpose(1, 2)
             own = mask[..., reach : reach + rows].contiguous()
             here = [one.to(device) for one in (slots, torch.tensor(reach), own, query, key, value)]
-            prefix = attention.Prefix(*here[:3])
-            found = prefix.attend(*here[3:], here[2], 0.3).cpu()
+            prefix = split_attention.PrefixAndTree(*here[:3])
+            found = prefix.compute(*here[3:], 0.3).cpu()
             torch.testing.assert_close(found, truth, atol=near, rtol=near)
             causal = at[: reach + rows] <= slots[:, None]
             until = [one[:, :, : reach + rows] for one in (key, value)]
             truth = attention.grouped(query, *until, causal[None, None], None).transpose(1, 2)
             chunk = [one.to(device) for one in (query, *until)]
-            found = attention.Behind().attend(*chunk, here[2], None).cpu()
+            found = split_attention.PrefillChunk().compute(*chunk, None).cpu()
             torch.testing.assert_close(found, truth, atol=near, rtol=near)
 
 
@@ -210,7 +210,7 @@ def long_prompts_are_read_apart(device: str) -> None:
         target_model(one, Tokenizer(FakeBackend()), "llama")
         for one in (deepcopy(hf).to(device), hf)
     ]
-    assert models[0]._reads_apart and not models[1]._reads_apart
+    assert models[0].runner.can_split and not models[1].runner.can_split
     models[0].passes.switch_on(models[0].device, print)
     found = []
     for model in models:

@@ -1,0 +1,117 @@
+"""Attention of several sequences in one forward pass.
+
+All query tokens lie in one flat batch, so that linear layers compute no padding. Each sequence
+attends by itself to its slot of the KV cache, by whatever attention the model has; or all in one
+call, where each has as many query tokens and that costs less.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from ngtcli.decoding.attention import grouped, is_special
+from ngtcli.decoding.layout import Span
+from ngtcli.models.hf import SingleAttention
+
+# What one more call of attention takes, in products of a query and a key of all heads, times the
+# width of these heads. Measured (two threads, 8 × 32 and 14 × 64 wide): 30 us a call.
+_CALL = 125_000
+
+
+@dataclass(frozen=True)
+class BatchedAttention:
+    """The attention of a forward pass over sequences whose slots have one capacity, slot 0 first.
+
+    Attributes:
+        spans: The query tokens of each sequence, and the KV positions that it attends to.
+        capacity: Of a slot. The keys of a query's mask are those of its own slot.
+        sliding_layers: Which layers attend to the last `window` positions; (): none.
+        window: In tokens.
+        gathered: The KV positions of each sequence that sliding layers are given, one sequence's
+            behind the other's, and nothing else; 0: they are given those that all layers are.
+    """
+
+    spans: Sequence[Span]
+    capacity: int
+    sliding_layers: Sequence[bool] = ()
+    window: int | None = None
+    gathered: int = 0
+
+    def attend(
+        self,
+        single: SingleAttention,
+        module: nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        mask: Tensor | None,
+        **options: Any,
+    ) -> Tensor:
+        """As `PassAttention`."""
+        assert mask is not None
+        batch = self
+        first = [0] * len(self.spans)
+        if self._slides(module):
+            if self.gathered:
+                batch = self._of_gathered()
+            elif query.device.type == "cpu":
+                first = self._first_in_window()
+        # In one call all keys of a slot count, under the mask.
+        is_known = single.is_sdpa and not is_special(options)
+        if is_known and not any(first) and batch._costs_less_at_once(query):
+            return batch._at_once(query, key, value, mask, options.get("scaling"))
+
+        outputs = []
+        for span, begin in zip(batch.spans, first, strict=True):
+            keys = slice(span.start + begin, span.start + span.length)
+            states = query[:, :, span.rows], key[:, :, keys], value[:, :, keys]
+            own_mask = mask[:, :, span.rows, begin : span.length]
+            outputs.append(single.attend(module, *states, own_mask, **options)[0])
+        return torch.cat(outputs, 1)
+
+    def _slides(self, module: nn.Module) -> bool:
+        """Whether a module is the attention of a layer that attends to a window."""
+        if self.window is None or not self.sliding_layers:
+            return False
+        layer = getattr(module, "layer_idx", None)
+        return layer is not None and self.sliding_layers[layer]
+
+    def _of_gathered(self) -> "BatchedAttention":
+        """The same sequences among the KV positions that sliding layers are given."""
+        count = self.gathered
+        spans = [Span(span.rows, at * count, count) for at, span in enumerate(self.spans)]
+        return BatchedAttention(spans, count)
+
+    def _first_in_window(self) -> list[int]:
+        """The first position of each sequence that sliding layers attend to."""
+        window = self.window or 1
+        return [max(0, span.own.start - window + 1) for span in self.spans]
+
+    def _costs_less_at_once(self, query: Tensor) -> bool:
+        """Whether one call for all sequences is possible, and costs less than one for each."""
+        lengths = [span.length for span in self.spans]
+        queries = self.spans[0].count
+        if any(span.count != queries for span in self.spans):
+            return False
+        unused = (len(lengths) * max(lengths) - sum(lengths)) * queries
+        calls = (len(lengths) - 1) * _CALL / (query.shape[1] * query.shape[3])
+        return query.device.type != "cpu" or unused <= calls  # elsewhere calls cost more
+
+    def _at_once(
+        self, query: Tensor, key: Tensor, value: Tensor, mask: Tensor, scale: float | None
+    ) -> Tensor:
+        """All sequences in one call: (1, queries, heads, head_dim)."""
+        count = len(self.spans)
+        longest = max(span.length for span in self.spans)
+        queries = torch.unflatten(query[0], 1, (count, -1)).transpose(0, 1)
+        masks = torch.unflatten(mask[0, 0], 0, (count, -1))[:, None, :, :longest]
+        keys, values = (  # (sequences, heads, longest, head_dim), views
+            states[0]
+            .view(states.shape[1], -1, self.capacity, states.shape[3])[:, :count, :longest]
+            .transpose(0, 1)
+            for states in (key, value)
+        )
+        return grouped(queries, keys, values, masks, scale).transpose(1, 2).flatten(0, 1)[None]

@@ -1,0 +1,32 @@
+"""What the KV cache and attention need to know about one forward pass."""
+
+from dataclasses import dataclass
+from typing import Any
+
+from torch import Tensor
+
+from ngtcli.models.hf import PassAttention
+
+
+@dataclass(frozen=True, slots=True)
+class PassPlan:
+    """Where one forward pass writes its keys and values, and what its query tokens attend to.
+
+    KV positions are counted from the beginning of the buffers.
+
+    Attributes:
+        write_at: The KV position of each query token, int64 (queries,).
+        full: The KV positions that layers with full attention are given.
+        sliding: Those that layers with a sliding window are given; a tensor, int64 (keys,), names
+            them in the order of the mask.
+        length: The tokens before the query tokens, for a model that asks its cache.
+        mask: What the model takes as its attention mask, None: it makes its own.
+        attention: None: the model's own attention of one sequence.
+    """
+
+    write_at: Tensor
+    full: range
+    sliding: range | Tensor
+    length: int
+    mask: Any = None
+    attention: PassAttention | None = None

@@ -1,0 +1,254 @@
+"""The forward passes of a model over its KV cache, each by a plan."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from ngtcli.decoding.batched_attention import BatchedAttention
+from ngtcli.decoding.captured import Outputs, Shape
+from ngtcli.decoding.kv_cache import PlannedCache, RollbackCache
+from ngtcli.decoding.layout import Inputs, Masks, Span, unpack
+from ngtcli.decoding.pass_plan import PassPlan
+from ngtcli.decoding.split_attention import (
+    ALIGNED,
+    SPLIT_FROM,
+    PrefillChunk,
+    PrefixAndTree,
+    can_split,
+)
+from ngtcli.models.hf import PassAttention, accepted, attending
+
+# Captured forward passes copy the keys of a window where there are this many times more keys in
+# all; guess: to copy one and to attend to it takes as long as attending to two or three.
+_GATHERS_FROM = 3
+
+
+class ModelRunner:
+    """Plans the forward passes of a model that verifies draft trees, and runs them.
+
+    Attributes:
+        window: The tokens that sliding layers attend to; None: no layer slides.
+        sliding_layers: Which layers slide.
+        can_split: Whether the prefix may be read by a kernel of its own (split_attention.py).
+    """
+
+    def __init__(self, hf: Any, window: int | None, verifies_trees: bool) -> None:
+        config = hf.config.get_text_config()
+        kinds = list(getattr(config, "layer_types", None) or ())
+        is_mixed = len(set(kinds)) > 1
+        layers = range(int(config.num_hidden_layers))
+        self._hf = hf
+        self._device: torch.device = hf.device
+        self._accepted = accepted(hf)
+        self.window = window
+        self.sliding_layers = [
+            window is not None and (not is_mixed or kinds[layer] == "sliding_attention")
+            for layer in layers
+        ]
+        self.masks = Masks(hf.dtype, hf.device, window, is_mixed)
+        self.can_split = verifies_trees and window is None and can_split(hf)
+
+    def prefill(
+        self,
+        cache: RollbackCache,
+        slot_start: int,
+        length: int,
+        ids: Sequence[int],
+        *,
+        any_kernel: bool,
+        layers: Sequence[int],
+    ) -> Outputs:
+        """Prefill the next chunk of a prompt.
+
+        Args:
+            cache: The KV cache, with room for the chunk.
+            slot_start: The first KV position of the sequence.
+            length: The tokens of the sequence so far.
+            ids: The token ids of the chunk.
+            any_kernel: Whether bits may depend on the kernel.
+            layers: The layers whose hidden states are wanted.
+
+        Returns:
+            The logits of the last token, (1, vocab_size), and where they are wanted the hidden
+            states of all, (tokens, layers, hidden size).
+        """
+        end = length + len(ids)
+        positions = torch.arange(length, end, device=self._device)
+        token_ids = torch.tensor(list(ids), device=self._device)
+        first = max(0, length - self.window + 1) if self.window else 0
+        mask: Any = None
+        attention: PassAttention | None = None
+        # At the beginning the model's own causal mask is faster: often it needs none.
+        if length and self.can_split and any_kernel:
+            attention = PrefillChunk()
+            mask = token_ids.new_empty((1, 1, 1, 1))  # any that the model takes
+        elif length:
+            mask = self.masks.of_chunk(length, len(ids), first)
+        plan = PassPlan(
+            write_at=positions + slot_start if slot_start else positions,
+            full=range(slot_start, slot_start + end),
+            sliding=range(slot_start + first, slot_start + end),
+            length=length,
+            mask=mask,
+            attention=attention,
+        )
+        return self.run(cache, plan, token_ids, positions, last_logits=1, layers=layers)
+
+    def verify(
+        self,
+        cache: RollbackCache,
+        packed: Tensor,
+        shape: Shape,
+        length: int,
+        spans: Sequence[Span] = (),
+        *,
+        captures: bool = False,
+    ) -> Outputs:
+        """Compute the logits of draft trees.
+
+        Args:
+            cache: The KV cache, with room for the trees.
+            packed: The inputs (layout.py).
+            shape: The size of the forward pass.
+            length: The tokens of the sequence so far, where it is one, for a model that asks.
+            spans: The sequences, where their sizes differ.
+            captures: Whether this may be recorded as a CUDA graph: then nothing but `packed` may
+                say where keys lie.
+
+        Returns:
+            The logits (rows, vocab_size), and where they are wanted the hidden states.
+        """
+        inputs = unpack(packed.to(self._device, non_blocking=True), shape.rows)
+        if shape.texts > 1:
+            plan = self._plan_batch(cache, inputs, shape, spans, captures)
+        elif self._attends_to_window(shape, captures):
+            plan = self._plan_window(inputs, shape, length, captures)
+        else:
+            plan = self._plan_tree(inputs, shape, length)
+        return self.run(cache, plan, inputs.ids, inputs.positions, layers=shape.layers)
+
+    def run(
+        self,
+        cache: RollbackCache,
+        plan: PassPlan,
+        ids: Tensor,
+        positions: Tensor,
+        *,
+        last_logits: int = 0,
+        layers: Sequence[int] = (),
+    ) -> Outputs:
+        """Run one forward pass.
+
+        Args:
+            cache: The KV cache.
+            plan: Where the pass writes, and what it attends to.
+            ids: The token ids of the query tokens, int64 (queries,).
+            positions: Their positions, int64 (queries,).
+            last_logits: How many query tokens at the end need logits, if the model can leave out
+                the others; 0: all.
+            layers: The layers whose hidden states are wanted.
+
+        Returns:
+            The logits (queries, vocab_size), and where they are wanted the hidden states (queries,
+            layers, hidden size).
+        """
+        options: dict[str, Any] = {}
+        if "logits_to_keep" in self._accepted:
+            options["logits_to_keep"] = last_logits
+        if layers:
+            options["output_hidden_states"] = list(layers)
+        with attending(plan.attention):
+            output = self._hf(
+                input_ids=ids[None],
+                use_cache=True,
+                position_ids=positions[None],
+                attention_mask=plan.mask,
+                past_key_values=PlannedCache(cache, plan),
+                **options,
+            )
+        logits: Tensor = output.logits[0]
+        if not layers:
+            return (logits,)
+        states = [output.hidden_states[layer][0] for layer in layers]
+        return logits, torch.stack(states, dim=1)
+
+    # --- plans ---
+
+    def _attends_to_window(self, shape: Shape, captures: bool) -> bool:
+        """Whether sliding layers are given the keys of their window alone.
+
+        Else they are given all, under a mask, as where that saves nothing; and in exact forward
+        passes, as the order in which a query's keys are added up may change its bits.
+        """
+        if self.window is None or not shape.any_kernel:
+            return False
+        times = _GATHERS_FROM if captures else 1
+        return shape.capacity > times * (self.window - 1 + shape.rows // shape.texts)
+
+    def _plan_tree(self, inputs: Inputs, shape: Shape, length: int) -> PassPlan:
+        """A tree of one sequence, which attends to its whole slot, under a mask."""
+        attention: PassAttention | None = None
+        is_split = self.can_split and shape.any_kernel and shape.capacity >= SPLIT_FROM
+        if is_split and shape.rows % ALIGNED == 0:
+            mask = self.masks.of_seen(inputs.ancestors)
+            attention = PrefixAndTree(inputs.slots, inputs.reach[0], mask)
+        else:
+            mask = self.masks.of_tree(inputs, shape.capacity)
+        keys = range(shape.capacity)
+        return PassPlan(inputs.slots, keys, keys, length, mask, attention)
+
+    def _plan_window(self, inputs: Inputs, shape: Shape, length: int, captures: bool) -> PassPlan:
+        """A tree of one sequence, whose sliding layers are given the keys of their window."""
+        sliding: range | Tensor
+        if captures:
+            sliding, seen = self._gathered(inputs, shape)
+        else:
+            first = max(0, length - (self.window or 0) + 1)
+            before = torch.arange(first, length, device=self._device)
+            sliding = range(first, length + shape.rows)
+            seen = self.masks.of_window(inputs, before[None])
+        mask = self.masks.of_tree(inputs, shape.capacity, seen)
+        return PassPlan(inputs.slots, range(shape.capacity), sliding, length, mask)
+
+    def _plan_batch(
+        self,
+        cache: RollbackCache,
+        inputs: Inputs,
+        shape: Shape,
+        spans: Sequence[Span],
+        captures: bool,
+    ) -> PassPlan:
+        """Trees of several sequences, which find their own slots among all keys."""
+        every = range(cache.places * len(cache.regions))
+        sliding: range | Tensor = every
+        seen: Tensor | None = None
+        gathered = 0
+        if captures and self._attends_to_window(shape, captures):
+            sliding, seen = self._gathered(inputs, shape)
+            gathered = len(sliding) // shape.texts
+        # How long the sequences are is not known from spans of equal size.
+        sliding_layers = self.sliding_layers if spans or gathered else ()
+        attention = BatchedAttention(
+            spans or _equal_spans(shape), cache.places, sliding_layers, self.window, gathered
+        )
+        mask = self.masks.of_tree(inputs, shape.capacity, seen)
+        return PassPlan(inputs.slots, every, sliding, shape.capacity, mask, attention)
+
+    def _gathered(self, inputs: Inputs, shape: Shape) -> tuple[Tensor, Tensor]:
+        """The KV positions in the windows of all sequences, and which of them each query sees."""
+        before = self.masks.window_before(inputs, shape.texts)
+        seen = self.masks.of_window(inputs, before)
+        before = before.clamp_min(0) + inputs.begins.view(shape.texts, -1)[:, :1]
+        own = inputs.slots.view(shape.texts, -1)
+        return torch.cat([before, own], 1).flatten(), seen
+
+
+def _equal_spans(shape: Shape) -> list[Span]:
+    """The spans of several sequences with as many query tokens each."""
+    each = shape.rows // shape.texts
+    return [
+        Span(slice(at * each, (at + 1) * each), at * shape.places, shape.capacity)
+        for at in range(shape.texts)
+    ]
