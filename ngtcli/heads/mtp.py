@@ -6,8 +6,6 @@ token after that one. It is called again with what left it, as for a text that g
 guess. Of several layers the others, which are trained for tokens farther on, are not used.
 """
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from torch import Tensor
@@ -16,6 +14,7 @@ from transformers.modeling_layers import MtpModel
 from ngtcli.errors import ModelError
 from ngtcli.heads.files import HeadFiles, Target
 from ngtcli.heads.rows import HeadPass, Sight
+from ngtcli.models.hf import mtp_layer_in
 
 DEPTH = 4  # tokens that are guessed one after the other; a guess
 
@@ -63,27 +62,5 @@ def network(files: HeadFiles, target: Target) -> Mtp:
             " knows",
             "Use --heads with a head of another kind.",
         )
-    with _findable(files, target):
+    with mtp_layer_in(str(files.folder), target.hf, target.config, target.layers):
         return Mtp(MtpModel.from_pretrained(target.hf, {"": target.hf.device}).eval())
-
-
-@contextmanager
-def _findable(files: HeadFiles, target: Target) -> Iterator[None]:
-    """Let transformers look for the first MTP layer in a folder, behind the model's own layers.
-
-    The patterns of a family have the number of layers of its published models. What the layer
-    shares with the model, which may be packed, is not looked for.
-    """
-    hf, config, first = target.hf, target.config, target.layers
-    before = hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected, config.num_mtp_layers
-    shared = MtpModel._keys_to_ignore_on_load_missing
-    hf.config.name_or_path, config.num_mtp_layers = str(files.folder), 1
-    hf._keys_to_ignore_on_load_unexpected = [*(before[1] or ()), rf"(^|\.)layers\.{first}\."]
-    MtpModel._keys_to_ignore_on_load_missing = [*shared, r"^shared_head\.", r"^embed_tokens\."]
-    try:
-        yield
-    finally:
-        hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected, config.num_mtp_layers = (
-            before
-        )
-        MtpModel._keys_to_ignore_on_load_missing = shared

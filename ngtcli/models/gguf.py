@@ -63,10 +63,12 @@ def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
     """
     require(f"{name}: reading a GGUF file", ["gguf"], "'ngtcli[gguf]'")
     from gguf.constants import GGML_QUANT_SIZES
-    from transformers.integrations.gguf import GgufHeader, read_gguf_metadata, reader
+    from transformers.integrations.gguf import GgufHeader, read_gguf_metadata
+
+    from ngtcli.models.hf import know_gguf_types
 
     more = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items() if sizes[0] > 1}
-    reader.GGML_BLOCK.update(more)  # it has no Q5_0, Q5_1, MXFP4
+    know_gguf_types(more)  # it has no Q5_0, Q5_1, MXFP4
     try:
         told, header = read_gguf_metadata(file)[0], GgufHeader.from_file(file)
     except (struct.error, UnicodeDecodeError, OverflowError) as error:

@@ -2,17 +2,22 @@
 
 import inspect
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from transformers.core_model_loading import ConversionOps
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
+from transformers.modeling_layers import MtpModel
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
+from transformers.quantizers import HfQuantizer
+from transformers.quantizers.auto import register_quantization_config, register_quantizer
+from transformers.utils.quantization_config import QuantizationConfigMixin
 
 
 def accepted(hf: Any) -> frozenset[str]:
@@ -145,3 +150,149 @@ def attention_function(config: Any) -> AttentionFunction:
     """What computes the attention of a configuration, which is not eager."""
     function: AttentionFunction = ALL_ATTENTION_FUNCTIONS[attention_name(config)]
     return function
+
+
+# --- weights, as a checkpoint is read ---
+# transformers hands weights one by one to a quantisation method alone; this one computes nothing.
+
+_METHOD = "ngt"
+
+
+class WeightTaker(Protocol):
+    """Takes some weights of a checkpoint, by name, in place of `transformers`."""
+
+    places: dict[str, Any]  # what the weights are for, by name
+    done: Collection[str]  # the names of those that were put
+
+    def find(self, model: Any, stored: Mapping[str, Any]) -> None:
+        """Fill `places` for a model without values and the weights of its checkpoint."""
+
+    def takes(self, place: Any, weight: Any) -> bool:
+        """Whether a weight fits."""
+
+    def names(self, name: str) -> list[str]:
+        """All names of a weight: tied ones have several."""
+
+    def put(self, name: str, weight: Any) -> None:
+        """Take a weight."""
+
+
+class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]
+    """Lets `transformers` hand weights over; it never reaches a file.
+
+    Attributes:
+        layers: Takes the weights.
+        stored: The weights of the checkpoint by name.
+        error: What `put` raised; `transformers` reports only that there was an error.
+    """
+
+    def __init__(self, layers: WeightTaker | None, stored: Mapping[str, Any]) -> None:
+        self.quant_method = _METHOD
+        self.layers = layers
+        self.stored = stored
+        self.error: Exception | None = None
+
+    def __deepcopy__(self, memo: Any) -> "WeightHook":
+        return self  # the layers are those of one model
+
+    def to_dict(self) -> dict[str, Any]:
+        return {"quant_method": self.quant_method}
+
+
+class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]
+    """What `transformers` calls for each weight."""
+
+    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
+        hook: WeightHook = self.quantization_config
+        prefix = model.base_model_prefix
+        with_prefix = {f"{prefix}.{name}": weight for name, weight in hook.stored.items()}
+        assert hook.layers is not None
+        hook.layers.find(model, {**with_prefix, **hook.stored})  # some leave the prefix out
+
+    def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
+        self.remove_quantization_config(model)
+
+    def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
+        return param_name in self.quantization_config.layers.places
+
+    def get_quantize_ops(self) -> ConversionOps:
+        return self
+
+    def is_serializable(self) -> bool:
+        return False
+
+    @property
+    def is_trainable(self) -> bool:
+        return False
+
+    def convert(
+        self, input_dict: dict[str, Any], full_layer_name: str, missing_keys: set[str], **_: Any
+    ) -> dict[str, Tensor]:
+        """Hand weights over; returns those that do not fit."""
+        layers: WeightTaker = self.quantization_config.layers
+        places = layers.places
+        rest: dict[str, Tensor] = {}
+        for key, value in input_dict.items():
+            weight = value[0] if isinstance(value, list) else value
+            name = key if key in places else full_layer_name
+            if name in layers.done:  # a pickle has a tied weight under both names
+                missing_keys.discard(name)
+                continue
+            if name not in places or not layers.takes(places[name], weight):
+                places.pop(name, None)  # a wrong shape is reported as any other's
+                rest[name] = weight
+                continue
+            missing_keys.difference_update(layers.names(name))
+            try:
+                layers.put(name, weight)
+            except Exception as error:
+                self.quantization_config.error = error
+                raise
+        return rest
+
+
+register_quantization_config(_METHOD)(WeightHook)
+register_quantizer(_METHOD)(_WeightReader)
+
+
+# --- GGUF files ---
+
+
+def know_gguf_types(sizes: Mapping[int, tuple[int, int]]) -> None:
+    """Let the reader know more types of tensors: (values, bytes) of a block, by type."""
+    from transformers.integrations.gguf import reader
+
+    reader.GGML_BLOCK.update(sizes)
+
+
+def keep_gguf_names() -> None:
+    """Let the names of all layers be listed once, not for each module, in 3 ms or more."""
+    import gguf
+
+    listed = gguf.get_tensor_name_map
+    gguf.get_tensor_name_map = cache(getattr(listed, "__wrapped__", listed))
+
+
+# --- multi-token prediction ---
+
+
+@contextmanager
+def mtp_layer_in(folder: str, hf: Any, config: Any, layers: int) -> Iterator[None]:
+    """Let `transformers` look for the first MTP layer in a folder, behind the model's own layers.
+
+    The patterns of a family have the number of layers of its published models. What the layer
+    shares with the model, which may be packed, is not looked for.
+    """
+    before = hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected, config.num_mtp_layers
+    shared = MtpModel._keys_to_ignore_on_load_missing
+    hf.config.name_or_path = folder
+    config.num_mtp_layers = 1
+    hf._keys_to_ignore_on_load_unexpected = [*(before[1] or ()), rf"(^|\.)layers\.{layers}\."]
+    MtpModel._keys_to_ignore_on_load_missing = [*shared, r"^shared_head\.", r"^embed_tokens\."]
+    try:
+        yield
+    finally:
+        hf.config.name_or_path = before[0]
+        hf._keys_to_ignore_on_load_unexpected = before[1]
+        config.num_mtp_layers = before[2]
+        MtpModel._keys_to_ignore_on_load_missing = shared

@@ -18,13 +18,10 @@ import torch
 from safetensors import safe_open
 from torch import Tensor, nn
 from transformers import AutoModelForCausalLM, GenerationConfig
-from transformers.core_model_loading import ConversionOps
-from transformers.quantizers import HfQuantizer
-from transformers.quantizers.auto import register_quantization_config, register_quantizer
-from transformers.utils.quantization_config import QuantizationConfigMixin
 
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import ADAPTER
+from ngtcli.models.hf import WeightHook
 from ngtcli.models.hub import weight_files
 from ngtcli.models.pretrained import check_weights
 from ngtcli.models.requirements import quantization_method
@@ -34,7 +31,6 @@ from ngtcli.system.progress import ByteBar
 
 Notify = Callable[[str], None]
 Stored = Mapping[str, Any]
-_METHOD = "ngt"
 _TEXT = re.compile(r"(model\.)?(language_model|text_model)\.")  # before names of a text part
 # The text part is no decoder (a prompt is attended to in both directions), or has other names.
 _WHOLE = ("paligemma", "qianfan_ocr")
@@ -42,73 +38,6 @@ _HINT = "Name the checkpoint that they were made of."
 _MAPPED = ".safetensors"  # end of the names of files that are mapped
 _SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
-
-
-class _Config(QuantizationConfigMixin):  # type: ignore[misc]
-    """What `transformers` is told of the layers; it never reaches a file."""
-
-    def __init__(self, layers: Any, stored: Any) -> None:
-        self.quant_method, self.layers, self.stored = _METHOD, layers, stored
-        self.error: Exception | None = None  # `transformers` tells only that there was one
-
-    def __deepcopy__(self, memo: Any) -> "_Config":
-        return self  # the layers are those of one model
-
-    def to_dict(self) -> dict[str, Any]:
-        return {"quant_method": self.quant_method}
-
-
-class _Quantizer(HfQuantizer, ConversionOps):  # type: ignore[misc]
-    """The hook of `transformers` that is called for each weight, and what it does with one."""
-
-    def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
-        stored, prefix = self.quantization_config.stored, model.base_model_prefix
-        whole = {f"{prefix}.{name}": one for name, one in stored.items()}  # some leave it out
-        self.quantization_config.layers.find(model, whole | stored)
-
-    def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
-        self.remove_quantization_config(model)
-
-    def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
-        return param_name in self.quantization_config.layers.places
-
-    def get_quantize_ops(self) -> ConversionOps:
-        return self
-
-    def is_serializable(self) -> bool:
-        return False
-
-    @property
-    def is_trainable(self) -> bool:
-        return False
-
-    def convert(
-        self, input_dict: dict[str, Any], full_layer_name: str, missing_keys: set[str], **_: Any
-    ) -> dict[str, Tensor]:
-        """Puts the layers of weights in their places; returns those that do not fit."""
-        layers: Any = self.quantization_config.layers
-        rest, places = {}, layers.places
-        for key, value in input_dict.items():
-            weight = value[0] if isinstance(value, list) else value
-            name = key if key in places else full_layer_name
-            if name in layers.done:  # a pickle has a tied weight under both names
-                missing_keys.discard(name)
-                continue
-            if name not in places or not layers.takes(places[name], weight):
-                places.pop(name, None)  # a wrong shape is reported as any other's
-                rest[name] = weight
-                continue
-            missing_keys.difference_update(layers.names(name))
-            try:
-                layers.put(name, weight)
-            except Exception as error:
-                self.quantization_config.error = error
-                raise
-        return rest
-
-
-register_quantization_config(_METHOD)(_Config)
-register_quantizer(_METHOD)(_Quantizer)
 
 
 def read_checkpoint(
@@ -134,7 +63,7 @@ def read_checkpoint(
         stored = _merged(source, config, dtype, progress)
     else:
         stored = _opened(path, empty, progress, is_part)
-    hook = _Config(layers, stored or {})
+    hook = WeightHook(layers, stored or {})
     if device_map and not source and not is_part:
         stored = None  # from its own files alone `transformers` leaves weights on the disk
     is_own, known = stored is not None, empty.config.dtype

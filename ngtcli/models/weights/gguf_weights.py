@@ -7,7 +7,7 @@ processors of `transformers`, on the bits of bfloat16 where nothing is computed.
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import partial
 from math import prod
 from typing import Any
 
@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.models.gguf import FACTORS, read_header
+from ngtcli.models.hf import keep_gguf_names
 from ngtcli.models.stand_in import Source
 
 _AT_ONCE = 1 << 20  # numbers that are dequantised at once: quickest of 2^18, 2^20, 2^22, 2^24
@@ -67,12 +68,9 @@ def gguf_weights(source: Source, empty: Any) -> dict[str, GgufWeight]:
     Those for which it has no name stand under the file's. Raises as `read_header`.
     """
     _, header = read_header(source.file, source.file)
-    import gguf
     from transformers import modeling_gguf_pytorch_utils as library
 
-    # Else the library lists the names of all layers anew for each module, in 3 ms or more.
-    listed = gguf.get_tensor_name_map
-    gguf.get_tensor_name_map = cache(getattr(listed, "__wrapped__", listed))
+    keep_gguf_names()
     kind = library.TENSOR_PROCESSORS.get(header.architecture, library.TensorProcessor)
     processor = kind(config=empty.config.to_dict())
     names = library.get_gguf_hf_weights_map(empty, processor)
