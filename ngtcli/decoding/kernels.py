@@ -1,7 +1,7 @@
 """Parts of a `transformers` model that a GPU computes by fewer kernels.
 
-A pass over a draft tree has few rows: many of its kernels take little longer than their start. In
-half precision these round less often than those they replace.
+A forward pass over a draft tree has few rows: many of its kernels take little longer than their
+start. In half precision the fused ones round less often than those they replace.
 """
 
 import inspect
@@ -19,138 +19,196 @@ from ngtcli.decoding.scores import same_scores
 from ngtcli.models.hf import attention_function, attention_name
 from ngtcli.models.weights.trials import places_of
 
-# Families whose attentions do no more than Llama's, but that some norm queries and keys.
+# Families whose attention does no more than Llama's; some also norm queries and keys.
 _FAMILIES = ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe")
-# All that a perceptron's forward names. Numbers alone do not show a limit that they do not reach.
-_NAMES = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+# Names that an unmodified gated MLP uses in forward(). Numbers alone would miss a clamp that the
+# test input does not reach.
+_MLP_NAMES = {"gate_proj", "up_proj", "down_proj", "act_fn"}
+_TEST_ROWS = 4  # of random numbers, by which a fused part is compared with the original
 
 
-class OneNorm(nn.RMSNorm):
-    """An RMS norm by torch's own kernel, in the dtype of its weight; `transformers` takes eight."""
+class FusedRMSNorm(nn.RMSNorm):
+    """RMSNorm as one kernel of torch, in the dtype of its weight; `transformers` takes eight."""
 
-    def forward(self, given: Tensor) -> Tensor:
-        """The rows (…, size), normed, in their dtype."""
-        return super().forward(given.to(self.weight.dtype)).to(given.dtype)
+    def forward(self, hidden_states: Tensor) -> Tensor:
+        """Norm rows (…, size); the result has their dtype."""
+        return super().forward(hidden_states.to(self.weight.dtype)).to(hidden_states.dtype)
 
 
-class JoinedAttention(nn.Module):
-    """An attention with one product for queries, keys and values, whose positions come at once."""
+class FusedQKVAttention(nn.Module):
+    """Attention with one matmul for queries, keys and values, which are rotated together.
 
-    def __init__(self, own: Any) -> None:
+    Args:
+        attention: The module that it replaces; its projections become views of the fused weight.
+    """
+
+    def __init__(self, attention: Any) -> None:
         super().__init__()
-        self.config, self.layer_idx, self.is_causal = own.config, own.layer_idx, own.is_causal
-        self.num_key_value_groups, self.scaling = own.num_key_value_groups, own.scaling
-        parts = self.q_proj, self.k_proj, self.v_proj = own.q_proj, own.k_proj, own.v_proj
-        self.size, self.qkv_proj = own.head_dim, _one_product(parts)
-        self.heads = [one.out_features // self.size for one in parts]
-        self.o_proj, self.norm = own.o_proj, getattr(own, "q_norm", None)
+        self.config = attention.config
+        self.layer_idx = attention.layer_idx
+        self.is_causal = attention.is_causal
+        self.num_key_value_groups = attention.num_key_value_groups
+        self.scaling = attention.scaling
+        self.head_dim = attention.head_dim
+
+        self.q_proj = attention.q_proj
+        self.k_proj = attention.k_proj
+        self.v_proj = attention.v_proj
+        self.o_proj = attention.o_proj
+        projections = (self.q_proj, self.k_proj, self.v_proj)
+        self.qkv_proj = _fused_linear(projections)
+        self.heads = [projection.out_features // self.head_dim for projection in projections]
+
+        self.norm = getattr(attention, "q_norm", None)
         if self.norm is not None:
-            norms = zip((own.q_norm, own.k_norm), self.heads, strict=False)
+            norms = zip((attention.q_norm, attention.k_norm), self.heads, strict=False)
             self.scale = torch.cat([norm.weight.expand(count, -1) for norm, count in norms])
 
     def forward(
-        self, hidden_states: Tensor, position_embeddings: tuple[Tensor, Tensor],
-        attention_mask: Tensor | None = None, past_key_values: Any = None, **more: Any,
-    ) -> tuple[Tensor, Any]:  # fmt: skip
-        """As `transformers`' attentions."""
-        *both, of_values = self.heads
-        every = self.qkv_proj(hidden_states).unflatten(-1, (-1, self.size))
-        turned, value = every[:, :, :-of_values], every[:, :, -of_values:].transpose(1, 2)
-        if self.norm is not None:  # values are normed with them: a part would be copied before
-            normed = rms_norm(every, (self.size,), None, self.norm.variance_epsilon)
-            turned = normed[:, :, :-of_values] * self.scale
-        cos, sin = (one[:, :, None] for one in position_embeddings)
-        query, key = (turned * cos + rotate_half(turned) * sin).transpose(1, 2).split(both, 1)
+        self,
+        hidden_states: Tensor,
+        position_embeddings: tuple[Tensor, Tensor],
+        attention_mask: Tensor | None = None,
+        past_key_values: Any = None,
+        **kwargs: Any,
+    ) -> tuple[Tensor, Any]:
+        """As the attention of `transformers`."""
+        *rotated_heads, value_heads = self.heads
+        qkv = self.qkv_proj(hidden_states).unflatten(-1, (-1, self.head_dim))
+        rotated = qkv[:, :, :-value_heads]
+        value = qkv[:, :, -value_heads:].transpose(1, 2)
+        if self.norm is not None:  # values are normed, too: a part would be copied before
+            normed = rms_norm(qkv, (self.head_dim,), None, self.norm.variance_epsilon)
+            rotated = normed[:, :, :-value_heads] * self.scale
+
+        cos, sin = (angles[:, :, None] for angles in position_embeddings)
+        rotated = (rotated * cos + rotate_half(rotated) * sin).transpose(1, 2)
+        query, key = rotated.split(rotated_heads, 1)
         if past_key_values is not None:
             key, value = past_key_values.update(key, value, self.layer_idx)
+
         attend = attention_function(self.config)
-        states = query, key, value, attention_mask
-        out, weights = attend(self, *states, scaling=self.scaling, **more)
+        out, weights = attend(
+            self, query, key, value, attention_mask, scaling=self.scaling, **kwargs
+        )
         return self.o_proj(out.flatten(2)), weights
 
 
-class JoinedPerceptron(nn.Module):
-    """A gated perceptron with one product for the gate and what passes it."""
+class FusedGateUpMLP(nn.Module):
+    """Gated MLP with one matmul for the gate and for what it gates.
 
-    def __init__(self, own: Any) -> None:
+    Args:
+        mlp: The module that it replaces; its projections become views of the fused weight.
+    """
+
+    def __init__(self, mlp: Any) -> None:
         super().__init__()
-        self.gate_proj, self.up_proj, self.down_proj = own.gate_proj, own.up_proj, own.down_proj
-        self.gate_up_proj, self.act_fn = _one_product((own.gate_proj, own.up_proj)), own.act_fn
+        self.gate_proj = mlp.gate_proj
+        self.up_proj = mlp.up_proj
+        self.down_proj = mlp.down_proj
+        self.gate_up_proj = _fused_linear((mlp.gate_proj, mlp.up_proj))
+        self.act_fn = mlp.act_fn
 
-    def forward(self, given: Tensor) -> Any:
-        """As `transformers`' perceptrons."""
-        gate, passed = self.gate_up_proj(given).chunk(2, -1)
-        return self.down_proj(self.act_fn(gate) * passed)
+    def forward(self, hidden_states: Tensor) -> Any:
+        """As the MLP of `transformers`."""
+        gate, up = self.gate_up_proj(hidden_states).chunk(2, -1)
+        return self.down_proj(self.act_fn(gate) * up)
 
 
-def _one_product(parts: Sequence[Any]) -> nn.Linear:
-    """Layers of the same input as one, whose outputs are theirs in a row; they get views of it."""
-    sizes = [one.out_features for one in parts]
-    made = nn.Linear(parts[0].in_features, sum(sizes), device="meta")
+def _fused_linear(layers: Sequence[Any]) -> nn.Linear:
+    """Join linear layers of the same input; their weights become views of the joined one."""
+    sizes = [layer.out_features for layer in layers]
+    fused = nn.Linear(layers[0].in_features, sum(sizes), device="meta")
     for name in ("weight", "bias"):
-        every = [getattr(one, name) for one in parts]
-        whole = None if any(one is None for one in every) else nn.Parameter(torch.cat(every), False)
-        setattr(made, name, whole)
-    for one, part in zip(parts, torch.split(made.weight, sizes), strict=True):
-        one.weight = nn.Parameter(part, False)  # where heads begin as the model's layers
-    return made
+        tensors = [getattr(layer, name) for layer in layers]
+        joined = None
+        if all(tensor is not None for tensor in tensors):
+            joined = nn.Parameter(torch.cat(tensors), False)
+        setattr(fused, name, joined)
+    for layer, weight in zip(layers, torch.split(fused.weight, sizes), strict=True):
+        layer.weight = nn.Parameter(weight, False)  # learned heads may begin as copies of a layer
+    return fused
 
 
 @torch.no_grad()
 def use_few_kernels(hf: Any) -> None:
-    """Replace norms, attentions and perceptrons on one GPU, where that gives the same numbers."""
-    if hf.device.type != "cpu" and not places_of(hf):
-        uses = Counter(id(one) for _, one in hf.named_parameters(remove_duplicate=False))
-        _replace_in(hf, {one for one, count in uses.items() if count > 1})
+    """Fuse norms, attentions and MLPs of a model on one GPU, where that gives the same numbers."""
+    if hf.device.type == "cpu" or places_of(hf):
+        return
+    uses = Counter(id(weight) for _, weight in hf.named_parameters(remove_duplicate=False))
+    _fuse_children(hf, {weight for weight, count in uses.items() if count > 1})
 
 
-def _replace_in(parent: nn.Module, shared: Set[int]) -> None:
-    """Layer by layer, so that one's memory is free before the next; what has `shared` ids stays."""
-    for name, child in [*parent.named_children()]:
-        own = {*map(id, child.parameters())}
-        made = None if own & shared else _joined(child) or _one_norm(child)
-        if made is None:
-            _replace_in(child, shared)
+def _fuse_children(parent: nn.Module, shared: Set[int]) -> None:
+    """Fuse layer by layer, so that the memory of one is free before the next.
+
+    Modules with parameters that others share, by their `id`, stay as they are.
+    """
+    for name, child in list(parent.named_children()):
+        parameters = set(map(id, child.parameters()))
+        fused = None
+        if not parameters & shared:
+            fused = _fused(child) or _fused_norm(child)
+        if fused is None:
+            _fuse_children(child, shared)
         else:
-            setattr(parent, name, made)
+            setattr(parent, name, fused)
 
 
-def _joined(own: Any) -> nn.Module | None:
-    """The same attention or perceptron; None for what may do more, or has layers of other kinds."""
-    attends = type(own).__name__.removesuffix("Attention") in _FAMILIES
-    attends = attends and attention_name(own.config) in ("sdpa", GROUPED)
-    names = ("q", "k", "v") if attends else ("gate", "up", "down")
-    parts: list[Any] = [getattr(own, f"{name}_proj", None) for name in names]
-    code = getattr(type(own).forward, "__code__", None)
-    is_perceptron = code and code.co_argcount == 2 and {*code.co_names} == _NAMES
-    if {*map(type, parts)} != {nn.Linear} or not (attends or is_perceptron):
+def _fused(module: Any) -> nn.Module | None:
+    """The same attention or MLP, fused; None for what may do more, or has other kinds of layers."""
+    is_attention = type(module).__name__.removesuffix("Attention") in _FAMILIES
+    is_attention = is_attention and attention_name(module.config) in ("sdpa", GROUPED)
+    code: Any = getattr(type(module).forward, "__code__", None)
+    is_mlp = bool(code) and code.co_argcount == 2 and set(code.co_names) == _MLP_NAMES
+    if not (is_attention or is_mlp):
         return None
-    if len({one.weight.shape[attends:] for one in parts[: 2 + attends]}) > 1:  # of the same inputs
+
+    names = ("q", "k", "v") if is_attention else ("gate", "up", "down")
+    projections: list[Any] = [getattr(module, f"{name}_proj", None) for name in names]
+    if set(map(type, projections)) != {nn.Linear}:
         return None
-    weight, source = parts[0].weight, torch.Generator().manual_seed(0)
-    hidden = torch.randn(1, 4, weight.shape[1], generator=source).to(weight)
-    turns = torch.randn(2, 1, 4, getattr(own, "head_dim", 0), generator=source).to(weight)
-    more = {"position_embeddings": turns, "attention_mask": None} if attends else {}
-    made = JoinedAttention(own) if attends else JoinedPerceptron(own)
-    found, true = (one(hidden, **more)[0] for one in (made, own))
-    return made if same_scores([found], [true], weight.dtype == torch.float32) else None
+    shapes = [projection.weight.shape for projection in projections]
+    # Attention: q, k and v have the same inputs. MLP: gate and up have the same shape.
+    comparable = [shape[1:] for shape in shapes] if is_attention else shapes[:2]
+    if len(set(comparable)) > 1:
+        return None
+
+    weight = projections[0].weight
+    generator = torch.Generator().manual_seed(0)
+    hidden_states = torch.randn(1, _TEST_ROWS, weight.shape[1], generator=generator).to(weight)
+    fused: nn.Module
+    kwargs: dict[str, Any] = {}
+    if is_attention:
+        angles = torch.randn(2, 1, _TEST_ROWS, module.head_dim, generator=generator).to(weight)
+        kwargs = {"position_embeddings": angles, "attention_mask": None}
+        fused = FusedQKVAttention(module)
+    else:
+        fused = FusedGateUpMLP(module)
+    out = fused(hidden_states, **kwargs)[0]
+    expected = module(hidden_states, **kwargs)[0]
+    return fused if same_scores([out], [expected], weight.dtype == torch.float32) else None
 
 
-def _one_norm(norm: Any) -> OneNorm | None:
-    """The same norm, None for what is no RMS norm of one weight.
+def _fused_norm(norm: Any) -> FusedRMSNorm | None:
+    """The same norm as one kernel; None for what is no RMSNorm of one weight.
 
     Some families multiply by one more than the weight, in float32.
     """
     eps = getattr(norm, "variance_epsilon", getattr(norm, "eps", None))
-    weights, takes = dict(norm.named_parameters()), inspect.signature(norm.forward).parameters
-    if not eps or isinstance(norm, nn.RMSNorm) or weights.keys() != {"weight"} or len(takes) != 1:
+    weights = dict(norm.named_parameters())
+    parameters = inspect.signature(norm.forward).parameters
+    if not eps or isinstance(norm, nn.RMSNorm):
+        return None
+    if weights.keys() != {"weight"} or len(parameters) != 1:
         return None
     # Rows with a mean, which other norms subtract.
-    given = torch.linspace(0.5, 1.5, 2 * len(norm.weight), device=norm.weight.device).view(2, -1)
+    rows = torch.linspace(0.5, 1.5, 2 * len(norm.weight), device=norm.weight.device).view(2, -1)
+    expected = norm(rows)
     for scale in (norm.weight, 1.0 + norm.weight.float()):
-        found = rms_norm(given, scale.shape, scale.float(), eps)
-        if same_scores([found], [norm(given)], exact=True):
-            made = OneNorm(scale.shape, eps, device="meta")
-            made.weight = nn.Parameter(scale, requires_grad=False)
-            return made
+        out = rms_norm(rows, scale.shape, scale.float(), eps)
+        if same_scores([out], [expected], exact=True):
+            fused = FusedRMSNorm(scale.shape, eps, device="meta")
+            fused.weight = nn.Parameter(scale, requires_grad=False)
+            return fused
     return None

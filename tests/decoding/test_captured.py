@@ -19,7 +19,7 @@ from ngtcli.decoding import captured
 from ngtcli.decoding.captured import Shape
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.kernels import JoinedPerceptron, use_few_kernels
+from ngtcli.decoding.kernels import FusedGateUpMLP, use_few_kernels
 from ngtcli.decoding.kv_cache import RollbackLayer
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.pass_plan import PassPlan
@@ -331,7 +331,7 @@ def test_perceptrons_with_limits_other_widths_or_weights_of_others_stay_as_they_
     for name in ("gate_proj", "up_proj", "down_proj"):
         getattr(twins[0], name).weight = getattr(twins[1], name).weight
     parts = nn.ModuleList([own, wide, *twins, DeepseekV4MLP(limited)]).requires_grad_(False)
-    found = [isinstance(one, JoinedPerceptron) for one in with_few_kernels(parts)]
+    found = [isinstance(one, FusedGateUpMLP) for one in with_few_kernels(parts)]
     assert found == [True, False, False, False, False]
 
 
