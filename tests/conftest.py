@@ -69,16 +69,18 @@ if "NUMBA_CACHE_DIR" not in os.environ:
     os.environ["NUMBA_CACHE_DIR"] = _compiled()
 
 COMPILE = """
-from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.drafter import Context, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import parse_method
 
 drafter = parse_method("auto", DraftSettings()).build()
 ids = [1, 2, 3, 1, 2, 4, 1, 2, 3] * 9
-drafter.reset(Context(ids, None, (tuple(ids[:20]),)))
+drafter.begin(Context(ids, None, (tuple(ids[:20]),)))
+log = TokenLog(ids)
 for _ in range(3):
-    drafter.propose(ids, 16)
-    drafter.observe([1, 2, 3])
-    ids += [1, 2, 3]
+    drafter.propose(log, Room(16))
+    log.emit([1, 2, 3])
+    drafter.learn(log, Outcome())
 """
 
 

@@ -23,7 +23,7 @@ from ngtcli.decoding.memory_limits import fits, read_prompt, too_long
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.scores import as_guesses, highest, likeliest
 from ngtcli.decoding.sizes import capacity_for
-from ngtcli.drafting.drafter import Context, Drafters, Feedback
+from ngtcli.drafting.drafter import Context, Drafters, Outcome
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.steps import Step, Stopwatch
@@ -170,7 +170,7 @@ class Decoder:
             member.drafter, member.context = alone, context
             raise
         before[0].end()
-        alone.leave()
+        alone.close(keep=False)
         before[0].finish(alone)
         self._numerics = NOT_EXACT
         self._model.use_any_rows()
@@ -416,7 +416,7 @@ class Decoder:
         found = list[Tensor | None]()
         for member, tree, rows in zip(self.running, trees, scores, strict=True):
             found.append(member.text.choices(self._padded(rows), tree))
-            top_k = member.drafter.top_k
+            top_k = self._drafters.top_k(member.drafter)
             asks = self._drafters.most and (top_k or tree.probes)
             found.append(highest(rows, top_k)[1] if asks else None)
         return on_host(found)
@@ -449,7 +449,7 @@ class Decoder:
         def after(nodes: Sequence[int]) -> Guessed:
             return as_guesses(*likeliest(scores[[node + 1 for node in nodes]]))
 
-        self._drafters.learn(member.drafter, Feedback(tree, top.numpy(), stop, after))
+        self._drafters.learn(member.drafter, Outcome(tree, top.numpy(), stop, after))
 
 
 def on_host(found: Sequence[Tensor | None]) -> list[Tensor | None]:

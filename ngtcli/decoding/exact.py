@@ -18,38 +18,39 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.drafting.ahead import Ahead, behind
-from ngtcli.drafting.drafter import Drafter, Drafters, Feedback, Text
+from ngtcli.drafting.ahead import Behind
+from ngtcli.drafting.drafter import Drafter, Drafters, Outcome, Text
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.origins import GRAMMAR
 from ngtcli.drafting.steps import OWN
 from ngtcli.drafting.tree import ROOT, DraftTree, Path
 
 
 class ExactDrafters(Drafters[Drafter]):
-    """For one text, in passes of such `rows`, over up to `most` nodes.
+    """For one sequence, in passes of such `rows`, over up to `most` nodes.
 
-    The drafter is given tentative tokens as if they were emitted.
+    The log expects the tentative tokens, so that the drafter takes them for emitted.
     """
 
-    def __init__(self, drafter: Drafter, rows: PassRows, most: int, prompt: Sequence[int]) -> None:
+    def __init__(self, drafter: Drafter, rows: PassRows, most: int) -> None:
         super().__init__(lambda: drafter, min(most, rows.max - 1))
         self._rows = rows
-        self._text = Ahead(drafter, prompt)
         self._tentative: Sequence[int] = ()  # found in the last pass
         self._origins: Sequence[str] = ()  # of the tentative tokens
-        self._head = 0  # tokens in front of what the drafter proposed
         self._stop = ROOT  # the node where verification stopped
 
     def propose(self, drafters: Sequence[Drafter], texts: Sequence[Text]) -> list[DraftTree]:
         """The tentative tokens, and below them a draft; the budget and depth hold for both."""
-        (drafter,), (text,), self.proposed = drafters, texts, False
-        ahead = self._text if drafter.drafts else None
-        place = behind(text, min(self.most, text.left), ahead)
-        drafter.sure, self._head = [*place.origins].count(GRAMMAR), len(place.head)
-        below = self._ask(drafter, place.ids, place.depth, place.room, place.left)
+        (drafter,), (text,) = drafters, texts
+        self.proposed = False
+        place = self._behind(drafter, text, min(self.most, text.left))
+        below = self._ask(drafter, place, place.left)
         # Probes take places of the budget, too.
         below = below.cut(place.depth, place.room, place.left, place.room)
         return [place.whole(below)]
+
+    def _forced(self, place: Behind) -> int:
+        return list(place.origins).count(GRAMMAR)
 
     def accept(self, tree: DraftTree, path: Path) -> Path:
         """The path as far as its rows count: nodes 0, 1, 2, … below each other.
@@ -57,27 +58,25 @@ class ExactDrafters(Drafters[Drafter]):
         The last token, which these rows have chosen, may be that of one more node.
         """
         self._stop = path.nodes[-1] if path.nodes else ROOT
-        alike = self._rows.rows_in_place(self._text.emitted - 1)
+        (log,) = self._logs.values()
+        alike = self._rows.rows_in_place(log.settled - 1)
         kept = sum(place == node < alike - 1 for place, node in enumerate(path.nodes))
         self._tentative = path.tokens[kept + 1 :]
         self._origins = [*(tree.origin(node) for node in path.nodes[kept + 1 :]), OWN]
         return Path(path.nodes[: kept + 1], path.tokens[: kept + 1], kept)
 
-    def learn(self, drafter: Drafter, feedback: Feedback) -> None:
+    def learn(self, drafter: Drafter, outcome: Outcome) -> None:
         """As for the drafter's own proposal: its root is the last tentative token."""
-        below = replace(feedback, stop=self._stop).behind(self._head) if self.proposed else None
-        if below:
-            drafter.learn(below)
+        if self.proposed:
+            super().learn(drafter, replace(outcome, stop=self._stop))
 
-    def observe(self, drafters: Sequence[Drafter], emitted: Sequence[Sequence[int]]) -> None:
-        """Give the drafter the emitted tokens that it does not know yet, and the tentative ones."""
-        (drafter,), (tokens,) = drafters, emitted
-        new = [*self._text.emit(tokens), *self._tentative]
-        self._text.take_back()
-        self._text.expect(self._tentative, self._origins[: len(self._tentative)])
-        if new:
-            drafter.observe(new)
+    def _emit(self, log: TokenLog, tokens: Sequence[int]) -> None:
+        """Emit tokens, and expect the tentative ones behind them."""
+        log.emit(tokens)
+        log.take_back()
+        log.expect(self._tentative, self._origins[: len(self._tentative)])
 
     def end(self) -> None:
         """Take the tentative tokens back: they are not part of the answer."""
-        self._text.take_back()
+        for log in self._logs.values():
+            log.take_back()

@@ -50,7 +50,7 @@ class Run(InSteps):
         # A model that decodes plainly is exact without exact drafting.
         self.drafters = Drafters(lambda: drafter, limits.num_draft if model.takes_drafts else 0)
         if numerics.rows is not None and model.takes_drafts:
-            self.drafters = ExactDrafters(drafter, numerics.rows, limits.num_draft, context.ids)
+            self.drafters = ExactDrafters(drafter, numerics.rows, limits.num_draft)
         self.numerics = numerics
         self.exact = numerics.is_exact or not model.takes_drafts
         self.member = Member(None, text, context, keeping)

@@ -1,70 +1,27 @@
-"""Tokens that are drafted for sure, and what a grammar leaves of a draft. Knows no torch.
+"""Tokens that the grammar forces in front of a draft, and the pruning of drafts by the grammar.
 
-What must follow by a grammar, and what an exact pass has found but not counted, is put in front of
-the next draft. The drafter is given it at once, so that its own draft follows.
+What must follow by a grammar, and what an exact pass has found but not counted, is expected by the
+log of a sequence. It stands in front of the next draft.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import accumulate
-from operator import and_, eq
 from typing import Any
 
 from ngtcli.decoding.grammar.matcher import Matcher
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.origins import GRAMMAR
 from ngtcli.drafting.tree import ROOT, DraftTree
 
 
-class Ahead:
-    """A text as its drafter knows it: `ids`, the first `emitted` of which were emitted.
-
-    Those behind are expected; `origins` are theirs.
-    """
-
-    def __init__(self, drafter: Any, ids: Sequence[int]) -> None:
-        self.ids, self.emitted, self.origins = list(ids), len(ids), list[str]()
-        self.drafter = drafter
-
-    @property
-    def tokens(self) -> list[int]:
-        """Those that are expected."""
-        return self.ids[self.emitted :]
-
-    def expect(self, tokens: Sequence[int], origins: Sequence[str]) -> None:
-        """Expect tokens with these origins, too; the drafter is still to be given them."""
-        self.ids += tokens
-        self.origins += origins
-
-    def emit(self, tokens: Sequence[int]) -> list[int]:
-        """Tokens are emitted; those of them that the drafter is still to be given.
-
-        Where others were expected, these are taken back.
-        """
-        same = sum(accumulate(map(eq, self.tokens, tokens), and_))
-        if same < len(tokens):
-            self.take_back(same)
-        self.ids += (new := list(tokens[same:]))
-        self.emitted += len(tokens)
-        del self.origins[: len(tokens)]
-        return new
-
-    def take_back(self, kept: int = 0) -> None:
-        """Expect no more than the first `kept`."""
-        wrong = len(self.ids) - self.emitted - kept
-        if wrong > 0:
-            del self.ids[len(self.ids) - wrong :], self.origins[kept:]
-            self.drafter.retract(wrong, self.ids)
-
-
 @dataclass(frozen=True, slots=True)
 class Behind:
-    """A text behind `head`, tokens that are expected: what a drafter is asked to go on with.
+    """Where a draft goes on: behind `head`, expected tokens that come from `origins`.
 
-    `depth`, `left` and `room` (in nodes) are what `head` leaves of the text's. `matcher` is the
+    `depth`, `left` and `room` (in nodes) are what `head` leaves of the sequence's. `matcher` is the
     state of its grammar there, None where none decides.
     """
 
-    ids: Sequence[int]
     depth: int
     left: int
     room: int
@@ -73,28 +30,31 @@ class Behind:
     matcher: Matcher | None = None
 
     def whole(self, tree: DraftTree) -> DraftTree:
-        """The draft for the text, of one for what follows `head`."""
+        """The draft for the sequence, of one for what follows `head`."""
         if self.matcher is not None:
             tree = allowed(tree, self.matcher, self.depth, min(self.room, self.left))
         return tree.under(self.head, self.origins)
 
 
-def behind(text: Any, room: int, ahead: Ahead | None) -> Behind:
-    """`text` behind what is expected of it and what must follow that, `room` tokens at most.
+def behind(text: Any, room: int, log: TokenLog | None) -> Behind:
+    """Let `log` expect what the grammar of `text` forces; where a draft of `room` nodes goes on.
 
-    The drafter of `ahead` is told; with None there are none.
+    Without a log nothing is put in front of drafts.
     """
-    if ahead is None:
-        return Behind(text.ids, text.depth, text.left, room)
-    most, matcher = max(0, min(text.depth, room)), text.matcher and text.matcher.copy()
-    if matcher and all(map(matcher.follow, ahead.tokens)):
-        if forced := matcher.force(most - len(ahead.tokens)):
-            ahead.expect(forced, [GRAMMAR] * len(forced))
-            ahead.drafter.observe(forced)
-    head = ahead.tokens[:most]
-    used, origins = len(head), ahead.origins[: len(head)]
-    depth, left = text.depth - used, text.left - used
-    return Behind(ahead.ids, depth, left, room - used, head, origins, matcher)
+    if log is None:
+        return Behind(text.depth, text.left, room)
+    limit = max(0, min(text.depth, room))
+    matcher = text.matcher and text.matcher.copy()
+    expected = log.expected
+    if matcher and all(map(matcher.follow, expected)):
+        forced = matcher.force(limit - len(expected))
+        log.expect(forced, [GRAMMAR] * len(forced))
+        expected += forced
+    head = expected[:limit]
+    used = len(head)
+    return Behind(
+        text.depth - used, text.left - used, room - used, head, log.origins[:used], matcher
+    )
 
 
 def allowed(tree: DraftTree, matcher: Matcher, depth: int, room: int) -> DraftTree:

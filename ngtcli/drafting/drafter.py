@@ -5,7 +5,7 @@ own tokens, so a drafter can make a run slower but not different.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, Protocol, TypeVar
 
 import numpy as np
@@ -13,9 +13,10 @@ import numpy.typing as npt
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.decoding.grammar.matcher import Matcher
-from ngtcli.drafting.ahead import Ahead, Behind, behind
+from ngtcli.drafting.ahead import Behind, behind
 from ngtcli.drafting.costs import Costs
 from ngtcli.drafting.guesses import NOTHING, Guessed, Heads
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import check_range
 from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.pool import Pool
@@ -97,106 +98,112 @@ def draft_settings(settings: Settings) -> DraftSettings:
     return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
 
 
-class Drafter:
-    """Anything that proposes a draft tree: subclasses write `propose`, and what else they want.
+@dataclass(frozen=True, slots=True)
+class Room:
+    """Bounds of a draft: it may have `nodes` nodes. Probes come on top of them.
 
-    `options` are the method's own. The other methods do nothing here; `reset` comes before all of
-    them. What is learned may outlive it, if a drafter says so. `origins` names what its drafts may
-    come from; `top_k` is how many of the best ids of each row `learn` is to be given after a
-    proposal, 0 for none; `heads` are those that read the hidden states of the text, if any do.
-    `sure` of the last ids that `propose` gets were not emitted yet, but will be. Raises UsageError
-    if something is missing.
+    The last `forced` tokens of the log are certain to come, and stand in front of the draft in the
+    same forward pass: each takes a row, and each is a token that the pass yields.
     """
 
-    origins: tuple[str, ...] = ()
-    drafts = True  # whether anything is ever proposed
-    top_k: int = 0
-    sure: int = 0
-    heads: Heads | None = None
-
-    def __init__(self, settings: DraftSettings, options: Any) -> None:
-        self.settings, self.options = settings, options
-
-    @classmethod
-    def prepare(cls) -> None:
-        """Have all compiled that drafters of this class need."""
-
-    def reset(self, context: Context) -> None:
-        """Start on a new prompt."""
-
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        """A tree of at most `budget` nodes to follow `ids` (prompt and output so far).
-
-        If it is empty the step decodes plainly. Probes come on top of the budget.
-        """
-        raise NotImplementedError
-
-    def observe(self, tokens: Sequence[int]) -> None:
-        """Learn the next tokens of the text, in order; `propose` has them in its ids.
-
-        They were emitted in a step, or are expected: what a grammar forces, what an exact pass
-        found in a branch. Expected tokens are not observed again when they are emitted.
-        """
-
-    def retract(self, count: int, ids: Sequence[int]) -> None:
-        """The last `count` tokens observed were not emitted after all; the text is `ids`.
-
-        Drafts are then those of a drafter that never observed them.
-        """
-
-    def learn(self, feedback: "Feedback") -> None:
-        """Learn from one pass, before `observe`.
-
-        Called only where `top_k` is not 0, and after each pass with probes.
-        """
-
-    def spent(self, rows: int, seconds: float) -> None:
-        """A pass over `rows` rows took `seconds`, from its layout to the upkeep of the cache."""
-
-    def finish(self) -> None:
-        """The answer has ended."""
-
-    def leave(self) -> None:
-        """Another drafter goes on with the answer, and learns all of it when it has ended."""
-
-    def report(self) -> PolicyReport | None:
-        """What was decided in this run; None where it decides nothing."""
-        return None
+    nodes: int
+    forced: int = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Feedback:
-    """What one pass said of a draft, accepted or not.
+class Draft:
+    """A tree to follow a log; if it is empty the step decodes plainly.
 
-    `tree` is the tree that was scored, which may be a cut of the one proposed; `top`, int64 of
-    shape (k + 1, top_k), holds the ids of the highest scores after the root and after each of its
-    k nodes, probes included, best first; all ids where the vocabulary has fewer than `top_k`.
-    `stop` is the node where verification stopped, whose row gave the last token, None where that
-    is above the root; `after` gives the likeliest tokens after some nodes, until the next pass.
+    `top_k` is how many of the best token ids of each row the drafter wants to learn, 0 for none.
     """
 
-    tree: DraftTree
-    top: npt.NDArray[np.int64]
+    tree: DraftTree = _EMPTY
+    top_k: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    """What one forward pass said of a draft, accepted or not.
+
+    Attributes:
+        tree: The tree that was verified, which may be a cut of the one proposed.
+        top: int64 (k + 1, top_k): token ids of the highest logits after the root and after each of
+            the k nodes, probes included, best first; all ids where the vocabulary has fewer. None
+            where the draft asked for none, or was not verified.
+        stop: The node where verification stopped, whose row chose the last token; None where that
+            is above the root.
+        after: Gives the likeliest tokens after some nodes; valid until the next forward pass.
+        rows: Number of rows of the whole forward pass, those of other sequences included.
+        seconds: What it took, from its layout to the upkeep of the cache; None where that says
+            nothing about other passes.
+    """
+
+    tree: DraftTree = _EMPTY
+    top: npt.NDArray[np.int64] | None = None
     stop: int | None = ROOT
     after: Callable[[Sequence[int]], Guessed] = lambda _: NOTHING
+    rows: int = 0
+    seconds: float | None = None
 
-    def behind(self, head: int) -> "Feedback | None":
+    def behind(self, head: int) -> "Outcome | None":
         """What the pass said of the draft below the chain of its first `head` nodes.
 
         None where the chain was cut.
         """
         tree = self.tree
-        if not head or len(tree) < head:
-            return None if head else self
+        if not head:
+            return self
+        if len(tree) < head:
+            return None
         parents = tuple([max(ROOT, parent - head) for parent in tree.parents[head:]])
-        origins = tree.origins[head:]
-        below = DraftTree(tree.tokens[head:], parents, tree.probes, origins, tree.names)
+        below = replace(
+            tree, tokens=tree.tokens[head:], parents=parents, origins=tree.origins[head:]
+        )
         stop = None if self.stop is None or self.stop < head - 1 else self.stop - head
+        top = None if self.top is None else self.top[head:]
 
         def after(nodes: Sequence[int]) -> Guessed:
             return self.after([node + head for node in nodes])
 
-        return Feedback(below, self.top[head:], stop, after)
+        return replace(self, tree=below, top=top, stop=stop, after=after)
+
+
+class Drafter:
+    """Proposes draft trees for one sequence at a time. Subclasses write `propose`.
+
+    The life of a draft: `begin` with a prompt; then, for every forward pass, `propose` and `learn`;
+    at last `close`. The log holds the tokens of the sequence. Its last tokens may be expected only,
+    and be taken back: a drafter that indexes them keeps a mark of the log (log.py). Whatever was
+    taken back, its drafts are those of a drafter that never saw it.
+
+    What is learned may outlive a sequence, if a drafter says so. `options` are the method's own.
+    `origins` names what the drafts may come from; `drafts` is False where nothing is ever proposed;
+    `heads` are those that read the hidden states of the sequence. Making one raises UsageError if
+    something that it needs is missing.
+    """
+
+    origins: tuple[str, ...] = ()
+    drafts = True
+    heads: Heads | None = None
+
+    def __init__(self, settings: DraftSettings, options: Any) -> None:
+        self.settings, self.options = settings, options
+
+    def begin(self, context: Context) -> None:
+        """Start on a new prompt."""
+
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        """Return a draft to follow all tokens of `log`."""
+        raise NotImplementedError
+
+    def learn(self, log: TokenLog, outcome: Outcome) -> None:
+        """Learn from a forward pass; `log` holds the tokens that it emitted, and expected ones."""
+
+    def close(self, keep: bool = True) -> PolicyReport | None:
+        """End the sequence; return what was decided in it, None where nothing is.
+
+        Without `keep` another drafter goes on with the sequence, and learns all of it at its end.
+        """
 
 
 class Text(Protocol):
@@ -221,104 +228,129 @@ AnyDrafter = TypeVar("AnyDrafter", bound=Drafter)
 
 
 class Drafters(Generic[AnyDrafter]):
-    """The drafters of the texts that one pass serves, one text or several.
+    """The drafters and logs of the sequences that one forward pass serves.
 
     Here each drafts by itself, and the `most` nodes of a pass are divided evenly, what is left over
-    in turns. `make` makes a drafter; one whose text has ended is used again. `proposed` says
+    in turns. `make` makes a drafter; one whose sequence has ended is used again. `proposed` says
     whether a drafter was queried in the last step. Where a context wants chains, a tree is cut to
     its first. Where a grammar decides what follows, a draft has what must in front, and nothing
     that is refused.
     """
 
     def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
-        self.most, self.proposed = most, False
-        self._make, self._chains, self._turn = make, False, 0
-        self._active = dict[AnyDrafter, bool]()  # and whether its text is private
+        self.most = most
+        self.proposed = False
+        self._make = make
+        self._chains = False
+        self._turn = 0
+        self._logs = dict[AnyDrafter, TokenLog]()
+        self._private = set[AnyDrafter]()
         self._free: list[AnyDrafter] = []
-        self._ahead = dict[AnyDrafter, Ahead]()  # of texts with a grammar
+        self._heads = dict[AnyDrafter, int]()  # expected tokens in front of the last drafts
+        self._top_k = dict[AnyDrafter, int]()  # of the last drafts
+        self._outcomes = dict[AnyDrafter, Outcome]()  # of the last pass
+        self._timing: tuple[int, float | None] = 0, None  # its rows and seconds
 
     def start(self, context: Context) -> AnyDrafter:
-        """The drafter of a text that begins."""
+        """The drafter of a sequence that begins."""
         is_new = context.private or not self._free
         drafter = self._make() if is_new else self._free.pop()
-        self._chains = context.chains
-        drafter.reset(context)
-        self._active[drafter] = context.private
+        drafter.begin(context)
+        self._track(drafter, context)
         return drafter
 
+    def _track(self, drafter: AnyDrafter, context: Context) -> None:
+        self._chains = context.chains
+        self._logs[drafter] = TokenLog(context.ids)
+        if context.private:
+            self._private.add(drafter)
+
     def propose(self, drafters: Sequence[AnyDrafter], texts: Sequence[Text]) -> list[DraftTree]:
-        """A draft for each text, no deeper than its `depth`.
+        """A draft for each sequence, no deeper than its `depth`.
 
         The tree, with all its rows, also fits what is `left` of the context: some models keep
         tables with a row for each place in the cache. Probes, which are not emitted, may be as deep
         as that allows.
         """
-        self.proposed, count = False, max(1, len(drafters))
+        self.proposed = False
+        count = max(1, len(drafters))
         share, over = divmod(self.most, count)
-        first, self._turn = self._turn, (self._turn + over) % count
+        first = self._turn
+        self._turn = (self._turn + over) % count
         trees: list[DraftTree] = []
         for i, (drafter, text) in enumerate(zip(drafters, texts, strict=True)):
-            most = min(share + ((i - first) % count < over), text.left)
-            place = self._behind(drafter, text, most)
-            tree = self._ask(drafter, place.ids, place.depth, place.room, place.left)
-            trees.append(place.whole(tree))
+            nodes = min(share + ((i - first) % count < over), text.left)
+            place = self._behind(drafter, text, nodes)
+            trees.append(place.whole(self._ask(drafter, place, place.left)))
         return trees
 
-    def _behind(self, drafter: AnyDrafter, text: Text, room: int) -> Behind:
-        """A text behind what must follow, of which the drafter is told."""
-        ahead = self._ahead.get(drafter)
-        if ahead is None and text.matcher is not None and drafter.drafts:
-            ahead = self._ahead[drafter] = Ahead(drafter, text.ids)
-        place = behind(text, room, ahead)
-        drafter.sure = len(place.head)
+    def _behind(self, drafter: AnyDrafter, text: Text, nodes: int) -> Behind:
+        """Where a draft goes on, once what must follow is expected."""
+        place = behind(text, nodes, self._logs[drafter] if drafter.drafts else None)
+        self._heads[drafter] = len(place.head)
         return place
 
-    def _ask(
-        self, drafter: AnyDrafter, ids: Sequence[int], depth: int, most: int, left: int
-    ) -> DraftTree:
-        if depth < 1 or most < 1:
+    def _ask(self, drafter: AnyDrafter, place: Behind, rows: int) -> DraftTree:
+        """A drafter's own tree, which with its probes has at most `rows` nodes."""
+        self._top_k[drafter] = 0
+        if place.depth < 1 or place.room < 1:
             return _EMPTY
         self.proposed = True
-        tree = drafter.propose(ids, most)
-        return (tree.first_chain() if self._chains else tree).cut(depth, most, left, left)
+        draft = drafter.propose(self._logs[drafter], Room(place.room, self._forced(place)))
+        self._top_k[drafter] = draft.top_k
+        tree = draft.tree.first_chain() if self._chains else draft.tree
+        return tree.cut(place.depth, place.room, place.left, rows)
+
+    def _forced(self, place: Behind) -> int:
+        """How many of the expected tokens count as certain."""
+        return len(place.head)
+
+    def top_k(self, drafter: AnyDrafter) -> int:
+        """How many of the best token ids of each row a drafter wants."""
+        return self._top_k.get(drafter, 0)
 
     def accept(self, tree: DraftTree, path: Path) -> Path:
         """What counts of the path that verification found in a tree."""
         return path
 
-    def learn(self, drafter: AnyDrafter, feedback: Feedback) -> None:
-        """Give a drafter the best ids after each row of its tree."""
-        if below := feedback.behind(drafter.sure):
-            drafter.learn(below)
-
-    def observe(self, drafters: Sequence[AnyDrafter], emitted: Sequence[Sequence[int]]) -> None:
-        """Give each drafter the tokens that a step emitted."""
-        for drafter, tokens in zip(drafters, emitted, strict=True):
-            if new := self._unknown(drafter, tokens):
-                drafter.observe(new)
-
-    def _unknown(self, drafter: AnyDrafter, tokens: Sequence[int]) -> Sequence[int]:
-        """Those of the emitted tokens that the drafter was not told before."""
-        ahead = self._ahead.get(drafter)
-        return tokens if ahead is None else ahead.emit(tokens)
+    def learn(self, drafter: AnyDrafter, outcome: Outcome) -> None:
+        """Note the best ids after each row of a drafter's tree; `observe` hands them on."""
+        if below := outcome.behind(self._heads.get(drafter, 0)):
+            self._outcomes[drafter] = below
 
     def spent(self, rows: int, seconds: float) -> None:
-        """A step over `rows` rows of all texts took `seconds`, drafting left out."""
-        for drafter in self._active:
-            drafter.spent(rows, seconds)
+        """Note that the pass over `rows` rows of all sequences took `seconds`, without drafting."""
+        self._timing = rows, seconds
+
+    def observe(self, drafters: Sequence[AnyDrafter], emitted: Sequence[Sequence[int]]) -> None:
+        """Let each drafter learn from the step that emitted these tokens."""
+        (rows, seconds), self._timing = self._timing, (0, None)
+        for drafter, tokens in zip(drafters, emitted, strict=True):
+            self._emit(self._logs[drafter], tokens)
+            outcome = self._outcomes.pop(drafter, Outcome())
+            drafter.learn(self._logs[drafter], replace(outcome, rows=rows, seconds=seconds))
+
+    def _emit(self, log: TokenLog, tokens: Sequence[int]) -> None:
+        log.emit(tokens)
 
     def report(self, drafter: AnyDrafter) -> PolicyReport | None:
-        """What was decided in a text's run; None where nothing is."""
-        return drafter.report()
+        """End a sequence; what was decided in it, None where nothing is."""
+        self._logs[drafter].take_back()
+        return drafter.close()
 
     def finish(self, drafter: AnyDrafter) -> None:
-        """A text has ended."""
-        if ahead := self._ahead.pop(drafter, None):
-            ahead.take_back()
-        drafter.sure = 0
-        drafter.finish()
-        if not self._active.pop(drafter, True):
+        """Let the drafter of a sequence that has ended, or was broken off, go."""
+        log = self._logs.pop(drafter, None)
+        if log is None:
+            return
+        log.take_back()
+        drafter.close()
+        for table in (self._heads, self._top_k, self._outcomes):
+            table.pop(drafter, None)
+        if drafter in self._private:
+            self._private.remove(drafter)
+        else:
             self._free.append(drafter)
 
     def end(self) -> None:
-        """No more passes come: the texts have ended, or were broken off."""
+        """No more passes come: the sequences have ended, or were broken off."""

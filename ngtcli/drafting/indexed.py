@@ -1,72 +1,83 @@
-"""A drafter with an index of the text so far, which can go back to an earlier length of it.
+"""A drafter with an index of the sequence, which can go back to an earlier length of it.
 
-Most tokens that a drafter observes were emitted and stay. Some are only expected: those that a
-grammar forces, and those that an exact pass has found in a branch. Where others come instead, the
-index has to forget them: it is then what it would be had they never come.
+Most tokens that it indexes were emitted and stay. Some are only expected. Where others come
+instead, the index has to forget them: it is then what it would be had they never come.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any
 
-from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
+from ngtcli.drafting.drafter import Context, Draft, Drafter, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import Mark, TokenLog
 from ngtcli.drafting.tree import DraftTree
 
 
 class Indexed(Drafter):
-    """Keeps the text so far in `text`, and how to undo what its last tokens changed.
+    """Follows the log of a sequence with an index.
 
-    Subclasses write `clear`, `index` and `draft`. Each change of the index that depends on tokens
-    behind the prompt goes to `on_retract` with what undoes it.
+    Subclasses write `clear`, `index` and `draft`, and either pass every change of the index that
+    depends on tokens behind the prompt to `on_shorter` with what undoes it, or override `shorten`.
+    `text` holds the tokens that are indexed.
     """
 
     def __init__(self, settings: DraftSettings, options: Any) -> None:
         super().__init__(settings, options)
         self.text: list[int] = []
         self.prompt_length = 0
+        self._mark = Mark()
         self._undo: list[tuple[int, Callable[[], object]]] = []
 
     def clear(self, context: Context) -> None:
-        """Make the index that of an empty text."""
+        """Make the index that of an empty sequence."""
         raise NotImplementedError
 
     def index(self, start: int) -> None:
-        """Index the tokens of `text` from the place `start` on."""
+        """Index the tokens of `text` from position `start` on."""
         raise NotImplementedError
 
     def draft(self, budget: int) -> DraftTree:
         """A tree of at most `budget` nodes to follow `text`."""
         raise NotImplementedError
 
-    def reset(self, context: Context) -> None:
+    def begin(self, context: Context) -> None:
         """Index a new prompt."""
         self._undo.clear()
-        self.text, self.prompt_length = list(context.ids), len(context.ids)
+        self.text = list(context.ids)
+        self.prompt_length = len(self.text)
+        self._mark = Mark(self.prompt_length)
         self.clear(context)
         self.index(0)
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        """As Drafter.propose; observes those of `ids` that were not observed yet."""
-        if len(ids) > len(self.text):
-            self.observe(ids[len(self.text) :])
-        return self.draft(budget)
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        """Index what is new, and draft from the index."""
+        self.sync(log)
+        return Draft(self.draft(room.nodes))
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        """Index the next tokens of the text."""
-        start = len(self.text)
-        self.text += tokens
-        self.index(start)
+    def learn(self, log: TokenLog, outcome: Outcome) -> None:
+        """Index what is new."""
+        self.sync(log)
 
-    def retract(self, count: int, ids: Sequence[int]) -> None:
-        """Undo the changes that depend on the last `count` tokens, the latest first."""
-        while self._undo and self._undo[-1][0] > len(ids):
+    def sync(self, log: TokenLog) -> None:
+        """Make the index that of the tokens of `log`."""
+        known, new = log.since(self._mark)
+        self._mark = log.mark
+        if known < len(self.text):
+            self.shorten(known)
+        if new:
+            self.text += new
+            self.index(known)
+
+    def shorten(self, length: int) -> None:
+        """Go back to the first `length` tokens: undo what depends on others, the latest first."""
+        while self._undo and self._undo[-1][0] > length:
             _, undo = self._undo.pop()
             undo()
-        del self.text[len(ids) :]
+        del self.text[length:]
 
-    def on_retract(self, length: int, undo: Callable[[], object]) -> None:
+    def on_shorter(self, length: int, undo: Callable[[], object]) -> None:
         """Have a change undone as soon as the text is shorter than `length`.
 
-        Nothing is kept for the prompt, which stays.
+        Nothing is remembered for the prompt, which stays.
         """
         if length > self.prompt_length:
             self._undo.append((length, undo))

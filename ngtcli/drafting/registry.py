@@ -23,7 +23,8 @@ class Method:
     `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
     documents' cached trie. `live`: it works only with a running model. `costs`: it reads the
     measured cost of passes and the pool of earlier answers. `masks`: it reads the mask tokens of
-    the model. `heads`: it drafts from learned heads of the kind of its name alone.
+    the model. `heads`: it drafts from learned heads of the kind of its name alone. `compiled`: its
+    drafters need the inner loops of `auto`.
     """
 
     module: str
@@ -38,6 +39,7 @@ class Method:
     heads: bool = False
     stand_in: str = ""
     compiling: str = ""
+    compiled: bool = False
 
 
 def _module(name: str) -> Any:
@@ -56,6 +58,7 @@ _METHODS = {
         many="AutoDrafters",
         stand_in="prompt-lookup",
         compiling="auto.compiling",
+        compiled=True,
     ),
     "prompt-lookup": Method("methods.prompt_lookup", "PromptLookup"),
     "llma": Method("methods.llma", "Llma"),
@@ -71,7 +74,13 @@ _METHODS = {
     ),
 }
 _LEARNED = Method(
-    "methods.learned", "Learned", "a head (--heads)", live=True, options="options", heads=True
+    "methods.learned",
+    "Learned",
+    "a head (--heads)",
+    live=True,
+    options="options",
+    heads=True,
+    compiled=True,
 )
 _METHODS |= dict.fromkeys(("medusa", "hydra", "eagle", "eagle3", "dflash", "mtp"), _LEARNED)
 _OBJECTS = ("assistant", "costs", "pool", "background", "heads", "masks")
@@ -107,9 +116,10 @@ class MethodSpec:
 
     def _prepared(self) -> type[Drafter]:
         """The class of drafters, with all that they need compiled."""
-        kind: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
-        kind.prepare()
-        return kind
+        if self.entry.compiled:
+            _module("auto.drafter").compile_loops()
+        drafter: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
+        return drafter
 
     def build_many(self) -> Drafters[Any]:
         """New drafters for the texts of one pass. Raises UsageError as `build` does."""

@@ -254,7 +254,7 @@ class LocalEngine(Engine):
         assert self._decoder is not None
         self._tell_apart(error)
         for text in self._texts:
-            text.run.drafter.leave()
+            text.run.drafter.close(keep=False)
         self._decoder.close_slots()
         self._decoder.close()
         self._decoder, over = None, list[Asked]()

@@ -12,7 +12,8 @@ from hypothesis import strategies as st
 from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.decoding.runner import ModelRunner
-from ngtcli.drafting.drafter import DraftSettings
+from ngtcli.drafting.drafter import DraftSettings, Room
+from ngtcli.drafting.log import TokenLog
 from tests.support.helpers import VOCABULARY
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
@@ -76,7 +77,7 @@ def test_a_token_that_the_target_model_does_not_know_is_never_drafted() -> None:
     prompt = [5, 6, 7]
     decode(TARGET, drafter, prompt, max_tokens=2)
     for last in range(8, 40):
-        tree = drafter.propose([*prompt, last], 4)
+        tree = drafter.propose(TokenLog([*prompt, last]), Room(4)).tree
         assert all(token < VOCABULARY for token in tree.tokens)
 
 

@@ -25,7 +25,8 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.support import SUPPORTED
-from ngtcli.drafting.drafter import Drafters
+from ngtcli.drafting.drafter import Drafters, Outcome
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import chain
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
@@ -253,8 +254,9 @@ def test_the_step_that_captures_teaches_no_cost() -> None:
     spent: list[int] = []
 
     class Watching(Scripted):
-        def spent(self, rows: int, seconds: float) -> None:
-            spent.append(rows)
+        def learn(self, log: TokenLog, outcome: Outcome) -> None:
+            if outcome.seconds is not None:
+                spent.append(outcome.rows)
 
     run = decode(switched_on(make_target()), Watching(lambda ids, b: chain([1, 2])), [5, 6, 7])
     shapes = run.model.passes.captured

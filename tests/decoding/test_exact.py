@@ -142,7 +142,7 @@ def test_every_method_may_draft_exactly(method: str) -> None:
         found, _ = run(model, drafter, texts[seed], sampling, Limits(40, 63), 64)
         assert found.output == truth
         accepted += found.statistics.accepted_tokens
-    drafter.finish()
+    drafter.close()
     assert accepted > 0
     if method == "auto":
         assert [answer.tolist() for answer in pool.answers] == [truth for _, _, truth in answers]

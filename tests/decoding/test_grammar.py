@@ -342,7 +342,7 @@ def test_a_text_is_shared_and_goes_on_alone_with_the_state_of_its_grammar(first:
     for _ in range(first):
         over += one.decoder.step()
     assert one.member not in over
-    one.member.drafter.leave()
+    one.member.drafter.close(keep=False)
     one.decoder.close()
     again = Run(model, make_drafter("auto"), context, SAMPLED, limits(6), text=one.member.text)
     assert again.finish().output == truth[6]

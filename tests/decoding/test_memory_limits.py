@@ -156,7 +156,7 @@ def test_where_memory_ends_while_drafting_drafts_are_halved_down_to_none(
 
 def test_a_drafter_that_has_no_memory_to_begin_ends_the_text_with_a_line() -> None:
     class Large(Scripted):
-        def reset(self, context: Context) -> None:
+        def begin(self, context: Context) -> None:
             raise ERRORS[0]
 
     with pytest.raises(ContextOverflowError, match="^out of memory after 20 tokens"):

@@ -19,7 +19,7 @@ from ngtcli.drafting.auto.core.growth import Growth, _depth_first, grow
 from ngtcli.drafting.auto.core.learning import attribute
 from ngtcli.drafting.auto.core.sizes import best_size, count_accepted
 from ngtcli.drafting.auto.core.tables import SUM, RankArrays, learn_ranks
-from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
+from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.auto.escapes import SHAPE, EscapeTallies, fitted_escapes
 from ngtcli.drafting.auto.guesses import no_ranks
 from ngtcli.drafting.auto.policy import Pause, Policy
@@ -27,7 +27,6 @@ from ngtcli.drafting.costs import SHORT, CostCurve, Costs
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.origins import SOURCES
 from ngtcli.drafting.pool import Pool
-from ngtcli.drafting.registry import parse_method
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.drafting.tries.counts import (
     FIRST_CHILD,
@@ -42,10 +41,11 @@ from ngtcli.drafting.tries.counts import (
 from ngtcli.drafting.tries.files import POOLS
 from ngtcli.system.arrays import read_header
 from tests.support.counted import build_counts, count_of
+from tests.support.followed import Batch, Followed
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
-from tests.support.tiny_models import check_tree
+from tests.support.tiny_models import check_tree, make_drafter
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 DEAR = CostCurve({1: 1.0, 2: 9.0, 64: 99.0})
@@ -99,16 +99,16 @@ def test_what_was_met_first_stands_first_once_lists_are_turned_round(text: list[
 def prepared(
     prompt: list[int], output: list[int], earlier: list[int], seed: int, general: list[int],
     predicted: Sequence[int] = (),
-) -> Auto:  # fmt: skip
+) -> Followed:  # fmt: skip
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
     background = build_counts([general], least=()) if general else None
     drafter = Auto(DraftSettings(pool=pool, background=background))
     drafter.tallies = EscapeTallies(escapes, trust=1e6)
-    drafter.reset(Context(prompt, predicted=predicted))
+    followed = Followed(drafter, Context(prompt, predicted=predicted))
     if output:
-        drafter.observe(output)
-    return drafter
+        followed.emit(output)
+    return followed
 
 
 def following(prompt: list[int], predicted: list[int]) -> list[list[int]]:
@@ -127,7 +127,8 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     prompt: list[int], output: list[int], pool: list[int], general: list[int],
     predicted: list[int], budget: int, seed: int,
 ) -> None:  # fmt: skip
-    drafter = prepared(prompt, output, pool, seed, general, predicted)
+    followed = prepared(prompt, output, pool, seed, general, predicted)
+    drafter = followed.drafter
     first = following(prompt, predicted)
     texts = [first, [output], [prompt], [pool] if pool else [], [general], []]
     copy = NaiveCopy(before(prompt, predicted), output)
@@ -141,7 +142,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     assert growth.probabilities.tolist() == pytest.approx(wanted, rel=1e-4)
     assert all(-1 <= p < i for i, p in enumerate(parents.tolist()))
     assert set(origins.tolist()) <= set(range(len(SOURCES)))
-    check_tree(drafter.propose([], budget))
+    check_tree(followed.propose(budget))
 
 
 @given(ids, ids, ids, ids, st.integers(0, 9), st.integers(0, 5))
@@ -149,7 +150,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 def test_attribution_sums_to_the_probability_of_the_token(
     prompt: list[int], output: list[int], general: list[int], like: list[int], seed: int, token: int
 ) -> None:
-    drafter = prepared(prompt, output, [], seed, general, like)
+    drafter = prepared(prompt, output, [], seed, general, like).drafter
     escapes = drafter.tallies.escape
     texts = [following(prompt, like), [output], [prompt], [], [general], []]
     naive = Naive(texts, escapes, NaiveCopy(before(prompt, like), output))
@@ -185,9 +186,10 @@ def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
 def test_an_answer_joins_the_pool_and_what_is_drafted_from_is_bounded() -> None:
     drafter = Auto(DraftSettings(pool=Pool(limit=10)))
     for answer in ([1, 2, 3, 4], [2] * 6, *[[3, 4, 3, 4, 3, 4]] * 9):
-        drafter.reset(Context([0]))
-        drafter.observe(answer)
-    drafter.reset(Context([0]))
+        followed = Followed(drafter, Context([0]))
+        followed.emit(answer)
+        followed.close()
+    drafter.begin(Context([0]))
     assert count_of(drafter.sources.pool, [4, 3]) > 0 and drafter.sources.pool.tokens <= 20
 
 
@@ -207,17 +209,16 @@ def test_a_process_that_has_seen_much_still_learns() -> None:
     """Whatever was right a million times, and is wrong for one long answer."""
     drafter = Auto(DraftSettings(pool=Pool()))
     drafter.tallies.predicted[:] = drafter.tallies.reached[:] = 1e6
-    drafter.reset(Context([0]))
-    drafter.observe(random.Random(1).choices(range(4), k=2000))
+    Followed(drafter, Context([0])).emit(random.Random(1).choices(range(4), k=2000))
     assert (drafter.tallies.predicted / drafter.tallies.reached).min() < 0.98
 
 
 def test_what_comes_moves_the_escapes() -> None:
     drafter = Auto(options=Options(trust=5))
-    drafter.reset(Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
+    followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
     escapes = drafter.tallies.escape
     before = escapes.copy()
-    drafter.observe([1, 2, 3, 4, 5, 6, 7, 8] * 4)
+    followed.emit([1, 2, 3, 4, 5, 6, 7, 8] * 4)
     assert (escapes < before - 1e-4).any()  # what was copied was right each time
     assert escapes.min() >= 0.001
     assert escapes.max() <= 0.999
@@ -308,11 +309,11 @@ def test_what_is_not_drafted_is_learned_from() -> None:
     steep = costing(DEAR)
     for came_true in (False, True):
         drafter = Auto(steep)
-        drafter.reset(Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
-        assert not drafter.propose((), 8)
-        drafter.observe([3 if came_true else 9])
-        assert drafter.policy is not None
-        accepted, expected = drafter.policy.tally.sum(axis=1)
+        followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
+        assert not followed.propose(8)
+        followed.emit([3 if came_true else 9])
+        assert drafter.shared.policy is not None
+        accepted, expected = drafter.shared.policy.tally.sum(axis=1)
         assert accepted == came_true and expected > 0.5
 
 
@@ -372,13 +373,13 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
 def test_a_text_that_repeats_itself_or_its_prompt_ends_the_pause_at_once() -> None:
     for said in ([50, 51, 52, 53, 60, 50, 51, 52, 53], [3, 4, 5, 6]):
         drafter = Auto()
-        drafter.reset(Context([1, 2, 3, 4, 5, 6, 7]))
-        drafter.pause.left = 99
+        followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 7]))
+        drafter._pause.left = 99
         for token in said[:-1]:
-            drafter.observe([token])
-            assert not drafter.propose([], 4)
-        drafter.observe(said[-1:])
-        assert drafter.propose([], 4)
+            followed.emit([token])
+            assert not followed.propose(4)
+        followed.emit(said[-1:])
+        assert followed.propose(4)
 
 
 def test_costs_follow_what_passes_take() -> None:
@@ -440,33 +441,20 @@ short_texts = st.lists(st.integers(0, 5), min_size=2, max_size=30)
 def test_without_costs_and_pool_each_sequence_drafts_as_it_does_alone(
     runs: list[tuple[list[int], list[int]]],
 ) -> None:
-    batch = AutoDrafters()
-    together = [batch.start(Context(prompt, vocabulary=6)) for prompt, _ in runs]
-    alone = [parse_method("auto", DraftSettings()).build() for _ in runs]
-    for (prompt, output), drafter in zip(runs, alone, strict=True):
-        drafter.reset(Context(prompt, vocabulary=6))
-        drafter.observe(output)
-    batch.observe(together, [output for _, output in runs])
-    trees = batch.propose_within(together, [8] * len(runs))
-    for tree, drafter in zip(trees, alone, strict=True):
-        own = drafter.propose((), 8)
+    batch = Batch()
+    together = [batch.begin(prompt, output, vocabulary=6) for prompt, output in runs]
+    trees = batch.propose(together, [8] * len(runs))
+    for tree, (prompt, output) in zip(trees, runs, strict=True):
+        single = Followed(make_drafter("auto"), Context(prompt, vocabulary=6))
+        single.emit(output)
+        own = single.propose(8)
         assert (tree.tokens, tree.parents) == (own.tokens, own.parents)
 
 
-def drafted(batch: AutoDrafters, prompt: list[int], budget: int, pooled: bool = True) -> DraftTree:
+def drafted(batch: Batch, prompt: list[int], budget: int, pooled: bool = True) -> DraftTree:
     """What a sequence that begins with `prompt` drafts, without branches."""
-    (tree,) = batch.propose_within([begun(batch, prompt, (), pooled, True)], [budget])
+    (tree,) = batch.propose([batch.begin(prompt, private=not pooled, chains=True)], [budget])
     return tree
-
-
-def begun(
-    batch: AutoDrafters, prompt: Sequence[int], said: Sequence[int] = (), pooled: bool = True,
-    chains: bool = False,
-) -> Auto:  # fmt: skip
-    drafter = batch.start(Context(prompt, vocabulary=5000, chains=chains, private=not pooled))
-    if said:
-        batch.observe([drafter], [said])
-    return drafter
 
 
 @pytest.mark.parametrize(
@@ -477,48 +465,52 @@ def begun(
     ],
 )
 def test_with_one_child_drafts_are_chains(prompt: list[int], tokens: tuple[int, ...]) -> None:
-    tree = drafted(AutoDrafters(), prompt, len(tokens))
+    tree = drafted(Batch(), prompt, len(tokens))
     assert tree.tokens == tokens and tree.parents == tuple(range(-1, len(tree) - 1))
 
 
 def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
-    batch = AutoDrafters(costing(DEAR))
-    assert batch.policy is not None
-    drafter = begun(batch, [*range(40), 0, 1], chains=True)
-    assert len(batch.propose_within([drafter], [16])[0]) == 0
-    batch.observe([drafter], [[2]])
-    batch.policy.curve = CostCurve({1: 1.0, 64: 1.0})
-    (tree,) = batch.propose_within([drafter], [16])
+    batch = Batch(costing(DEAR))
+    sequence = batch.begin([*range(40), 0, 1], chains=True)
+    assert len(batch.propose([sequence], [16])[0]) == 0
+    sequence.emit([2])
+    batch.shared.use_costs(CostCurve({1: 1.0, 64: 1.0}))
+    (tree,) = batch.propose([sequence], [16])
     assert tree.tokens == tuple(range(3, 19))
 
 
 def test_the_likelier_sequence_gets_the_rows_where_rows_are_dear() -> None:
     # Two rows more cost little, further ones as much as a pass each.
     curve = CostCurve({1: 1.0, 2: 1.0, 4: 1.01, 5: 3.0, 64: 100.0})
-    batch = AutoDrafters(costing(curve))
-    sure = begun(batch, [1, 2, 3, 4] * 8 + [1, 2])
-    unsure = begun(batch, [*range(10, 40), 5, 7, 5, 8, 5, 9, 5])
-    sizes = [len(tree) for tree in batch.propose_within([sure, unsure], [8, 8])]
+    batch = Batch(costing(curve))
+    sure = batch.begin([1, 2, 3, 4] * 8 + [1, 2])
+    unsure = batch.begin([*range(10, 40), 5, 7, 5, 8, 5, 9, 5])
+    sizes = [len(tree) for tree in batch.propose([sure, unsure], [8, 8])]
     assert sizes == [2, 0]
 
 
 def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
     """Searches of a text that repeats itself and of one without repetition, in 40 joint steps."""
-    batch = AutoDrafters(costing(curve))
-    assert batch.policy is not None
-    drafters = [begun(batch, [1, 2, 3, 4] * 8), begun(batch, range(100, 140))]
+    batch = Batch(costing(curve))
+    policy = batch.shared.policy
+    assert policy is not None
+    policy.learn_drafting = lambda seconds: None  # type: ignore[method-assign]
+    policy.drafting_s = drafting_s
+    sequences = [batch.begin([1, 2, 3, 4] * 8), batch.begin(range(100, 140))]
     counts, search = [0, 0], Auto.search
     with pytest.MonkeyPatch.context() as patch:
 
         def counted(drafter: Auto, *given: Any) -> Any:
-            counts[drafters.index(drafter)] += 1
-            return search(drafter, *given)
+            found = search(drafter, *given)
+            at = [sequence.drafter for sequence in sequences].index(drafter)
+            counts[at] += found is not None
+            return found
 
         patch.setattr(Auto, "search", counted)
         for step in range(40):
-            batch.policy.drafting_s = drafting_s
-            batch.propose_within(drafters, [8, 8])
-            batch.observe(drafters, [[1 + step % 4], [200 + step]])
+            batch.propose(sequences, [8, 8])
+            sequences[0].emit([1 + step % 4])
+            sequences[1].emit([200 + step])
     return counts
 
 
@@ -559,51 +551,50 @@ def test_the_best_number_of_nodes_of_all_sequences_is_that_of_trying_all(
 
 
 def test_answers_reach_later_sequences_through_the_pool() -> None:
-    batch = AutoDrafters(DraftSettings(pool=Pool(100)))
-    batch.finish(begun(batch, [7], [20, 21, 22, 23, 24]))
+    batch = Batch(DraftSettings(pool=Pool(100)))
+    batch.begin([7], [20, 21, 22, 23, 24]).close()
     assert drafted(batch, [8, 20, 21], 3).tokens[:1] == (22,)
 
 
 def test_texts_that_run_together_learn_as_one_but_for_those_without_a_part_in_the_pool() -> None:
-    batch = AutoDrafters(DraftSettings(pool=Pool(100)))
-    one, other, private = (begun(batch, [7], pooled=pooled) for pooled in (True, True, False))
+    batch = Batch(DraftSettings(pool=Pool(100)))
+    one, other, private = (batch.begin([7], private=p).drafter for p in (False, False, True))
     assert one.tallies is other.tallies is not private.tallies
 
 
 def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None:
-    batch = AutoDrafters(DraftSettings(pool=Pool(100)))
-    batch.finish(begun(batch, [7], [20, 21, 22, 23, 24], pooled=False))
+    batch = Batch(DraftSettings(pool=Pool(100)))
+    batch.begin([7], [20, 21, 22, 23, 24], private=True).close()
     assert drafted(batch, [8, 20, 21], 3).tokens[:1] != (22,)
-    batch.finish(begun(batch, [8], [30, 31, 32, 33, 34]))
+    batch.begin([8], [30, 31, 32, 33, 34]).close()
     assert drafted(batch, [9, 30, 31], 3, pooled=False).tokens[:1] != (32,)
 
 
 def test_sequences_go_on_and_texts_stay_when_the_pool_is_counted_again() -> None:
     text = np.arange(40, 50, dtype=np.int32)
-    batch = AutoDrafters(DraftSettings(pool=Pool(20)), texts=[text])
-    going_on = begun(batch, [1, 2, 3], chains=True)
+    batch = Batch(DraftSettings(pool=Pool(20)), texts=[text])
+    going_on = batch.begin([1, 2, 3], chains=True)
     for start in range(100, 400, 10):
-        batch.finish(begun(batch, [7], range(start, start + 10)))
-        batch.observe([going_on], [[1, 2, 3]])
-        (tree,) = batch.propose_within([going_on], [2])
+        batch.begin([7], range(start, start + 10)).close()
+        going_on.emit([1, 2, 3])
+        (tree,) = batch.propose([going_on], [2])
         assert tree.tokens == (1, 2)
     assert drafted(batch, [41, 42], 2).tokens == (43, 44)
 
 
 def test_a_sequence_without_room_drafts_nothing() -> None:
-    batch = AutoDrafters()
-    drafters = [begun(batch, [1, 2, 1, 2, 1]) for _ in range(2)]
-    assert [len(tree) for tree in batch.propose_within(drafters, [0, 2])] == [0, 2]
+    batch = Batch()
+    sequences = [batch.begin([1, 2, 1, 2, 1]) for _ in range(2)]
+    assert [len(tree) for tree in batch.propose(sequences, [0, 2])] == [0, 2]
 
 
 def test_an_answer_with_which_another_drafter_goes_on_joins_the_pool_once() -> None:
     pool = Pool(100, quotes=True)
-    alone, batch = Auto(DraftSettings(pool=pool)), AutoDrafters(DraftSettings(pool=pool))
-    alone.reset(Context([7]))
-    alone.observe([1, 2, 3])
-    alone.leave()
-    alone.finish()
-    batch.finish(begun(batch, [7], [1, 2, 3, 4, 5]))
+    single = Followed(Auto(DraftSettings(pool=pool)), Context([7]))
+    single.emit([1, 2, 3])
+    single.close(keep=False)
+    single.close()
+    Batch(DraftSettings(pool=pool)).begin([7], [1, 2, 3, 4, 5]).close()
     assert [answer.tolist() for answer in pool.answers] == [[1, 2, 3, 4, 5]]
 
 

@@ -16,7 +16,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
+from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.background import loaded as making
 from ngtcli.drafting.background.counting import phrase_counts, word_ids
 from ngtcli.drafting.background.files import EDITION, SHIPPED, background_path
@@ -33,6 +33,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.compiled import njit
 from ngtcli.system.files import DamagedFileError
 from tests.support.counted import build_counts, count_of
+from tests.support.followed import Batch, Followed
 from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.kept import made_once
 from tests.support.other_languages import CHINESE, GERMAN
@@ -130,8 +131,7 @@ def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
 
 def test_prompt_and_pool_are_asked_before_the_background() -> None:
     drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
-    drafter.reset(Context((1, 2, 8, 1, 2), vocabulary=10))
-    tree = drafter.propose((), 16)
+    tree = Followed(drafter, Context((1, 2, 8, 1, 2), vocabulary=10)).propose(16)
     after = [i for i in range(len(tree)) if tree.parents[i] == -1]
     named = {tree.tokens[i]: tree.origin(i) for i in after}
     assert (named[8], named[7], named[3]) == ("prompt", "pool", "background")
@@ -139,9 +139,9 @@ def test_prompt_and_pool_are_asked_before_the_background() -> None:
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
     counts = build_counts([[1, 2, 3, 4]], least=())
-    batch = AutoDrafters(DraftSettings(background=counts))
-    drafters = [batch.start(Context((9, first), vocabulary=10)) for first in (1, 2)]
-    for tree, token in zip(batch.propose_within(drafters, [4, 4]), (2, 3), strict=True):
+    batch = Batch(DraftSettings(background=counts))
+    sequences = [batch.begin((9, first), vocabulary=10) for first in (1, 2)]
+    for tree, token in zip(batch.propose(sequences, [4, 4]), (2, 3), strict=True):
         assert tree.origin(tree.tokens.index(token)) == "background"
 
 
@@ -359,11 +359,11 @@ def acceptance(background: BackgroundCounts | None, texts: list[tuple[str, str]]
 def trees(background: BackgroundCounts | None, ids: list[int]) -> list[tuple[int, ...]]:
     """What is drafted at each of some steps."""
     drafter = parse_method("auto", DraftSettings(background=background)).build()
-    drafter.reset(Context(ids, vocabulary=8192))
+    followed = Followed(drafter, Context(ids, vocabulary=8192))
     found = []
     for token in ids[:40]:
-        found.append(drafter.propose(ids, 16).tokens)
-        drafter.observe([token])
+        found.append(followed.propose(16).tokens)
+        followed.emit([token])
     return found
 
 

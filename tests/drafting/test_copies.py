@@ -7,8 +7,9 @@ import pytest
 from ngtcli.drafting.auto.core.blend import COPIED
 from ngtcli.drafting.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
 from ngtcli.drafting.auto.drafter import Auto
-from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.drafter import Context, Outcome
 from ngtcli.drafting.tries.counts import NONE
+from tests.support.followed import Followed
 from tests.support.naive_copy import NaiveCopy, Place
 from tests.tools.measuring.replaying import replay
 from tests.tools.measuring.traces import Trace
@@ -16,9 +17,9 @@ from tests.tools.measuring.traces import Trace
 TEXT = list(range(100, 300))
 
 
-def chain(drafter: Auto, budget: int = 32) -> list[int]:
+def chain(followed: Followed, budget: int = 32) -> list[int]:
     """The tokens of the likeliest chain."""
-    tree = drafter.propose((), budget)
+    tree = followed.propose(budget)
     place, out = -1, []
     while place in tree.parents:
         place = tree.parents.index(place)
@@ -26,12 +27,15 @@ def chain(drafter: Auto, budget: int = 32) -> list[int]:
     return out
 
 
-def copying(answer: list[int], **context: object) -> Auto:
-    drafter = Auto()
-    drafter.reset(Context(**{"ids": [*TEXT, 1, 2], **context}))  # type: ignore[arg-type]
-    for token in answer:
-        drafter.observe([token])
-    return drafter
+def copying(answer: list[int], expected: int = 0) -> Followed:
+    """A sequence of which the last `expected` tokens are expected only."""
+    followed = Followed(Auto(), Context([*TEXT, 1, 2]))
+    emitted = len(answer) - expected
+    for token in answer[:emitted]:
+        followed.emit([token])
+    followed.log.expect(answer[emitted:], [""] * expected)
+    followed.drafter.learn(followed.log, Outcome())
+    return followed
 
 
 @pytest.mark.parametrize(("ids", "nodes", "most"), [(17, 32, 350), (3, 64, 200)])
@@ -57,14 +61,14 @@ def test_a_copy_goes_on_after_an_edit(edit: list[int]) -> None:
 
 def test_what_replaces_a_token_is_followed_by_what_the_text_has_next() -> None:
     """No match has more than the one new token."""
-    assert {TEXT[40], TEXT[41]} <= set(copying([*TEXT[5:40], 7]).propose((), 32).tokens)
+    assert {TEXT[40], TEXT[41]} <= set(copying([*TEXT[5:40], 7]).propose(32).tokens)
 
 
 def test_a_token_has_the_origin_of_its_place() -> None:
     again = copying([*range(400, 440), 1, *range(400, 420)])
-    tree = again.propose((), 4)
+    tree = again.propose(4)
     assert {tree.names[i] for i in tree.origins} == {"own text"}
-    tree = copying(TEXT[20:40]).propose((), 4)
+    tree = copying(TEXT[20:40]).propose(4)
     assert {tree.names[i] for i in tree.origins} == {"prompt"}
 
 
@@ -72,8 +76,9 @@ def test_the_state_is_that_of_the_naive_one_while_the_text_grows() -> None:
     draw = random.Random(4)
     text = [draw.randrange(6) for _ in range(300)]
     drafter, naive = Auto(), NaiveCopy([], [])
+    followed = Followed(drafter, Context(()))
     for token in text:
-        drafter.observe([token])
+        followed.emit([token])
         naive.extend(token)
         found, place = drafter.sources.nodes[COPIED], naive.place
         assert found[PLACE] == (NONE if place.at is None else place.at)
@@ -84,27 +89,28 @@ def test_the_state_is_that_of_the_naive_one_while_the_text_grows() -> None:
 
 
 def test_a_text_that_outgrows_its_room_keeps_its_places() -> None:
-    drafter = copying(list(range(1000, 4000)))
-    copies = drafter.sources.copies
+    followed = copying(list(range(1000, 4000)))
+    copies = followed.drafter.sources.copies
     assert copies.arrays.sizes.tolist() == [3000 + len(TEXT) + 2, len(TEXT) + 2, 0]
-    drafter.observe(TEXT[20:40])
-    assert chain(drafter, 8) == TEXT[40:48]
-    drafter.observe(list(range(2000, 2010)))
-    assert chain(drafter, 8) == list(range(2010, 2018))
+    followed.emit(TEXT[20:40])
+    assert chain(followed, 8) == TEXT[40:48]
+    followed.emit(list(range(2000, 2010)))
+    assert chain(followed, 8) == list(range(2010, 2018))
 
 
 def test_tokens_that_are_taken_back_are_no_part_of_the_text() -> None:
-    drafter = copying([*TEXT[5:40], 7, 8, 9])
-    drafter.retract(3, [*TEXT, 1, 2, *TEXT[5:40]])
-    copies = drafter.sources.copies
+    followed = copying([*TEXT[5:40], 7, 8, 9], expected=3)
+    followed.log.take_back()
+    followed.propose(1)
+    copies = followed.drafter.sources.copies
     assert copies.arrays.sizes[USED] - copies.arrays.sizes[ANSWER] == 35
-    drafter.observe(TEXT[40:46])
-    assert chain(drafter, 8) == TEXT[46:54]
+    followed.emit(TEXT[40:46])
+    assert chain(followed, 8) == TEXT[46:54]
 
 
 def test_what_is_taken_back_and_said_again_is_no_copy_of_itself() -> None:
     answer = list(range(400, 420))  # nothing of it stood before
-    drafter = copying(answer)
-    drafter.retract(3, [*TEXT, 1, 2, *answer[:-3]])
-    drafter.observe(answer[-3:])
-    assert drafter.sources.nodes[COPIED, PLACE] == NONE
+    followed = copying(answer, expected=3)
+    followed.log.take_back()
+    followed.emit(answer[-3:])
+    assert followed.drafter.sources.nodes[COPIED, PLACE] == NONE

@@ -10,11 +10,12 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Feedback
+from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Outcome
 from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.drafting.tries.corpus import build
 from ngtcli.errors import UsageError
+from tests.support.followed import Followed
 from tests.support.tiny_models import (
     KnownHeads,
     NaiveNode,
@@ -101,8 +102,7 @@ def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> No
     frequencies, best = naive_draft(algorithm_1(padded(documents, n), n, lp), ids, lp, budget)
     drafter = make_drafter("trie", DraftSettings(n, lp))
     trie = build(documents[outside:], n)
-    drafter.reset(Context(ids, trie, documents[:outside]))
-    tree = drafter.propose(ids, budget)
+    tree = Followed(drafter, Context(ids, trie, documents[:outside])).propose(budget)
     check_tree(tree)
     drafted = paths(tree)
     assert drafted <= set(frequencies)
@@ -112,18 +112,18 @@ def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> No
 def test_output_is_learned_only_when_asked() -> None:
     for learn in (False, True):
         drafter = make_drafter("trie", DraftSettings(n=5, lp=2, learn_output=learn))
-        drafter.reset(Context([1, 2], None, ((1, 2),)))
-        drafter.observe([7, 8])
-        drafter.observe([9, 7])
-        assert drafter.propose([1, 2, 7, 8, 9, 7], 4).tokens == ((8, 9, 7) if learn else ())
+        followed = Followed(drafter, Context([1, 2], None, ((1, 2),)))
+        followed.emit([7, 8])
+        followed.emit([9, 7])
+        assert followed.propose(4).tokens == ((8, 9, 7) if learn else ())
 
 
-def test_reset_forgets() -> None:
+def test_a_new_prompt_is_drafted_for_alone() -> None:
     drafter = make_drafter("trie", DraftSettings(n=5, lp=2))
-    drafter.reset(Context([1, 2, 3, 1], None, ((1, 2, 3, 1),)))
-    assert drafter.propose([1], 4).tokens
-    drafter.reset(Context([4], None, ((4,),)))
-    assert not drafter.propose([1], 4).tokens
+    assert Followed(drafter, Context([1, 2, 3, 1], None, ((1, 2, 3, 1),))).propose(4).tokens
+    second = Followed(drafter, Context([4], None, ((4,),)))
+    second.emit([1])
+    assert not second.propose(4).tokens
 
 
 class Echo:
@@ -144,12 +144,12 @@ def test_every_method_keeps_to_its_budget_and_proposes_well_formed_trees(method:
     )
     drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
-    drafter.reset(Context(ids, build([ids * 3], 13), (tuple(ids),)))
+    followed = Followed(drafter, Context(ids, build([ids * 3], 13), (tuple(ids),)))
     for budget in (1, 2, 7, 64):
-        tree = drafter.propose(ids, budget)
+        tree = followed.propose(budget)
         check_tree(tree)
         assert tree.drafts <= budget
-        drafter.observe([1, 2])
+        followed.emit([1, 2])
 
 
 def test_an_unknown_method_names_the_nearest() -> None:
@@ -254,9 +254,8 @@ def test_more_texts_than_nodes_are_drafted_for_in_turns() -> None:
 
 def test_recycling_learns_what_follows_the_last_token_where_nothing_was_drafted() -> None:
     drafter = make_drafter("recycling:output_id_topk=1", DraftSettings())
-    drafter.reset(Context([1, 2]))
-    for token, best in ((3, 3), (4, 4), (5, 5)):
-        drafter.learn(Feedback(DraftTree(), np.array([[best]])))
-        drafter.observe([token])
-    drafter.learn(Feedback(DraftTree(), np.array([[2]])))  # behind 5
-    assert drafter.propose([2], 4).tokens == (3, 4, 5, 2)
+    followed = Followed(drafter, Context([1, 2]))
+    for token in (3, 4, 5, 2):
+        followed.propose(4)  # all of it is cut off before the pass
+        followed.emit([token], Outcome(DraftTree(), np.array([[token]])))
+    assert followed.propose(4).tokens == (3, 4, 5, 2)

@@ -16,6 +16,7 @@ from ngtcli.drafting.auto.guesses import Guesses, HeadUse
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.tree import DraftTree
+from tests.support.followed import Followed
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import KnownHeads, make_drafter
@@ -106,11 +107,11 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 ) -> None:
     heads = [Seeded(seed + i, one) for i, one in enumerate(by_path)]
     drafter = Auto(DraftSettings(heads=Given(heads)))
-    drafter.reset(Context(prompt))
+    followed = Followed(drafter, Context(prompt))
     drafter.tallies.escape[:] = np.random.default_rng(seed).uniform(
         0.05, 0.95, drafter.tallies.escape.shape
     )
-    drafter.propose(prompt, 12)
+    followed.propose(12)
     texts: list[list[list[int]]] = [[], [], [prompt], [], [], []]
     naive = Blended(heads, texts, drafter.tallies.escape, NaiveCopy(prompt, []))
     assert drafter._growth is not None
@@ -121,8 +122,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 
 def drafts(heads: Sequence[Any], prompt: list[int]) -> DraftTree:
     drafter = Auto(DraftSettings(heads=Given(heads)))
-    drafter.reset(Context(prompt))
-    return drafter.propose(prompt, 64)
+    return Followed(drafter, Context(prompt)).propose(64)
 
 
 class Sure(Seeded):
@@ -151,20 +151,20 @@ def _paths(tree: DraftTree) -> list[list[int]]:
 def test_a_head_that_comes_true_is_believed_and_one_that_does_not_is_not(knows: bool) -> None:
     text = [*range(10, 610)]  # no copies
     drafter = Auto(DraftSettings(heads=KnownHeads([text if knows else []], ["medusa"])))
-    drafter.reset(Context(text[:1]))
+    followed = Followed(drafter, Context(text[:1]))
     for at in range(1, 600, 2):
-        drafter.propose(text[:at], 4)
-        drafter.observe(text[at : at + 2])
+        followed.propose(4)
+        followed.emit(text[at : at + 2])
     believed = 1 - drafter.tallies.escape[_HEADS, 0, 2]  # beside no match, sure by 0.7
     assert believed > 0.9 if knows else believed < 0.3
 
 
 def test_a_method_of_heads_alone_believes_them_whatever_comes() -> None:
     drafter = make_drafter("medusa", DraftSettings(heads=KnownHeads([[]], ["medusa"])))
-    drafter.reset(Context([9]))
+    followed = Followed(drafter, Context([9]))
     for at in range(100):
-        tree = drafter.propose([9, *range(at)], 4)
-        drafter.observe([at])
+        tree = followed.propose(4)
+        followed.emit([at])
     assert len(tree) and drafter.tallies.escape[_HEADS:].max() == pytest.approx(CONFIG.min_escape)
 
 

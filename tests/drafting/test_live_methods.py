@@ -8,11 +8,13 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
-from ngtcli.drafting.drafter import Context, DraftSettings, Feedback
+from ngtcli.drafting.drafter import Context, Draft, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.methods import lookahead, recycling
 from ngtcli.drafting.methods.lookahead import Lookahead
 from ngtcli.drafting.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
+from tests.support.followed import Followed
 from tests.support.helpers import examples
 from tests.support.tiny_models import (
     GREEDY,
@@ -73,20 +75,20 @@ def test_the_lookahead_window_moves_as_the_authors_loop_does(n: int, w: int, g: 
             return int(model.hf(torch.tensor([text])).logits[0, -1].argmax())
 
     class Watched(Lookahead):
-        def learn(self, feedback: Feedback) -> None:
-            if not feedback.tree.probes:  # the last token, for which nothing is proposed
+        def learn(self, log: TokenLog, outcome: Outcome) -> None:
+            if outcome.top is None:  # the last token, for which nothing is proposed
                 return
             naive.step(seen[-1])
-            super().learn(feedback)
+            super().learn(log, outcome)
             assert self._levels == [level for level in naive.past if level is not None]
             assert self._pool == naive.pool
 
-        def propose(self, ids, budget):
-            seen.append(list(ids))
-            tree = super().propose(ids, budget)
-            check_tree(tree)
-            assert tree.drafts <= budget
-            return tree
+        def propose(self, log: TokenLog, room: Room) -> Draft:
+            seen.append(list(log.token_ids))
+            draft = super().propose(log, room)
+            check_tree(draft.tree)
+            assert draft.tree.drafts <= room.nodes
+            return draft
 
     for prompt in prompts(examples(3)):
         seen: list[list[int]] = []
@@ -102,8 +104,9 @@ def test_the_pool_of_lookahead_holds_the_prompt_where_asked() -> None:
     drafter = Lookahead(
         DraftSettings(), lookahead.Options(level=3, window_size=2, pool_from_prompt=True)
     )
-    drafter.reset(Context([7, 8, 9, 7, 8, 6]))
-    tree = drafter.propose([7], 10)
+    followed = Followed(drafter, Context([7, 8, 9, 7, 8, 6]))
+    followed.emit([7])
+    tree = followed.propose(10)
     assert tree.tokens[: tree.drafts] == (8, 6, 9)
     assert tree.parents[: tree.drafts] == (-1, 0, 0)
 
@@ -121,27 +124,26 @@ def test_the_static_tree_has_eighty_nodes_and_parents_first() -> None:
 
 def test_recycling_drafts_what_the_scores_ranked_high() -> None:
     drafter = Recycling(DraftSettings(), recycling.Options(output_id_topk=2))
-    drafter.reset(Context([5]))
-    first = drafter.propose([5], 80)
+    followed = Followed(drafter, Context([5]))
+    first = followed.propose(80)
     assert set(first.tokens) == {0}  # unseen tokens are followed by token 0
     top = np.array([[10, 11]] + [[12, 13]] * len(first))
-    drafter.learn(Feedback(first, top))
-    tree = drafter.propose([5], 80)
+    followed.emit([5], Outcome(first, top))
+    tree = followed.propose(80)
     check_tree(tree)
     roots = [t for t, p in zip(tree.tokens, tree.parents, strict=True) if p == -1]
     assert roots == [10, 11]
-    drafter.reset(Context([1]))
-    assert drafter.propose([5], 80) == tree  # the matrix outlives a prompt
-    assert drafter.propose([0], 1).tokens == (12,)
+    assert Followed(drafter, Context([1, 5])).propose(80) == tree  # the matrix outlives a prompt
+    assert Followed(drafter, Context([0])).propose(1).tokens == (12,)
 
 
 def test_recycling_keeps_the_last_row_of_a_token_and_the_cheapest_nodes() -> None:
     drafter = Recycling(DraftSettings(), recycling.Options())
-    drafter.propose([5], 80)
-    tree = drafter.propose([0], 80)  # root and all nodes are token 0
+    followed = Followed(drafter, Context([0]))
+    tree = followed.propose(80)  # root and all nodes are token 0
     rows = np.arange(8 * (len(tree) + 1)).reshape(-1, 8) + 1
-    drafter.learn(Feedback(tree, rows))
-    again = drafter.propose([0], 3)
+    followed.emit([0], Outcome(tree, rows))
+    again = followed.propose(3)
     assert len(again) == 3
     assert again.tokens[0] == rows[-1][0]
 

@@ -19,6 +19,7 @@ from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.drafting.tries.store import save_datastore
 from ngtcli.errors import InputError, UsageError
+from tests.support.followed import Followed
 from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)
@@ -33,14 +34,12 @@ def method(spec: str) -> Drafter:
 
 def assert_drafts(drafter: Drafter, context: Context, steps, naive: Naive, budget: int) -> None:
     """Go through a run as the loop does; at each step the draft is the naive one, cut."""
-    drafter.reset(context)
-    ids = list(context.ids)
+    followed = Followed(drafter, context)
     for step in [*steps, []]:
-        tree = drafter.propose(ids, budget)
+        tree = followed.propose(budget)
         check_tree(tree)
-        assert tree == chain(naive(ids, len(context.ids))[:budget])
-        drafter.observe(step)
-        ids = ids + step
+        assert tree == chain(naive(followed.token_ids, len(context.ids))[:budget])
+        followed.emit(step)
 
 
 @settings(max_examples=120, deadline=None)
@@ -242,8 +241,7 @@ def test_rest_drafts_the_most_frequent_continuations(
     drafter = method(
         f"rest:datastore=hay:max_token_span={span}:k={k}:long={long}:choices={choices}:cut={cut}"
     )
-    drafter.reset(Context(ids, tokenizer="print"))
-    tree = drafter.propose(ids, budget)
+    tree = Followed(drafter, Context(ids, tokenizer="print")).propose(budget)
     check_tree(tree)
     expected = naive_rest(documents, ids, budget, span, k, long, choices, cut)
     assert paths(tree) == set(expected) and len(tree) == len(expected)
@@ -252,7 +250,7 @@ def test_rest_drafts_the_most_frequent_continuations(
 def test_rest_without_its_datastore_says_what_to_build() -> None:
     drafter = method("rest:datastore=books")
     with pytest.raises(InputError, match="no datastore 'books'") as caught:
-        drafter.reset(Context([1], tokenizer="t"))
+        drafter.begin(Context([1], tokenizer="t"))
     assert "ngt trie build -m MODEL --rest PATH… --name books" in caught.value.hint
 
 
@@ -260,16 +258,15 @@ def test_rest_names_a_damaged_datastore() -> None:
     path, _ = save_datastore([[1, 2]], "default", "", [])
     path.write_bytes(path.read_bytes()[:-3])
     with pytest.raises(InputError, match="is bad"):
-        method("rest").reset(Context([1]))
+        method("rest").begin(Context([1]))
 
 
 def test_rest_opens_its_datastore_once(monkeypatch) -> None:
     supply("rest")
     drafter = method("rest")
-    drafter.reset(Context([1]))
+    drafter.begin(Context([1]))
     monkeypatch.setattr("ngtcli.drafting.methods.rest.load_datastore", None)
-    drafter.reset(Context([2]))
-    assert drafter.propose([1, 2], 8).tokens == (3, 1, 2, 4, 4)
+    assert Followed(drafter, Context([1, 2])).propose(8).tokens == (3, 1, 2, 4, 4)
 
 
 @settings(max_examples=60, deadline=None)
@@ -284,22 +281,21 @@ def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, mo
     theirs = SuffixDecodingCache(24, cached)
     drafter = method(f"suffix:tree={tree}:max_cached_requests={cached}:max_spec_tokens={most}")
     for number, (prompt, steps) in enumerate(requests):
-        drafter.reset(Context(prompt))
+        followed = Followed(drafter, Context(prompt))
         theirs.start_request(number, prompt)
-        ids = list(prompt)
         for step in [*steps, [1]]:
+            ids = followed.token_ids
             draft = theirs.speculate(
                 number, ids[-24:], max_spec_tokens=min(most or budget, budget),
                 max_spec_factor=1.0, min_token_prob=0.1, use_tree_spec=tree,
             )  # fmt: skip
-            mine = drafter.propose(ids, budget)
+            mine = followed.propose(budget)
             check_tree(mine)
             assert len(mine) <= budget
             raw = DraftTree(tuple(draft.token_ids), tuple(draft.parents))
             assert paths(mine) == paths(raw)
             theirs.add_active_response(number, step)
-            drafter.observe(step)
-            ids = ids + step
+            followed.emit(step)
         theirs.stop_request(number)
 
 

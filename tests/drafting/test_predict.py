@@ -24,6 +24,7 @@ from ngtcli.server import wire
 from ngtcli.server.client import _plain
 from ngtcli.server.openai_answers import usage
 from ngtcli.server.resident import Resident
+from tests.support.followed import Followed
 from tests.support.helpers import HARBOUR, ngt
 from tests.tools.measuring.replaying import walk
 
@@ -42,14 +43,14 @@ EDITS = {
 def emitted(answer: Sequence[int], predicted: Sequence[int], pool: Pool | None = None) -> list[int]:
     """How many tokens each step emits, at 16 nodes."""
     drafter, steps, done = Auto(DraftSettings(pool=pool)), [], 0
-    drafter.reset(Context(PROMPT, vocabulary=600, predicted=predicted))
+    followed = Followed(drafter, Context(PROMPT, vocabulary=600, predicted=predicted))
     while done < len(answer):
-        tree = drafter.propose([*PROMPT, *answer[:done]], 16)
+        tree = followed.propose(16)
         kept = answer[done : done + walk(tree, answer, done) + 1]
-        drafter.observe(kept)
+        followed.emit(kept)
         steps.append(len(kept))
         done += len(kept)
-    drafter.finish()
+    followed.close()
     return steps
 
 
@@ -69,8 +70,7 @@ def test_the_place_is_found_again_after_an_edit(edit: str) -> None:
 def test_without_a_prediction_nothing_is_drafted_from_the_last_one() -> None:
     drafter = Auto(DraftSettings())
     for predicted in (WORDS, ()):
-        drafter.reset(Context(PROMPT, vocabulary=600, predicted=predicted))
-        tree = drafter.propose(PROMPT, 4)
+        tree = Followed(drafter, Context(PROMPT, vocabulary=600, predicted=predicted)).propose(4)
         assert tree.drafts_of(PREDICTED) == (4 if predicted else 0)
         assert (tree.tokens == tuple(WORDS[:4])) == bool(predicted)
 

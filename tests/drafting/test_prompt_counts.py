@@ -6,10 +6,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.drafting.auto import prompts
-from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
+from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.auto.prompts import PromptCounts
 from ngtcli.drafting.drafter import Context
 from ngtcli.drafting.tries.counts import CHILD, find, spans_of
+from tests.support.followed import Batch, Followed
 
 TOKENS = st.lists(st.integers(0, 5), max_size=20)
 DOCUMENT = [1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 0, 1]
@@ -109,24 +110,26 @@ def test_the_next_question_about_a_document_counts_the_question_alone(
     rng = np.random.default_rng(1)
     document = rng.integers(0, 50, 2000).tolist()
     questions = [[*document, *rng.integers(0, 50, 30).tolist()] for _ in range(3)]
-    one, many = Auto(), AutoDrafters()
+    one, many = Auto(), Batch()
     for ids in questions:
-        context = Context(ids, references=(document,), vocabulary=50, chains=chains)
-        alone, fresh, beside = one, Auto(), many.start(context)
-        alone.reset(context)
-        fresh.reset(context)
-        expected = fresh.propose(ids, 16)
-        assert alone.propose(ids, 16) == expected and len(expected) > 0
-        assert many.propose_within([beside], [16]) == [expected]
-        many.finish(beside)
+        more = {"references": (document,), "vocabulary": 50, "chains": chains}
+        context = Context(ids, **more)
+        beside = many.begin(ids, **more)
+        alone, fresh = Followed(one, context), Followed(Auto(), context)
+        expected = fresh.propose(16)
+        assert len(expected) > 0
+        assert alone.propose(16) == expected
+        assert many.propose([beside], [16]) == [expected]
+        alone.close()
+        beside.close()
     assert [tokens for tokens in made if tokens > 2000] == [2030] * (2 + len(questions))
 
 
 def test_the_counts_of_a_private_prompt_are_not_kept() -> None:
     ids = list(range(2000))
-    many = AutoDrafters()
-    drafter = many.start(Context(ids, private=True))
-    trie = drafter.sources.arrays[0]
-    many.finish(drafter)
-    again = many.start(Context(ids))
+    many = Batch()
+    followed = many.begin(ids, private=True)
+    trie = followed.drafter.sources.arrays[0]
+    followed.close()
+    again = many.begin(ids).drafter
     assert again.sources.arrays[0][2][0] is not trie[2][0]

@@ -16,14 +16,16 @@ from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Feedback
+from ngtcli.drafting.drafter import Context, Draft, Drafters, DraftSettings, Outcome, Room
 from ngtcli.drafting.guesses import Guessed
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.methods.space import Options, Space, likeliest_nodes, masks_after, with_masks
 from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.models.pretrained import mask_tokens
 from ngtcli.models.tokenizer import Tokenizer
+from tests.support.followed import Followed
 from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, changed, ngt
 from tests.support.tiny_models import (
     GREEDY,
@@ -81,9 +83,10 @@ class Watched(Space):
         super().__init__(DraftSettings(masks=tuple(masks)), CHAIN)
         self.seen: list[DraftTree] = []
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        self.seen.append(super().propose(ids, budget))
-        return self.seen[-1]
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        draft = super().propose(log, room)
+        self.seen.append(draft.tree)
+        return draft
 
 
 class Naive:
@@ -168,10 +171,10 @@ def test_a_tree_has_the_likeliest_paths_and_masks_below_some() -> None:
     assert np.allclose(found, sorted(found, reverse=True))
 
     drafter = space(Options(nodes=30, masked=4))
-    drafter.reset(Context((1,)))
-    drafter.learn(Feedback(drafter.propose((1,), 40), np.zeros((4, 0), np.int64), -1,
-                           lambda nodes: guessed))  # fmt: skip
-    tree = drafter.propose((1,), 40)
+    followed = Followed(drafter, Context((1,)))
+    top = np.zeros((4, 0), np.int64)
+    followed.emit([1], Outcome(followed.propose(40), top, -1, lambda nodes: guessed))
+    tree = followed.propose(40)
     check_tree(tree)
     masked = {tree.parents[i] for i in range(30, len(tree)) if tree.parents[i] < 30}
     below = {tuple(path(tree, node, guessed)) for node in masked}

@@ -13,9 +13,11 @@ from hypothesis import strategies as st
 from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.drafting.auto.drafter import AutoDrafters
-from ngtcli.drafting.drafter import Context, Drafter, Drafters, DraftSettings, Feedback
+from ngtcli.drafting.drafter import Context, Drafter, Drafters, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree
+from tests.support.followed import Followed
 from tests.support.tiny_models import KnownHeads, make_drafter, make_target, supply
 
 TOKENS = st.lists(st.integers(3, 8), min_size=1, max_size=4)
@@ -25,74 +27,83 @@ ACTIONS = st.lists(
     st.one_of(
         st.tuples(st.just("emit"), TOKENS),
         st.tuples(st.just("expect"), st.lists(st.integers(6, 9), min_size=1, max_size=4)),
-        st.tuples(st.just("take back"), st.integers(1, 6)),
+        st.tuples(st.just("take back"), st.integers(0, 5)),
         st.tuples(st.just("propose"), st.integers(1, 12)),
+        st.tuples(st.just("learn"), st.none()),
     ),
-    max_size=12,
+    max_size=14,
 )
 BUDGET = 8
 
 
 @dataclass
+class Seen:
+    """What a drafter was asked, or had to learn, behind how many tokens of its log."""
+
+    what: str
+    length: int
+    nodes: int = 0
+
+
+@dataclass
 class Life:
-    """A drafter, its text, and those of the things told it that still hold."""
+    """A drafter, the log of its sequence, and what it was asked that still holds."""
 
     drafter: Drafter
-    ids: list[int]
-    emitted: int = 0  # tokens of the text that are never taken back
-    told: list[tuple[str, int, Any]] = field(default_factory=list)  # what, length of text, more
+    log: TokenLog
+    seen: list[Seen] = field(default_factory=list)
 
-    def observe(self, tokens: list[int], expected: bool) -> None:
-        self.told.append(("observe", len(self.ids), tokens))
-        self.ids += tokens
-        self.drafter.observe(tokens)
-        if not expected:
-            self.emitted = len(self.ids)
+    def propose(self, nodes: int) -> DraftTree:
+        self.seen.append(Seen("propose", len(self.log), nodes))
+        return self.drafter.propose(self.log, Room(nodes)).tree
 
-    def propose(self, budget: int) -> DraftTree:
-        self.told.append(("propose", len(self.ids), budget))
-        return self.drafter.propose(list(self.ids), budget)
+    def learn(self) -> None:
+        self.seen.append(Seen("learn", len(self.log)))
+        self.drafter.learn(self.log, Outcome())
 
-    def take_back(self, count: int) -> None:
-        count = min(count, len(self.ids) - self.emitted)
-        if not count:
-            return
-        length = len(self.ids) - count
-        del self.ids[length:]
-        self.drafter.retract(count, list(self.ids))
+    def follow(self, actions: list[tuple[str, Any]]) -> None:
+        """Do what was drawn, to the log or to the drafter, and note what is undone by it."""
+        for what, argument in actions:
+            if what == "propose":
+                self.propose(argument)
+                continue
+            if what == "learn":
+                self.learn()
+                continue
+            before = self.log.mark
+            if what == "emit":
+                self.log.emit(argument)
+            elif what == "expect":
+                self.log.expect(argument, [""] * len(argument))
+            else:
+                self.log.take_back(argument)
+            self._forget_behind(self.log.since(before)[0])
+
+    def _forget_behind(self, known: int) -> None:
+        """Of a moment at which more tokens were there, those that still stand were learned.
+
+        What was proposed then does not hold: another text was asked for.
+        """
         holds = []
-        for what, at, more in self.told:
-            if what == "propose" and at <= length:
-                holds.append((what, at, more))
-            if what == "observe" and at < length:
-                holds.append((what, at, more[: length - at]))
-        self.told = holds
+        for seen in self.seen:
+            if seen.length <= known:
+                holds.append(seen)
+            elif not holds or holds[-1].length < known:
+                holds.append(Seen("learn", known))
+        self.seen = holds
 
-
-def follow(life: Life, actions: list[tuple[str, Any]]) -> None:
-    """Do what was drawn. What is emitted while other tokens are expected takes these back."""
-    for what, more in actions:
-        if what == "emit":
-            life.take_back(len(life.ids))
-            life.observe(more, expected=False)
-        elif what == "expect":
-            life.observe(more, expected=True)
-        elif what == "take back":
-            life.take_back(more)
-        else:
-            life.propose(more)
-
-
-def repeat(life: Life, drafter: Drafter, prompt: list[int]) -> Life:
-    """Tell another drafter what still holds, and nothing else."""
-    other = Life(drafter, list(prompt), len(prompt))
-    for what, _, more in list(life.told):
-        if what == "observe":
-            other.observe(more, expected=True)
-        else:
-            other.propose(more)
-    assert other.ids == life.ids
-    return other
+    def repeated_by(self, drafter: Drafter) -> "Life":
+        """Another drafter, which sees what still holds, and nothing else."""
+        prompt_length = self.log.prompt_length
+        life = Life(drafter, TokenLog(self.log.token_ids[:prompt_length]))
+        for seen in self.seen:
+            life.log.emit(self.log.token_ids[len(life.log) : seen.length])
+            if seen.what == "propose":
+                life.propose(seen.nodes)
+            else:
+                life.learn()
+        life.log.emit(self.log.token_ids[len(life.log) :])
+        return life
 
 
 @cache
@@ -114,11 +125,16 @@ def settings_for(method: str, number: int) -> DraftSettings:
 def new_drafter(method: str, prompt: list[int], chains: bool, number: int) -> Drafter:
     drafter = make_drafter(method, settings_for(method, number))
     references = (tuple(prompt),)
-    drafter.reset(Context(prompt, None, references, references, vocabulary=12, chains=chains))
+    drafter.begin(Context(prompt, None, references, references, vocabulary=12, chains=chains))
     return drafter
 
 
 SPECS = [*method_names(), "trtllm:is_keep_all=false", "trtllm:is_use_oldest=false"]
+# Of these a draft depends on nothing but the tokens of the log. Others learn as the steps go: what
+# a pool of values or the tallies of sources hold depends on where a text was looked at.
+BY_TOKENS_ALONE = [
+    "none", "trie", "prompt-lookup", "llma", "akunu", "rest", "suffix", "recycling", "draft-model",
+]  # fmt: skip
 
 
 @pytest.mark.parametrize("method", SPECS)
@@ -127,13 +143,29 @@ def test_what_was_taken_back_leaves_no_trace(method: str) -> None:
 
     @settings(max_examples=15 if method == "draft-model" else 150, deadline=None)
     @given(PROMPTS, ACTIONS, st.booleans())
-    @example([3, 3, 3], [("propose", 1), ("expect", [6]), ("emit", [3])], False)
+    @example([3, 3, 3], [("propose", 1), ("expect", [6]), ("propose", 4), ("emit", [3])], False)
     def holds(prompt: list[int], actions: list[tuple[str, Any]], chains: bool) -> None:
-        life = Life(new_drafter(method, prompt, chains, 1), list(prompt), len(prompt))
-        follow(life, actions)
-        fresh = repeat(life, new_drafter(method, prompt, chains, 2), prompt)
-        drafted = life.propose(BUDGET)
-        assert drafted == fresh.propose(BUDGET)
+        life = Life(new_drafter(method, prompt, chains, 1), TokenLog(prompt))
+        life.follow(actions)
+        fresh = life.repeated_by(new_drafter(method, prompt, chains, 2))
+        assert life.propose(BUDGET) == fresh.propose(BUDGET)
+
+    holds()
+
+
+@pytest.mark.parametrize("method", BY_TOKENS_ALONE)
+def test_a_draft_is_that_of_a_fresh_drafter_given_the_same_tokens(method: str) -> None:
+    supply(method, [CORPUS])
+
+    @settings(max_examples=15 if method == "draft-model" else 150, deadline=None)
+    @given(PROMPTS, ACTIONS, st.booleans())
+    def holds(prompt: list[int], actions: list[tuple[str, Any]], chains: bool) -> None:
+        life = Life(new_drafter(method, prompt, chains, 1), TokenLog(prompt))
+        life.follow(actions)
+        log = TokenLog(prompt)
+        log.emit(life.log.token_ids[len(prompt) :])
+        fresh = Life(new_drafter(method, prompt, chains, 2), log)
+        assert life.propose(BUDGET) == fresh.propose(BUDGET)
 
     holds()
 
@@ -146,14 +178,13 @@ def test_a_pool_of_all_texts_forgets_what_was_taken_back(method: str) -> None:
     @settings(max_examples=60, deadline=None)
     @given(PROMPTS, ACTIONS, PROMPTS)
     def holds(prompt: list[int], actions: list[tuple[str, Any]], later: list[int]) -> None:
-        life = Life(new_drafter(method, prompt, False, 1), list(prompt), len(prompt))
-        follow(life, actions)
-        life.take_back(len(life.ids))
-        fresh = repeat(life, new_drafter(method, prompt, False, 2), prompt)
+        life = Life(new_drafter(method, prompt, False, 1), TokenLog(prompt))
+        life.follow([*actions, ("take back", 0), ("learn", None)])
+        fresh = life.repeated_by(new_drafter(method, prompt, False, 2))
         drafts = []
         for drafter in (life.drafter, fresh.drafter):
-            drafter.reset(Context(later))
-            drafts.append(drafter.propose(later, BUDGET))
+            drafter.close()
+            drafts.append(Followed(drafter, Context(later)).propose(BUDGET))
         assert drafts[0] == drafts[1]
 
     holds()
@@ -205,12 +236,16 @@ def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
 
 def test_sequences_beside_each_other_share_the_public_pool_but_for_private_ones() -> None:
     many = parse_method("trtllm", DraftSettings()).build_many()
+
+    def drafted(ids: list[int], private: bool = False) -> tuple[int, ...]:
+        drafter = many.start(Context(ids, private=private))
+        return drafter.propose(TokenLog(ids), Room(8)).tree.tokens
+
     many.start(Context(list(range(1, 9))))
-    beside, hidden = many.start(Context([9, 1, 2])), many.start(Context([9, 1, 2], private=True))
-    assert beside.propose([9, 1, 2], 8).tokens == (3, 4, 5, 6, 7)
-    assert not hidden.propose([9, 1, 2], 8)
+    assert drafted([9, 1, 2]) == (3, 4, 5, 6, 7)
+    assert not drafted([9, 1, 2], private=True)
     many.start(Context([20, 21, 22, 23], private=True))
-    assert not many.start(Context([20, 21])).propose([20, 21], 8)
+    assert not drafted([20, 21])
 
 
 REMEMBERING = [method for method in method_names() if method not in ("none", "draft-model")]
@@ -222,14 +257,13 @@ def test_nothing_of_a_private_text_is_drafted_later(method: str) -> None:
     secret, known = [50, 51, 52, 53, 50, 51, 52], [3, 4, 5, 3, 4]
     heads = KnownHeads([known], ["medusa"] if method == "auto" else [method])
     drafter = make_drafter(method, DraftSettings(heads=heads, masks=(9, 9)))
-    drafter.reset(Context(secret, vocabulary=60, private=True))
-    tree = drafter.propose(secret, BUDGET)
-    if drafter.top_k:
-        drafter.learn(Feedback(tree, np.full((len(tree) + 1, drafter.top_k), 53)))
-    drafter.observe([53, 50, 51])
+    followed = Followed(drafter, Context(secret, vocabulary=60, private=True))
+    tree = followed.propose(BUDGET)
+    top = np.full((len(tree) + 1, followed.top_k), 53) if followed.top_k else None
+    followed.emit([53, 50, 51], Outcome(tree, top))
+    followed.close()
     for ids in (known, [*known, 50], [*known, 50, 51]):
-        drafter.reset(Context(ids, vocabulary=60))
-        drafted = set(drafter.propose(ids, BUDGET).tokens)
+        drafted = set(Followed(drafter, Context(ids, vocabulary=60)).propose(BUDGET).tokens)
         assert not drafted & {*secret} - {*ids}
 
 
@@ -237,9 +271,8 @@ def test_the_public_pool_drops_what_was_added_first(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr("ngtcli.drafting.methods.trtllm._MAX_VALUES", 100)
     drafter = make_drafter("trtllm")
     for start in range(100, 1000, 10):
-        drafter.reset(Context(list(range(start, start + 10))))
+        drafter.begin(Context(list(range(start, start + 10))))
     drafts = {}
     for last in (100, 990):
-        drafter.reset(Context([1, last]))
-        drafts[last] = drafter.propose([1, last], BUDGET).tokens
+        drafts[last] = Followed(drafter, Context([1, last])).propose(BUDGET).tokens
     assert drafts == {100: (), 990: (991, 992, 993, 994, 995)}

@@ -129,10 +129,9 @@ def test_rows_that_change_places_keep_their_text(
         random.shuffle(running)
         engine.step(running)
         for i in running:
-            drafter, (prompt, output) = proposer._drafters[str(i)], runs[i]
-            learned = [*drafter._prompt, *drafter._output]
-            assert learned == [*prompt, *output[: engine.done[i]]]
-            assert proposer._known[str(i)] == len(learned)
+            prompt, output = runs[i]
+            assert proposer._logs[str(i)].token_ids == [*prompt, *output[: engine.done[i]]]
+            assert proposer._drafters[str(i)].sources.own.tokens == engine.done[i]
         running = engine.unfinished(running)
 
 

@@ -17,8 +17,8 @@ from ngtcli.decoding.kv_cache import Keeping
 from ngtcli.decoding.load import Wanted, load_model
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import DraftSettings
-from ngtcli.drafting.tree import DraftTree
+from ngtcli.drafting.drafter import Draft, DraftSettings, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.heads.files import Target
 from ngtcli.heads.head import Head
 from ngtcli.heads.kinds import load_head
@@ -206,9 +206,10 @@ def drafted(model: TargetModel, heads: Watched, method: str, prompt: list[int]) 
     drafter, trees = make_drafter(method, DraftSettings(heads=heads)), list[Any]()
     propose = drafter.propose
 
-    def watched(ids: Sequence[int], budget: int) -> DraftTree:
-        trees.append(propose(ids, budget))
-        return trees[-1]
+    def watched(log: TokenLog, room: Room) -> Draft:
+        draft = propose(log, room)
+        trees.append(draft.tree)
+        return draft
 
     drafter.propose = watched  # type: ignore[method-assign]
     keeping = Keeping(reads=True, least_s=0.0, most=10**9)

@@ -14,7 +14,8 @@ from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import Context, Drafter
+from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room
+from ngtcli.drafting.log import Mark, TokenLog
 from ngtcli.drafting.origins import GRAMMAR
 from ngtcli.drafting.steps import Limits, Reused
 from ngtcli.drafting.tree import ROOT, DraftTree
@@ -117,7 +118,7 @@ class RoundingModel:
 class Guessing(Drafter):
     """Proposes random trees in which the text that it is shown often goes on.
 
-    It holds what it is told against what it is asked for.
+    It follows its log by marks, and holds that against the log itself.
     """
 
     def __init__(self, truth: Sequence[int], seed: int, top_k: int = 2) -> None:
@@ -126,12 +127,24 @@ class Guessing(Drafter):
         self.retracted = 0
         self.proposed = DraftTree()
 
-    def reset(self, context: Context) -> None:
+    def begin(self, context: Context) -> None:
         self.told, self.prompt = list(context.ids), len(context.ids)
+        self.mark = Mark(self.prompt)
+        self.log: TokenLog | None = None
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        assert list(ids) == self.told and budget >= 1
-        rng, tokens, parents, place = self.random, [], [], {ROOT: len(ids) - self.prompt}
+    def sync(self, log: TokenLog) -> None:
+        self.log = log
+        known, new = log.since(self.mark)
+        assert self.prompt <= known <= len(self.told)
+        self.retracted += known < len(self.told)
+        self.told[known:] = new
+        self.mark = log.mark
+        assert self.told == log.token_ids
+
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        self.sync(log)
+        assert room.nodes >= 1
+        rng, tokens, parents, place = self.random, [], [], {ROOT: len(log) - self.prompt}
         taken: set[tuple[int, int]] = set()
         for _ in range(rng.randrange(12)):
             parent = rng.choice(list(place)) if rng.random() < 0.4 else max(place)
@@ -147,22 +160,19 @@ class Guessing(Drafter):
         while any(p >= len(tokens) - probes for p in parents[: len(tokens) - probes]):
             probes -= 1
         self.proposed = DraftTree(tuple(tokens), tuple(parents), probes)
-        return self.proposed
+        return Draft(self.proposed, self.top_k)
 
-    def learn(self, feedback: Any) -> None:
-        assert feedback.top.shape == (len(feedback.tree) + 1, self.top_k)
-        own = len(feedback.tree) - feedback.tree.drafts_of(GRAMMAR)
-        assert own <= len(self.proposed)
+    def learn(self, log: TokenLog, outcome: Outcome) -> None:
+        self.sync(log)
+        if outcome.top is not None:
+            assert outcome.top.shape == (len(outcome.tree) + 1, self.top_k)
+            own = len(outcome.tree) - outcome.tree.drafts_of(GRAMMAR)
+            assert own <= len(self.proposed)
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        assert len(tokens)
-        self.told += tokens
-
-    def retract(self, count: int, ids: Sequence[int]) -> None:
-        assert 0 < count <= len(self.told) - self.prompt
-        del self.told[-count:]
-        self.retracted += 1
-        assert list(ids) == self.told
+    def close(self, keep: bool = True) -> None:
+        if self.log is not None:
+            self.sync(self.log)
+            assert not self.log.expected  # what has not come was taken back
 
 
 def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: Settings,

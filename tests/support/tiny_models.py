@@ -17,8 +17,9 @@ from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.sampling import warp
-from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
+from ngtcli.drafting.drafter import Context, Draft, Drafter, DraftSettings, Room
 from ngtcli.drafting.guesses import Guessed
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import parse_method
 from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import ROOT, DraftTree
@@ -140,8 +141,8 @@ class Scripted(Drafter):
     def __init__(self, propose) -> None:
         self._propose = propose
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        return self._propose(list(ids), budget)
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        return Draft(self._propose(list(log.token_ids), room.nodes))
 
 
 def drafts_of(

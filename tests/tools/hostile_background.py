@@ -10,7 +10,8 @@ from typing import Any
 import numpy as np
 
 from ngtcli.drafting.auto.drafter import Auto
-from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.drafter import Context, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tries.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts
 from tests.support.counted import build_counts
 
@@ -32,13 +33,16 @@ def drive(nodes: np.ndarray, by_token: np.ndarray, rng: np.random.Generator) -> 
     nodes[0, TOKEN] = VOCABULARY
     counts = BackgroundCounts(nodes.view(Guarded), by_token.view(Guarded))
     drafter, drafted = Auto(DraftSettings(background=counts)), 0
-    drafter.reset(Context(rng.integers(0, VOCABULARY, 5).tolist()))
+    log = TokenLog(rng.integers(0, VOCABULARY, 5).tolist())
+    drafter.begin(Context(log.token_ids))
     for _ in range(2):
-        tree = drafter.propose((), 8)
+        tree = drafter.propose(log, Room(8)).tree
         assert all(0 <= token < VOCABULARY for token in tree.tokens), tree
-        drafter.observe(rng.integers(0, VOCABULARY, 2).tolist())
+        log.emit(rng.integers(0, VOCABULARY, 2).tolist())
+        drafter.learn(log, Outcome())
         drafted += len(tree)
-    escapes, probabilities = drafter.tallies.escape, drafter.search(8)
+    escapes, probabilities = drafter.tallies.escape, drafter.search(log, Room(8))
+    assert probabilities is not None
     assert np.isfinite(escapes).all() and (escapes > 0).all() and (escapes < 1).all()
     assert (probabilities > 0).all() and (probabilities < 1 + 1e-9).all()
     return drafted

@@ -13,7 +13,7 @@ What decides drafts:
   first to reach the highest count wins.
 - The original hashes contexts to 64 bits and accepts collisions; here contexts are compared in
 full.
-- `reset` clears the tables: the chapter's belong to one generation.
+- A new prompt clears the tables: the chapter's belong to one generation.
 """
 
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Options(MethodOptions):
 
 
 class Akunu(Indexed):
-    """Counts followers of contexts; `reset` clears the tables."""
+    """Counts followers of contexts, of one sequence."""
 
     def clear(self, context: Context) -> None:
         self._longest = min(self.options.max_order - 1, self.options.max_history)
@@ -56,7 +56,7 @@ class Akunu(Indexed):
         token = self.text[place]
         counts = self._counts.setdefault(context, {})
         best = self._best.get(context, -1)
-        self.on_retract(place + 1, partial(self._uncount, context, token, best))
+        self.on_shorter(place + 1, partial(self._uncount, context, token, best))
         counts[token] = counts.get(token, 0) + 1
         if counts[token] > counts.get(best, 0):
             self._best[context] = token

@@ -7,13 +7,13 @@ both sample the same token. Unlike rejection sampling, this gives the same text 
 without drafts. The default is Chen et al.'s K = 4.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import takewhile
 
-from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
+from ngtcli.drafting.drafter import Context, Draft, Drafter, DraftSettings, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import MethodOptions, option
-from ngtcli.drafting.tree import DraftTree, chain
+from ngtcli.drafting.tree import chain
 from ngtcli.errors import UsageError
 
 
@@ -34,12 +34,13 @@ class DraftModel(Drafter):
         self._assistant = settings.assistant
         self._vocabulary = 0  # of the target model; 0 where it is not known
 
-    def reset(self, context: Context) -> None:
+    def begin(self, context: Context) -> None:
         self._vocabulary = context.vocabulary
         self._assistant.reset(context.ids)
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        tokens = self._assistant.continue_(ids, min(self.options.gamma, budget))
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        count = min(self.options.gamma, room.nodes)
+        tokens = self._assistant.continue_(log.token_ids, count)
         if self._vocabulary:  # the embeddings of the draft model may be padded to a larger size
             tokens = list(takewhile(lambda token: token < self._vocabulary, tokens))
-        return chain(tokens)
+        return Draft(chain(tokens))

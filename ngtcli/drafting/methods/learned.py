@@ -9,7 +9,6 @@ from dataclasses import replace
 
 from ngtcli.drafting.auto.config import Options as AutoOptions
 from ngtcli.drafting.auto.drafter import Auto
-from ngtcli.drafting.auto.sources import Sources
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.options import MethodOptions
 from ngtcli.errors import UsageError
@@ -24,10 +23,9 @@ class Learned(Auto):
         if settings.heads is None:
             raise UsageError("there is no head of this kind", "Name one with --heads.")
         own = replace(settings, costs=None, pool=None, background=None)
-        super().__init__(own, _AS_GIVEN)
-        self.sources = Sources(heads=settings.heads, alone=True)
+        super().__init__(own, _AS_GIVEN, heads_only=True)
         self.tallies.trust_heads()
 
-    def reset(self, context: Context) -> None:
+    def begin(self, context: Context) -> None:
         """Start on a new prompt, of which nothing is drafted and no score is read."""
-        super().reset(replace(context, vocabulary=0))
+        super().begin(replace(context, vocabulary=0))

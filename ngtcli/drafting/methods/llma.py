@@ -16,12 +16,12 @@ The references are the documents in the prompt. For a prompt without documents, 
 paper does not have, the prompt is the reference.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.drafting.drafter import Context, Drafter
+from ngtcli.drafting.drafter import Context, Draft, Drafter, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import MethodOptions, option
-from ngtcli.drafting.tree import DraftTree, chain
+from ngtcli.drafting.tree import chain
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,10 +34,9 @@ class Options(MethodOptions):
 
 
 class Llma(Drafter):
-    """Indexes the references at `reset`."""
+    """Indexes the references of a prompt."""
 
-    def reset(self, context: Context) -> None:
-        self._prompt = len(context.ids)
+    def begin(self, context: Context) -> None:
         shortest = self.options.trigger_n
         self._sizes = range(shortest, max(shortest, self.options.max_n) + 1)
         self._references = [list(ids) for ids in context.references or (context.ids,)]
@@ -47,11 +46,13 @@ class Llma(Drafter):
                 for end in range(size, len(ids) + 1):
                     self._copies.setdefault(tuple(ids[end - size : end]), (document, end))
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        longest = max(self._sizes)
+        suffix = log.token_ids[max(log.prompt_length, len(log) - longest) :]
         for size in reversed(self._sizes):
-            found = self._copies.get(tuple(ids[-size:]))
-            if found is not None and size <= len(ids) - self._prompt:
-                document, start = found
-                length = min(self.options.block_k - 1, budget)
-                return chain(self._references[document][start : start + length])
-        return DraftTree()
+            copy = self._copies.get(tuple(suffix[-size:]))
+            if copy is not None and size <= len(suffix):
+                document, start = copy
+                length = min(self.options.block_k - 1, room.nodes)
+                return Draft(chain(self._references[document][start : start + length]))
+        return Draft()

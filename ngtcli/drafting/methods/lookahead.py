@@ -15,10 +15,10 @@ verification decides. Defaults are the paper's for 7B models; LADE's own example
 """
 
 import random
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.drafting.drafter import Context, Drafter, Feedback
+from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import MethodOptions, option
 from ngtcli.drafting.tree import ROOT, DraftTree
 
@@ -36,9 +36,7 @@ class Options(MethodOptions):
 class Lookahead(Drafter):
     """The window and the pool of one prompt."""
 
-    top_k = 1
-
-    def reset(self, context: Context) -> None:
+    def begin(self, context: Context) -> None:
         o, ids = self.options, list(context.ids) or [0]
         rng = random.Random(10)
         # Level 0 loses a token in each of the `level` - 2 steps that add the other levels.
@@ -51,10 +49,10 @@ class Lookahead(Drafter):
             for at in range(len(ids) - o.level + 1):
                 self._remember(ids[at], tuple(ids[at + 1 : at + o.level]))
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        """The n-grams pooled for the last token, at most `budget` nodes; the window as probes."""
-        self._last = ids[-1]
-        tokens, parents = self._guesses(budget)
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        """The n-grams pooled for the last token, at most `room.nodes`; the window as probes."""
+        self._last = log.token_ids[-1]
+        tokens, parents = self._guesses(room.nodes)
         drafts = len(tokens)
         base = [ROOT]  # of each column: the root, then level 0
         for token in self._levels[0]:
@@ -71,7 +69,7 @@ class Lookahead(Drafter):
                 newest.append(len(tokens) - 1)
         self._newest = newest
         self._proposed = DraftTree(tuple(tokens), tuple(parents), len(tokens) - drafts)
-        return self._proposed
+        return Draft(self._proposed, top_k=1)
 
     def _guesses(self, budget: int) -> tuple[list[int], list[int]]:
         """(tokens, parents) of the tree of n-grams pooled for the last token, newest first."""
@@ -86,13 +84,14 @@ class Lookahead(Drafter):
                     parents.append(node_of[guess[: end - 1]])
         return tokens, parents
 
-    def learn(self, feedback: Feedback) -> None:
+    def learn(self, log: TokenLog, outcome: Outcome) -> None:
         """Add the newest guess of each column, pool complete n-grams, move the window."""
-        if feedback.tree.probes != self._proposed.probes:  # cut, since the context is nearly full
-            return
+        tree = outcome.tree
+        if outcome.top is None or tree.probes != self._proposed.probes:
+            return  # the window was cut, since the context is nearly full
         # Drafts, which precede the probes, may be cut.
-        shift = len(feedback.tree) - len(self._proposed)
-        best = feedback.top[:, 0].tolist()
+        shift = len(tree) - len(self._proposed)
+        best = outcome.top[:, 0].tolist()
         new = [best[node + shift + 1] for node in self._newest]
         levels = self._levels
         if len(levels) == self.options.level - 1:

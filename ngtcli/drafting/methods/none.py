@@ -1,9 +1,7 @@
 """Plain decoding: every draft is empty, so every step yields one token."""
 
-from collections.abc import Sequence
-
-from ngtcli.drafting.drafter import Drafter
-from ngtcli.drafting.tree import DraftTree
+from ngtcli.drafting.drafter import Draft, Drafter, Room
+from ngtcli.drafting.log import TokenLog
 
 
 class NoDrafts(Drafter):
@@ -11,5 +9,5 @@ class NoDrafts(Drafter):
 
     drafts = False
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        return DraftTree()
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        return Draft()

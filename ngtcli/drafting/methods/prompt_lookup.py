@@ -34,7 +34,7 @@ class Options(MethodOptions):
 
 
 class PromptLookup(Indexed):
-    """An index of the text's n-grams, cleared by `reset`."""
+    """An index of the n-grams of one sequence."""
 
     def clear(self, context: Context) -> None:
         # N-gram -> index of its first follower in the text.
@@ -50,7 +50,7 @@ class PromptLookup(Indexed):
                 if ngram in follows:
                     continue
                 follows[ngram] = place
-                self.on_retract(place + 1, partial(follows.pop, ngram))
+                self.on_shorter(place + 1, partial(follows.pop, ngram))
 
     def draft(self, budget: int) -> DraftTree:
         text = self.text

@@ -11,12 +11,12 @@ verifies all 80 nodes (`--num-draft 80`); with a smaller budget the nodes with t
 (rank + 1) along their path are used.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.drafting.drafter import Context, Drafter, DraftSettings, Feedback
+from ngtcli.drafting.drafter import Context, Draft, Drafter, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import MethodOptions, option
-from ngtcli.drafting.tree import ROOT, DraftTree, in_depth_first_order
+from ngtcli.drafting.tree import ROOT, in_depth_first_order
 
 # The paper's tree (its appendix; version 2.2.2 of the authors' code): path of ranks -> children.
 _CHILDREN = {
@@ -47,25 +47,18 @@ class Recycling(Drafter):
 
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)
-        self.top_k = options.output_id_topk
-        self._unseen = (0,) * self.top_k
+        self._top_k: int = options.output_id_topk
+        self._unseen = (0,) * self._top_k
         self._shared: dict[int, tuple[int, ...]] = {}
         self._successors = self._shared
-        self._last = 0  # the text's last token
+        self._root = 0  # the token that the last draft followed
 
-    def reset(self, context: Context) -> None:
-        self._last = context.ids[-1] if len(context.ids) else 0
+    def begin(self, context: Context) -> None:
         self._successors = {} if context.private else self._shared
 
-    def observe(self, tokens: Sequence[int]) -> None:
-        self._last = tokens[-1]
-
-    def retract(self, count: int, ids: Sequence[int]) -> None:
-        self._last = ids[-1]
-
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+    def propose(self, log: TokenLog, room: Room) -> Draft:
         """The static tree, filled from the matrix below the last token."""
-        self._last = ids[-1]
+        self._root = log.token_ids[-1]
         tokens: list[int] = []
         parents: list[int] = []
         priority: list[float] = []
@@ -73,10 +66,10 @@ class Recycling(Drafter):
         edges: set[tuple[int, int]] = set()
         for cost, path in STATIC_TREE:
             rank, above = int(path[-1]), path[:-1]
-            if len(tokens) == budget or rank >= self.top_k or above not in node_of:
+            if len(tokens) == room.nodes or rank >= self._top_k or above not in node_of:
                 continue
             parent = node_of[above]
-            before = self._last if parent == ROOT else tokens[parent]
+            before = self._root if parent == ROOT else tokens[parent]
             ranked = self._successors.get(before, self._unseen)
             if rank >= len(ranked) or (parent, ranked[rank]) in edges:
                 continue
@@ -86,11 +79,12 @@ class Recycling(Drafter):
             tokens.append(token)
             parents.append(parent)
             priority.append(-float(cost))
-        return in_depth_first_order(tokens, parents, priority)
+        return Draft(in_depth_first_order(tokens, parents, priority), self._top_k)
 
-    def learn(self, feedback: Feedback) -> None:
+    def learn(self, log: TokenLog, outcome: Outcome) -> None:
         """Set the successors of every token of the pass."""
-        for token, row in zip(
-            (self._last, *feedback.tree.tokens), feedback.top.tolist(), strict=True
-        ):
+        if outcome.top is None:
+            return
+        tokens = self._root, *outcome.tree.tokens
+        for token, row in zip(tokens, outcome.top.tolist(), strict=True):
             self._successors[token] = tuple(row)

@@ -28,9 +28,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heappop, heappush
 
-from ngtcli.drafting.drafter import Context, Drafter
+from ngtcli.drafting.drafter import Context, Draft, Drafter, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import MethodOptions, check_range, option
-from ngtcli.drafting.tree import DraftTree, in_depth_first_order
+from ngtcli.drafting.tree import in_depth_first_order
 from ngtcli.drafting.tries.corpus import Corpus
 from ngtcli.drafting.tries.store import DATASTORE_DEPTH as DEPTH
 from ngtcli.drafting.tries.store import load_datastore
@@ -57,12 +58,12 @@ class Options(MethodOptions):
 
 
 class Rest(Drafter):
-    """Drafts from a datastore, which `reset` opens again only for another tokenizer."""
+    """Drafts from a datastore, which is opened again only for another tokenizer."""
 
     _datastore: Corpus | None = None
     _tokenizer = ""
 
-    def reset(self, context: Context) -> None:
+    def begin(self, context: Context) -> None:
         """Raises InputError where the datastore is absent or damaged."""
         if self._datastore is not None and context.tokenizer == self._tokenizer:
             return
@@ -76,25 +77,26 @@ class Rest(Drafter):
             raise InputError(f"there is no datastore {name!r} for this model's tokenizer", hint)
         self._tokenizer = context.tokenizer
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
+    def propose(self, log: TokenLog, room: Room) -> Draft:
         assert self._datastore is not None
         options = self.options
-        found, span = longest_match(self._datastore, ids, options.max_token_span)
+        found, span = longest_match(self._datastore, log.token_ids, options.max_token_span)
         if not found:
-            return DraftTree()
+            return Draft()
         found, choices = found[: options.k], options.choices
         paths = most_frequent(self._datastore, found, span, options.long, choices)
         if options.cut:
             paths = cut_to_choices(paths, choices)
         place: dict[Path, int] = {(): -1}  # each path follows its prefix
-        kept = list(paths)[:budget]
+        kept = list(paths)[: room.nodes]
         for path in kept:
             place[path] = len(place) - 1
-        return in_depth_first_order(
+        tree = in_depth_first_order(
             [path[-1] for path in kept],
             [place[path[:-1]] for path in kept],
             [paths[path] for path in kept],
         )
+        return Draft(tree)
 
 
 def longest_match(datastore: Corpus, ids: Sequence[int], longest: int) -> tuple[range, int]:

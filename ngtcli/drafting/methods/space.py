@@ -21,13 +21,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from heapq import heappop, heappush
 
-from ngtcli.drafting.drafter import Context, Drafter, DraftSettings, Feedback
+from ngtcli.drafting.drafter import Context, Draft, Drafter, DraftSettings, Outcome, Room
 from ngtcli.drafting.guesses import NOTHING, WIDTH, Guessed
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import MethodOptions, option
 from ngtcli.drafting.tree import ROOT, DraftTree, depth_first
 from ngtcli.errors import UsageError
-
-_EMPTY = DraftTree()
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,34 +46,34 @@ class Space(Drafter):
             what = "the model was not tuned to fill masks"
             raise UsageError(what, "Its config.json must have mask_id and mask_num (SPACE).")
 
-    def reset(self, context: Context) -> None:
+    def begin(self, context: Context) -> None:
         self._takes_masks = not context.chains
         self._shares = context.probes_count
         self._guessed = NOTHING
 
-    def propose(self, ids: Sequence[int], budget: int) -> DraftTree:
-        """What the masks of the last pass guessed, at most `budget` nodes, and masks below it."""
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        """The nodes that the masks of the last pass guessed, and masks below them."""
         guessed, self._guessed = self._guessed, NOTHING
         if not self._takes_masks:
-            return _EMPTY
-        masks, o = self.settings.masks, self.options
-        masks = masks[:budget] if self._shares else masks
-        room = budget - len(masks) if self._shares else budget
-        wanted, width = (o.nodes, WIDTH) if o.nodes else (len(masks), 1)
-        tokens, parents, probabilities = likeliest_nodes(guessed, min(wanted, room), width)
-        masked = min(len(tokens), o.masked) if o.masked else len(tokens)
+            return Draft()
+        masks, options, nodes = self.settings.masks, self.options, room.nodes
         if self._shares:
-            masked = min(masked, (budget - len(tokens)) // len(masks) - 1)
+            masks = masks[: room.nodes]
+            nodes = room.nodes - len(masks)
+        wanted, width = (options.nodes, WIDTH) if options.nodes else (len(masks), 1)
+        tokens, parents, probabilities = likeliest_nodes(guessed, min(wanted, nodes), width)
+        masked = min(len(tokens), options.masked) if options.masked else len(tokens)
+        if self._shares:
+            masked = min(masked, (room.nodes - len(tokens)) // len(masks) - 1)
         order = depth_first(parents, probabilities)
         place = {node: i for i, node in enumerate([ROOT, *order], ROOT)}
         tree = DraftTree(tuple(tokens), tuple(parents)).take(order)
-        return with_masks(tree, [place[node] for node in range(ROOT, masked)], masks)
+        return Draft(with_masks(tree, [place[node] for node in range(ROOT, masked)], masks))
 
-    def learn(self, feedback: Feedback) -> None:
+    def learn(self, log: TokenLog, outcome: Outcome) -> None:
         """Keep what the masks behind the last accepted token guess."""
-        stop, tree = feedback.stop, feedback.tree
-        masks = [] if stop is None else masks_after(tree, stop)
-        self._guessed = feedback.after(masks) if masks else NOTHING
+        masks = [] if outcome.stop is None else masks_after(outcome.tree, outcome.stop)
+        self._guessed = outcome.after(masks) if masks else NOTHING
 
 
 def likeliest_nodes(

@@ -8,13 +8,12 @@ most `max_spec_factor` times it). The draft with the larger expected number of a
 - Options have vLLM's names and defaults; `tree` is the library's `use_tree_spec`, which vLLM leaves
   off. `max_spec_tokens` bounds a draft below the budget; with 0 only the budget does.
 - The pattern has `max_tree_depth` tokens, and the library matches one token less.
-- `reset` keeps the global tree, which contains outputs, never prompts. `max_cached_requests` = 0
+- The global tree outlives a prompt; it contains outputs, never prompts. `max_cached_requests` = 0
   turns it off, -1 sets no limit; else the oldest outputs are dropped. A private text has one of its
   own.
-- Where tokens are taken back the request is started again, with what is left of its output.
+- Where tokens are taken back, the request is started again, with what is left of its output.
 """
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -38,7 +37,7 @@ class Options(MethodOptions):
 
 
 class Suffix(Indexed):
-    """Starts a request of the library at each `reset`."""
+    """Starts a request of the library for each prompt."""
 
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)
@@ -83,9 +82,9 @@ class Suffix(Indexed):
         if output:
             self._cache.add_active_response(self._request, output)
 
-    def retract(self, count: int, ids: Sequence[int]) -> None:
+    def shorten(self, length: int) -> None:
         """Start the request again: the library cannot forget a part of an output."""
-        del self.text[len(ids) :]
+        del self.text[length:]
         self._cache.stop_request(self._request)
         self._cache.start_request(self._request, self.text[: self.prompt_length])
         self.index(self.prompt_length)

@@ -117,7 +117,7 @@ class TrieDrafter(Indexed):
         if not self.settings.learn_output:
             return
         for place in range(max(start, self.prompt_length), len(self.text)):
-            self.on_retract(place + 1, self._output.extend_by(self.text[place]))
+            self.on_shorter(place + 1, self._output.extend_by(self.text[place]))
 
     def draft(self, budget: int) -> DraftTree:
         ids = self.text

@@ -16,7 +16,7 @@ What decides drafts, all as in the source:
 - With `is_keep_all` off, a value longer than the oldest replaces all values of its key. One that is
   not longer is still added, so a key can have several.
 - The longest key has one token less than the text; a text of one token has no draft.
-- With `is_public_pool` all prompts share a pool, which `reset` keeps. The source never prunes it;
+- With `is_public_pool` all prompts share a pool. The source never prunes it;
   here the keys that were added first go when it holds more than a million values.
 
 `max_matching_ngram_size` = 2 is the default of NGramDecodingConfig, which has none for
@@ -219,7 +219,7 @@ class Trtllm(Indexed):
         else:
             changes: list[Change] = []
             self._pool.learn(text[start:], longest, changes)
-            self.on_retract(len(text), partial(self._go_back, start, changes))
+            self.on_shorter(len(text), partial(self._go_back, start, changes))
         reach = self.options.max_draft_len + self.options.max_matching_ngram_size - 1
         self._start = max(0, len(text) - reach)
         return longest

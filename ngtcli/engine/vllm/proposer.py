@@ -37,11 +37,13 @@ import numpy.typing as npt
 
 from ngtcli.documents.load import load
 from ngtcli.drafting.auto.config import CONFIG
-from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
-from ngtcli.drafting.auto.policy import Policy
+from ngtcli.drafting.auto.config import Options as AutoOptions
+from ngtcli.drafting.auto.drafter import Auto, compile_loops, propose_together
+from ngtcli.drafting.auto.shared import Shared
 from ngtcli.drafting.background.loaded import Background
 from ngtcli.drafting.costs import CostCurve
-from ngtcli.drafting.drafter import Context, DraftSettings
+from ngtcli.drafting.drafter import Context, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.pool import Pool
 from ngtcli.errors import UsageError
 from ngtcli.models.pretrained import load_tokenizer
@@ -90,16 +92,18 @@ class NgramTrieProposer:
         self._vocabulary: int = vllm_config.model_config.get_vocab_size()
         extra = vllm_config.additional_config
         self.options = read_options(extra.get("ngt", {}) if isinstance(extra, Mapping) else {})
-        self._drafts = self._all_drafters(vllm_config.model_config.tokenizer)
+        self._settings, texts = self._sources(vllm_config.model_config.tokenizer)
+        compile_loops()
+        self._shared = Shared(self._settings, AutoOptions(), texts)
         self._drafters = dict[str, Auto]()  # by vLLM's name of a request
-        self._known = dict[str, int]()  # tokens of each that its drafter knows
+        self._logs = dict[str, TokenLog]()  # by the same
         self._checked: set[str] = set()  # whose drafts the last step checked
         self._has_warned = False  # that requests are not found
         self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
         self._rows_out = 0  # rows of the pass that checks them, with one row a request
 
-    def _all_drafters(self, tokenizer: str) -> AutoDrafters:
-        """What drafts, with all that the options name. Raises NgtError."""
+    def _sources(self, tokenizer: str) -> tuple[DraftSettings, list[Ids]]:
+        """What the options name: settings for drafters, and texts to count. Raises NgtError."""
         own, texts, background = self.options, list[Ids](), None
         pool = Pool(own.pool_tokens) if own.pool else None
         if own.documents:
@@ -108,8 +112,7 @@ class NgramTrieProposer:
         if own.background != "none":
             ids = load_tokenizer(tokenizer)
             background = Background(own.background, ids, self._vocabulary, model=tokenizer).load()
-        Auto.prepare()
-        return AutoDrafters(DraftSettings(pool=pool, background=background), texts=texts)
+        return DraftSettings(pool=pool, background=background), texts
 
     def load_model(self, *_: object, **__: object) -> None:
         """There is no model to load."""
@@ -145,44 +148,50 @@ class NgramTrieProposer:
             for i, (name, sampled) in enumerate(zip(names, sampled_token_ids, strict=True))
             if sampled
         }
+        seconds = None
         if set(names) == rows.keys() == self._checked:  # no prompt was read as well
-            self._learn_cost(entered - self._left_at)
+            seconds = entered - self._left_at
         for name in self._drafters.keys() - asked.keys():
-            self._drafts.finish(self._drafters.pop(name))
-            del self._known[name]
-        self._learn_tokens(rows)
+            self._drafters.pop(name).close()
+            del self._logs[name]
+        self._learn(rows, seconds)
         for name, sampled in zip(names, sampled_token_ids, strict=True):
             if name in rows and name not in self._drafters:
                 self._begin(name, rows[name].tolist(), len(sampled), allowed[name])
-        self._known |= {name: len(row) for name, row in rows.items()}
         chains = self._draft(list(rows))
         self._left_at = time.perf_counter()
         return [chains.get(name, []) for name in names]
 
-    def _learn_cost(self, seconds: float) -> None:
-        if self._drafts.policy is None:  # the first pass that is timed sets the scale
+    def _learn(self, rows: Mapping[str, Ids], seconds: float | None) -> None:
+        """Learn the tokens of the last step, and what it took where that is known."""
+        if seconds is not None and self._shared.policy is None:  # this pass sets the scale
             seconds_of_one = seconds / (1 + self._rows_out / _DOUBLING_ROWS)
             curve = {r: seconds_of_one * (1 + r / _DOUBLING_ROWS) for r in _ROWS}
-            self._drafts.policy = Policy(CostCurve(curve))
-        self._drafts.spent(self._rows_out, seconds)
-
-    def _learn_tokens(self, rows: Mapping[str, Ids]) -> None:
-        going = [name for name in rows if name in self._drafters]
-        emitted = [rows[name][self._known[name] :].tolist() for name in going]
-        self._drafts.observe([self._drafters[name] for name in going], emitted)
+            self._shared.use_costs(CostCurve(curve))
+        outcome = Outcome(rows=self._rows_out, seconds=seconds)
+        for name, row in rows.items():
+            if name in self._drafters:
+                log = self._logs[name]
+                log.emit(row[len(log) :].tolist())
+                self._drafters[name].learn(log, outcome)
 
     def _begin(self, name: str, ids: list[int], sampled: int, takes_part: bool) -> None:
-        prompt, new = ids[:-sampled], ids[-sampled:]
-        about = Context(prompt, vocabulary=self._vocabulary, chains=True, private=not takes_part)
-        self._drafters[name] = self._drafts.start(about)
-        self._drafters[name].extend(new)
+        prompt = ids[:-sampled]
+        private = not takes_part
+        settings = self._shared.settings_for(self._settings, private)
+        drafter = Auto(settings, shared=self._shared)
+        drafter.begin(Context(prompt, vocabulary=self._vocabulary, chains=True, private=private))
+        self._drafters[name] = drafter
+        self._logs[name] = TokenLog(prompt)
+        self._logs[name].emit(ids[-sampled:])
 
     def _draft(self, names: list[str]) -> dict[str, list[int]]:
         """Chains for these requests, as long as they pay and the context allows."""
         drafters = [self._drafters[name] for name in names]
-        room = [min(self._most, self._context - self._known[name] - 1) for name in names]
-        trees = self._drafts.propose_within(drafters, room)
-        chains = {name: list(tree.tokens) for name, tree in zip(names, trees, strict=True)}
+        logs = [self._logs[name] for name in names]
+        rooms = [Room(min(self._most, self._context - len(log) - 1)) for log in logs]
+        drafts = propose_together(drafters, logs, rooms)
+        chains = {n: list(draft.tree.tokens) for n, draft in zip(names, drafts, strict=True)}
         self._checked = set(names)
         self._rows_out = len(names) + sum(map(len, chains.values()))
         return chains

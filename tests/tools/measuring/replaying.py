@@ -16,7 +16,8 @@ from ngtcli.bench.prompts import choose
 from ngtcli.config import Settings
 from ngtcli.drafting.background.loaded import Background
 from ngtcli.drafting.costs import Costs
-from ngtcli.drafting.drafter import Context, Drafter, draft_settings
+from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room, draft_settings
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.registry import MethodSpec, parse_method
 from ngtcli.drafting.steps import Statistics
@@ -69,24 +70,27 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
     """Drive `drafter` over one trace with at most `num_draft` nodes a step."""
     made, undrafted, output = Statistics(), 0, trace.output_ids
     draft_us = list[float]()
-    drafter.reset(context)
-    ids = list(trace.prompt_ids)
+    drafter.begin(context)
+    log = TokenLog(trace.prompt_ids)
     done = 0
     while done < len(output):
         clock = time.perf_counter()
         depth = trace.room - done - 1
-        tree = drafter.propose(ids, num_draft) if depth > 0 and num_draft > 0 else DraftTree()
-        tree = tree.cut(depth, num_draft)
+        draft = Draft()
+        if depth > 0 and num_draft > 0:
+            draft = drafter.propose(log, Room(num_draft))
+        tree = draft.tree.cut(depth, num_draft)
         proposing = time.perf_counter() - clock
         accepted = walk(tree, output, done)
         kept = output[done : done + accepted + 1]
         clock = time.perf_counter()
-        drafter.observe(kept)
+        log.emit(kept)
+        drafter.learn(log, Outcome())
         draft_us.append((proposing + time.perf_counter() - clock) * 1e6)
-        ids += kept
         done += len(kept)
         undrafted += not tree.drafts
         made.add_step(tree.drafts, min(accepted, len(kept)), len(kept))
+    drafter.close()
     return ReplayedGeneration(
         output,
         made.steps,

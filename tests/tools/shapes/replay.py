@@ -24,8 +24,11 @@ from ngtcli.decoding.load import use_threads
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.costs import Costs
-from ngtcli.drafting.drafter import Context, Drafter
+from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room
+from ngtcli.drafting.log import TokenLog
+from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.tree import DraftTree
 from ngtcli.engine.memory import PassCosts
 from ngtcli.errors import ContextOverflowError
 from ngtcli.system.json_form import json_key, json_property, to_json
@@ -151,9 +154,7 @@ class ShapeSource(Replay):
         def answer(trace: Trace) -> Generation:
             self.cache.put(trace)
             context = replace(context_of(trace, self.traces), vocabulary=model.vocabulary)
-            found = decoded(RecordedRun(model, drafter, context, trace, cell.num_draft or 0))
-            drafter.finish()
-            return found
+            return decoded(RecordedRun(model, drafter, context, trace, cell.num_draft or 0))
 
         return answer
 
@@ -274,6 +275,26 @@ class _Replaying(Decoder):
         member.text.statistics.prefill_s = time.perf_counter() - clock
 
 
+class _Unscored(Drafter):
+    """A drafter that learns nothing from the scores of random weights."""
+
+    def __init__(self, drafter: Drafter) -> None:
+        self._drafter = drafter
+        self.origins, self.drafts, self.heads = drafter.origins, drafter.drafts, drafter.heads
+
+    def begin(self, context: Context) -> None:
+        self._drafter.begin(context)
+
+    def propose(self, log: TokenLog, room: Room) -> Draft:
+        return self._drafter.propose(log, room)
+
+    def learn(self, log: TokenLog, outcome: Outcome) -> None:
+        self._drafter.learn(log, replace(outcome, tree=DraftTree(), top=None))
+
+    def close(self, keep: bool = True) -> PolicyReport | None:
+        return self._drafter.close(keep)
+
+
 class RecordedRun(Run):
     """A run whose tokens are those of a trace. Otherwise each step does what it always does.
 
@@ -286,7 +307,6 @@ class RecordedRun(Run):
         self, model: TargetModel, drafter: Drafter, context: Context, trace: Trace, num_draft: int
     ) -> None:
         limits = Limits(trace.room, num_draft)
-        drafter.learn = lambda feedback: None  # type: ignore[method-assign]  # of random scores
         text = RecordedText(model, context, trace, limits)
-        super().__init__(model, drafter, context, _GREEDY, limits, text=text)
+        super().__init__(model, _Unscored(drafter), context, _GREEDY, limits, text=text)
         self.decoder = _Replaying(model, self.drafters)

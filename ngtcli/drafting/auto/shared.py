@@ -1,0 +1,146 @@
+"""What the drafters of `auto` share that draft for the sequences of one forward pass."""
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import Options
+from ngtcli.drafting.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.drafting.auto.policy import Policy
+from ngtcli.drafting.auto.prompts import PromptMemory
+from ngtcli.drafting.auto.sources import PoolCounts
+from ngtcli.drafting.costs import CostCurve
+from ngtcli.drafting.drafter import Context, DraftSettings
+
+Floats = npt.NDArray[np.float64]
+# Rows at which the cost of a pass over several sequences is learned, with those that calibration
+# measures over one; a guess.
+_ROWS = (96, 128, 192, 256, 384, 512, 1024)
+
+
+class Shared:
+    """Policy, tallies, counts of earlier answers and of prompts, of one or several drafters.
+
+    With `single` there is one sequence at a time, whose passes refine the costs that are kept.
+    The costs of several sequences start from those of one and are not kept. Without costs every
+    node counts as paying, and so where all passes have the same rows.
+
+    Attributes:
+        policy: Decides the number of nodes; None where every node counts as paying.
+        texts: Counts of texts that stay, for the sequences that take no part in the pool.
+        earlier: Counts of these texts and of the pool, for all other sequences together.
+        prompts: Counts of earlier prompts.
+    """
+
+    def __init__(
+        self,
+        settings: DraftSettings,
+        options: Options,
+        texts: Sequence[npt.NDArray[np.int32]] = (),
+        single: bool = False,
+    ) -> None:
+        self.single = single
+        self._options = options
+        self._costs = settings.costs
+        self.policy: Policy | None = None
+        if settings.costs is not None:
+            curve = settings.costs.at_length(0)
+            if not single:
+                curve = CostCurve(curve.by_rows() | {rows: curve.at(rows) for rows in _ROWS})
+            self.policy = Policy(curve)
+        self._policy_with_costs = self.policy
+        pool = settings.pool
+        self.texts = PoolCounts(texts)
+        self.earlier = PoolCounts(texts, pool.answers if pool else ())
+        self.prompts = PromptMemory()
+        self._tallies: EscapeTallies | None = None  # of all sequences that use the pool
+        self._drafting_s = 0.0  # of this step
+        self._pass: tuple[int, float] | None = None  # rows and seconds of this step's pass
+
+    def settings_for(self, settings: DraftSettings, private: bool) -> DraftSettings:
+        """The settings of one of several drafters: heads read one sequence, this has the costs."""
+        own = replace(settings, costs=None, heads=None)
+        return replace(own, pool=None) if private else own
+
+    def tallies_of(self, settings: DraftSettings) -> EscapeTallies:
+        """For a sequence with such settings: the pool's, which all share, or else those fitted."""
+        pool = settings.pool
+        heads = len(settings.heads.guessers) if settings.heads else 0
+        if pool is not None and self._tallies is not None:
+            return self._tallies
+        tallies = EscapeTallies(fitted_escapes(heads), self._options.trust)
+        if pool is not None:
+            tallies.restore(pool.predicted, pool.reached)
+            self._tallies = tallies
+        return tallies
+
+    def begin(self, context: Context) -> None:
+        """Begin a sequence; the policy of a single one begins with it, by the costs of its length.
+
+        Where all passes have the same rows a node costs nothing, and there is no policy.
+        """
+        self.end_step()
+        if not self.single:
+            return
+        self.policy = None if context.free_nodes else self._policy_with_costs
+        if self.policy is not None and self._costs is not None:
+            self.policy.start(self._costs.at_length(len(context.ids)))
+
+    def use_costs(self, curve: CostCurve) -> None:
+        """Decide by the costs of `curve`, which were not known before."""
+        self.policy = self._policy_with_costs = Policy(curve)
+
+    def note_search(self, seconds: float) -> None:
+        """Note what the drafts of this step took."""
+        self._drafting_s = seconds
+
+    def note_learning(self, seconds: float) -> None:
+        """Note what learning from this step took, if it had drafts."""
+        if self._drafting_s:
+            self._drafting_s += seconds
+
+    def note_pass(self, rows: int, seconds: float) -> None:
+        """Note what the pass of this step took. Each of its sequences may say so."""
+        self._pass = rows, seconds
+
+    def end_step(self) -> None:
+        """Learn from what was noted since the last step."""
+        drafting_s, self._drafting_s = self._drafting_s, 0.0
+        timed, self._pass = self._pass, None
+        if self.policy is None:
+            return
+        if drafting_s:
+            self.policy.learn_drafting(drafting_s)
+        if timed is not None:
+            self.policy.curve.learn(*timed)
+
+
+def share(found: Sequence[Floats], sequences: int, policy: Policy | None) -> list[tuple[int, int]]:
+    """Share the nodes of a forward pass among sequences: the likeliest nodes win.
+
+    Args:
+        found: Of each sequence the falling probabilities that its nodes are accepted.
+        sequences: Tokens that the pass yields without drafts, each of which takes a row: one of
+            each sequence, and those that are certain.
+        policy: Decides how many nodes pay; None where all do.
+
+    Returns:
+        Of each sequence how many of its first nodes to draft, and how many of them pay. These
+        differ where the policy tries another number of nodes.
+    """
+    if policy is None:
+        return [(len(probabilities), len(probabilities)) for probabilities in found]
+    if not found:
+        policy.skip()
+        return []
+    if len(found) == 1:
+        return [policy.choose(found[0], sequences)]
+    owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
+    probabilities = np.concatenate(found)
+    order = np.argsort(-probabilities, kind="stable")
+    drafted, paying = policy.choose(probabilities[order], sequences)
+    drafted_of = np.bincount(owner[order[:drafted]], minlength=len(found))
+    paying_of = np.bincount(owner[order[:paying]], minlength=len(found))
+    return list(zip(drafted_of.tolist(), paying_of.tolist(), strict=True))
