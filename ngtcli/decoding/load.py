@@ -39,8 +39,8 @@ from ngtcli.models.weights.formats import (
     dtype_by_rule,
     dtype_of_gpu,
     half_of,
-    has_blocks,
     int8_kernel,
+    prepacks,
     use_full_float32,
 )
 from ngtcli.models.weights.load_quantized import load_quantized
@@ -222,7 +222,7 @@ def _warn_of_dtype(planned: Plan, warn: Notify) -> None:
     """Report a half precision that is slow here, or that is computed in another one."""
     dtype = planned.format.dtype
     is_named = dtype in HALF_DTYPES and not planned.format.chosen_by_rule
-    if planned.device == "cpu" and is_named and not planned.format.bits and not has_blocks(dtype):
+    if planned.device == "cpu" and is_named and not planned.format.bits and not prepacks(dtype):
         warn(
             f"{name_of(dtype)} is slow on this CPU, which has no kernel for it that takes"
             " several rows at once: drafts hardly pay; --dtype float32 does better"

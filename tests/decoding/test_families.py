@@ -18,7 +18,7 @@ from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstac
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
 from ngtcli.models.weights.checkpoints import read_checkpoint
-from ngtcli.models.weights.linear import storages
+from ngtcli.models.weights.linear import packed_weights
 from tests.support.families import (
     CROPS,
     FAMILIES,
@@ -109,7 +109,7 @@ def check_that_it_is_read_as_by_the_library(hf: Any, folder: Path) -> None:
     assert all(torch.equal(one, theirs[name]) for name, one in ours.items())
     with small_layers():
         pack_layers(true)
-        if any(storages(true)):
+        if any(packed_weights(true)):
             assert str(packed_from(folder, torch.float32)) == str(true)
 
 

@@ -22,7 +22,7 @@ from ngtcli.heads.eagle import Eagle
 from ngtcli.heads.files import Target
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.layers import layer_config
-from ngtcli.models.weights.linear import PackedLinear, float_blocks
+from ngtcli.models.weights.linear import PackedLinear, prepack_floats
 from tests.support.head_files import (
     BLOCK,
     DFLASH,
@@ -370,7 +370,7 @@ def test_mtp_layers_guess_what_they_give_over_whole_texts(
     folder = mtp_folder(tmp_path / "model", family, layers)
     hf = transformers.AutoModelForCausalLM.from_pretrained(folder).eval()
     if family == "glm":
-        blocks = float_blocks(hf.lm_head.weight.detach())  # as ngt may have it
+        blocks = prepack_floats(hf.lm_head.weight.detach())  # as ngt may have it
         hf.lm_head = hf.lm_head if blocks is None else PackedLinear(blocks, None)
     patterns = hf._keys_to_ignore_on_load_unexpected
     head: Any = load_head("mtp", hf, CPU, torch.float32)

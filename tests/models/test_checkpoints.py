@@ -13,12 +13,12 @@ from safetensors.torch import load_file, save_file
 from ngtcli.models.weights import checkpoints
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.convert import Conversion
-from ngtcli.models.weights.formats import WeightFormat, has_blocks
-from ngtcli.models.weights.linear import PackedLinear, float_blocks
+from ngtcli.models.weights.formats import WeightFormat, prepacks
+from ngtcli.models.weights.linear import PackedLinear, prepack_floats
 from tests.support.families import FAMILIES
 from tests.support.tiny_models import make_hf, pack_layers, packed_from
 
-if float_blocks(torch.ones(8, 8)) is None:
+if prepack_floats(torch.ones(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)
 pytestmark = pytest.mark.cpu
 BF16, F32 = torch.bfloat16, torch.float32
@@ -86,7 +86,7 @@ def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
     """In its dtype, whatever the model's: of a table of rows those that are looked up."""
     hf = make_hf("llama", tie_word_embeddings=True).to(BF16)
     hf.save_pretrained(tmp_path)
-    for dtype in filter(has_blocks, (F32, BF16)):
+    for dtype in filter(prepacks, (F32, BF16)):
         embedding = packed_from(tmp_path, dtype).get_input_embeddings()
         assert embedding.weight.dtype == BF16 and embedding.dtype == dtype
         address = embedding.weight.data_ptr()
@@ -110,7 +110,7 @@ def test_what_is_freed_between_weights_is_given_back(
 def test_a_layer_that_cannot_be_packed_comes_as_it_is(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("ngtcli.models.weights.convert.float_blocks", lambda weight: None)
+    monkeypatch.setattr("ngtcli.models.weights.convert.prepack_floats", lambda weight: None)
     make_hf("llama", tie_word_embeddings=True).save_pretrained(tmp_path)
     found = packed_from(tmp_path, F32)
     alike(found, transformers.AutoModelForCausalLM.from_pretrained(tmp_path, dtype=F32))
@@ -131,7 +131,7 @@ def test_an_error_of_packing_ends_the_loading(
     def full(*_: Any) -> None:
         raise MemoryError
 
-    monkeypatch.setattr("ngtcli.models.weights.convert.float_blocks", full)
+    monkeypatch.setattr("ngtcli.models.weights.convert.prepack_floats", full)
     make_hf("llama").save_pretrained(tmp_path)
     with pytest.raises(MemoryError):
         packed_from(tmp_path, F32)

@@ -22,9 +22,9 @@ from ngtcli.models.weights.formats import (
     WeightFormat,
     dtype_by_rule,
     half_of,
-    has_blocks,
+    prepacks,
 )
-from ngtcli.models.weights.linear import storages
+from ngtcli.models.weights.linear import packed_weights
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.trials import Trial
 from tests.support.helpers import HARBOUR, ngt
@@ -34,7 +34,7 @@ from tests.support.tiny_models import make_hf
 pytestmark = pytest.mark.numeric
 
 BF16, F16, F32 = torch.bfloat16, torch.float16, torch.float32
-needs_half = pytest.mark.skipif(not has_blocks(BF16), reason="no products in bfloat16 here")
+needs_half = pytest.mark.skipif(not prepacks(BF16), reason="no products in bfloat16 here")
 
 
 @pytest.mark.parametrize(
@@ -112,7 +112,7 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
         read.clear()
         model = load_model(Wanted(half_folder, "cpu", num_draft=num_draft))
         assert read == wanted and model.dtype == read[-1] == model.hf.dtype
-        assert any(storages(model.hf))
+        assert any(packed_weights(model.hf))
         words = "multiplies" if exact or num_draft is None else "depend on the rows beside it"
         assert words in model.dtype_why
         del model
@@ -167,13 +167,13 @@ def test_what_is_named_or_built_in_is_not_chosen(half_folder: str) -> None:
 def test_between_layers_of_8_bits_is_float32(half_folder: str) -> None:
     model = load_model(Wanted(half_folder, "cpu", quantize="int8", num_draft=32))
     assert model.dtype == F32 and "layers of 8 bits" in model.dtype_why
-    assert all(storage.bits == 8 for storage in storages(model.hf))
+    assert all(storage.bits == 8 for storage in packed_weights(model.hf))
 
 
 def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
     half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(room, "has_blocks", lambda dtype: dtype == F32)
+    monkeypatch.setattr(room, "prepacks", lambda dtype: dtype == F32)
     said = list[str]()
     for dtype in ("bfloat16", "float32"):
         load_model(Wanted(half_folder, "cpu", dtype), Tell(said.append))
@@ -240,10 +240,10 @@ def test_nothing_is_packed_where_the_cpu_has_no_avx2(monkeypatch: pytest.MonkeyP
     ):  # fmt: skip
         monkeypatch.setattr(formats, "architecture", lambda kind=architecture: kind)
         monkeypatch.setattr(formats, "instruction_sets", lambda has=has: frozenset(has))
-        monkeypatch.setattr(formats, "float_blocks", lambda weight: weight)
-        assert has_blocks.__wrapped__(dtype) == can
+        monkeypatch.setattr(formats, "prepack_floats", lambda weight: weight)
+        assert prepacks.__wrapped__(dtype) == can
     hf = make_hf("llama").to(BF16)
-    monkeypatch.setattr("ngtcli.models.weights.convert.has_blocks", lambda dtype: False)
+    monkeypatch.setattr("ngtcli.models.weights.convert.prepacks", lambda dtype: False)
     assert convertible(hf, WeightFormat(BF16, packed=True)) == []
 
 

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from ngtcli.errors import ModelError
 from ngtcli.models.weights import formats, linear, onednn
 from ngtcli.models.weights.formats import int8_kernel
-from ngtcli.models.weights.linear import PackedLinear, quantized
+from ngtcli.models.weights.linear import PackedLinear, quantize_weight
 from ngtcli.models.weights.onednn import (
     Int8Kernel,
 )
@@ -54,8 +54,8 @@ def test_a_layer_gives_the_product_of_its_integers(
     rows[0, ::2] = 0
     true, found = true_product(layer, weight, rows), layer(rows).double()
     # An input half-way between two integers may be rounded either way in float32: one of them.
-    most = rows.double().abs().amax(1, keepdim=True) / kernel.most
-    one = most * quantized(weight)[1].double() * onednn.LARGEST
+    most = rows.double().abs().amax(1, keepdim=True) / kernel.qmax
+    one = most * quantize_weight(weight)[1].double() * onednn.QMAX
     close = (found - true).abs() <= 1e-5 * true.abs() + 1.001 * one
     assert close.all()
     assert ((found - true).abs() <= 1e-5 * true.abs() + 1e-5 * one * inputs).double().mean() > 0.5
@@ -99,9 +99,9 @@ def test_zeros_and_no_rows_at_all() -> None:
 def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "_AT_ONCE", 90)  # two outputs at a time
+    monkeypatch.setattr(linear, "_ELEMENTS_AT_ONCE", 90)  # two outputs at a time
     weight = (torch.randn(37, 40) * 10.0 ** torch.linspace(-3, 3, 37)[:, None]).to(dtype)
-    whole, scale = quantized(weight)
+    whole, scale = quantize_weight(weight)
     assert (whole.abs().amax(1) == 127).all()
     wrong = whole.double() * scale.double()[:, None] - weight.double()
     assert (wrong.abs() <= 0.5001 * scale[:, None]).all()
@@ -110,10 +110,10 @@ def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
 def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    assert int8_kernel().is_right()
+    assert int8_kernel().is_correct()
     every = Int8Kernel(True, 127), Int8Kernel(False, 127), Int8Kernel(False, 63)
     right: list[Int8Kernel] = []
-    monkeypatch.setattr(Int8Kernel, "is_right", lambda self: self in right)
+    monkeypatch.setattr(Int8Kernel, "is_correct", lambda self: self in right)
     for has, able, found in (
         ({"amx_int8"}, every, every[0]), (set(), every, every[1]),
         ({"amx_int8"}, every[1:], every[1]),
@@ -130,5 +130,5 @@ def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
 
 def test_memory_of_ours_is_what_the_kernel_reads() -> None:
     """Else weights could not lie in a file."""
-    storage: Any = made(70, 130)[0].storage
-    assert torch.ops.mkldnn.data_ptr(storage.packed) == storage.held.data_ptr()
+    storage: Any = made(70, 130)[0].packed_weight
+    assert torch.ops.mkldnn.data_ptr(storage.packed) == storage.buffer.data_ptr()

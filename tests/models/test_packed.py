@@ -15,8 +15,13 @@ from ngtcli.heads.files import Target
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights import convert
 from ngtcli.models.weights.convert import Conversion, convertible
-from ngtcli.models.weights.formats import WeightFormat, has_blocks
-from ngtcli.models.weights.linear import MappedEmbedding, PackedLinear, float_blocks, storages
+from ngtcli.models.weights.formats import WeightFormat, prepacks
+from ngtcli.models.weights.linear import (
+    MappedEmbedding,
+    PackedLinear,
+    packed_weights,
+    prepack_floats,
+)
 from ngtcli.models.weights.places import sites
 from ngtcli.system.cpu import instruction_sets
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
@@ -34,8 +39,8 @@ pytestmark = pytest.mark.numeric
 
 DTYPES = [torch.float32, torch.bfloat16, torch.float16]
 if sys.platform == "linux" and "avx2" in instruction_sets():
-    assert has_blocks(torch.float32)  # else all that follows were skipped
-if float_blocks(torch.ones(8, 8)) is None:
+    assert prepacks(torch.float32)  # else all that follows were skipped
+if prepack_floats(torch.ones(8, 8)) is None:
     pytest.skip("torch has no packed products here", allow_module_level=True)
 
 
@@ -46,7 +51,7 @@ def linear(inputs: int, outputs: int, bias: bool, dtype: torch.dtype = torch.flo
 
 def packed_or_skip(layer: nn.Linear) -> PackedLinear:
     """The layer packed; what a CPU has no kernel for cannot be tested on it."""
-    if (blocks := float_blocks(layer.weight.detach())) is None:
+    if (blocks := prepack_floats(layer.weight.detach())) is None:
         pytest.skip(f"no packed products in {layer.weight.dtype} here")
     return PackedLinear(blocks, layer.bias)
 
@@ -79,9 +84,9 @@ def test_the_weight_can_be_had_unpacked_and_counts_as_before(dtype: torch.dtype)
 
 
 def test_what_a_cpu_has_no_kernel_for_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(convert, "float_blocks", lambda weight: None)
+    monkeypatch.setattr(convert, "prepack_floats", lambda weight: None)
     hf = make_hf("llama", tie_word_embeddings=True)
-    assert pack_layers(hf) == 0 and not any(storages(hf))
+    assert pack_layers(hf) == 0 and not any(packed_weights(hf))
     assert hf.get_output_embeddings().weight is hf.get_input_embeddings().weight
 
 
@@ -107,7 +112,7 @@ def test_a_tied_embedding_gives_the_rows_that_it_gave(dtype: torch.dtype, family
     hf = make_hf(family, tie_word_embeddings=True).to(dtype)
     for parameter in hf.parameters():
         parameter.data = parameter.data.to(torch.bfloat16).to(dtype)
-    if float_blocks(torch.ones(8, 8, dtype=dtype)) is None:
+    if prepack_floats(torch.ones(8, 8, dtype=dtype)) is None:
         pytest.skip(f"no packed products in {dtype} here")
     ids = torch.arange(hf.config.vocab_size)[None]
     rows = hf.get_input_embeddings()(ids)
@@ -144,7 +149,7 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
 def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted() -> None:
     hf, told = make_hf("llama"), list[str]()
     Conversion(WeightFormat(torch.float32, packed=True), progress=told.append).pack_rest(hf)
-    assert not any(storages(hf)) and not told
+    assert not any(packed_weights(hf)) and not told
     half = make_hf("llama").to(torch.bfloat16)
     assert convertible(half, WeightFormat(torch.bfloat16)) == []
 
@@ -155,7 +160,7 @@ def test_one_row_of_floats_is_not_packed_for() -> None:
     told = list[str]()
     for drafts in (True, False):
         model = load_model(Wanted("builtin", "cpu", drafts=drafts), Tell(progress=told.append))
-        assert any(storages(model.hf)) == drafts
+        assert any(packed_weights(model.hf)) == drafts
     assert [line.split(" in ")[0] for line in told] == ["Packed 8 MB of weights"]
 
 

@@ -28,7 +28,7 @@ from ngtcli.models.weights import convert
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.convert import Conversion
 from ngtcli.models.weights.formats import WeightFormat
-from ngtcli.models.weights.linear import storages
+from ngtcli.models.weights.linear import packed_weights
 from tests.support.helpers import CONTEXT, END, VOCABULARY, FakeBackend
 
 # --- tiny models ---
@@ -90,7 +90,8 @@ def packed_from(folder: Path, dtype: torch.dtype) -> Any:
         hf, report = read_checkpoint(str(folder), config, taken, dtype)
         assert not any(report.values())
         taken.pack_rest(hf)
-    assert any(storages(hf)) == (taken._bytes > 0)  # not in a dtype that the CPU has no kernel for
+    # None are in a dtype that the CPU has no kernel for.
+    assert any(packed_weights(hf)) == (taken._bytes > 0)
     return hf
 
 

@@ -21,7 +21,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document, load
 from ngtcli.errors import InputError, ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
-from ngtcli.models.weights.formats import has_blocks
+from ngtcli.models.weights.formats import prepacks
 from tests.support.helpers import HARBOUR, STORIES, tool
 from tests.support.tiny_models import make_target
 from tests.tools.measuring import precision
@@ -232,7 +232,7 @@ def test_the_tool_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     done = run(*half, str(tmp_path / "a.txt"), "--html", str(tmp_path / "a.html"))
     assert done.returncode == 0, done.stderr
     warned = b"bfloat16 is slow on this CPU" in done.stderr
-    assert warned != has_blocks(torch.bfloat16) and done.stderr.count(b"\n") == warned
+    assert warned != prepacks(torch.bfloat16) and done.stderr.count(b"\n") == warned
     lines = done.stdout.decode().splitlines()
     assert lines[0].startswith("# Quality over ") and lines[0].endswith(" of 1 text")
     assert lines[1].split("\t") == [

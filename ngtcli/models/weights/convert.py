@@ -14,16 +14,16 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from ngtcli.models.weights.formats import WeightFormat, has_blocks
+from ngtcli.models.weights.formats import WeightFormat, prepacks
 from ngtcli.models.weights.gguf_weights import GgufWeight
 from ngtcli.models.weights.linear import (
-    Int8Blocks,
     MappedEmbedding,
     PackedLinear,
-    float_blocks,
-    quantized,
+    PrepackedInt8,
+    prepack_floats,
+    quantize_weight,
 )
-from ngtcli.models.weights.onednn import Sizes, in_blocks, opaque
+from ngtcli.models.weights.onednn import PackedLayouts, opaque_tensor, prepack
 from ngtcli.models.weights.places import Site, is_embedding, sites, tie
 from ngtcli.models.weights.tensor_store import Tensors, TensorStore
 from ngtcli.system.files import DamagedFileError
@@ -58,7 +58,7 @@ class Conversion:
 
     format: WeightFormat
     store: TensorStore = field(default_factory=TensorStore)
-    sizes: Sizes = field(default_factory=dict)
+    sizes: PackedLayouts = field(default_factory=dict)
     progress: Notify = lambda _: None
     places: dict[str, Place] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
@@ -131,8 +131,8 @@ class Conversion:
         blocks = []
         scales = []
         for matrix in site.matrices(weight):
-            integers, scale = quantized(matrix)
-            blocks.append(in_blocks(integers, self.sizes))
+            integers, scale = quantize_weight(matrix)
+            blocks.append(prepack(integers, self.sizes))
             scales.append(scale)
         return torch.cat(blocks) if len(blocks) > 1 else blocks[0], torch.cat(scales)
 
@@ -157,7 +157,8 @@ class Conversion:
         try:
             return [
                 PackedLinear(
-                    Int8Blocks(opaque(part, size, self.sizes), size, own, kernel, part), site.bias
+                    PrepackedInt8(opaque_tensor(part, size, self.sizes), size, own, kernel, part),
+                    site.bias,
                 )
                 for part, own in zip(data.chunk(count), scale.chunk(count), strict=True)
             ]
@@ -167,7 +168,7 @@ class Conversion:
     def _pack(self, place: Place, weight: Tensor) -> None:
         """Lay a weight in blocks; it stays as it is where this CPU has no kernel for it."""
         site, rows = place
-        blocks = None if site is None else float_blocks(next(site.matrices(weight)))
+        blocks = None if site is None else prepack_floats(next(site.matrices(weight)))
         if site is not None and blocks is None:
             own = _parameter(weight)
             for one in filter(None, place):
@@ -222,7 +223,7 @@ def convertible(hf: Any, weight_format: WeightFormat) -> list[Site]:
     found = sites(hf, hf.device.type)
     if weight_format.bits:
         return [one for one in found if not one.chooses_experts]
-    if not (weight_format.packed and has_blocks(hf.dtype)):
+    if not (weight_format.packed and prepacks(hf.dtype)):
         return []
     least = _SMALLEST if hf.dtype == torch.float32 else _SMALLEST_HALF
     # A weight of another dtype than the model's would come in that of the model.

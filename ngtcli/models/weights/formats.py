@@ -10,7 +10,7 @@ import torch
 
 from ngtcli.errors import ModelError
 from ngtcli.models.quantized import name_of
-from ngtcli.models.weights.linear import float_blocks
+from ngtcli.models.weights.linear import prepack_floats
 from ngtcli.models.weights.onednn import Int8Kernel
 from ngtcli.system.cpu import architecture, instruction_sets
 from ngtcli.system.trials import float32_precision
@@ -135,7 +135,7 @@ def int8_kernel(device: str = "cpu") -> Int8Kernel:
         raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
     signed = [Int8Kernel(True, 127)] if "amx_int8" in instruction_sets() else []
     for kernel in (*signed, Int8Kernel(False, 127), Int8Kernel(False, 63)):
-        if kernel.is_right():
+        if kernel.is_correct():
             return kernel
     raise ModelError(
         "this CPU, or this version of torch, has no right product of 8-bit integers",
@@ -149,9 +149,9 @@ def int8_instruction_set() -> str:
 
 
 @cache
-def has_blocks(dtype: torch.dtype) -> bool:
+def prepacks(dtype: torch.dtype) -> bool:
     """Whether oneDNN prepacks floats of a dtype on this CPU, and multiplies them faster so."""
     x86 = architecture() == "x86_64"
     if "avx2" not in instruction_sets() if x86 else dtype not in HALF_DTYPES:
         return False
-    return float_blocks(torch.ones(16, 16, dtype=dtype, device="cpu")) is not None
+    return prepack_floats(torch.ones(16, 16, dtype=dtype, device="cpu")) is not None

@@ -18,7 +18,13 @@ from ngtcli.models.quantized import QUANTIZED, identity, kept_file
 from ngtcli.models.weights.checkpoints import empty_model, read_checkpoint, tell_source
 from ngtcli.models.weights.convert import SCALE, Conversion, quantized_bytes
 from ngtcli.models.weights.formats import WeightFormat
-from ngtcli.models.weights.linear import VERSION, MappedEmbedding, PackedLinear, bits_of, storages
+from ngtcli.models.weights.linear import (
+    VERSION,
+    MappedEmbedding,
+    PackedLinear,
+    bits_of,
+    packed_weights,
+)
 from ngtcli.models.weights.places import is_embedding
 from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
 from ngtcli.system.arrays import ArrayWriter
@@ -171,7 +177,7 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
 
 def words(hf: Any, seconds: float, done: str = "Quantised") -> tuple[float, str]:
     """The share of a model's weights that are integers; as a line, what was quantised or read."""
-    whole = sum(prod(one.size) for one in storages(hf) if one.bits)
+    whole = sum(prod(one.size) for one in packed_weights(hf) if one.bits)
     mapped = [m.weight for m in hf.modules() if isinstance(m, MappedEmbedding)]
     others = [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
     bits, rest = bits_of(hf), sum(one.nbytes for one in others)

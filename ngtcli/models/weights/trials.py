@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 import torch
 
 from ngtcli.models.hf import settled_attention
-from ngtcli.models.weights.linear import storages
+from ngtcli.models.weights.linear import packed_weights
 from ngtcli.system.trials import Trial
 
 Found = TypeVar("Found")
@@ -34,6 +34,6 @@ def places_of(hf: Any) -> tuple[tuple[str, str], ...]:
 def what_matters(hf: Any) -> tuple[object, ...]:
     """What a trial depends on: dtype, attention, class, configuration, kinds of storage, places."""
     attention = settled_attention(hf.config)
-    kinds = {f"{type(one).__name__} {getattr(one, 'kernel', '')}" for one in storages(hf)}
+    kinds = {f"{type(one).__name__} {getattr(one, 'kernel', '')}" for one in packed_weights(hf)}
     about = hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
     return *about, *sorted(kinds), *places_of(hf)
