@@ -23,7 +23,7 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import plain_generation
 from ngtcli.drafting.tries.corpus import Corpus, build
 from ngtcli.drafting.tries.files import TrieReport
-from ngtcli.engine.events import telling
+from ngtcli.engine.events import reporter
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.question import OtherModelError
 from ngtcli.engine.session import AnswerOptions
@@ -68,8 +68,8 @@ class Live:
             gc.collect()  # the memory of one model is there for the next
             return_memory()
         loading = True  # what is said later would be shown inside timed runs
-        tell = telling(lambda words: self._progress(words) if loading else None, self._warn)
-        self._session = LocalSession(settings, tell, persist=False)
+        report = reporter(lambda words: self._progress(words) if loading else None, self._warn)
+        self._session = LocalSession(settings, report, persist=False)
         if self._sweeps:
             short = replace(settings, method=BASELINE, max_tokens=min(8, settings.max_tokens))
             brief = self._session.with_settings(short)

@@ -25,9 +25,9 @@ from ngtcli.engine.events import (
     Part,
     Prompted,
     Reading,
+    Report,
     Started,
     Stepped,
-    Tell,
     Wants,
 )
 from ngtcli.engine.no_answer import no_answer
@@ -46,7 +46,7 @@ _CUT_OFF = CUT_OFF | {
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 
-def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Tell:
+def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Report:
     """Says in `notes` what is said while an answer is made; `warn` takes the place of its own."""
     reading, warn = ReadingBar(notes), warn or notes.warn
 
@@ -112,7 +112,7 @@ def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
 class Showing:
     """Shows the events of a question: the answer as it comes, and then whole, also in files."""
 
-    def __init__(self, request: AnswerRequest, notes: Notes, tell: Tell | None = None) -> None:
+    def __init__(self, request: AnswerRequest, notes: Notes, tell: Report | None = None) -> None:
         self._request, self._notes = request, notes
         self._tell = tell or telling(notes)
         self._origins: Sequence[str] = ()

@@ -26,7 +26,7 @@ from ngtcli.engine.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.engine.batch.output import DoneLine, FileOutput, StreamOutput, written_with
 from ngtcli.engine.batch.questions import Questions
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import USUAL, Ended, Outcome, telling
+from ngtcli.engine.events import USUAL, Ended, Outcome, reporter
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.question import OtherModelError, Question, Tasks
 from ngtcli.prompts.preset import TASKS, deciding
@@ -292,18 +292,14 @@ class Run:
                 self._began = time.monotonic()
                 self._conclude()
                 return
-            from ngtcli.engine.opening import open_engine  # here: few runs get as far
-
-            tell = telling(self._show, self.warn)
-            if self.engine is None:
-                self.engine = open_engine(self._settings, tell, size=self._size, many=True)
+            engine = self.opened()
             from ngtcli.engine.drivers import run  # not before vLLM runs: it loads numba
 
             process.unwind_on_interrupt()
             self._began = self._shown = time.monotonic()
 
             draw = partial(_draw, lines, read)
-            with closing(run(self.engine, draw, self.wants)) as outcomes:
+            with closing(run(engine, draw, self.wants)) as outcomes:
                 for outcome in outcomes:
                     lines.done(outcome.key)
                     self._add(outcome, deliver(outcome))
@@ -318,6 +314,15 @@ class Run:
         finally:
             self._notes.clear()
         self._conclude()
+
+    def opened(self) -> "Engine":
+        """Return the engine, its model loaded; another run may use it, too."""
+        if self.engine is None:
+            from ngtcli.engine.opening import open_engine  # here: few runs get as far
+
+            report = reporter(self._show, self.warn)
+            self.engine = open_engine(self._settings, report, size=self._size, many=True)
+        return self.engine
 
     def check_failed(self, failed: int, total: int, hint: str) -> None:
         """Raise FailedLinesError, exit code 7, where some failed."""

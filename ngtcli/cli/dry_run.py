@@ -11,7 +11,7 @@ from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.models.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompts.build import Prompt, look_alikes
-from ngtcli.prompts.splitting import fits, split
+from ngtcli.prompts.splitting import whole_or_parts
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import dump_json
 
@@ -66,10 +66,9 @@ def _prompt(session: Session, q: AnswerRequest) -> Prompt:
     """The prompt, of a long text that of its first part. Raises ContextOverflowError."""
     if q.settings.overflow != "split":
         return session.prompt(q.wording, q.documents, q.question, q.turns, q.queries)
-    task = session.task(q.wording, q.documents, q.question)
-    if (whole := fits(task)) is not None:
-        return whole
-    parts = split(task)
+    parts = whole_or_parts(session.task(q.wording, q.documents, q.question))
+    if isinstance(parts, Prompt):
+        return parts
     of = counted(len(parts), "part")
     session.warn(f"not everything fits: split into {of}; this is the first one's")
     return parts[0].build()

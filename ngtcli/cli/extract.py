@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -29,11 +29,15 @@ from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Ended, Outcome, Wants
 from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import NgtError, UsageError, counted
+from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
-from ngtcli.prompts.splitting import Part, fits, split
+from ngtcli.prompts.splitting import Part, whole_or_parts
 from ngtcli.render.terminal import reveal, visible
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
+
+if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
+    from ngtcli.engine.session import Session
 
 _OUT = options.file_option(
     "--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed."
@@ -146,7 +150,6 @@ class _Extract(Lines):
         self._taken: dict[int, tuple[Asking, Take, Question]] = {}  # and not answered
         self._count = 0  # of questions so far
         self._is_single = False  # text
-        self._session: Any = None  # by which texts are split
         self._origins, self._steps = Counter[str](), 0
         self._out: TableOutput | Shown = Shown(self._text, keeps=bool(given.html))
 
@@ -249,16 +252,20 @@ class _Extract(Lines):
                 self._run.finished(failed=False)
 
     def _parts(self, document: Document) -> Sequence[Part]:
-        """With --overflow split the parts of a document that does not fit."""
+        """Return with --overflow split the parts of a document that does not fit, else none."""
         if self._settings.overflow != "split":
             return ()
-        from ngtcli.cli.dry_run import UnloadedSession  # here: few runs split
+        if self._given.dry_run:
+            from ngtcli.cli.dry_run import UnloadedSession  # here: few runs are dry
 
-        self._session = self._session or UnloadedSession(self._settings, self._notes, warns=False)
-        task = self._session.task(self._request.preset, [document], self._request.question)
-        parts = split(task) if fits(task) is None else ()
-        if parts:
-            self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
+            session: Session = UnloadedSession(self._settings, self._notes, warns=False)
+        else:
+            session = self._run.opened().session
+        task = session.task(self._request.preset, [document], self._request.question)
+        parts = whole_or_parts(task)
+        if isinstance(parts, Prompt):
+            return ()
+        self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
         return parts
 
     def _deliver(self, outcome: Outcome) -> bool | None:

@@ -16,7 +16,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import telling
+from ngtcli.engine.events import reporter
 from ngtcli.engine.question import Tasks
 from ngtcli.engine.settings import settings_of
 from ngtcli.errors import NgtError, UsageError, counted
@@ -149,7 +149,7 @@ def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":
     """The model, loaded: what a server answers with."""
     from ngtcli.server.resident import Resident  # here: it loads torch
 
-    return Resident(settings, telling(status, Notes().warn))
+    return Resident(settings, reporter(status, Notes().warn))
 
 
 def _take_over(place: Place, notes: Notes) -> None:

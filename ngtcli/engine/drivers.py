@@ -1,100 +1,109 @@
 """Two of the three drivers of an engine: `answer` asks one question, `run` many, of one thread.
 
-The third is the `Resident` of serve/, of many threads.
+The third is the `Resident` of server/, of many threads.
 """
 
-from collections import deque
 from collections.abc import Callable, Generator
+from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.engine.engine import Asked, Engine, caught
-from ngtcli.engine.events import USUAL, Ended, Event, Message, Outcome, Part, Reading, Wants
+from ngtcli.engine.engine import Engine, Prepared, PreparedParts, Request, caught
+from ngtcli.engine.events import USUAL, Ended, Event, Message, Outcome, Wants
 from ngtcli.engine.question import OtherModelError, Question
-from ngtcli.errors import NgtError
+from ngtcli.engine.requests import Requests
+from ngtcli.errors import NgtError, StoppedError
 
 Drawn = tuple[Any, Question | NgtError]  # the caller's key; in place of a question its error
 
 
 def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generator[Event]:
-    """The events of a question, but for what the engine says aloud at once. Raises NgtError.
+    """Yield the events of a question; what is reported meanwhile goes where the engine reports.
 
     A KeyboardInterrupt, raised here or thrown in, ends the answer: `Ended` has as much as there is.
-    Before it has begun that raises StoppedError. What is kept of parts stays until the caller asks
-    for more than `Ended`; then what was read is kept.
+    Parts stay cached until the caller asks for more than `Ended`; then what was read is stored,
+    too.
+
+    Raises:
+        NgtError: Where there is no answer; StoppedError for a Ctrl-C before it has begun.
     """
-    coming = deque[Event | NgtError]()
-
-    def tell(event: Event | NgtError) -> None:
-        if isinstance(event, Message | Reading | Part):
-            engine.aloud(event)
-        else:
-            coming.append(event)
-
-    asked = Asked(question, tell, wants=wants)
+    requests = Requests(engine)
+    request = Request(question, wants=wants, report=engine.session.report)
     try:
         try:
-            engine.prepare(asked)
-            engine.add(asked)
+            requests.add(engine.prepare(request))
         except KeyboardInterrupt:
-            raise asked.stopped from None
-        while coming or engine.busy:
+            raise StoppedError("interrupted") from None
+        events = requests.step()
+        while events or requests.busy:
             try:
-                while coming:
-                    event = coming.popleft()
+                while events:
+                    _, event = events.pop(0)
                     if isinstance(event, NgtError):
                         raise event
                     yield event
-                engine.step()
+                events = requests.step()
             except KeyboardInterrupt:
-                engine.interrupt()
+                events += requests.interrupt()
     finally:
-        asked.is_over = True
-        engine.interrupt()
+        requests.close()
+
+
+@dataclass(frozen=True, slots=True)
+class _Drawn:
+    """A question of a run, and its prompt once it is made."""
+
+    key: Any
+    question: Question
+    prepared: Prepared | PreparedParts
+
+    def outcome(self, event: Ended | NgtError) -> Outcome:
+        prompt = self.prepared.prompt if isinstance(self.prepared, Prepared) else None
+        return Outcome(self.key, self.question, prompt, event)
 
 
 def run(
     engine: Engine, draw: Callable[[bool], Drawn | None], wants: Wants = USUAL
 ) -> Generator[Outcome]:
-    """The answers to many questions as they finish, in any order.
+    """Yield the answers to many questions as they finish, in any order.
 
-    `draw` gives the next one when there is room for it, and None where none is there now; where
-    nothing is being answered it is told to wait, and None is the end. What is kept of parts stays
+    `draw` returns the next one when there is room for it, and None where none is there now; where
+    nothing is being answered it gets True and may wait, and None is the end. Parts stay cached
     until the next outcome is asked for. Raises NgtError for what ends the run.
     """
-    done, next_one = deque[Outcome](), list[Asked]()
+    requests = Requests(engine)
+    asked: dict[Request, _Drawn] = {}
+    prepared: _Drawn | None = None  # the next one to be added
 
-    def taken(key: Any, question: Question | NgtError) -> None:
-        def tell(event: Event | NgtError) -> None:
-            if isinstance(event, Ended | NgtError):
-                done.append(Outcome(key, asked.question, asked.prompt, event))
-            elif isinstance(event, Message):
-                engine.aloud(event)
-
-        if isinstance(question, NgtError):
-            done.append(Outcome(key, None, None, question))
-            return
-        asked = Asked(question, tell, wants=wants)
-        try:
-            engine.prepare(asked)
-            next_one.append(asked)
-        except OtherModelError:
-            raise
-        except Exception as error:
-            asked.say(caught(error))
+    def report(event: Event) -> None:
+        if isinstance(event, Message):  # the progress of many texts would be a muddle
+            engine.session.report(event)
 
     try:
         while True:
-            while done:
-                yield done.popleft()
-            if not next_one and engine.has_room and (drawn := draw(not engine.busy)) is not None:
-                taken(*drawn)
-            elif next_one and engine.takes(next_one[0]):
-                engine.add(next_one.pop())
-            elif engine.busy:
-                engine.step()
+            if prepared is None and requests.has_room():
+                drawn = draw(not requests.busy)
+                if drawn is not None:
+                    key, question = drawn
+                    if isinstance(question, NgtError):
+                        yield Outcome(key, None, None, question)
+                        continue
+                    try:
+                        request = Request(question, wants=wants, report=report)
+                        prepared = _Drawn(key, question, engine.prepare(request))
+                    except OtherModelError:
+                        raise
+                    except Exception as error:
+                        yield Outcome(key, question, None, caught(error))
+                    continue
+            if prepared is not None and requests.has_room(prepared.prepared.request):
+                asked[prepared.prepared.request] = prepared
+                requests.add(prepared.prepared)
+                prepared = None
+            elif requests.busy:
+                for request, event in requests.step():
+                    if isinstance(event, Ended | NgtError):
+                        yield asked.pop(request).outcome(event)
             else:
                 break
     finally:
-        for asked in engine.asked:
-            asked.is_over = True
-        engine.interrupt()
+        requests.close()

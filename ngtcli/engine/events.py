@@ -1,8 +1,8 @@
-"""What comes of a question, in order: plain data, which may be sent to another process.
+"""The events of a question, in order: plain data, which may be sent to another process.
 
-What is said, `Message`, `Reading` and `Part`, may come at any time before the end. Besides these
-there come `Prompted`, `Started`, a `Stepped` for each step, and `Ended`. A question that has no
-answer ends with an NgtError instead, which is raised where the events are iterated.
+`Prompted`, `Started`, a `Stepped` for each step and `Ended` are the events of an answer. `Message`,
+`Reading` and `Part` are reported while work goes on, at any time before the end. A question that
+has no answer ends with an NgtError instead, which is raised where the events are iterated.
 """
 
 from collections.abc import Callable
@@ -36,10 +36,10 @@ USUAL = Wants()
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """Something said while an answer is made.
+    """A sentence that is reported while an answer is made.
 
     `kind` is "status", what is being done right now; "warn", what the user should know and may
-    change; or "remark", what is said with -v.
+    change; or "remark", what -v adds.
     """
 
     kind: str
@@ -134,14 +134,15 @@ class Ended:
 
 
 Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
-Tell = Callable[[Event], object]  # is told what is said, and what comes of a question
+Report = Callable[[Event], object]  # is called with what is worth showing at once
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one of many questions, an answer or an error; `key` is the caller's.
 
-    Without a question it could not be read; `prompt` is None where it could not be made.
+    Without a question it could not be read; `prompt` is None where it could not be made, or where
+    the answer is made of those to parts.
     """
 
     key: Any
@@ -150,17 +151,17 @@ class Outcome:
     answer: Ended | NgtError
 
 
-def telling(
+def reporter(
     status: Callable[[str], object] = lambda _: None, warn: Callable[[str], object] = lambda _: None
-) -> Tell:
-    """Tells what is being done to `status`, what the user should know to `warn`, else nothing."""
+) -> Report:
+    """Return what reports status lines to `status` and warnings to `warn`, and nothing else."""
 
-    def tell(event: Event) -> None:
+    def report(event: Event) -> None:
         if isinstance(event, Message) and event.kind != "remark":
             (warn if event.kind == "warn" else status)(event.text)
 
-    return tell
+    return report
 
 
-def nobody(event: Event) -> None:
-    """Nobody is told."""
+def ignore(event: Event) -> None:
+    """Report nothing."""

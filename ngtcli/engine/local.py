@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any, Self
@@ -31,9 +32,9 @@ from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.drafting.tries.store import document_trie
 from ngtcli.engine import session
 from ngtcli.engine.checks import check_drafting
-from ngtcli.engine.events import Message, Reading, Tell, nobody
+from ngtcli.engine.events import Message, Reading, Report, ignore
 from ngtcli.engine.memory import AutoMemory
-from ngtcli.errors import ModelError
+from ngtcli.errors import ModelError, StoppedError
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.models.pretrained import mask_tokens
@@ -63,11 +64,11 @@ class LocalSession(session.Session):
     def __init__(
         self,
         settings: Settings,
-        tell: Tell = nobody,
+        report: Report = ignore,
         persist: bool = True,
         stand_ins: bool = False,
     ) -> None:
-        super().__init__(settings, tell)
+        super().__init__(settings, report)
         self._stand_ins = stand_ins
         self._reported = set[str]()  # remarks, each made once; all sessions of a model share them
         self._drafters: dict[str, Drafter] = {}
@@ -75,7 +76,7 @@ class LocalSession(session.Session):
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
         self._compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
-        compiled.announce(super().status)
+        compiled.announce(self._report_compiling)
         check_drafting(settings)  # before anything is loaded
         use_threads(settings.threads)
         self.model: TargetModel = self._load(
@@ -114,27 +115,33 @@ class LocalSession(session.Session):
         )
 
     def status(self, text: str) -> None:
-        """Say what is being done."""
+        """Report what is being done."""
         super().status(text)
-        compiled.announce(super().status)  # numba's compiling, whenever it comes between
+        compiled.announce(self._report_compiling)  # numba may compile at any time
 
     def reading(self, read: int, total: int) -> None:
-        """Say how much of a prompt is read, in tokens."""
-        self.tell(Reading(read, total))
-        compiled.announce(super().status)
+        """Report how many tokens of a prompt are read."""
+        self.report(Reading(read, total))
+        compiled.announce(self._report_compiling)
 
-    def sharing(self, settings: Settings, owner: str = "") -> Self:
+    def _report_compiling(self, text: str) -> None:
+        with suppress(StoppedError):  # it may come in a forward pass, which serves others, too
+            self.report(Message("status", text))
+
+    def sharing(self, settings: Settings, owner: str = "", report: Report | None = None) -> Self:
         """As `Session.sharing`."""
-        other = super().sharing(settings, owner)
+        other = super().sharing(settings, owner, report)
         other._drafters = {} if owner else self._drafters
         return other
 
-    def with_settings(self, settings: Settings, owner: str = "") -> Self:
+    def with_settings(
+        self, settings: Settings, owner: str = "", report: Report | None = None
+    ) -> Self:
         """As `Session.with_settings`: it shares the loaded models and the costs of passes.
 
         Its drafters and its pool have learned nothing.
         """
-        other = super().with_settings(settings, owner)
+        other = super().with_settings(settings, owner, report)
         other._drafters, other.memory = {}, self.memory.with_settings(settings)
         if self._assistant is not None:
             other._assistant = AssistantModel(self._assistant.model, settings, other.warn)
@@ -202,7 +209,7 @@ class LocalSession(session.Session):
     def _remark_once(self, text: str) -> None:
         if text not in self._reported:
             self._reported.add(text)
-            self.tell(Message("remark", text))
+            self.report(Message("remark", text))
 
     def drafter(self, method: str | None = None) -> Drafter:
         """The session's drafter for `method`; it keeps what it learned from answer to answer."""
@@ -256,8 +263,11 @@ class LocalSession(session.Session):
         options: session.AnswerOptions = session.AS_SET,
         begun: Begun | None = None,
         text: Continuation | None = None,
+        progress: Callable[[int, int], object] | None = None,
     ) -> Run:
         """A prepared answer to `prompt`; `begun` is what `start` gave for it, `text` goes on.
+
+        `progress` is called with how many tokens of how many are read, in place of `reading`.
 
         Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
         """
@@ -273,7 +283,7 @@ class LocalSession(session.Session):
             self.settings,
             limits,
             options.split_times,
-            self.reading,
+            progress or self.reading,
             text,
             self.keeping(options.many or prompt.selection is not None),
             numerics,

@@ -1,30 +1,35 @@
-"""The engine over a model that is loaded here: one text by itself, or several that share passes.
+"""The engine over a model that is loaded here: one sequence by itself, or a batch.
 
-A question that finds no other runs alone, with all that one text can have: captured passes, exact
-rows, heads. When others come that may share passes with it, it goes on beside them.
+A job that finds no other runs by itself, with all that a single sequence can have: captured forward
+passes, exact rows, heads. When others come that may share forward passes with it, it goes on beside
+them.
 """
 
 import threading
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from collections.abc import Iterable
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decoding.decoder import Decoder, Member
-from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.decoding.exactness.numerics import NOT_EXACT
+from ngtcli.decoding.grouping import Batching, Candidate, why_apart, why_single
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.probe import find_batching
 from ngtcli.decoding.scores import rounds
-from ngtcli.drafting.drafter import Drafter, Drafters, draft_settings
+from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
 from ngtcli.drafting.registry import MethodSpec, parse_method
-from ngtcli.engine.engine import Asked, Engine, caught
-from ngtcli.engine.events import Ended, Message, Started
-from ngtcli.engine.local import LocalSession
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request, caught
+from ngtcli.engine.events import Ended, Started, Stepped
+from ngtcli.engine.local import Begun, LocalSession
+from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import NgtError, UsageError
+from ngtcli.prompts.build import Prompt
 
-# Settings that answers in one batch have in common, each with the one method that reads it, or "".
+# Settings that the answers of a batch have in common, each with the one method that reads it, or
+# "" where all do.
 _COMMON = {
     name: about.method
     for name, about in SETTINGS.items()
@@ -34,178 +39,299 @@ _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
     " scores nearly tie; --batch-size 1 gives that one"
 )
-_SESSIONS = 8  # with other settings than those of the model's first, that are kept; guess
+_SESSIONS = 8  # with other settings than those of the model's first, that are cached; guess
 
 
 def common_of(settings: Settings) -> tuple[Any, ...]:
-    """The values of what answers in one batch have in common."""
+    """Return the values of the settings that the answers of a batch have in common."""
     method = settings.method.partition(":")[0]
-    read = (name for name, of in _COMMON.items() if of in ("", method))
-    return tuple((name, getattr(settings, name)) for name in read)
+    names = [name for name, reader in _COMMON.items() if reader in ("", method)]
+    return tuple((name, getattr(settings, name)) for name in names)
 
 
 def private(settings: Settings) -> Settings:
-    """Settings by which nothing of the user's own is drafted from, and nothing stored for it."""
+    """Return settings by which nothing of the user's own is drafted from, and nothing stored."""
     return replace(settings, keep_documents="off")
 
 
-class LocalEngine(Engine):
-    """Answers by one model, `size` texts together at most; 0: as many as memory allows.
+@dataclass(frozen=True, slots=True, eq=False)
+class _Single:
+    """The decoder of one job; its prompt is read in a step of its own."""
 
-    In float32 each answer has the ids of its run alone. In half precision and int8 near ties may
-    turn out otherwise, so that the user's own questions run alone there unless exactness is not
-    wanted, or they are `many`. Raises UsageError where many are to be exact.
+    job: Job
+    run: Run
+    method: MethodSpec
+
+    @property
+    def decoder(self) -> Decoder:
+        return self.run.decoder
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Batch:
+    """A decoder that jobs join and leave."""
+
+    decoder: Decoder
+    method: MethodSpec
+
+
+class LocalEngine(Engine):
+    """Answers by one model, at most `size` sequences at a time; 0: as many as memory allows.
+
+    In float32 each answer has the token ids of its own run. In half precision and int8 near ties
+    may turn out otherwise, so that the user's own questions run by themselves there unless
+    exactness is not wanted, or they are `many`.
+
+    Raises:
+        UsageError: Where many answers are to be exact.
     """
 
     def __init__(self, session: LocalSession, *, size: int = 0, many: bool = False) -> None:
         super().__init__(session, many=many)
-        self._base, self._model, self._size = session, session.model, size
+        self._base = session
+        self._model = session.model
+        self._size = size
         self._rounds = rounds(self._model.hf)
         self._sessions = OrderedDict({common_of(session.settings): session})
-        self._of_sessions = threading.Lock()
-        self._decoder: Decoder | None = None
-        self._alone: Run | None = None  # of the text that has the decoder for itself
-        self._opened: Asked | None = None  # whose decoder is made, and which is to be read
-        self._saving: LocalSession | None = None  # whose memory the answers teach
-        self._late = list[Asked]()  # that ended when another was dropped
-        self._method: MethodSpec | None = None  # what drafts for the texts that are open
+        self._sessions_lock = threading.Lock()
+        self._state: _Single | _Batch | None = None
+        self._waiting: deque[Job] = deque()  # that are to begin, the first of them next
+        self._jobs: list[Job] = []  # that have begun
+        self._candidates: dict[Job, Candidate] = {}
+        self._others_follow = False  # soon, behind the job that was added last
+        self._reading: Job | None = None  # whose prompt is being read
+        self._events: list[JobEvent] = []  # to be returned by the next step
+        self._learning: LocalSession | None = None  # whose memory the answers teach
         if many and size != 1:
             if session.settings.exact == "on" and self._model.takes_drafts:
-                hint = "Leave out --exact, or give --batch-size 1."
-                raise UsageError("exact decoding takes one text at a time", hint)
+                raise UsageError(
+                    "exact decoding takes one text at a time",
+                    "Leave out --exact, or give --batch-size 1.",
+                )
             find_batching(self._model)
 
     def warm(self) -> None:
-        """Do before the first question what it would wait for, and try whether texts may join."""
+        """Do before the first question what it would wait for, and try whether batches work."""
         find_batching(self._model)
         self._base.drafter()
 
-    # --- questions ---
+    # --- before a forward pass, from any thread ---
 
-    def _session_for(self, settings: Settings, owner: str) -> LocalSession:
-        own = replace(settings, pool=settings.pool and not owner)
-        return self._with(own).sharing(own, owner)
+    def _session_for(self, request: Request) -> LocalSession:
+        settings = request.question.settings
+        settings = replace(settings, pool=settings.pool and not request.owner)
+        return self._with(settings).sharing(settings, request.owner, request.report)
 
     def _with(self, settings: Settings) -> LocalSession:
-        """A session with these settings but for those of one answer; a few are kept."""
+        """Return a session with these settings but for those of one answer; a few are cached."""
         key = common_of(settings)
-        with self._of_sessions:
-            found = self._sessions.pop(key, None) or self._base.with_settings(settings)
-            self._sessions[key] = found  # the last used is the last
+        with self._sessions_lock:
+            session = self._sessions.pop(key, None) or self._base.with_settings(settings)
+            self._sessions[key] = session  # the last used is the last
             if len(self._sessions) > _SESSIONS:
                 self._sessions.popitem(last=False)
-            return found
+            return session
 
-    def _start(self, text: Asked) -> None:
-        begun = text.session.start(text.prompt, text.options)
-        context = replace(begun.context, private=bool(text.owner))
-        text.begun = replace(begun, context=context)
+    def _start(
+        self, session: LocalSession, prompt: Prompt, options: AnswerOptions, private: bool
+    ) -> Begun:
+        begun = session.start(prompt, options)
+        return replace(begun, context=replace(begun.context, private=private))
 
-    def _is_alone(self, asked: Asked) -> bool:
-        """Whether a question is answered with no other beside it."""
-        settings = asked.question.settings
-        if self._size == 1 or not self._model.batching.is_supported or settings.exact == "on":
-            return True
-        if self._follows(settings):
-            return True
-        return self._rounds and not (self.many or asked.owner or settings.exact == "off")
+    # --- who runs with whom ---
 
-    def _follows(self, settings: Settings) -> str:
-        """What drafts of these settings come from that follows one text alone; "" for nothing."""
-        method = parse_method(settings.method, draft_settings(settings))
-        return "a draft model" * (method.name == "draft-model") or "a head" * method.entry.heads
+    def candidate(self, request: Request) -> Candidate:
+        """Return what decides with which others a request is decoded."""
+        settings = request.question.settings
+        return Candidate(
+            shared=common_of(settings),
+            is_exact=settings.exact == "on",
+            may_differ=self.many or bool(request.owner) or settings.exact == "off",
+            follows=_follows(settings),
+        )
 
-    # --- texts ---
+    @property
+    def _batching(self) -> Batching:
+        return Batching(self._size, self._model.batching, self._rounds)
 
-    def _has_room(self, one: Asked | None) -> bool:
-        if self._decoder is None or (one is not None and one is self._opened):
-            return True
-        if not self._texts or any(text.alone for text in self._texts):
+    def _may_join(self, candidate: Candidate | None) -> bool:
+        """Whether another job may begin beside those that run; None stands for any other."""
+        if not self._jobs:  # what the last jobs have learned is still to be stored
             return False
-        if one is not None:
-            if one.alone or self._is_alone(one):
-                return False
-            first = self._texts[0].question.settings
-            if common_of(one.question.settings) != common_of(first):
-                return False
-        if self._is_stand_in_over():  # the texts end first, and the next ones have the method
+        running = [self._candidates[job] for job in self._jobs]
+        if why_apart(candidate or running[0], running, self._batching):
             return False
-        return self._alone is not None or self._decoder.takes_more
+        if self._is_stand_in_over():  # these jobs end first, and the next ones have the method
+            return False
+        return isinstance(self._state, _Single) or self._decoder.takes_more
 
     def _is_stand_in_over(self) -> bool:
-        """Return whether the open texts have a stand-in though their method is compiled by now."""
-        if self._method is None or not self._texts:
+        """Whether a stand-in drafts for the running jobs though their method is compiled by now."""
+        assert self._state is not None
+        drafting = self._state.method.name
+        session = self._with(self._jobs[0].request.question.settings)
+        if session.parse_method().name == drafting:
             return False
-        session = self._with(self._texts[0].question.settings)
-        if session.parse_method().name == self._method.name:
+        return session.available_method().name != drafting
+
+    @property
+    def _decoder(self) -> Decoder:
+        assert self._state is not None
+        return self._state.decoder
+
+    # --- jobs ---
+
+    def has_room(self, request: Request | None = None) -> bool:
+        if self._waiting:
             return False
-        return session.available_method().name != self._method.name
+        if self._state is None:
+            return True
+        return self._may_join(self.candidate(request) if request is not None else None)
 
-    def _begin(self, text: Asked) -> list[Asked] | None:
-        if self._decoder is None:
-            self._open(text)
-            if self._opened is text:  # what is told of it comes before it is read
-                return None
-        elif self._alone is not None and text is not self._opened:
-            self._share()
-            return None
-        self._opened = None
-        assert self._decoder is not None
-        goes_on = text.run is not None
-        if not goes_on:
-            many = text.options.many or text.prompt.selection is not None
-            text.run = text.session.member(text.begun, many)
-        self._take(text, text.run)
-        over = self._decoder.add(text.run)
-        if self._alone is None and text.part is None and not goes_on:
-            self._starts(text, text.run.drafter)
-        return self._texts_of(over)
+    def add(self, prepared: Prepared, *, others: bool = False) -> Job:
+        job = Job(prepared)
+        self._candidates[job] = self.candidate(prepared.request)
+        self._waiting.append(job)
+        self._others_follow = others
+        return job
 
-    def _open(self, text: Asked) -> None:
-        """Make a decoder for a text: its own, or one that others may join at once."""
-        if text.part is not None:
-            find_batching(self._model)  # here, where no text runs
-        text.alone = text.alone or self._is_alone(text)
-        session, self._is_open = text.session, True
-        self._saving = self._with(text.question.settings)
-        others = len(self._pending) > 1 and not self._pending[1].alone
+    def step(self) -> list[JobEvent]:
+        if not self._events:
+            if self._waiting and self._may_begin(self._waiting[0]):
+                self._begin(self._waiting[0])
+            elif self._jobs:
+                self._decode()
+            elif self._waiting:  # for a decoder that has no job any more
+                self._finish_last()
+        events, self._events = self._events, []
+        return events
+
+    def drop(self, job: Job) -> Ended | None:
+        self._candidates.pop(job)
+        if job in self._waiting:
+            self._waiting.remove(job)
+            return self._interrupted(job) if job.sequence is not None else None
+        self._jobs.remove(job)
+        if self._state is None:
+            return self._interrupted(job)
+        members = self._state.decoder.drop(job.sequence)
+        answer = self._interrupted(job)
+        self._collect(member for member in members if member is not job.sequence)
+        return answer
+
+    @property
+    def is_open(self) -> bool:
+        return self._learning is not None
+
+    def finish(self, *, store: bool) -> None:
+        # None before what may fail: beside a closed decoder no other job would ever begin.
+        state, self._state = self._state, None
+        learning, self._learning = self._learning, None
+        self._events = []
+        try:
+            if state is not None:
+                state.decoder.close()
+        finally:
+            if learning is not None:
+                learning.save(documents=store)
+
+    def _finish_last(self) -> None:
+        """Store what the last jobs have taught, so that the next one may begin."""
+        try:
+            self.finish(store=True)
+        except Exception as error:
+            self.session.warn(f"what the model learned is not kept: {caught(error)}")
+
+    # --- how a job begins ---
+
+    def _may_begin(self, job: Job) -> bool:
+        if self._state is None or self._is_opened(job):
+            return True
+        return self._may_join(self._candidates[job])
+
+    def _is_opened(self, job: Job) -> bool:
+        """Whether a job has a decoder for itself, and its prompt is to be read."""
+        return isinstance(self._state, _Single) and self._state.job is job
+
+    def _begin(self, job: Job) -> None:
+        """Do what comes next for a job that waits: make its decoder, or read its prompt."""
+        try:
+            if self._state is None:
+                self._open(job)
+                if self._is_opened(job):  # `Started` is to come before its prompt is read
+                    return
+            elif isinstance(self._state, _Single) and not self._is_opened(job):
+                self._share(self._state)
+                return
+            self._read(job)
+        except BaseException as error:
+            failure = caught(error)
+            self._waiting.remove(job)
+            self._events.append((job, failure))
+
+    def _open(self, job: Job) -> None:
+        """Make a decoder for a job: its own, or one that others may join at once."""
+        prepared = job.prepared
+        settings = prepared.request.question.settings
+        if prepared.options.many and self._size != 1:
+            find_batching(self._model)  # now, as nothing runs
+        self._learning = self._with(settings)
         if self.many and self._size != 1:
-            self._tell_of_many(text.question.settings)
-        if not text.alone and (self.many or others):
-            drafters = self._shared_drafters(text.question.settings)
-            self._decoder = Decoder(self._model, drafters, self._size, self._base.reading)
+            self._warn_of_batches(settings)
+        is_single = bool(why_single(self._candidates[job], self._batching))
+        if not is_single and (self.many or self._others_follow):
+            method = self._learning.available_method()
+            drafters = self._learning.drafters(method)
+            decoder = Decoder(self._model, drafters, self._size, self._report_reading)
+            self._state = _Batch(decoder, method)
             return
-        before = text.run
-        known = before.text if before else None
+        goes_on = job.sequence is not None
         with self._starting:
-            self._alone = session.generate(text.prompt, text.options, text.begun, known)
-        assert self._alone is not None
-        self._method = text.begun.method
-        self._decoder, self._opened = self._alone.decoder, text
-        text.run = self._alone.member
-        self._take(text, text.run)
-        if text.part is None and before is None:
-            self._starts(text, self._alone.drafter)
+            run = prepared.session.generate(
+                prepared.prompt,
+                prepared.options,
+                prepared.start,
+                job.sequence.text if goes_on else None,
+                self._report_reading,
+            )
+        self._state = _Single(job, run, prepared.start.method)
+        job.sequence = run.member
+        job.numerics = run.numerics
+        if not goes_on:
+            self._add_started(job, run.drafter)
 
-    def _shared_drafters(self, settings: Settings) -> Drafters[Any]:
-        """Make drafters for texts that share passes."""
-        session = self._with(settings)
-        self._method = session.available_method()
-        return session.drafters(self._method)
+    def _read(self, job: Job) -> None:
+        """Read the prompt of a job, which then runs."""
+        prepared = job.prepared
+        goes_on = job.sequence is not None
+        if not goes_on:
+            many = prepared.options.many or prepared.prompt.selection is not None
+            job.sequence = prepared.session.member(prepared.start, many)
+        self._reading = job
+        try:
+            ended = self._decoder.add(job.sequence)
+        finally:
+            self._reading = None
+        self._waiting.remove(job)
+        self._jobs.append(job)
+        if not goes_on:
+            self._add_started(job, job.sequence.drafter)
+        self._collect(ended)
 
-    @staticmethod
-    def _starts(text: Asked, drafter: Drafter) -> None:
-        """Tell that it starts, and what its drafts come from."""
-        own, follows = drafter.origins, text.begun.limits.grammar and drafter.drafts
-        text.say(Started((*(own or (DRAFT,)), GRAMMAR) if follows else own))
+    def _report_reading(self, read: int, total: int) -> None:
+        """Report how many tokens of a prompt are read; it may be one that is read again."""
+        session = self._base if self._reading is None else self._reading.prepared.session
+        session.reading(read, total)
 
-    @staticmethod
-    def _take(text: Asked, member: Member) -> None:
-        member.given, member.steps, text.statistics = text, text.steps, member.text.statistics
+    def _add_started(self, job: Job, drafter: Drafter) -> None:
+        origins = drafter.origins
+        if job.prepared.start.limits.grammar and drafter.drafts:
+            origins = (*(origins or (DRAFT,)), GRAMMAR)
+        self._events.append((job, Started(origins)))
 
-    def _tell_of_many(self, settings: Settings) -> None:
-        """Say why many texts are not answered together, or what is otherwise then."""
-        follows = self._follows(settings)
+    def _warn_of_batches(self, settings: Settings) -> None:
+        """Warn why many answers are not batched, or what is different in a batch."""
+        follows = _follows(settings)
         reason = f"{follows} follows one text at a time" if follows else self._model.batching.why
         if reason:
             self.session.warn(f"prompts are answered one after another: {reason}")
@@ -218,97 +344,109 @@ class LocalEngine(Engine):
                 "several texts at once are drafted without heads (--batch-size 1 uses them)"
             )
 
-    def _share(self) -> None:
-        """Let others join the text that has run alone; where that fails it does so to its end."""
-        assert self._decoder is not None
-        first = self._texts[0]
-        try:
-            with self._starting:
-                drafters = self._shared_drafters(first.question.settings)
-                self._decoder.share(drafters, self._size)
-            self._alone = None
-        except BaseException as error:
-            first.alone = True
-            self._tell_apart(caught(error))
+    # --- forward passes, and how jobs end ---
 
-    def _pass(self) -> list[Asked]:
-        assert self._decoder is not None
-        late, self._late = self._late, []
+    def _share(self, single: _Single) -> None:
+        """Let others join the job that has run by itself; where that fails, nobody joins it."""
+        job = single.job
         try:
-            return late + self._texts_of(self._decoder.step())
+            session = self._with(job.request.question.settings)
+            method = session.available_method()
+            with self._starting:
+                drafters = session.drafters(method)
+                single.decoder.share(drafters, self._size)
+        except BaseException as error:
+            self._candidates[job] = replace(self._candidates[job], has_failed=True)
+            self._warn_of_failure(caught(error))
+            return
+        self._state = _Batch(single.decoder, method)
+        job.numerics = NOT_EXACT
+
+    def _decode(self) -> None:
+        try:
+            ended = self._decoder.step()
         except BaseException as error:
             failure = caught(error)
+        else:
+            self._collect(ended)
+            return
         try:
-            if self._alone is None:
-                return late + self._separate(failure)
-            self._texts[0].error = failure
-            return late + self._texts[:1]
-        finally:
-            del failure  # it holds all that the pass had in memory
-
-    def _separate(self, error: NgtError) -> list[Asked]:
-        """Have each text go on alone, as it cannot be told whose pass failed.
-
-        Those that cannot go on are returned.
-        """
-        assert self._decoder is not None
-        self._tell_apart(error)
-        for text in self._texts:
-            text.run.drafter.close(keep=False)
-        self._decoder.close_slots()
-        self._decoder.close()
-        self._decoder, over = None, list[Asked]()
-        for text in reversed(self._texts):
-            member, text.alone = text.run, True
-            if len(member.text.ids) - len(member.context.ids) == len(member.text.output):
-                self._texts.remove(text)
-                self._pending.appendleft(text)
+            if isinstance(self._state, _Batch):
+                self._separate(failure)
             else:
-                text.error = NgtError("a step failed half done", "Ask again.")
-                over.append(text)
-        return over
+                self._end(self._jobs[0], failure)
+        finally:
+            del failure  # it holds all that the forward pass had in memory
 
-    def _tell_apart(self, error: NgtError) -> None:
-        self.aloud(
-            Message("warn", f"answering texts together failed ({error}): each goes on by itself")
-        )
+    def _collect(self, ended: Iterable[Member]) -> None:
+        """Take the new steps of all jobs, and the answers of those that have ended."""
+        for job in self._jobs:
+            self._take_steps(job)
+        jobs = {job.sequence: job for job in self._jobs}
+        for member in ended:
+            self._end(jobs[member], member.error)
 
-    def _texts_of(self, members: Iterable[Member]) -> list[Asked]:
-        found: list[Asked] = []
-        for member in members:
-            member.given.error = member.error
-            found.append(member.given)
-        return found
+    def _take_steps(self, job: Job) -> None:
+        member: Member = job.sequence
+        for step in member.steps:
+            job.steps.append(step)
+            thought_tokens = member.text.statistics.thought_tokens or 0
+            self._events.append((job, Stepped(step, thought_tokens)))
+        member.steps.clear()
 
-    def _drop(self, text: Asked) -> None:
-        text.run.text.finish_reason = text.run.text.finish_reason or "interrupted"
-        if self._decoder is not None and text in self._texts:
-            self._late += [t for t in self._texts_of(self._decoder.drop(text.run)) if t is not text]
+    def _end(self, job: Job, error: NgtError | None) -> None:
+        self._jobs.remove(job)
+        del self._candidates[job]
+        self._events.append((job, error or self._answer(job)))
 
-    def _ended(self, text: Asked) -> tuple[Ended, Numerics, str]:
-        member, alone = text.run, self._alone
-        answer = Ended(
+    def _separate(self, error: NgtError) -> None:
+        """Let each job go on by itself, as nobody knows whose part of a forward pass failed."""
+        self._warn_of_failure(error)
+        decoder = self._decoder
+        for job in self._jobs:
+            job.sequence.drafter.close(keep=False)
+        decoder.close_slots()
+        decoder.close()
+        self._state = None
+        jobs, self._jobs = self._jobs, []
+        for job in reversed(jobs):
+            member: Member = job.sequence
+            self._candidates[job] = replace(self._candidates[job], has_failed=True)
+            emitted = len(member.text.ids) - len(member.context.ids)
+            if emitted == len(member.text.output):
+                self._waiting.appendleft(job)
+            else:
+                del self._candidates[job]
+                half_done = NgtError("a step failed half done", "Ask again.")
+                self._events.append((job, half_done))
+
+    def _warn_of_failure(self, error: NgtError) -> None:
+        self.session.warn(f"answering texts together failed ({error}): each goes on by itself")
+
+    def _interrupted(self, job: Job) -> Ended:
+        answer = self._answer(job)
+        return replace(answer, finish_reason=answer.finish_reason or "interrupted")
+
+    def _answer(self, job: Job) -> Ended:
+        """Return what has come of a job so far."""
+        member: Member = job.sequence
+        if isinstance(self._state, _Single):
+            job.background = job.prepared.session.memory.background.words()
+        return Ended(
             finish_reason=member.text.finish_reason,
-            exact=alone is not None and alone.exact,
+            steps=tuple(job.steps),
+            exact=isinstance(self._state, _Single) and self._state.run.exact,
             statistics=member.text.statistics,
-            trie=text.begun.trie,
+            trie=job.prepared.start.trie,
             passes=self._model.passes.report(),
             policy=member.policy,
-            drafted_by=self._method.name if self._method else "",
+            drafted_by=self._state.method.name if self._state is not None else "",
         )
-        if alone is None:
-            return answer, NOT_EXACT, ""
-        return answer, alone.numerics, text.session.memory.background.words()
 
-    def _close(self, *, store: bool = True) -> None:
-        # None before what may fail: beside a closed decoder no other question would ever begin.
-        decoder, self._decoder = self._decoder, None
-        self._opened = self._alone = self._method = None
-        self._late = []
-        try:
-            if decoder is not None:
-                decoder.close()
-        finally:
-            if self._saving is not None:
-                self._saving.save(documents=store)
-        self._saving = None
+
+def _follows(settings: Settings) -> str:
+    """Return what drafts of these settings come from that follows one text; "" for nothing."""
+    method = parse_method(settings.method, draft_settings(settings))
+    if method.name == "draft-model":
+        return "a draft model"
+    return "a head" if method.entry.heads else ""

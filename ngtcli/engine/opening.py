@@ -3,7 +3,7 @@
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import Message, Tell
+from ngtcli.engine.events import Message, Report
 from ngtcli.system import process
 
 if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
@@ -11,7 +11,7 @@ if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
 
 
 def open_engine(
-    settings: Settings, tell: Tell, *, size: int = 1, many: bool = False, stays: bool = False
+    settings: Settings, report: Report, *, size: int = 1, many: bool = False, stays: bool = False
 ) -> "Engine":
     """What answers, its model loaded: one question after another, or `many` texts.
 
@@ -19,18 +19,18 @@ def open_engine(
     perhaps about the same documents.
     """
     if settings.engine == "vllm":
-        tell(Message("status", f"Starting vLLM with {settings.model} …"))
+        report(Message("status", f"Starting vLLM with {settings.model} …"))
         from ngtcli.engine.vllm.process import VllmEngine  # here: it loads torch
 
         vllm = VllmEngine(settings, size)
         process.before_leaving(vllm.close)
         from ngtcli.engine.vllm.session import VllmSession, VllmTexts  # not before: numba
 
-        return VllmTexts(VllmSession(settings, vllm, tell), size=size, many=many)
-    tell(Message("status", "Starting …"))
+        return VllmTexts(VllmSession(settings, vllm, report), size=size, many=many)
+    report(Message("status", "Starting …"))
     from ngtcli.engine.local import LocalSession  # here: they load torch
     from ngtcli.engine.local_engine import LocalEngine
 
-    session = LocalSession(settings, tell, stand_ins=True)
+    session = LocalSession(settings, report, stand_ins=True)
     session.model.keep_prefixes(memory=many or stays)
     return LocalEngine(session, size=size if many else 0, many=many)

@@ -1,12 +1,13 @@
 """A summary of documents that do not fit, made part by part.
 
 Each part is summarized, then the summaries, until these fit: their prompt is the last. The parts of
-a level wait for nothing but their turn, so that an engine may answer them together. What came of
-each is kept in the cache until the whole is done, so that a run which was interrupted goes on where
-it stopped.
+a level depend on nothing but their turn, so that an engine may answer them together. The summary of
+each part is cached until the whole answer is delivered, so that a run which was interrupted goes on
+where it stopped.
 """
 
 import json
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
@@ -16,7 +17,7 @@ from ngtcli.errors import ContextOverflowError, counted
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import Preset, deciding
 from ngtcli.prompts.reports import PartReport
-from ngtcli.prompts.splitting import Part, fits, split
+from ngtcli.prompts.splitting import Part, whole_or_parts
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
@@ -25,9 +26,9 @@ _VERSION = 3
 
 
 class KeptParts:
-    """The texts of finished parts, by their prompts, the settings and the model.
+    """The summaries of finished parts, by their prompts, the settings and the model.
 
-    For others than the user nothing is kept.
+    For other owners than the user nothing is cached.
     """
 
     def __init__(self, session: Session, preset: Preset) -> None:
@@ -38,16 +39,16 @@ class KeptParts:
         self._keys: set[str] = set()
 
     def get(self, prompt: Prompt) -> str | None:
-        """The text that an earlier run made of this prompt."""
+        """Return the summary that an earlier run made of this prompt."""
         return PARTS.get(self._key(prompt)) if self.is_stored else None
 
     def put(self, prompt: Prompt, text: str) -> None:
-        """Keep a text."""
+        """Cache the summary of a prompt."""
         if self.is_stored:
             PARTS.put(self._key(prompt), text)
 
     def forget(self) -> None:
-        """Delete the texts that were asked for: the whole is done."""
+        """Delete the summaries of all prompts that were looked up: the whole answer is done."""
         PARTS.delete(self._keys)
 
     def _key(self, prompt: Prompt) -> str:
@@ -58,7 +59,7 @@ class KeptParts:
 
 @dataclass(frozen=True, slots=True)
 class NumberedPart:
-    """A part of a level, from 1, and its number among the `count` of its level, from 1."""
+    """A part, its level from 1, and its number among the `count` parts of its level, from 1."""
 
     part: Part
     level: int
@@ -67,90 +68,129 @@ class NumberedPart:
 
     @property
     def words(self) -> str:
-        """Which one it is."""
+        """Which part it is."""
         return f"Part {self.number} of {self.count}"
 
 
-class InParts:
-    """A question about documents that may not fit; `whole` is its prompt where they do.
+@dataclass(frozen=True, slots=True)
+class Level:
+    """Parts that may be answered together, and the options of their answers."""
 
-    `options` are those of the answers to parts, and at the end of the last one; `reports` are of
-    levels that are finished.
+    parts: list[NumberedPart]
+    options: AnswerOptions
+
+
+Plan = Generator[Level, Sequence[PartReport], Prompt]
+
+
+def in_parts(session: Session, question: Question) -> Plan:
+    """Plan the prompts of a question about documents that may not fit, level by level.
+
+    Yields each level and is sent the summaries of its parts, in their order. Returns the last
+    prompt, at once where everything fits.
+
+    Raises:
+        ContextOverflowError: Where not even a part fits, or summaries get no shorter.
     """
-
-    def __init__(self, session: Session, question: Question) -> None:
-        self._session = session
-        self._task = session.task(question.preset, question.documents)
-        self.whole: Prompt | None = fits(self._task)
-        self.kept = KeptParts(session, question.preset)
-        self.options = AnswerOptions(many=True)
-        self.reports: list[PartReport] = []
-        self._level, self._done = 0, dict[int, PartReport]()  # of this level, by number
-        self._count = self._total = self._taken = 0  # `_taken` of an earlier run, not told
-
-    def after(
-        self, one: NumberedPart | None = None, report: PartReport | None = None
-    ) -> list[NumberedPart] | Prompt:
-        """What is to be answered first, or once that came of a part: a level, or the last prompt.
-
-        [] while others of a level are answered. Raises ContextOverflowError.
-        """
-        what, session = "not everything fits", self._session
-        if one is not None and report is not None:
-            self._done[one.number] = report
-            if len(self._done) < one.count:
-                return []
-            done = [self._done[i] for i in range(1, one.count + 1)]
-            self.reports += done
-            found = [Document(r.name, r.text) for r in done if r.text.strip()]
-            self._task = replace(self._task, documents=found or [Document(done[0].name, "")])
-            what = "their summaries do not fit either"
-        prompt = fits(self._task) if self.reports else None
-        if prompt is not None:
-            self.tell_taken()
-        if prompt is not None or not self.reports:
-            trie = session.documents_trie(self._task.documents, keep=prompt is None)
-            self.options = AnswerOptions(trie=trie, many=True)
-        return self._split(what) if prompt is None else prompt
-
-    def _split(self, what: str) -> list[NumberedPart]:
-        """The parts of the next level. Raises ContextOverflowError."""
-        parts, before = split(self._task), len(self._done)
-        if before and len(parts) >= before:
+    task = session.task(question.preset, question.documents)
+    parts = whole_or_parts(task)
+    if isinstance(parts, Prompt):
+        return parts
+    options = AnswerOptions(trie=session.documents_trie(task.documents), many=True)
+    problem = "not everything fits"
+    level = 0
+    previous_count = 0
+    while not isinstance(parts, Prompt):
+        if level and len(parts) >= previous_count:
             raise ContextOverflowError(
                 f"{len(parts)} summaries of parts do not fit and get no shorter",
                 "Give a smaller --max-tokens, or name a model with a longer context (-m).",
             )
-        self._level, self._done, count = self._level + 1, {}, len(parts)
-        self._total += count
-        how = "each is summarized, then their summaries"
-        self._session.warn(f"{what}: split into {counted(count, 'part')}, {how}")
-        return [NumberedPart(part, self._level, i, count) for i, part in enumerate(parts, 1)]
+        level += 1
+        previous_count = len(parts)
+        of = counted(len(parts), "part")
+        session.warn(f"{problem}: split into {of}, each is summarized, then their summaries")
+        numbered = [NumberedPart(part, level, i, len(parts)) for i, part in enumerate(parts, 1)]
+        reports = yield Level(numbered, options)
+        summaries = [Document(report.name, report.text) for report in reports]
+        not_empty = [summary for summary in summaries if summary.text.strip()]
+        task = replace(task, documents=not_empty or [Document(summaries[0].name, "")])
+        problem = "their summaries do not fit either"
+        parts = whole_or_parts(task)
+    return parts
 
-    def earlier(self, one: NumberedPart, prompt: Prompt) -> PartReport | None:
-        """What an earlier run made of a part; None where it is to be answered."""
-        if (text := self.kept.get(prompt)) is None:
-            self.tell_taken()
+
+def advance(plan: Plan, reports: Sequence[PartReport] | None = None) -> Level | Prompt:
+    """Go on with a plan: begin it, or give it the summaries of its last level."""
+    try:
+        return next(plan) if reports is None else plan.send(reports)
+    except StopIteration as finished:
+        prompt: Prompt = finished.value
+        return prompt
+
+
+class PartsInProgress:
+    """How far a plan has come: which parts of its level are done, and those of earlier levels."""
+
+    def __init__(self, session: Session, question: Question, plan: Plan, level: Level) -> None:
+        self.session = session
+        self.kept = KeptParts(session, question.preset)
+        self.level = level
+        self.reports: list[PartReport] = []  # of the levels that are finished
+        self._plan = plan
+        self._done: dict[int, PartReport] = {}  # of this level, by number
+        self._finished_count = 0
+        self._total_count = len(level.parts)
+        self._reused_count = 0  # from an earlier run, and not reported yet
+
+    def reuse(self, part: NumberedPart, prompt: Prompt) -> PartReport | None:
+        """Return what an earlier run made of a part; None where it is to be answered."""
+        text = self.kept.get(prompt)
+        if text is None:
+            self.report_reused()
             return None
-        self._count, self._taken = self._count + 1, self._taken + 1
-        return PartReport(one.part.name, text, True, one.level, 0)
+        self._finished_count += 1
+        self._reused_count += 1
+        return PartReport(part.part.name, text, True, part.level, 0)
 
-    def answered(self, one: NumberedPart, prompt: Prompt, text: str, tokens: int) -> PartReport:
-        """What the model made of a part, in so many tokens; it is kept."""
+    def answered(self, part: NumberedPart, prompt: Prompt, text: str, tokens: int) -> PartReport:
+        """Cache what the model made of a part, in so many tokens."""
         self.kept.put(prompt, text)
-        self._count += 1
-        return PartReport(one.part.name, text, False, one.level, tokens)
+        self._finished_count += 1
+        return PartReport(part.part.name, text, False, part.level, tokens)
 
-    def tell_taken(self) -> None:
-        """Say how many parts an earlier run has made."""
-        if self._taken:
-            of = f"{self._taken} of {counted(self._total, 'part')}"
-            self._session.warn(f"took {of} from an earlier run")
-        self._taken = 0
+    def add(self, part: NumberedPart, report: PartReport) -> Level | Prompt | None:
+        """Count a part as done; return what follows its level, None while others are answered."""
+        self._done[part.number] = report
+        if len(self._done) < part.count:
+            return None
+        reports = [self._done[number] for number in range(1, part.count + 1)]
+        self.reports += reports
+        self._done = {}
+        following = advance(self._plan, reports)
+        if isinstance(following, Level):
+            self.level = following
+            self._total_count += len(following.parts)
+        else:
+            self.report_reused()
+        return following
 
+    def report_reused(self) -> None:
+        """Report how many parts an earlier run has made, once."""
+        if self._reused_count:
+            of = f"{self._reused_count} of {counted(self._total_count, 'part')}"
+            self.session.warn(f"took {of} from an earlier run")
+        self._reused_count = 0
+
+    def last_options(self, prompt: Prompt) -> AnswerOptions:
+        """Return the options of the whole answer, which drafts from the summaries in its prompt."""
+        trie = self.session.documents_trie(prompt.documents, keep=False)
+        return AnswerOptions(trie=trie, many=True)
+
+    @property
     def kept_words(self) -> str:
-        """How many parts are done, as the end of a sentence; "" for none."""
-        if not (self._count and self.kept.is_stored):
+        """How many parts are cached, as the end of a sentence; "" for none."""
+        if not self._finished_count or not self.kept.is_stored:
             return ""
-        of = f"{self._count} of {counted(self._total, 'part')}"
+        of = f"{self._finished_count} of {counted(self._total_count, 'part')}"
         return f"; kept {of}: the same command goes on from there"

@@ -13,7 +13,7 @@ from ngtcli.drafting.drafter import Drafter
 from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tries.corpus import Corpus
 from ngtcli.drafting.tries.files import TrieReport
-from ngtcli.engine.events import Message, Tell
+from ngtcli.engine.events import Message, Report
 from ngtcli.engine.question import OtherModelError
 from ngtcli.errors import ContextOverflowError
 from ngtcli.models.card import script_words
@@ -81,15 +81,16 @@ class ModelFacts:
 class Session(ABC):
     """Makes prompts that fit its model, which a subclass has.
 
-    `tell` is told what is being done, and what the user should know and may change. What is read of
-    a prompt is kept for its `owner` alone, "" for the user. Of texts that another gives, without a
-    file, nothing is stored.
+    `report` is called with what is being done, and with what the user should know and may change.
+    What is read of a prompt is cached for its `owner` alone, "" for the user. Of texts that another
+    owner gives, without a file, nothing is stored.
     """
 
     owner = ""
 
-    def __init__(self, settings: Settings, tell: Tell) -> None:
-        self.settings, self.tell = settings, tell
+    def __init__(self, settings: Settings, report: Report) -> None:
+        self.settings = settings
+        self.report = report
 
     @property
     @abstractmethod
@@ -97,29 +98,36 @@ class Session(ABC):
         """What is known of the model."""
 
     def status(self, text: str) -> None:
-        """Say what is being done."""
-        self.tell(Message("status", text))
+        """Report what is being done."""
+        self.report(Message("status", text))
 
     def warn(self, text: str) -> None:
-        """Say what the user should know."""
-        self.tell(Message("warn", text))
+        """Report what the user should know."""
+        self.report(Message("warn", text))
 
-    def sharing(self, settings: Settings, owner: str = "") -> Self:
-        """A session for one answer, whose settings differ in those that a line of a batch may have.
+    def sharing(self, settings: Settings, owner: str = "", report: Report | None = None) -> Self:
+        """Return a session for one answer, whose settings differ in those that a line may have.
 
-        What answers have taught is this one's; unless the owner is "" nothing has.
+        It drafts from what this session has learned, unless the owner is another than the user.
+        `report` takes the place of this session's own.
         """
         other = copy(self)
-        other.settings, other.owner = settings, owner
+        other.settings = settings
+        other.owner = owner
+        other.report = report or self.report
         return other
 
-    def with_settings(self, settings: Settings, owner: str = "") -> Self:
-        """A session with other settings over the same model. Raises OtherModelError."""
+    def with_settings(
+        self, settings: Settings, owner: str = "", report: Report | None = None
+    ) -> Self:
+        """Return a session with other settings over the same model. Raises OtherModelError."""
         for name in settings_where(Use.LOADS):
             if getattr(settings, name) != getattr(self.settings, name):
-                what = f"another model is loaded: a session cannot change its {name}"
-                raise OtherModelError(what, "Use --no-serve.")
-        return self.sharing(settings, owner)
+                raise OtherModelError(
+                    f"another model is loaded: a session cannot change its {name}",
+                    "Use --no-serve.",
+                )
+        return self.sharing(settings, owner, report)
 
     def prompt(
         self,

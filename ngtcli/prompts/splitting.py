@@ -48,6 +48,16 @@ def fits(task: Task) -> Prompt | None:
     return whole if isinstance(whole, Prompt) and len(whole.ids) <= task.room else None
 
 
+def whole_or_parts(task: Task) -> Prompt | list[Part]:
+    """Return the prompt with all documents, or else the documents in parts.
+
+    Raises:
+        ContextOverflowError: Where there is no room for documents.
+    """
+    prompt = fits(task)
+    return split(task) if prompt is None else prompt
+
+
 def split(task: Task) -> list[Part]:
     """The documents in parts of nearly one size, each of which leaves room for its answer.
 

@@ -9,7 +9,7 @@ from contextlib import closing, suppress
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings, Use, settings_where
-from ngtcli.engine.events import USUAL, Event, Message, Tell, Wants, nobody
+from ngtcli.engine.events import USUAL, Event, Message, Report, Wants, ignore
 from ngtcli.engine.question import Question
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.server import client
@@ -17,24 +17,30 @@ from ngtcli.server.client import NotServedError, served
 from ngtcli.system import process
 
 if TYPE_CHECKING:
-    from ngtcli.engine.engine import Asked
+    from ngtcli.server.ticket import Ticket
 
 
 class Answerer:
     """Asks where a question is answered; `close` it.
 
-    `tell` is told at once what a model that is loaded here says. `stays`: it answers several
-    questions, and a Ctrl-C ends an answer alone. With `threads` it may be asked from any thread.
+    `report` is called at once with what a model that is loaded here reports. `stays`: it answers
+    several questions, and a Ctrl-C ends an answer alone. With `threads` it may be asked from any
+    thread.
     """
 
-    def __init__(self, tell: Tell = nobody, *, stays: bool = False, threads: bool = False) -> None:
-        self._tell, self._stays, self._threads = tell, stays, threads
-        self._lock, self._is_closed = threading.Lock(), False
+    def __init__(
+        self, report: Report = ignore, *, stays: bool = False, threads: bool = False
+    ) -> None:
+        self._report = report
+        self._stays = stays
+        self._threads = threads
+        self._lock = threading.Lock()
+        self._is_closed = False
         self._loaded: dict[tuple[object, ...], Any] = {}  # by what is loaded, and how
         self._checked: Settings | None = None
 
     def _warn(self, words: str) -> None:
-        self._tell(Message("warn", words))
+        self._report(Message("warn", words))
 
     @property
     def loaded(self) -> bool:
@@ -98,11 +104,11 @@ class Answerer:
             if key not in self._loaded and self._threads:
                 from ngtcli.server.resident import Resident  # here: it loads torch
 
-                self._loaded[key] = Resident(settings, self._tell)
+                self._loaded[key] = Resident(settings, self._report)
             elif key not in self._loaded:
                 from ngtcli.engine.opening import open_engine  # here: it loads numpy
 
-                self._loaded[key] = open_engine(settings, self._tell, stays=self._stays)
+                self._loaded[key] = open_engine(settings, self._report, stays=self._stays)
             return self._loaded[key]
 
     def submit(
@@ -112,14 +118,15 @@ class Answerer:
         *,
         owner: str = "",
         wants: Wants = USUAL,
-    ) -> "Asked":
-        """Take a question of the user; `on_event` gets what comes of it, in another thread."""
-        from ngtcli.engine.engine import Asked  # here: it loads numpy
+    ) -> "Ticket":
+        """Take a question of the user; `on_event` gets its events, in another thread."""
+        from ngtcli.engine.engine import Request  # here: it loads numpy
+        from ngtcli.server.ticket import Ticket
 
-        asked = Asked(question, on_event, owner, wants)
-        own = self._events(question, wants), asked
-        threading.Thread(target=told, args=own, daemon=True).start()
-        return asked
+        ticket = Ticket(Request(question, owner, wants), on_event)
+        events = self._events(question, wants)
+        threading.Thread(target=deliver, args=(events, ticket), daemon=True).start()
+        return ticket
 
     def close(self) -> None:
         """End what is being answered here, and leave the models, one that is being loaded, too."""
@@ -131,13 +138,13 @@ class Answerer:
                     made.close()
 
 
-def told(events: Generator[Event], asked: "Asked") -> None:
-    """Tell events to who asked, until that is cancelled."""
+def deliver(events: Generator[Event], ticket: "Ticket") -> None:
+    """Hand events on to who asked, until the question is cancelled."""
     try:
         with closing(events):
             for event in events:
-                if asked.cancelled:
+                if ticket.is_cancelled:
                     return
-                asked.say(event)
+                ticket.send(event)
     except BaseException as error:  # a library in another language may panic
-        asked.say(unexpected(error))
+        ticket.send(unexpected(error))

@@ -17,13 +17,14 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.support import Support
 from ngtcli.drafting.drafter import Drafters
 from ngtcli.engine import local_engine
-from ngtcli.engine.engine import Asked
-from ngtcli.engine.events import Ended, Event, Outcome, Stepped, nobody, telling
+from ngtcli.engine.engine import Request
+from ngtcli.engine.events import Ended, Outcome, Report, Stepped, ignore, reporter
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.question import Question
+from ngtcli.engine.requests import RequestEvent, Requests
 from ngtcli.engine.session import AS_SET
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
 from tests.support.given import GivenPrompts, NumberedPrompt, answers
@@ -51,11 +52,9 @@ def loaded() -> LocalSession:
     return LocalSession(Settings(max_tokens=6, method="none"), persist=False)
 
 
-def session_with(**changes: Any) -> LocalSession:
+def session_with(report: Report = ignore, **changes: Any) -> LocalSession:
     settings = {"max_tokens": 6, "method": "none", **changes}
-    session = loaded().with_settings(Settings(**settings))
-    session.tell = nobody
-    return session
+    return loaded().with_settings(Settings(**settings), report=report)
 
 
 def answered(
@@ -179,8 +178,8 @@ def test_exact_answers_are_refused_together() -> None:
 def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    session, said = session_with(), list[str]()
-    session.tell = telling(warn=said.append)
+    said: list[str] = []
+    session = session_with(reporter(warn=said.append))
     no_batches = Support.no("its layers keep a state")
     monkeypatch.setattr(session.model, "batching", no_batches)
     found = [a.key for a in answered(session, given(session), 4)]
@@ -194,8 +193,7 @@ def test_what_is_otherwise_for_texts_given_together_is_told(
     said: list[str] = []
     monkeypatch.setattr(local_engine, "rounds", lambda model: True)  # as in half precision
     for size, exact in ((1, "auto"), (2, "off"), (2, "auto")):
-        session = session_with(exact=exact)
-        session.tell = telling(warn=said.append)
+        session = session_with(reporter(warn=said.append), exact=exact)
         assert ids_of(next(answered(session, given(session)[:1], size)))
     assert len(said) == 1 and "own run" in said[0]
 
@@ -216,8 +214,7 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
         assert not held or held[0]() is None
         return step(decoder)
 
-    session = session_with()
-    session.tell = telling(warn=said.append)
+    session = session_with(reporter(warn=said.append))
     alone = {a.key: ids_of(a) for a in answered(session, given(session), 1)}
     monkeypatch.setattr(Decoder, "_advance", failing)
     gc.disable()
@@ -289,25 +286,26 @@ def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
     def fails(*_: object) -> None:
         raise RuntimeError("no drafter")
 
-    engine, told = LocalEngine(session), list[tuple[int, Event | NgtError]]()
+    engine = LocalEngine(session)
     engine.warm()
-    asked = []
+    requests, events = Requests(engine), list[RequestEvent]()
+    prepared = {}
     for key, prompt in given(session)[:2]:
         question = Question(task="ask", settings=session.settings, preset=load_preset("ask"))
-        one = Asked(question, lambda event, key=key: told.append((key, event)))
-        one.session = engine._session_for(session.settings, "")
         assert isinstance(prompt, Prompt)
-        engine._set_prompt(one, prompt, AS_SET)
-        asked.append(one)
-    engine.add(asked[0])
-    while not any(isinstance(event, Stepped) for _, event in told):
-        engine.step()
-    assert engine.takes(asked[1])
+        prepared[key] = engine.prepare_prompt(Request(question), session, prompt, AS_SET)
+    first, second = prepared.values()
+    requests.add(first)
+    while not any(isinstance(event, Stepped) for _, event in events):
+        events += requests.step()
+    assert requests.has_room(second.request)
     monkeypatch.setattr(Drafters, "start", fails)
-    engine.add(asked[1])
-    engine.step()
+    requests.add(second)
+    for _ in range(3):  # `Prompted`, then the attempt
+        events += requests.step()
     monkeypatch.undo()
-    while engine.busy:
-        engine.step()
-    found = {key: [t.id for t in e.tokens] for key, e in told if isinstance(e, Ended)}
-    assert found == {key: alone[key] for key in found} and len(found) == 2
+    while requests.busy:
+        events += requests.step()
+    answers_of = {request: e for request, e in events if isinstance(e, Ended)}
+    for key, one in prepared.items():
+        assert [token.id for token in answers_of[one.request].tokens] == alone[key]

@@ -13,7 +13,7 @@ from ngtcli.decoding import calibration
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.sizes import row_sizes
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
-from ngtcli.engine.events import telling
+from ngtcli.engine.events import reporter
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.question import OtherModelError
 from ngtcli.engine.session import AnswerOptions
@@ -39,7 +39,7 @@ def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
-        return LocalSession(TINY_SETTINGS, telling(warn=said.append), persist)
+        return LocalSession(TINY_SETTINGS, reporter(warn=said.append), persist)
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:

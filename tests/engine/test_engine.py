@@ -10,11 +10,13 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine import engine as engine_module
+from ngtcli.engine import requests as requests_module
 from ngtcli.engine.drivers import answer, run
-from ngtcli.engine.engine import Asked
+from ngtcli.engine.engine import Request
 from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Stepped, Wants
 from ngtcli.engine.parts import PARTS
 from ngtcli.engine.question import Question
+from ngtcli.engine.requests import Requests
 from ngtcli.errors import NgtError, StoppedError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.system import process
@@ -58,7 +60,7 @@ def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
     said: list[Event] = []
     events = answer(engine(said=said), question())
     if where == "raised":
-        monkeypatch.setattr(engine_module, "with_sources", interrupted)
+        monkeypatch.setattr(requests_module, "with_sources", interrupted)
         *_, last = events
         assert any(isinstance(e, Message) and "sources" in e.text for e in said)
     else:
@@ -76,7 +78,7 @@ def fails(*_: object, **__: object) -> None:
 def test_a_failed_comparison_with_the_documents_loses_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(engine_module, "with_sources", fails)
+    monkeypatch.setattr(requests_module, "with_sources", fails)
     events = [*answer(engine(), question())]
     last = events[-1]
     assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
@@ -86,7 +88,7 @@ def test_a_failed_comparison_with_the_documents_loses_no_answer(
 def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(engine_module, "with_sources", fails)
+    monkeypatch.setattr(requests_module, "with_sources", fails)
     out = str(tmp_path / "out.txt")
     done = ngt("summarize", HARBOUR, "-o", out, "--cite", "--max-tokens", "8")
     assert done.returncode == 0 and (tmp_path / "out.txt").read_text()
@@ -97,27 +99,33 @@ def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
 def test_what_fails_after_an_answer_was_delivered_is_a_warning(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
+    def finish_fails(*, store: bool) -> None:
+        finish(store=store)
+        raise MemoryError("no memory")
+
     said: list[Event] = []
     own = engine(said=said)
-    monkeypatch.setattr(own, "_close", fails)
+    finish = own.finish
+    monkeypatch.setattr(own, "finish", finish_fails)
     coming = iter([(0, question())])
     found = [*run(own, lambda _: next(coming, None))]
     assert [type(one.answer) for one in found] == [Ended]
     assert any(isinstance(e, Message) and "is not kept" in e.text for e in said)
 
 
-@pytest.mark.parametrize("broken", ["add", "prepare"])
+@pytest.mark.parametrize("broken", ["add", "prepare", "remarks"])
 def test_a_question_that_cannot_begin_ends_with_an_error_and_others_go_on(
     broken: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def fails_once(*_: object) -> None:
+    def fails_once(*_: object, **__: object) -> None:
         monkeypatch.undo()
         raise MemoryError("no memory")
 
     own = engine()
-    monkeypatch.setattr(engine_module, "look_alikes", fails_once)
-    if broken == "prepare":
-        monkeypatch.setattr(own, "_start", fails_once)
+    if broken == "remarks":
+        monkeypatch.setattr(engine_module, "look_alikes", fails_once)
+    else:
+        monkeypatch.setattr(own, broken, fails_once)
     coming = iter([(0, question()), (1, question())])
     found = {o.key: o.answer for o in run(own, lambda _: next(coming, None), Wants(remarks=True))}
     assert isinstance(found[0], NgtError) and isinstance(found[1], Ended)
@@ -154,14 +162,13 @@ def test_parts_change_nothing_of_how_the_process_hears_signals(
 
 def test_parts_are_kept_for_the_user_alone() -> None:
     def three_parts(owner: str) -> list[str]:
-        told, own = list[Event | NgtError](), engine()
-        asked = Asked(question(LONG), told.append, owner)
-        own.prepare(asked)
-        own.add(asked)
+        reported, own = list[Event](), engine()
+        requests = Requests(own)
+        requests.add(own.prepare(Request(question(LONG), owner, report=reported.append)))
         while len(own._answers.asked) < 3:
-            own.step()
-        own.interrupt()
-        return [event.text for event in told if isinstance(event, Message)]
+            requests.step()
+        requests.interrupt()
+        return [event.text for event in reported if isinstance(event, Message)]
 
     three_parts("another")
     assert not PARTS.each()

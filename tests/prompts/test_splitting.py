@@ -19,6 +19,7 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.selection import Excerpt
 from ngtcli.engine.batch.output import FileOutput
+from ngtcli.engine.engine import Prepared
 from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.parts import PARTS, KeptParts
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
@@ -177,14 +178,15 @@ def test_parts_are_answered_together_and_one_by_one_where_exactness_is_asked_for
 
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
     wrong = ModelError("the model gives no numbers", "Name another one.")
-    begin = LocalEngine._begin
+    add, added = LocalEngine.add, list[Prepared]()
 
-    def fails(engine: LocalEngine, text: Any) -> Any:
-        if text.part.number == 2:
+    def fails(engine: LocalEngine, prepared: Prepared, **more: Any) -> Any:
+        added.append(prepared)
+        if len(added) == 2:
             raise wrong
-        return begin(engine, text)
+        return add(engine, prepared, **more)
 
-    monkeypatch.setattr(LocalEngine, "_begin", fails)
+    monkeypatch.setattr(LocalEngine, "add", fails)
     done = ngt("summarize", book, *short, "--exact")
     assert done.returncode == 4 and done.stdout == b""
     told = done.stderr.decode().splitlines()
@@ -212,13 +214,11 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     lines.write_text(json.dumps({"paths": [book]}) + "\n")
     command = "batch", str(lines), "-o", str(out), *short
 
-    owner, name = (LocalEngine, "_begin") if fails == "the answer" else (FileOutput, "put")
+    owner, name = (LocalEngine, "prepare_answer") if fails == "the answer" else (FileOutput, "put")
     whole = getattr(owner, name)
 
-    def fail(own: Any, given: Any) -> Any:
-        if owner is FileOutput or given.part is None:
-            raise NgtError("no scores, or no space left", "Try again.")
-        return whole(own, given)
+    def fail(*_: Any) -> Any:
+        raise NgtError("no scores, or no space left", "Try again.")
 
     monkeypatch.setattr(owner, name, fail)
     assert ngt(*command).returncode == (7 if fails == "the answer" else 1)

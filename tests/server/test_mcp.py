@@ -25,7 +25,7 @@ from ngtcli.cli.help import topics
 from ngtcli.config import Settings
 from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.drafting.steps import Statistics, Step, Token
-from ngtcli.engine.engine import Asked
+from ngtcli.engine.engine import Request
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import ModelError, NgtError
@@ -534,5 +534,5 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
     told: list[Event | NgtError] = []
     settings, preset = TASKS.of["ask"]
     question = Question(task="ask", settings=settings, preset=preset)
-    answerer.told(events(), Asked(question, told.append))
+    answerer.deliver(events(), Ticket(Request(question), told.append))
     assert "index out of bounds" in str(told[-1])

@@ -12,11 +12,13 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.decoding.decoder import Decoder
+from ngtcli.decoding.grouping import Batching, why_single
 from ngtcli.decoding.load import Wanted, load_model
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.support import SUPPORTED
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine import engine as engine_module
-from ngtcli.engine.engine import Asked
+from ngtcli.engine.engine import Request
 from ngtcli.engine.events import Ended, Event, Message, Prompted, Reading, Stepped, Wants
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine
@@ -28,8 +30,9 @@ from ngtcli.prompts.preset import load_preset
 from ngtcli.retrieval.index import PASSAGES
 from ngtcli.retrieval.vectors import VECTORS
 from ngtcli.server import fair_queue
-from ngtcli.server.fair_queue import FairQueue
+from ngtcli.server.fair_queue import FairQueue, State
 from ngtcli.server.resident import Resident
+from ngtcli.server.ticket import Ticket
 from tests.support.head_files import save_head
 from tests.support.helpers import wait_until
 
@@ -101,7 +104,7 @@ def together(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     return counts
 
 
-@pytest.mark.parametrize("where", ["look_alikes", "takes", "close"])
+@pytest.mark.parametrize("where", ["look_alikes", "has_room", "add", "close"])
 def test_each_question_ends_whatever_fails_in_the_models_thread(
     where: str, monkeypatch: pytest.MonkeyPatch, resident: Resident
 ) -> None:
@@ -114,7 +117,8 @@ def test_each_question_ends_whatever_fails_in_the_models_thread(
     failed: list[str] = []
     target, name = {
         "look_alikes": (engine_module, "look_alikes"),
-        "takes": (LocalEngine, "_has_room"),
+        "has_room": (LocalEngine, "has_room"),
+        "add": (LocalEngine, "add"),
         "close": (LocalSession, "save"),
     }[where]
     with monkeypatch.context() as patch:
@@ -129,6 +133,10 @@ def test_each_question_ends_whatever_fails_in_the_models_thread(
 LONG: dict[str, Any] = {"temperature": 9.0, "max_tokens": 10}  # of random words, to the last
 
 
+def is_ready(resident: Resident, ticket: Ticket) -> bool:
+    return resident._queue.state_of(ticket) is State.READY
+
+
 def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[Any], None]:
     """Holds the model's thread at the first step, until these questions have come as well."""
     left = [more]
@@ -137,14 +145,14 @@ def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[
         if isinstance(event, Stepped) and left:
             questions = left.pop()
             tickets = [resident.submit(q, h, owner=owner) for q, h, owner in questions]
-            wait_until(lambda: all(t.state == "ready" for t in tickets))
+            wait_until(lambda: all(is_ready(resident, ticket) for ticket in tickets))
 
     return hold
 
 
 def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None:
     made = Resident(SETTINGS, persist=False)
-    made._warned.append(Message("warn", "as it was"))
+    made._warnings.append(Message("warn", "as it was"))
     heard = [*made.ask(asked(), wants=Wants(remarks=True))]
     made.close()
     kinds = [type(event).__name__ for event in heard]
@@ -198,7 +206,7 @@ def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_other
 @pytest.mark.parametrize("others", [0, 2])
 def test_cancelling_ends_an_answer_within_a_step(resident: Resident, others: int) -> None:
     rest = [(asked(1902 + i, **LONG), Heard(), "") for i in range(others)]
-    tickets: list[Asked] = []
+    tickets: list[Ticket] = []
     hold = behind(resident, *rest)
 
     def at(event: Event | NgtError) -> None:
@@ -215,12 +223,12 @@ def test_cancelling_ends_an_answer_within_a_step(resident: Resident, others: int
 
 
 def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None:
-    waits, tickets = Heard(), list[Asked]()
+    waits, tickets = Heard(), list[Ticket]()
 
     def cancel(event: Event | NgtError) -> None:
         if isinstance(event, Stepped) and not tickets:
             tickets.append(resident.submit(asked(), waits))
-            wait_until(lambda: tickets[0].state == "ready")
+            wait_until(lambda: is_ready(resident, tickets[0]))
             tickets[0].cancel()
 
     first = Heard(cancel)
@@ -231,13 +239,13 @@ def test_cancelling_before_an_answer_begins_stops_it(resident: Resident) -> None
 
 @pytest.mark.parametrize("beside", [False, True])
 def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside: bool) -> None:
-    tickets: list[Asked] = []
+    tickets: list[Ticket] = []
     late = Heard(lambda event: isinstance(event, Reading) and tickets[0].cancel())
 
     def begin(event: Event | NgtError) -> None:
         if isinstance(event, Stepped) and not tickets:
             tickets.append(resident.submit(asked(**LONG), late))
-            wait_until(lambda: tickets[0].state == "ready")
+            wait_until(lambda: is_ready(resident, tickets[0]))
 
     first, other = Heard(begin), asked(1902, **LONG, exact="off" if beside else "on")
     resident.submit(other, first)
@@ -247,13 +255,13 @@ def test_cancelling_while_the_prompt_is_read_stops_it(resident: Resident, beside
 
 def test_in_rounding_dtypes_the_users_own_answers_are_given_alone(resident: Resident) -> None:
     """Near ties may turn out otherwise beside others, and exact passes are over one text."""
-    engine = LocalEngine(resident._engine._base)
-    engine._rounds = True
+    engine, batching = LocalEngine(resident._engine._base), Batching(0, SUPPORTED, rounds=True)
     for exact, owner, joins in (
         ("auto", "", False), ("off", "", True), ("on", "", False), ("auto", "http", True),
         ("on", "http", False),
     ):  # fmt: skip
-        assert engine._is_alone(Asked(asked(exact=exact), Heard(), owner)) != joins
+        candidate = engine.candidate(Request(asked(exact=exact), owner))
+        assert (why_single(candidate, batching) == "") == joins
 
 
 def test_leaving_an_answer_ends_it(resident: Resident) -> None:
@@ -336,8 +344,8 @@ def test_nothing_of_an_answer_that_has_ended_waits_for_the_garbage_collector(
 
     def at(event: Event | NgtError) -> None:
         hold(event)
-        if isinstance(event, Stepped):
-            made.append(weakref.ref(resident._engine._texts[0].run.text))
+        if isinstance(event, Stepped) and resident._engine._jobs:
+            made.append(weakref.ref(resident._engine._jobs[0].sequence.text))
 
     gc.disable()
     try:
@@ -355,10 +363,10 @@ def test_a_question_that_is_ready_when_the_model_has_gone_is_told(
     made, heard = Resident(SETTINGS, persist=False), Heard()
     prepared, closing = made._queue.prepared, threading.Thread(target=made.close)
 
-    def late(ticket: Asked, is_ready: bool) -> None:
+    def late(ticket: Ticket, answer: Any) -> None:
         closing.start()
         made._threads[0].join()
-        prepared(ticket, is_ready)
+        prepared(ticket, answer)
 
     monkeypatch.setattr(made._queue, "prepared", late)
     made.submit(asked(), heard)
@@ -453,40 +461,34 @@ def test_no_text_of_one_owner_is_drafted_for_another(
     assert drafted and bool(secret & {t for tokens in drafted for t in tokens}) == (not owner)
 
 
-def one_of(owner: str, number: int = 0) -> Asked:
-    return Asked(asked(number), Heard(), owner)
-
-
 def test_owners_take_turns_and_one_is_not_taken_before_it_is_ready() -> None:
-    queue = FairQueue()
-    numbers = {one_of(owner, i): i for owner, i in [*(("a", i) for i in range(4)), ("b", 10)]}
-    numbers |= {one_of("c"): 20, one_of("b"): 11}
-    for one in numbers:
-        queue.put(one)
+    queue: FairQueue[int, str] = FairQueue()
+    for owner, numbers in (("a", [0, 1, 2, 3]), ("b", [10]), ("c", [20]), ("b", [11])):
+        for number in numbers:
+            queue.put(number, owner)
     assert queue.take() is None
-    prepared = [queue.to_prepare() for _ in range(7)]
-    for ready in prepared:
-        assert ready is not None
-        queue.prepared(ready, numbers[ready] != 10)
+    for _ in range(7):
+        number = queue.to_prepare()
+        assert number is not None and queue.state_of(number) is State.PREPARING
+        queue.prepared(number, None if number == 10 else "a prompt")
     order = [queue.take() for _ in range(7)]
-    assert [one and numbers[one] for one in order] == [0, 11, 20, 1, 2, 3, None]
+    assert [one and one[0] for one in order] == [0, 11, 20, 1, 2, 3, None]
     assert len(queue) == 0
 
 
 def test_a_full_queue_takes_no_more_of_that_owner(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fair_queue, "MOST_OF_ONE", 2)
     monkeypatch.setattr(fair_queue, "MOST", 3)
-    queue = FairQueue()
-    first = one_of("a")
-    queue.put(first)
-    queue.put(one_of("a"))
+    queue: FairQueue[int, str] = FairQueue()
+    queue.put(0, "a")
+    queue.put(1, "a")
     with pytest.raises(BusyError, match="2 questions wait"):
-        queue.put(one_of("a"))
-    queue.put(one_of("b"))
+        queue.put(2, "a")
+    queue.put(3, "b")
     with pytest.raises(BusyError, match="3 questions wait"):
-        queue.put(one_of("c"))
-    assert queue.remove(first) and not queue.remove(first)
-    queue.put(one_of("c"))
-    assert len(queue.close()) == 3
+        queue.put(4, "c")
+    assert queue.remove(0) and not queue.remove(0)
+    queue.put(4, "c")
+    assert queue.close() == [1, 3, 4]
     with pytest.raises(BusyError, match="leaving"):
-        queue.put(one_of("d"))
+        queue.put(5, "d")

@@ -1,18 +1,15 @@
 """What answers in place of a model."""
 
 from collections.abc import Callable
-from typing import Any
 
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
-from ngtcli.engine.engine import Asked, Engine, caught
-from ngtcli.engine.events import Ended, Tell, nobody
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request, caught
+from ngtcli.engine.events import Ended, Report, Stepped, ignore
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.models.tokenizer import Tokenizer
-from ngtcli.prompts.build import Prompt
 from tests.support.helpers import FakeBackend
 
 TOKENIZER, CONTEXT = Tokenizer(FakeBackend()), 4000
@@ -43,56 +40,61 @@ class FakeEngine(Engine):
     """Answers with `answers`, up to `size` texts together."""
 
     def __init__(
-        self, settings: Settings, answers: FakeAnswers, size: int = 1, tell: Tell = nobody
+        self, settings: Settings, answers: FakeAnswers, size: int = 1, report: Report = ignore
     ) -> None:
-        super().__init__(FakeSession(settings, tell), many=True)
+        super().__init__(FakeSession(settings, report), many=True)
         self._answers, self._size, self._is_full = answers, max(size, 1), False
+        self._jobs: list[Job] = []
+        self._is_open = False
 
-    def _session_for(self, settings: Settings, owner: str) -> Session:
-        return self.session.sharing(settings, owner)
+    def _session_for(self, request: Request) -> Session:
+        return self.session.sharing(request.question.settings, request.owner, request.report)
 
-    def _start(self, text: Asked) -> None:
-        pass
-
-    def _has_room(self, one: Asked | None) -> bool:
-        self._is_full = bool(self._texts) and (self._is_full or len(self._texts) >= self._size)
+    def has_room(self, request: Request | None = None) -> bool:
+        self._is_full = bool(self._jobs) and (self._is_full or len(self._jobs) >= self._size)
         return not self._is_full
 
-    def _begin(self, text: Asked) -> list[Asked]:
-        text.run = self._is_open = True
-        return []
+    def add(self, prepared: Prepared, *, others: bool = False) -> Job:
+        self._is_open = True
+        self._jobs.append(Job(prepared))
+        return self._jobs[-1]
 
-    def _pass(self) -> list[Asked]:
-        text, self._is_full = self._texts[-1], True
-        assert isinstance(text.prompt, Prompt)
-        self._answers.asked.append(text.prompt.text)
+    def step(self) -> list[JobEvent]:
+        job, self._is_full = self._jobs[-1], True
+        prompt = job.prepared.prompt
+        self._answers.asked.append(prompt.text)
         try:
-            self._answers.before(text.prompt.text)
+            self._answers.before(prompt.text)
         except Exception as error:
-            text.error = caught(error)
-        words = self._answers.say(text.prompt.text)
-        text.steps.append(Step((Token(5, words, probability=0.9),), self._answers.finish_reason))
-        text.statistics = Statistics(prompt_tokens=len(text.prompt.ids))
-        text.statistics.add_step(0, 0, 1)
-        return [text]
-
-    def _drop(self, text: Asked) -> None:
-        pass
-
-    def _ended(self, text: Asked) -> Any:
+            self._jobs.remove(job)
+            return [(job, caught(error))]
+        words = self._answers.say(prompt.text)
+        reason = self._answers.finish_reason
+        job.steps.append(Step((Token(5, words, probability=0.9),), reason))
+        statistics = Statistics(prompt_tokens=len(prompt.ids))
+        statistics.add_step(0, 0, 1)
         answer = Ended(
-            finish_reason=self._answers.finish_reason, statistics=text.statistics, passes=PASSES
+            finish_reason=reason, steps=tuple(job.steps), statistics=statistics, passes=PASSES
         )
-        return answer, NOT_EXACT, ""
+        self._jobs.remove(job)
+        return [(job, Stepped(job.steps[0])), (job, answer)]
 
-    def _close(self, *, store: bool = True) -> None:
-        pass
+    def drop(self, job: Job) -> Ended | None:
+        self._jobs.remove(job)
+        return Ended(finish_reason="interrupted", passes=PASSES)
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def finish(self, *, store: bool) -> None:
+        self._is_open = False
 
 
 def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
     """Commands answer with these instead of a model."""
 
-    def opened(settings: Settings, tell: Tell, *, size: int = 1, **_: object) -> FakeEngine:
-        return FakeEngine(settings, answers, size, tell)
+    def opened(settings: Settings, report: Report, *, size: int = 1, **_: object) -> FakeEngine:
+        return FakeEngine(settings, answers, size, report)
 
     monkeypatch.setattr("ngtcli.engine.opening.open_engine", opened)

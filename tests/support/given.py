@@ -5,7 +5,7 @@ from pathlib import Path
 
 from ngtcli.config import Settings
 from ngtcli.engine.drivers import run
-from ngtcli.engine.engine import Asked, Engine
+from ngtcli.engine.engine import Engine, Prepared, Request
 from ngtcli.engine.events import Outcome
 from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.question import Question
@@ -24,10 +24,9 @@ class _Given(Engine):
 
     prompts: dict[str, Prompt] = {}
 
-    def prepare(self, asked: Asked) -> None:
-        asked.session = self._session_for(asked.question.settings, asked.owner)
-        prompt = self.prompts[asked.question.question]
-        self._set_prompt(asked, prompt, AS_SET)
+    def prepare(self, request: Request) -> Prepared:
+        prompt = self.prompts[request.question.question]
+        return self.prepare_answer(request, self._session_for(request), prompt, AS_SET)
 
 
 class GivenPrompts(_Given, LocalEngine):

@@ -9,12 +9,11 @@ from dataclasses import replace
 
 from ngtcli.config import Settings
 from ngtcli.decoding.continuation import Growing
-from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.registry import parse_method
 from ngtcli.drafting.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
-from ngtcli.engine.engine import Asked, Engine
-from ngtcli.engine.events import Ended, Started, Tell, nobody
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request
+from ngtcli.engine.events import Ended, Report, Started, Stepped, ignore
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.engine.vllm.process import Piece, VllmEngine, sampling_arguments
 from ngtcli.errors import ContextOverflowError, NgtError
@@ -103,8 +102,8 @@ class VllmRun(Growing, InSteps):
 class VllmSession(Session):
     """A session over a vLLM engine, which drafts as it was started."""
 
-    def __init__(self, settings: Settings, engine: VllmEngine, tell: Tell = nobody) -> None:
-        super().__init__(settings, tell)
+    def __init__(self, settings: Settings, engine: VllmEngine, report: Report = ignore) -> None:
+        super().__init__(settings, report)
         self.engine = engine
         self._facts = ModelFacts(
             tokenizer=load_tokenizer(settings.model),
@@ -127,73 +126,90 @@ class VllmTexts(Engine):
 
     def __init__(self, session: VllmSession, *, size: int = 0, many: bool = False) -> None:
         super().__init__(session, many=many)
-        self._vllm, self._most = session.engine, size or session.engine.sequences
-        self._coming: dict[asyncio.Task[Step | None], Asked] = {}  # the next step of each text
+        self._vllm = session.engine
+        self._max_jobs = size or session.engine.sequences
+        self._steps: dict[Job, AsyncGenerator[Step]] = {}
+        self._coming: dict[asyncio.Task[Step | None], Job] = {}  # the next step of each job
+        self._events: list[JobEvent] = []
+        self._is_open = False
 
-    def _start(self, text: Asked) -> None:
-        """vLLM drafts by itself."""
+    def has_room(self, request: Request | None = None) -> bool:
+        return len(self._steps) < self._max_jobs
 
-    def _has_room(self, one: Asked | None) -> bool:
-        return len(self._texts) < self._most
-
-    def _begin(self, text: Asked) -> list[Asked]:
+    def add(self, prepared: Prepared, *, others: bool = False) -> Job:
         self._is_open = True
-        text.run = run = text.session.generate(text.prompt)
-        text.statistics = run.statistics
-        text.begun = run.steps()
-        if text.part is None:
-            text.say(Started(run.drafter.origins))
-        self._await(text)
-        return []
+        run = prepared.session.generate(prepared.prompt)
+        job = Job(prepared, sequence=run)
+        self._steps[job] = run.steps()
+        self._events.append((job, Started(run.drafter.origins)))
+        self._await_step(job)
+        return job
 
-    def _await(self, text: Asked) -> None:
-        self._coming[self._vllm.loop.create_task(_next(text.begun))] = text
+    def step(self) -> list[JobEvent]:
+        """As `Engine.step`. Raises NgtError where vLLM has ended."""
+        if not self._events and self._coming:
+            self._wait_for_steps()
+        events, self._events = self._events, []
+        return events
 
-    def _pass(self) -> list[Asked]:
+    def drop(self, job: Job) -> Ended | None:
+        self._end_tasks([task for task, of in self._coming.items() if of is job])
+        self._steps.pop(job, None)
+        answer = self._answer(job)
+        return replace(answer, finish_reason=answer.finish_reason or "interrupted")
+
+    @property
+    def is_open(self) -> bool:
+        return self._is_open
+
+    def finish(self, *, store: bool) -> None:
+        self._is_open = False
+        self._events = []
+        self._end_tasks([*self._coming])
+
+    def _await_step(self, job: Job) -> None:
+        self._coming[self._vllm.loop.create_task(_next(self._steps[job]))] = job
+
+    def _wait_for_steps(self) -> None:
         waiting = asyncio.wait(self._coming, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._vllm.wait(waiting)
         self._vllm.check_alive()
-        over: list[Asked] = []
         for task in done:
-            text = self._coming.pop(task)
+            job = self._coming.pop(task)
             try:
                 step = task.result()
             except NgtError as error:
-                text.error, step = error, None
+                del self._steps[job]
+                self._events.append((job, error))
+                continue
             if step is None:
-                over.append(text)
+                del self._steps[job]
+                self._events.append((job, self._answer(job)))
             else:
-                text.steps.append(step)
-                self._await(text)
-        return over
-
-    def _drop(self, text: Asked) -> None:
-        text.run.finish_reason = text.run.finish_reason or "interrupted"
-        self._end_tasks([task for task, of in self._coming.items() if of is text])
+                job.steps.append(step)
+                thought_tokens = job.sequence.statistics.thought_tokens or 0
+                self._events.append((job, Stepped(step, thought_tokens)))
+                self._await_step(job)
 
     def _end_tasks(self, tasks: Sequence[asyncio.Task[Step | None]]) -> None:
-        """Cancel what is awaited; vLLM is told so where the steps are closed."""
-        texts = [self._coming.pop(task) for task in tasks]
+        """Cancel what is awaited, and close its steps, which ends it in vLLM."""
+        jobs = [self._coming.pop(task) for task in tasks]
         for task in tasks:
             task.cancel()
         if tasks:
             self._vllm.wait(asyncio.wait(tasks))
-        for text in texts:
-            self._vllm.wait(text.begun.aclose())
+        for job in jobs:
+            self._vllm.wait(self._steps[job].aclose())
 
-    def _ended(self, text: Asked) -> tuple[Ended, Numerics, str]:
-        run = text.run
-        passes = PassesReport(0, 0.0, "vLLM runs the model")
-        answer = Ended(
+    def _answer(self, job: Job) -> Ended:
+        run: VllmRun = job.sequence
+        return Ended(
             finish_reason=run.finish_reason,
+            steps=tuple(job.steps),
             statistics=run.statistics,
-            passes=passes,
-            drafted_by=text.question.settings.method.partition(":")[0],
+            passes=PassesReport(0, 0.0, "vLLM runs the model"),
+            drafted_by=job.request.question.settings.method.partition(":")[0],
         )
-        return answer, NOT_EXACT, ""
-
-    def _close(self, *, store: bool = True) -> None:
-        self._end_tasks([*self._coming])
 
 
 async def _next(steps: AsyncGenerator[Step]) -> Step | None:

@@ -23,7 +23,7 @@ from ngtcli.cli.reading import read_documents
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import telling
+from ngtcli.engine.events import reporter
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
 from ngtcli.prompts.preset import Preset, deciding
 from ngtcli.system import process
@@ -144,8 +144,8 @@ def _trained(
     from tests.tools.heads.train import Trainer, check_trainable  # here: they load torch
 
     settings = replace(tasks["ask"][0], packed=False)  # gradients do not pass through those
-    tell = telling(once(notes.status), notes.warn)
-    session = LocalSession(settings, tell, persist=False)
+    report = reporter(once(notes.status), notes.warn)
+    session = LocalSession(settings, report, persist=False)
     check_trainable(session.model, folder.plan)
     recording, failed = given.recording or folder.recording(), 0
     if not given.recording:

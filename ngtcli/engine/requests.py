@@ -1,0 +1,346 @@
+"""The requests that an engine answers: whose turn it is, the parts of long texts, the sources.
+
+Every driver of an engine adds what it has prepared, and steps. One step begins a job, does a
+forward pass for all jobs, or completes an answer, and returns the events of requests.
+"""
+
+import time
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+
+from ngtcli.engine.engine import Engine, Job, Prepared, PreparedParts, Request, caught
+from ngtcli.engine.events import Ended, Event, Message, Part, Prompted
+from ngtcli.engine.no_answer import PROMPT, repeats_instructions
+from ngtcli.engine.parts import KeptParts, Level, NumberedPart, PartsInProgress
+from ngtcli.engine.report import facts, remarks, with_sources
+from ngtcli.errors import NgtError, StoppedError, counted, unexpected
+from ngtcli.prompts.reports import PartReport
+from ngtcli.system import process
+
+_LONG = 5_000_000  # characters of documents that take noticeably long to compare with; guess
+_INTERVAL_S = 0.3  # between two status lines about parts; guess
+
+RequestEvent = tuple[Request, Event | NgtError]
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Work:
+    """What becomes one job: an answer that is prepared, or a part whose prompt is not made yet."""
+
+    request: Request
+    prepared: Prepared | None = None
+    part: NumberedPart | None = None
+
+
+class Requests:
+    """Answers requests over one engine, all of one thread.
+
+    Each request ends with one `Ended` or one NgtError, its last event.
+    """
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+        self._open: dict[Request, PartsInProgress | None] = {}  # those without a last event
+        self._waiting: deque[_Work] = deque()  # before all that is added later
+        self._running: dict[Job, _Work] = {}
+        self._ended: deque[tuple[_Work, Job, Ended]] = deque()  # to be compared with documents
+        self._events: list[RequestEvent] = []  # to be returned by the next step
+        self._delivered: list[KeptParts] = []  # of answers that the caller has by the next step
+        self._reported_at = 0.0  # when parts were reported last, by time.monotonic
+
+    @property
+    def busy(self) -> bool:
+        """Whether `step` has something to do."""
+        return bool(
+            self._open or self._events or self._running or self._delivered or self._engine.is_open
+        )
+
+    def has_room(self, request: Request | None = None) -> bool:
+        """Whether this request, or with None any other, may be added now."""
+        return not self._waiting and self._engine.has_room(request)
+
+    def add(self, prepared: Prepared | PreparedParts) -> None:
+        """Take a request that is prepared; it waits for its turn, which comes next."""
+        request = prepared.request
+        if isinstance(prepared, PreparedParts):
+            session, question = prepared.session, request.question
+            parts = PartsInProgress(session, question, prepared.plan, prepared.level)
+            self._open[request] = parts
+            self._add_level(request, prepared.level)
+        else:
+            self._open[request] = None
+            self._add_answer(prepared)
+
+    def step(self) -> list[RequestEvent]:
+        """Do what comes next, a forward pass at most; return what came of it."""
+        if not self._events:
+            self._advance()
+        return self._take_events()
+
+    def stop(self, request: Request) -> None:
+        """End a request as interrupted; its last event comes with the next step."""
+        if request not in self._open:
+            return
+        for work, job, answer in self._ended:
+            if work.request is request:
+                self._complete(work, job, answer)
+                return
+        for job, work in self._running.items():
+            if work.request is request and work.part is None:
+                del self._running[job]
+                answer_so_far = self._engine.drop(job)
+                if answer_so_far is not None:
+                    self._complete(work, job, answer_so_far)
+                    return
+                break
+        stopped = self._stopped(request)
+        self._remove(request)
+        self._events.append((request, stopped))
+
+    def interrupt(self) -> list[RequestEvent]:
+        """End all requests as far as they came, without a forward pass: one may be half done."""
+        self._delivered.clear()
+        try:
+            if self._engine.is_open:
+                self._engine.finish(store=False)
+        finally:
+            for request in [*self._open]:
+                self.stop(request)
+        return self._take_events()
+
+    def close(self) -> None:
+        """End all requests without an event: nobody waits for them."""
+        self._delivered.clear()
+        try:
+            if self._engine.is_open:
+                self._engine.finish(store=False)
+        finally:
+            for request in [*self._open]:
+                self._remove(request)
+
+    # --- one step ---
+
+    def _advance(self) -> None:
+        while self._delivered:
+            self._after_answers(self._delivered.pop().forget)
+        if self._ended:
+            self._complete(*self._ended[0])
+        elif self._waiting and self._engine.has_room(self._waiting[0].request):
+            self._begin(self._waiting.popleft())
+        elif self._running:
+            for job, event in self._engine.step():
+                self._take(job, event)
+            self._report_parts()
+        elif self._engine.is_open:
+            self._after_answers(lambda: self._engine.finish(store=True))
+
+    def _take_events(self) -> list[RequestEvent]:
+        events, self._events = self._events, []
+        return events
+
+    def _after_answers(self, work: Callable[[], None]) -> None:
+        """Do what follows answers that were delivered; a failure of it is no failure of theirs."""
+        try:
+            work()
+        except Exception as error:
+            self._engine.session.warn(f"what the model learned is not kept: {caught(error)}")
+
+    def _add_answer(self, prepared: Prepared) -> None:
+        request, prompt = prepared.request, prepared.prompt
+        prompted = Prompted(len(prompt.ids), prompt.selection, prompt.left_out)
+        self._events.append((request, prompted))
+        self._waiting.append(_Work(request, prepared))
+
+    def _begin(self, work: _Work) -> None:
+        try:
+            prepared = work.prepared
+            if work.part is not None:
+                prepared = self._prepare_part(work.request, work.part)
+            if prepared is not None:
+                job = self._engine.add(prepared, others=bool(self._waiting))
+                self._running[job] = work
+        except BaseException as error:
+            self._fail(work, caught(error))
+
+    def _take(self, job: Job, event: Event | NgtError) -> None:
+        """Take an event of the engine, unless the job's request has ended meanwhile."""
+        work = self._running.get(job)
+        if work is None:
+            return
+        if isinstance(event, NgtError):
+            del self._running[job]
+            self._fail(work, event)
+        elif not isinstance(event, Ended):
+            if work.part is None:
+                self._events.append((work.request, event))
+        else:
+            del self._running[job]
+            if work.part is None:
+                self._ended.append((work, job, event))
+            else:
+                self._part_ended(work, job, event)
+
+    # --- how requests end ---
+
+    def _complete(self, work: _Work, job: Job, answer: Ended) -> None:
+        """Add to an answer what is known of its prompt, its sources, and remarks."""
+        request, prompt, session = work.request, job.prepared.prompt, job.prepared.session
+        parts = self._open[request]
+        answer = replace(
+            answer,
+            cuts=prompt.cuts,
+            selection=prompt.selection,
+            parts=tuple(parts.reports) if parts else (),
+        )
+        if _is_echo(request, answer):
+            answer = replace(answer, finish_reason=PROMPT)
+        if parts and answer.finish_reason != "interrupted":
+            self._delivered.append(parts.kept)
+        settings, model = request.question.settings, session.facts
+        answer = replace(answer, facts=tuple(facts(settings, model, answer)))
+        if request.wants.sources:
+            answer = self._with_sources(job, answer)
+        if request.wants.remarks:
+            sentences = remarks(settings, model, answer, job.numerics, job.background)
+            answer = replace(answer, remarks=tuple(sentences))
+        self._remove(request)
+        self._events.append((request, answer))
+
+    def _with_sources(self, job: Job, answer: Ended) -> Ended:
+        """Return the answer with its sources; without them where looking for them fails.
+
+        The answer is complete by then, so that it comes in any case.
+        """
+        documents = job.request.question.documents
+        try:
+            if not answer.selection and sum(len(d.text) for d in documents) > _LONG:
+                job.prepared.session.status("Comparing the answer with the documents …")
+            return with_sources(answer, documents)
+        except StoppedError:  # nobody waits for them
+            return answer
+        except KeyboardInterrupt:
+            why = "interrupted"
+        except Exception as error:
+            why = "interrupted" if process.interrupted() else str(unexpected(error))
+        warning = f"the answer is complete, but its sources are not known: {why}"
+        _report(job.request, Message("warn", warning))
+        return answer
+
+    def _fail(self, work: _Work, error: NgtError) -> None:
+        """End a request with the error of one of its jobs."""
+        request, part = work.request, work.part
+        if request not in self._open:
+            return
+        if isinstance(error, StoppedError):
+            error = self._stopped(request)
+        elif part is not None:
+            parts = self._open[request]
+            kept = parts.kept_words if parts else ""
+            warning = f"failed at {part.words.lower()}, {part.part.name}{kept}"
+            _report(request, Message("warn", warning))
+        self._remove(request)
+        self._events.append((request, error))
+
+    def _stopped(self, request: Request) -> StoppedError:
+        parts = self._open[request]
+        return StoppedError(f"interrupted{parts.kept_words if parts else ''}")
+
+    def _remove(self, request: Request) -> None:
+        """Work on a request no longer."""
+        for job in [job for job, work in self._running.items() if work.request is request]:
+            del self._running[job]
+            self._engine.drop(job)
+        self._waiting = deque(work for work in self._waiting if work.request is not request)
+        self._ended = deque(ended for ended in self._ended if ended[0].request is not request)
+        self._open.pop(request, None)
+
+    # --- parts ---
+
+    def _add_level(self, request: Request, level: Level) -> None:
+        self._waiting.extend(_Work(request, part=part) for part in level.parts)
+
+    def _prepare_part(self, request: Request, part: NumberedPart) -> Prepared | None:
+        """Make the prompt of a part, which is announced; None where an earlier run answered it."""
+        parts = self._parts_of(request)
+        prompt = part.part.build()
+        report = parts.reuse(part, prompt)
+        if report is not None:
+            self._part_done(request, part, report)
+            return None
+        _report(request, Part(part.words))
+        parts.session.status(f"{part.part.name} …")
+        options = parts.level.options
+        return self._engine.prepare_prompt(request, parts.session, prompt, options)
+
+    def _part_ended(self, work: _Work, job: Job, answer: Ended) -> None:
+        request, part = work.request, work.part
+        assert part is not None
+        if answer.finish_reason == "repetition":
+            warning = f"{part.words}, {part.part.name}: its summary is cut off: it repeats itself"
+            _report(request, Message("warn", warning))
+        try:
+            prompt, count = job.prepared.prompt, len(answer.tokens)
+            report = self._parts_of(request).answered(part, prompt, answer.text, count)
+        except BaseException as error:
+            self._fail(work, caught(error))
+            return
+        self._part_done(request, part, report)
+
+    def _part_done(self, request: Request, part: NumberedPart, report: PartReport) -> None:
+        """Go on with the next level, or with the last prompt, where a level is done."""
+        parts = self._parts_of(request)
+        try:
+            following = parts.add(part, report)
+            if following is None:
+                return
+            if isinstance(following, Level):
+                self._add_level(request, following)
+                return
+            options = parts.last_options(following)
+            _report(request, Part(""))
+            prepared = self._engine.prepare_answer(request, parts.session, following, options)
+            self._add_answer(prepared)
+        except BaseException as error:
+            self._fail(_Work(request), caught(error))
+
+    def _parts_of(self, request: Request) -> PartsInProgress:
+        parts = self._open[request]
+        assert parts is not None
+        return parts
+
+    def _report_parts(self) -> None:
+        """Report of each long text which of its parts are being answered, now and then."""
+        if time.monotonic() - self._reported_at <= _INTERVAL_S:
+            return
+        self._reported_at = time.monotonic()
+        running: dict[Request, list[tuple[NumberedPart, Job]]] = {}
+        for job, work in self._running.items():
+            if work.part is not None:
+                running.setdefault(work.request, []).append((work.part, job))
+        for request, parts in running.items():
+            numbers = sorted(part.number for part, _ in parts)
+            words = f"Part {numbers[0]}"
+            if len(numbers) > 1:
+                words = f"Parts {numbers[0]} to {numbers[-1]}"
+            _report(request, Part(f"{words} of {parts[0][0].count}"))
+            count = sum(len(step.tokens) for _, job in parts for step in job.steps)
+            _report(request, Message("status", f"{counted(count, 'token')} …"))
+
+
+def _report(request: Request, event: Event) -> None:
+    """Report something; a request that was cancelled meanwhile is stopped by its driver."""
+    try:
+        request.report(event)
+    except StoppedError:
+        pass
+
+
+def _is_echo(request: Request, answer: Ended) -> bool:
+    """Return whether an answer from documents repeats the wording of its task."""
+    question = request.question
+    if question.task not in ("summarize", "ask") or question.settings.has_form:
+        return False
+    if answer.finish_reason == "interrupted":
+        return False
+    return repeats_instructions(answer.text, question.preset.template, question.question)
