@@ -22,7 +22,7 @@ from ngtcli.models.weights.linear import (
     packed_weights,
     prepack_floats,
 )
-from ngtcli.models.weights.places import sites
+from ngtcli.models.weights.target_modules import target_modules
 from ngtcli.system.cpu import instruction_sets
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.tiny_models import (
@@ -142,8 +142,8 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
     model = nn.Sequential(
         Other(8, 8), nn.Conv1d(4, 4, 1), shared, twin, hooked, nn.Linear(8, 8).double()
     )
-    assert sites(model) == []
-    assert [p.name for p in sites(nn.Sequential(*model, Same(8, 8)))] == ["6"]
+    assert target_modules(model) == []
+    assert [p.name for p in target_modules(nn.Sequential(*model, Same(8, 8)))] == ["6"]
 
 
 def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted() -> None:

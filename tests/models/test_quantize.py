@@ -17,7 +17,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.weights import checkpoints
 from ngtcli.models.weights.formats import int8_kernel
-from ngtcli.models.weights.load_quantized import load_quantized, words
+from ngtcli.models.weights.load_quantized import load_quantized, summary
 from tests.support.families import family
 from tests.support.int8_layers import INT8, KERNEL, dequantized, held_tensors
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
@@ -99,7 +99,7 @@ def test_other_layers_and_experts_are_read_and_kept_as_integers(
     hf.set_experts_implementation("eager") if "experts" in str(hf) else None
     true = scores(dequantized(hf))
     assert (scores(first) - true).norm() < 0.08 * true.norm()  # inputs are rounded as well
-    assert words(first, 0.0)[0] > 0.8
+    assert summary(first, 0.0)[0] > 0.8
     assert not any(one.ndim == 3 and one.shape[1] > 1 for one in first.parameters())
 
 

@@ -75,5 +75,5 @@ def dequantized(hf: Any) -> Any:
         for at, one in enumerate(place.matrices(place.weight.clone())):
             whole, scale = quantize_weight(one)
             back = whole * scale[:, None]
-            own[at] = back.t() if place.turned else back
+            own[at] = back.t() if place.transposed else back
     return hf

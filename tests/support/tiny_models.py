@@ -68,7 +68,7 @@ def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> TargetM
 @contextmanager
 def small_layers() -> Iterator[None]:
     """No layer is too small to be laid in blocks."""
-    with patch.object(convert, "_SMALLEST", 1), patch.object(convert, "_SMALLEST_HALF", 1):
+    with patch.multiple(convert, _MIN_ELEMENTS=1, _MIN_ELEMENTS_HALF=1):
         yield
 
 

@@ -1,12 +1,12 @@
-"""Gives weights of a model another form, one by one as they come, so that none is in memory twice.
+"""Converts weights to another format, one by one as they come, so that none is in memory twice.
 
-`find` says where they stand in a model without values, `put` takes one: floats are laid in blocks
-at once, integers go to a store, mostly a file, of which `fill` fills the model. Weights that did
-not come one by one, as those of pickles, are laid in blocks at the end (`pack_rest`).
+`find` lists what takes them in a model without values, and `put` takes one: floats are prepacked at
+once, integers go to a store, mostly a file, of which `fill` fills the model. Weights that did not
+come one by one, as those of pickles, are prepacked at the end (`pack_rest`).
 """
 
 import time
-from collections.abc import Callable, Container, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -24,252 +24,293 @@ from ngtcli.models.weights.linear import (
     quantize_weight,
 )
 from ngtcli.models.weights.onednn import PackedLayouts, opaque_tensor, prepack
-from ngtcli.models.weights.places import Site, is_embedding, sites, tie
+from ngtcli.models.weights.target_modules import TargetModule, is_embedding, target_modules, tie
 from ngtcli.models.weights.tensor_store import Tensors, TensorStore
 from ngtcli.system.files import DamagedFileError
 from ngtcli.system.machine import return_memory
 
 Notify = Callable[[str], None]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
-SCALE = ":scale"  # follows the name of a quantized weight in the names of its scale
-# Weights of a layer that is packed. A packed product takes 10 to 25 µs more to start; a row of the
-# built-in model, whose layers have up to 180,000, took 14% longer (measured, one thread).
-_SMALLEST = 1 << 20
-# In half precision: one row of a layer that is not packed has other bits, and its product may be a
-# hundred times as slow (2,048 × 2,048, bfloat16, Zen 4: 30 ms, packed 0.2). Guess.
-_SMALLEST_HALF = 1 << 10
-_COMPARED = 4096  # rows of a weight that are compared at once; guess
+SCALE = ":scale"  # follows the name of a quantized weight in the name of its scale
+# The smallest weight that is prepacked, in elements. A prepacked matmul takes 10 to 25 µs more to
+# start; a row of the built-in model, whose layers have up to 180,000, took 14% longer (measured,
+# one thread).
+_MIN_ELEMENTS = 1 << 20
+# The same in half precision: one row of a layer that is not prepacked has other bits, and its
+# matmul may be a hundred times as slow (2,048 × 2,048, bfloat16, Zen 4: 30 ms, prepacked 0.2).
+# Guess.
+_MIN_ELEMENTS_HALF = 1 << 10
+_ROWS_COMPARED = 4096  # of a weight, at once; guess
 
 
-class Place(NamedTuple):
-    """What takes a weight: a layer or experts, an embedding, or both where it is tied."""
+class Destination(NamedTuple):
+    """What takes a weight: a linear layer or experts, an embedding, or both if it is tied."""
 
-    layer: Site | None
-    rows: Site | None
+    linear: TargetModule | None
+    embedding: TargetModule | None
+
+    def modules(self) -> Iterator[TargetModule]:
+        """Those that there are."""
+        return (module for module in self if module is not None)
 
 
 @dataclass(slots=True)
 class Conversion:
-    """The weights of one model that get a `form`; those that came stand in `done`.
+    """The weights of one model that get another format.
 
-    A weight of two names stands under both. `store` takes integers; `sizes` are the orders of 8-bit
-    weights that are known. `progress` gets what was done.
+    Attributes:
+        format: What they get.
+        store: Takes integers.
+        layouts: Those of prepacked 8-bit weights that are known.
+        progress: Gets a line of what was done.
+        places: What takes each weight, by name; a weight with two names is there twice.
+        done: Names of the weights that came.
     """
 
     format: WeightFormat
     store: TensorStore = field(default_factory=TensorStore)
-    sizes: PackedLayouts = field(default_factory=dict)
+    layouts: PackedLayouts = field(default_factory=dict)
     progress: Notify = lambda _: None
-    places: dict[str, Place] = field(default_factory=dict)
+    places: dict[str, Destination] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     _stored: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     _bytes: int = 0
-    _begin: float = field(default_factory=time.perf_counter)
-    _left: list[Any] = field(default_factory=list)  # layers that cannot be packed
+    _started: float = field(default_factory=time.perf_counter)
+    _not_packed: list[Any] = field(default_factory=list)  # layers that cannot be
 
     def find(
         self, hf: Any, stored: Mapping[str, Any] = NOTHING, only: Container[str] | None = None
     ) -> None:
-        """Find the places in a model whose weights have no values yet; `stored` is what will come.
+        """Find what takes weights in a model that has no values yet.
 
-        An embedding and a head whose weights are both stored are not tied. Where the names of those
-        that are quantised are known (`only`), another that is tied stays as it is.
+        An embedding and a linear layer whose weights are both stored are not tied.
+
+        Args:
+            stored: The weights that will come, by name.
+            only: Names of those that are quantized; another one that is tied stays as it is.
         """
         tie(hf)
         self._stored = stored
         if not stored and not self.format.bits:
             return  # it is not known what comes: see `pack_rest`
-        for site in convertible(hf, self.format):
-            own = site.weight_name
-            if (rows := site.tied) is None:
-                self._add(hf, Place(site, None), own)
+        for linear in convertible(hf, self.format):
+            name = linear.weight_name
+            embedding = linear.tied
+            if embedding is None:
+                self._add(hf, Destination(linear, None), name)
                 continue
-            if only is not None and own not in only and rows.weight_name not in only:
+            if only is not None and name not in only and embedding.weight_name not in only:
                 continue
-            if own in stored and rows.weight_name in stored:
-                self._add(hf, Place(site, None), own)
-                self._add(hf, Place(None, rows), rows.weight_name)
+            if name in stored and embedding.weight_name in stored:
+                self._add(hf, Destination(linear, None), name)
+                self._add(hf, Destination(None, embedding), embedding.weight_name)
             else:
-                self._add(hf, Place(site, rows), own, rows.weight_name)
+                self._add(hf, Destination(linear, embedding), name, embedding.weight_name)
 
-    def _add(self, hf: Any, place: Place, *names: str) -> None:
-        """Add the place of a weight of these names, which the model does not tie any more."""
+    def _add(self, hf: Any, destination: Destination, *names: str) -> None:
+        """Add what takes the weight of these names, which the model ties no more."""
         for name in names:
-            self.places[name] = place
+            self.places[name] = destination
             hf.all_tied_weights_keys.pop(name, None)
 
     def names(self, name: str) -> list[str]:
-        """The names of the weight of this name."""
-        return [own for own, place in self.places.items() if place is self.places[name]]
+        """All names of the weight of this name."""
+        destination = self.places[name]
+        return [other for other, place in self.places.items() if place is destination]
 
-    def takes(self, place: Place, weight: Tensor) -> bool:
-        """Whether a weight is taken there: it has its size."""
-        site = place.layer or place.rows
-        return site is not None and weight.shape == site.weight.shape
+    def takes(self, destination: Destination, weight: Tensor) -> bool:
+        """Whether a weight has the right shape."""
+        return any(weight.shape == module.weight.shape for module in destination.modules())
 
     def put(self, name: str, weight: Tensor) -> None:
-        """Take a weight, which the model does not hold in that form from then on."""
+        """Take a weight, which the model itself holds no more."""
         self.done.update(self.names(name))
         if self.format.bits:
-            self._quantise(self.places[name], weight)
+            self._quantize(self.places[name], weight)
         else:
             self._pack(self.places[name], weight)
         return_memory()  # else what was freed between weights stays: up to half as much again
 
-    def _quantise(self, place: Place, weight: Tensor) -> None:
-        if (site := place.layer) is not None:
-            integers, scale = self._integers(site, weight)
-            self.store.add(site.weight_name, integers)
-            self.store.add(site.weight_name + SCALE, scale)
-        if (rows := place.rows) is not None:
-            self.store.add(rows.weight_name, weight)
-        for one in filter(None, place):
-            one.set_weight(_parameter(one.weight.detach().to("meta")))
+    def _quantize(self, destination: Destination, weight: Tensor) -> None:
+        linear, embedding = destination
+        if linear is not None:
+            integers, scale = self._integers(linear, weight)
+            self.store.add(linear.weight_name, integers)
+            self.store.add(linear.weight_name + SCALE, scale)
+        if embedding is not None:
+            self.store.add(embedding.weight_name, weight)
+        for module in destination.modules():
+            module.set_weight(_parameter(module.weight.detach().to("meta")))
 
-    def _integers(self, site: Site, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantize a weight: int8 in oneDNN's order, and the scales of its outputs, float32."""
-        blocks = []
+    def _integers(self, target: TargetModule, weight: Tensor) -> tuple[Tensor, Tensor]:
+        """Quantize a weight: prepacked int8, and the scales of its outputs, float32."""
+        buffers = []
         scales = []
-        for matrix in site.matrices(weight):
+        for matrix in target.matrices(weight):
             integers, scale = quantize_weight(matrix)
-            blocks.append(prepack(integers, self.sizes))
+            buffers.append(prepack(integers, self.layouts))
             scales.append(scale)
-        return torch.cat(blocks) if len(blocks) > 1 else blocks[0], torch.cat(scales)
+        return torch.cat(buffers) if len(buffers) > 1 else buffers[0], torch.cat(scales)
 
     def fill(self, hf: Any, tensors: Tensors) -> None:
         """Give the model the tensors of the store. Raises DamagedFileError where it has others."""
-        rest = {name: tensor for name, tensor in tensors.items() if name + SCALE not in tensors}
-        for name, tensor in rest.items():
-            if not name.endswith(SCALE):
+        for name, tensor in tensors.items():
+            is_integers = name + SCALE in tensors
+            if not is_integers and not name.endswith(SCALE):
                 _set(hf, name, tensor)
-        for name, (site, _) in self.places.items():
-            if site is not None and site.weight_name == name and name + SCALE in tensors:
-                site.put(self._int8_layers(site, tensors[name], tensors[name + SCALE]))
+        for name, (linear, _) in self.places.items():
+            if linear is not None and linear.weight_name == name and name + SCALE in tensors:
+                linear.replace(self._int8_layers(linear, tensors[name], tensors[name + SCALE]))
         tie(hf)
         if any(tensor.is_meta for tensor in (*hf.parameters(), *hf.buffers())):
             raise DamagedFileError("it lacks tensors")
 
-    def _int8_layers(self, site: Site, data: Tensor, scale: Tensor) -> list[PackedLinear]:
-        size, count, kernel = site.size, max(1, site.experts), self.format.kernel
-        is_known = scale.dtype == torch.float32 and size in self.sizes
+    def _int8_layers(
+        self, target: TargetModule, integers: Tensor, scale: Tensor
+    ) -> list[PackedLinear]:
+        size = target.size
+        count = max(1, target.experts)
+        kernel = self.format.kernel
+        is_known = scale.dtype == torch.float32 and size in self.layouts
         if kernel is None or scale.shape != (count * size[0],) or not is_known:
             raise DamagedFileError("it holds layers of other sizes")
+        layers = []
         try:
-            return [
-                PackedLinear(
-                    PrepackedInt8(opaque_tensor(part, size, self.sizes), size, own, kernel, part),
-                    site.bias,
-                )
-                for part, own in zip(data.chunk(count), scale.chunk(count), strict=True)
-            ]
+            for part, part_scale in zip(integers.chunk(count), scale.chunk(count), strict=True):
+                packed = opaque_tensor(part, size, self.layouts)
+                weight = PrepackedInt8(packed, size, part_scale, kernel, part)
+                layers.append(PackedLinear(weight, target.bias))
         except (RuntimeError, ValueError):
             raise DamagedFileError("it holds layers of other sizes") from None
+        return layers
 
-    def _pack(self, place: Place, weight: Tensor) -> None:
-        """Lay a weight in blocks; it stays as it is where this CPU has no kernel for it."""
-        site, rows = place
-        blocks = None if site is None else prepack_floats(next(site.matrices(weight)))
-        if site is not None and blocks is None:
-            own = _parameter(weight)
-            for one in filter(None, place):
-                one.set_weight(own)
-            self._left.append(site.layer)
+    def _pack(self, destination: Destination, weight: Tensor) -> None:
+        """Prepack a weight; it stays as it is where this CPU has no kernel for it."""
+        linear, embedding = destination
+        packed = None if linear is None else prepack_floats(next(linear.matrices(weight)))
+        if linear is not None and packed is None:
+            parameter = _parameter(weight)
+            for module in destination.modules():
+                module.set_weight(parameter)
+            self._not_packed.append(linear.layer)
             return
-        if rows is not None:
-            narrow = self._narrow(rows.weight_name, weight)
-            rows.put([MappedEmbedding(narrow, weight.dtype, rows.layer)])
-        if site is not None and blocks is not None:
-            site.put([PackedLinear(blocks, site.bias)])
+        if embedding is not None:
+            narrow = self._narrow(embedding.weight_name, weight)
+            embedding.replace([MappedEmbedding(narrow, weight.dtype, embedding.layer)])
+        if linear is not None and packed is not None:
+            linear.replace([PackedLinear(packed, linear.bias)])
             self._bytes += weight.nbytes
 
     def _narrow(self, name: str, weight: Tensor) -> Tensor:
-        """The weight of an embedding as it is in a mapped file, or else in as few bytes as hold it.
+        """Return the weight of an embedding in a mapped file, or in the narrowest dtype it fits.
 
-        The names of a tied one are two, of which one is stored.
+        A tied one has two names, of which one is stored.
         """
-        for own in self.names(name) if name in self.places else ():
-            raw: Any = self._stored.get(own)
-            if raw is not None and not isinstance(getattr(raw, "one", raw), GgufWeight):
-                with torch.device("cpu"):  # the model is made on another
-                    found: Tensor = raw[...]
-                if found.shape == weight.shape and found.is_floating_point():
-                    if torch.equal(found[:_COMPARED].to(weight.dtype), weight[:_COMPARED]):
-                        return found
-        for dtype in (torch.bfloat16, torch.float16) if weight.dtype == torch.float32 else ():
-            parts = torch.split(weight, _COMPARED)
-            if all(torch.equal(part.to(dtype).float(), part) for part in parts):
-                return weight.to(dtype)
+        for stored_name in self.names(name) if name in self.places else ():
+            mapped = self._mapped(stored_name)
+            if mapped is None or mapped.shape != weight.shape:
+                continue
+            rows = slice(_ROWS_COMPARED)
+            if torch.equal(mapped[rows].to(weight.dtype), weight[rows]):
+                return mapped
+        if weight.dtype == torch.float32:
+            parts = torch.split(weight, _ROWS_COMPARED)
+            for dtype in (torch.bfloat16, torch.float16):
+                if all(torch.equal(part.to(dtype).float(), part) for part in parts):
+                    return weight.to(dtype)
         return weight
 
+    def _mapped(self, name: str) -> Tensor | None:
+        """The floats of a weight in a mapped file; None where they are not there as such."""
+        stored: Any = self._stored.get(name)
+        if stored is None or isinstance(getattr(stored, "one", stored), GgufWeight):
+            return None
+        with torch.device("cpu"):  # the model is made on another
+            mapped: Tensor = stored[...]
+        return mapped if mapped.is_floating_point() else None
+
     def pack_rest(self, hf: Any) -> None:
-        """Lay in blocks the layers of a loaded model that are not, if its form wants it."""
+        """Prepack the layers of a loaded model that are not yet, if its format wants it."""
         weight_format = WeightFormat(hf.dtype, self.format.packed)
-        rest = [site for site in convertible(hf, weight_format) if site.layer not in self._left]
+        rest = [
+            target
+            for target in convertible(hf, weight_format)
+            if target.layer not in self._not_packed
+        ]
         if rest:
             self.progress("Packing weights …")
-        for site in rest:
-            self._pack(Place(site, site.tied), site.weight.detach())
+        for target in rest:
+            self._pack(Destination(target, target.tied), target.weight.detach())
             return_memory()
         if self._bytes:
-            seconds = time.perf_counter() - self._begin
+            seconds = time.perf_counter() - self._started
             self.progress(f"Packed {self._bytes / 1e6:.0f} MB of weights in {seconds:.1f} s.")
 
 
-def convertible(hf: Any, weight_format: WeightFormat) -> list[Site]:
-    """The sites of a model whose weights get a form: layers that are not too small, for floats.
+def convertible(hf: Any, weight_format: WeightFormat) -> list[TargetModule]:
+    """List the modules whose weights get a format: for floats, layers that are not too small.
 
-    What chooses experts is not quantised: a small error there is another expert.
+    Routers of experts are not quantized: a small error there is another expert.
     """
-    found = sites(hf, hf.device.type)
+    targets = target_modules(hf, hf.device.type)
     if weight_format.bits:
-        return [one for one in found if not one.chooses_experts]
+        return [target for target in targets if not target.chooses_experts]
     if not (weight_format.packed and prepacks(hf.dtype)):
         return []
-    least = _SMALLEST if hf.dtype == torch.float32 else _SMALLEST_HALF
+    min_elements = _MIN_ELEMENTS if hf.dtype == torch.float32 else _MIN_ELEMENTS_HALF
     # A weight of another dtype than the model's would come in that of the model.
     return [
-        one
-        for one in found
-        if not one.experts and one.weight.dtype == hf.dtype and one.weight.numel() >= least
+        target
+        for target in targets
+        if not target.experts
+        and target.weight.dtype == hf.dtype
+        and target.weight.numel() >= min_elements
     ]
 
 
-def quantized_bytes(empty: Any, between: torch.dtype) -> int:
-    """The bytes of a model's weights where it is quantised; `empty` has no memory for them.
+def quantized_bytes(empty: Any, dtype: torch.dtype) -> int:
+    """Return the bytes of a model's weights where it is quantized.
 
-    What is not quantised is in the dtype `between` the layers, embeddings in a narrower one stay.
     Scales are left out: in layers with 2,000 inputs they are below 1%.
+
+    Args:
+        empty: The model without values.
+        dtype: Of what is not quantized; embeddings in a narrower one keep theirs.
     """
     tie(empty)
-    sizes = dict[int, int]()
+    sizes: dict[int, int] = {}  # by id; the smaller one of a tied weight
     for module in empty.modules():
-        for one in module.parameters(recurse=False):
-            own = one.itemsize if is_embedding(module) else between.itemsize
-            size = one.numel() * min(own, between.itemsize)
-            sizes[id(one)] = min(size, sizes.get(id(one), size))
+        for parameter in module.parameters(recurse=False):
+            itemsize = dtype.itemsize
+            if is_embedding(module):
+                itemsize = min(parameter.itemsize, itemsize)
+            size = parameter.numel() * itemsize
+            sizes[id(parameter)] = min(size, sizes.get(id(parameter), size))
     total = sum(sizes.values())
-    for site in convertible(empty, WeightFormat(between, bits=8)):
-        total += site.weight.numel() - (0 if site.tied else sizes[id(site.weight)])
+    for target in convertible(empty, WeightFormat(dtype, bits=8)):
+        total += target.weight.numel()
+        if not target.tied:
+            total -= sizes[id(target.weight)]
     return total
 
 
 def _parameter(weight: Tensor) -> nn.Parameter:
-    own = nn.Parameter(weight.detach(), requires_grad=False)
-    own._is_hf_initialized = True  # type: ignore[attr-defined]
-    return own
+    parameter = nn.Parameter(weight.detach(), requires_grad=False)
+    parameter._is_hf_initialized = True  # type: ignore[attr-defined]
+    return parameter
 
 
-def _set(hf: Any, name: str, tensor: Tensor) -> None:
+def _set(hf: Any, full_name: str, tensor: Tensor) -> None:
     """Give a model a parameter or a buffer. Raises DamagedFileError where it has another."""
-    parent, _, own = name.rpartition(".")
+    parent, _, name = full_name.rpartition(".")
     try:
         module = hf.get_submodule(parent)
-        old = getattr(module, own)
+        old = getattr(module, name)
     except AttributeError:
         raise DamagedFileError("it holds other tensors") from None
     if not isinstance(old, Tensor) or old.shape != tensor.shape:
         raise DamagedFileError("it holds tensors of other shapes")
-    if own in module._buffers:
-        module._buffers[own] = tensor.clone()  # some change when the model is run
+    if name in module._buffers:
+        module._buffers[name] = tensor.clone()  # some change when the model is run
     else:
-        setattr(module, own, nn.Parameter(tensor, requires_grad=False))
+        setattr(module, name, nn.Parameter(tensor, requires_grad=False))

@@ -1,4 +1,4 @@
-"""Loading a quantised model: from the cache, or else from its checkpoint, and then it is kept."""
+"""Loading a quantized model: from the cache, or from its checkpoint, and then it is cached."""
 
 import json
 import shutil
@@ -25,7 +25,7 @@ from ngtcli.models.weights.linear import (
     bits_of,
     packed_weights,
 )
-from ngtcli.models.weights.places import is_embedding
+from ngtcli.models.weights.target_modules import is_embedding
 from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError, parse_json
@@ -33,9 +33,9 @@ from ngtcli.system.progress import sized
 
 Notify = Callable[[str], None]
 Report = dict[str, Any]
-_Size = tuple[int, int, str]  # with what oneDNN has to know of it, in the metadata of a file
-_SCALES = 1.02  # of the bytes of quantised weights, for their scales; derived: few have 400 inputs
-_MOST = 0.5  # of the weights; where fewer are quantised, one line says so
+_Layout = tuple[int, int, str]  # (out, in) of weights, and the layout, as metadata of a file
+_WITH_SCALES = 1.02  # of the bytes of quantized weights; derived: few layers have 400 inputs
+_FEW = 0.5  # of the weights; where fewer are quantized, one line says so
 
 
 def load_quantized(
@@ -44,117 +44,134 @@ def load_quantized(
     warn: Notify = lambda _: None,
     progress: Notify = lambda _: None,
 ) -> tuple[Any, Report]:
-    """The quantized model of a folder, and the loading report of `transformers`.
+    """Load the quantized model of a folder.
 
-    `warn` gets what is wrong with what the cache holds, `progress` what is done. A model that its
-    weights do not fill has no values. Raises what `transformers` raises, and ModelError for weights
-    that are quantised already and not computed here.
+    Args:
+        path: The folder of the checkpoint.
+        weight_format: Of integers.
+        warn: Gets what is wrong with the cached file.
+        progress: Gets what is done.
+
+    Returns:
+        The model, without values where its weights do not fill it, and the loading report of
+        `transformers`.
+
+    Raises:
+        ModelError: The weights are quantized already. Also what `transformers` raises.
     """
-    begin, done = time.perf_counter(), "Read"
+    started = time.perf_counter()
     config = read_config(path, path)
     if getattr(config, "quantization_config", None):
         raise ModelError(f"{path}: its weights are quantized already", "Leave out --quantize.")
     for part in (config, config.get_text_config()):
         vars(part).pop("quantization_config", None)  # the layers are made here
-    about = _about(path)
-    shown, conversion = about["folder"], Conversion(weight_format, progress=progress)
+    source = _source(path)
+    folder = source["folder"]
+    conversion = Conversion(weight_format, progress=progress)
+    action = "Read"
     try:
-        hf, report = _from_cache(about, config, conversion)
+        hf, report = _from_cache(source, config, conversion)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
-            warn(f"{shown}: its quantised weights are made again: {error}")
-        progress(f"Quantising {shown} …")
-        done = "Quantised"
+            warn(f"{folder}: its quantised weights are made again: {error}")
+        progress(f"Quantising {folder} …")
+        action = "Quantised"
         hf, report, conversion = _from_checkpoint(
-            path, about, config, weight_format, warn, progress
+            path, source, config, weight_format, warn, progress
         )
     tell_source(hf, path)
-    hf = use_between(hf, weight_format.dtype)
-    share, told = words(hf, time.perf_counter() - begin, done)
-    progress(told)
-    if share < _MOST:
+    hf = set_activation_dtype(hf, weight_format.dtype)
+    share, line = summary(hf, time.perf_counter() - started, action)
+    progress(line)
+    if share < _FEW:
         warn(
-            f"{shown}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
+            f"{folder}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
             " others as they are"
         )
-    if not _lacks(report):
+    if not _is_incomplete(report):
         conversion.pack_rest(hf)
     return hf, report
 
 
-def _about(path: str) -> dict[str, Any]:
-    """What a file of the cache is made of, as JSON."""
+def _source(path: str) -> dict[str, Any]:
+    """What a cached file is made of, as JSON."""
     return {"scheme": VERSION, **identity(path)}
 
 
-def _lacks(report: Report) -> bool:
+def _is_incomplete(report: Report) -> bool:
     return bool(report["missing_keys"] or report["mismatched_keys"])
 
 
-def _from_cache(wanted: dict[str, Any], config: Any, conversion: Conversion) -> tuple[Any, Report]:
-    """The model of a file of the cache. Raises OSError, DamagedFileError."""
-    arrays, about = QUANTIZED.map(kept_file(wanted), {"about": json.dumps(wanted)})
+def _from_cache(source: dict[str, Any], config: Any, conversion: Conversion) -> tuple[Any, Report]:
+    """Fill the model from a cached file. Raises OSError, DamagedFileError."""
+    arrays, metadata = QUANTIZED.map(kept_file(source), {"about": json.dumps(source)})
     try:
-        for outputs, inputs, told in parse_json(about["sizes"], list[_Size]):
-            conversion.sizes[outputs, inputs] = bytes.fromhex(told)
-        unused = parse_json(about["unused"], list[str])
+        for out_features, in_features, layout in parse_json(metadata["sizes"], list[_Layout]):
+            conversion.layouts[out_features, in_features] = bytes.fromhex(layout)
+        unused = parse_json(metadata["unused"], list[str])
     except (KeyError, ValueError):
         raise DamagedFileError("it is told otherwise") from None
     hf = empty_model(config)
-    made = {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)}
-    conversion.find(hf, arrays, made)
+    quantized = {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)}
+    conversion.find(hf, arrays, quantized)
     conversion.fill(hf, tensors_of(arrays))
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
 
 
 def _from_checkpoint(
     path: str,
-    about: dict[str, Any],
+    source: dict[str, Any],
     config: Any,
     weight_format: WeightFormat,
     warn: Notify,
     progress: Notify,
 ) -> tuple[Any, Report, Conversion]:
-    """The model of a checkpoint, which is quantised while it is read, and kept if it can be."""
+    """Quantize a checkpoint while it is read; it is cached if that is possible."""
 
     def read(writer: ArrayWriter | None) -> tuple[Any, Report, Conversion]:
         conversion = Conversion(weight_format, TensorStore(writer), progress=progress)
         hf, report = read_checkpoint(path, config, conversion, progress=progress)
-        if _lacks(report):
+        if _is_incomplete(report):
             return hf, report, conversion
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
             if not tensor.is_meta:
                 conversion.store.add(name, tensor.detach())
-        sizes = [[*size, one.hex()] for size, one in conversion.sizes.items()]
-        told = {"about": about, "sizes": sizes, "unused": sorted(report["unexpected_keys"])}
-        is_same = about == _about(path)
-        conversion.fill(hf, conversion.store.finish(kept_file(about) if is_same else None, told))
+        layouts = [[*size, layout.hex()] for size, layout in conversion.layouts.items()]
+        metadata = {
+            "about": source, "sizes": layouts, "unused": sorted(report["unexpected_keys"])
+        }  # fmt: skip
+        is_unchanged = source == _source(path)
+        file = kept_file(source) if is_unchanged else None
+        conversion.fill(hf, conversion.store.finish(file, metadata))
         return hf, report, conversion
 
     try:
-        with closing(_writer(about, config)) as writer:
+        with closing(_writer(source, config)) as writer:
             return read(writer)
     except OSError as error:
         warn(f"quantised weights are not kept: {reason_of(error)}")
         return read(None)
 
 
-def _writer(about: dict[str, Any], config: Any) -> ArrayWriter:
-    """What writes the file of a model. Raises OSError where there is no room for it."""
-    writer = ArrayWriter(folder := kept_file(about).parent)
+def _writer(source: dict[str, Any], config: Any) -> ArrayWriter:
+    """Open the file to cache a model in. Raises OSError where there is no room for it."""
+    folder = kept_file(source).parent
+    writer = ArrayWriter(folder)
     empty = empty_model(config)
-    room = int(_SCALES * quantized_bytes(empty, empty.dtype))
-    if (free := shutil.disk_usage(folder).free) < room:
+    needed = int(_WITH_SCALES * quantized_bytes(empty, empty.dtype))
+    free = shutil.disk_usage(folder).free
+    if free < needed:
         writer.close()
-        raise OSError(f"{sized(free)} are free, and {sized(room)} are wanted")
+        raise OSError(f"{sized(free)} are free, and {sized(needed)} are wanted")
     return writer
 
 
-def use_between(hf: Any, dtype: torch.dtype) -> Any:
-    """The model with its floating parameters in a dtype, changed one at a time; buffers stay.
+def set_activation_dtype(hf: Any, dtype: torch.dtype) -> Any:
+    """Let a model compute in a dtype between quantized layers; buffers keep theirs.
 
-    Embeddings in a narrower dtype keep it, for they may be the most of what is not quantised. Their
-    scale (Gemma's) is made again, for it was rounded to the dtype that the model was read in.
+    Its floating parameters are changed one at a time. Embeddings in a narrower dtype keep it, for
+    they may be the most of what is not quantized. Their scale (Gemma's) is made again, for it was
+    rounded to the dtype that the model was read in.
     """
     for module in hf.modules():
         if isinstance(module, PackedLinear):
@@ -175,13 +192,16 @@ def use_between(hf: Any, dtype: torch.dtype) -> Any:
     return hf.requires_grad_(False).eval()
 
 
-def words(hf: Any, seconds: float, done: str = "Quantised") -> tuple[float, str]:
-    """The share of a model's weights that are integers; as a line, what was quantised or read."""
-    whole = sum(prod(one.size) for one in packed_weights(hf) if one.bits)
-    mapped = [m.weight for m in hf.modules() if isinstance(m, MappedEmbedding)]
-    others = [*mapped, *(p for p in hf.parameters() if p.is_floating_point())]
-    bits, rest = bits_of(hf), sum(one.nbytes for one in others)
-    return whole / max(1, whole + sum(one.numel() for one in others)), (
-        f"{done} {whole * bits / 8e6:,.0f} MB of weights in int{bits} in {seconds:.1f} s;"
-        f" {rest / 1e6:,.0f} MB of others."
+def summary(hf: Any, seconds: float, action: str = "Quantised") -> tuple[float, str]:
+    """Return the share of a model's weights that are integers, and a line of what was done."""
+    integers = sum(prod(weight.size) for weight in packed_weights(hf) if weight.bits)
+    floats = [module.weight for module in hf.modules() if isinstance(module, MappedEmbedding)]
+    floats += [parameter for parameter in hf.parameters() if parameter.is_floating_point()]
+    bits = bits_of(hf)
+    float_bytes = sum(tensor.nbytes for tensor in floats)
+    share = integers / max(1, integers + sum(tensor.numel() for tensor in floats))
+    line = (
+        f"{action} {integers * bits / 8e6:,.0f} MB of weights in int{bits} in {seconds:.1f} s;"
+        f" {float_bytes / 1e6:,.0f} MB of others."
     )
+    return share, line

@@ -1,8 +1,8 @@
-"""What is found out by trying a model on this machine: once, then it is stored.
+"""Results of trials of a model on this machine: each is made once, then it is stored.
 
-Three things are tried, in decode/: how a model is run (probe.py), whether its passes are exact
-(exactness.py), and so whether half precision that was chosen for it stays (load.py), and what
-they cost (calibration.py). In what form its weights are computed is no trial: see forms.py.
+Three things are tried, in decoding/: how a model is run (probe.py), whether its forward passes are
+exact (exactness/), and so whether half precision that a rule chose stays, and what forward passes
+cost (calibration.py). The format of its weights is not tried: formats.py has rules for it.
 """
 
 from typing import Any, TypeVar
@@ -13,27 +13,37 @@ from ngtcli.models.hf import settled_attention
 from ngtcli.models.weights.linear import packed_weights
 from ngtcli.system.trials import Trial
 
-Found = TypeVar("Found")
+Result = TypeVar("Result")
 SPREAD = "its layers are on several devices"
 
 
-def remembered(kind: str, hf: Any, found: type[Found], *parts: object) -> Trial[Found]:
-    """A kind of trial of a model, whose result also depends on `parts`."""
+def remembered(kind: str, hf: Any, result: type[Result], *parts: object) -> Trial[Result]:
+    """Where the result of a trial of a model is stored; it also depends on `parts`."""
     device = torch.device("cpu") if hf.device.type == "meta" else hf.device  # without values
-    return Trial(kind, device, (*what_matters(hf), *parts), found)
+    return Trial(kind, device, (*what_matters(hf), *parts), result)
 
 
 def places_of(hf: Any) -> tuple[tuple[str, str], ...]:
-    """Parts of a model and the device of each, or "disk"; () where all are on one device."""
-    found = getattr(hf, "hf_device_map", None) or {}
-    if len(set(found.values())) < 2:
+    """List parts of a model and the device of each, or "disk"; () where all are on one device."""
+    devices = getattr(hf, "hf_device_map", None) or {}
+    if len(set(devices.values())) < 2:
         return ()
-    return tuple((part, f"GPU {on}" if type(on) is int else str(on)) for part, on in found.items())
+    return tuple(
+        (part, f"GPU {device}" if type(device) is int else str(device))
+        for part, device in devices.items()
+    )
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:
-    """What a trial depends on: dtype, attention, class, configuration, kinds of storage, places."""
-    attention = settled_attention(hf.config)
-    kinds = {f"{type(one).__name__} {getattr(one, 'kernel', '')}" for one in packed_weights(hf)}
-    about = hf.dtype, attention, type(hf).__name__, hf.config.to_json_string(use_diff=False)
-    return *about, *sorted(kinds), *places_of(hf)
+    """What a trial depends on: dtype, attention, class, configuration, weights, devices."""
+    kinds = {
+        f"{type(weight).__name__} {getattr(weight, 'kernel', '')}" for weight in packed_weights(hf)
+    }
+    return (
+        hf.dtype,
+        settled_attention(hf.config),
+        type(hf).__name__,
+        hf.config.to_json_string(use_diff=False),
+        *sorted(kinds),
+        *places_of(hf),
+    )

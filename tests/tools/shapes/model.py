@@ -29,7 +29,7 @@ from ngtcli.models.quantized import name_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.convert import Conversion, quantized_bytes
 from ngtcli.models.weights.formats import WeightFormat, int8_kernel
-from ngtcli.models.weights.load_quantized import use_between, words
+from ngtcli.models.weights.load_quantized import set_activation_dtype, summary
 from ngtcli.system.machine import free_memory, pick_device
 
 SEED = 0
@@ -159,7 +159,7 @@ def make_hf(plan: Plan) -> Any:
                 conversion.put(name, parameter.detach())
     if plan.format.bits:
         conversion.fill(hf, conversion.store.finish())
-    return use_between(hf, plan.dtype)
+    return set_activation_dtype(hf, plan.dtype)
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,7 +182,7 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     hf = make_hf(planned)
     other = _shared(hf) if stock else None
     if planned.format.bits:
-        progress(words(hf, time.perf_counter() - begin)[1])
+        progress(summary(hf, time.perf_counter() - begin)[1])
     elif planned.format.packed:
         Conversion(planned.format, progress=progress).pack_rest(hf)
     model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)

@@ -18,8 +18,8 @@ from transformers.pytorch_utils import Conv1D
 
 from ngtcli.models.weights.convert import Conversion, convertible
 from ngtcli.models.weights.linear import PackedLinear
-from ngtcli.models.weights.load_quantized import use_between
-from ngtcli.models.weights.places import Site
+from ngtcli.models.weights.load_quantized import set_activation_dtype
+from ngtcli.models.weights.target_modules import TargetModule
 from tests.support.int8_layers import INT8, KERNEL, dequantized, true_product
 
 pytestmark = [
@@ -28,7 +28,7 @@ pytestmark = [
 ]
 
 
-def quantizable(hf: Any) -> list[Site]:
+def quantizable(hf: Any) -> list[TargetModule]:
     return convertible(with_device(hf), INT8)
 
 
@@ -39,7 +39,7 @@ def with_device(hf: Any) -> Any:
     return hf
 
 
-def quantize(hf: Any) -> list[Site]:
+def quantize(hf: Any) -> list[TargetModule]:
     """Quantise a model in place; where its weights stood."""
     places, conversion = quantizable(hf), Conversion(INT8)
     conversion.find(hf)
@@ -68,7 +68,7 @@ def test_a_layer_of_another_class_gives_the_product_of_its_integers(kind: Any) -
     true = own(rows)
     weight = own.weight.t() if isinstance(own, Conv1D) else own.weight
     (place,) = quantize(hf)
-    assert place.turned == isinstance(own, Conv1D) and isinstance(hf[0], PackedLinear)
+    assert place.transposed == isinstance(own, Conv1D) and isinstance(hf[0], PackedLinear)
     found = hf[0](rows)
     assert torch.allclose(found.double(), true_product(hf[0], weight, rows), rtol=1e-5, atol=1e-5)
     assert within_rounding(found, true, weight, rows)
@@ -183,7 +183,7 @@ def test_what_a_weight_of_integers_is_can_be_read_but_not_computed_with() -> Non
     hf: Any = nn.Sequential(random(nn.Linear(40, 30)))
     quantize(hf)
     hf.config = transformers.LlamaConfig()
-    use_between(hf, torch.bfloat16)
+    set_activation_dtype(hf, torch.bfloat16)
     weight, rows = hf[0].weight, torch.randn(3, 40)
     assert (weight.dtype, weight.device, weight.shape) == (torch.bfloat16, rows.device, (30, 40))
     with pytest.raises(TypeError):

@@ -1,12 +1,12 @@
-"""Where weights stand in a model that get another form, in one walk.
+"""The modules of a model whose weights may get another format, found in one walk.
 
-Of linear layers: nn.Linear, subclasses that compute the same (Falcon's), and `transformers`' Conv1D
-(GPT-2's), whose weight is stored (in, out). Of mixtures: the experts that are stored as one weight
-of three dimensions and that `transformers` computes by a function of its own choice. An embedding
-tied to a linear layer comes with it.
+Linear layers: nn.Linear, subclasses that compute the same (Falcon's), and `transformers`' Conv1D
+(GPT-2's), whose weight is stored (in, out). Mixtures of experts: those stored as one weight of
+three dimensions that `transformers` computes by a function of its own choice. An embedding tied to
+a linear layer comes with it.
 
-What stays as it is: norms, biases, experts of other forms (Llama 4, JetMoE, LongCat), convolutions,
-layers with hooks, weights that several others share, and those used without a layer.
+All else stays as it is: norms, biases, experts of other kinds (Llama 4, JetMoE, LongCat),
+convolutions, layers with hooks, weights that several others share, and those used without a layer.
 """
 
 from collections import defaultdict
@@ -20,28 +20,32 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
 DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
-_MULTIPLIED = "dt_proj"  # Mamba's and Jamba's, by whose weight they multiply without the layer
+_USED_WITHOUT_LAYER = "dt_proj"  # of Mamba and Jamba, which multiply by its weight themselves
 _ROUTERS = ("gate", "router", "shared_expert_gate", "classifier")  # an error is another expert
 
 
 @dataclass(frozen=True, slots=True)
-class Site:
-    """Where a weight of a model stands, and its `weight_name` there.
+class TargetModule:
+    """A linear layer, an embedding tied to one, or the weight of all experts of a mixture.
 
-    `parent`.`name` is a linear layer, or the embedding `tied` to one; of experts it is the weight
-    of all. A layer's weight is (out, in), or (in, out) if it is `turned`.
+    Attributes:
+        parent, name: `parent`.`name` is the layer, or the parameter of the experts.
+        weight_name: The name of the weight in the model.
+        transposed: The weight is (in, out), not (out, in).
+        experts: How many experts; 0 for a layer.
+        tied: The embedding that shares the weight.
     """
 
     parent: Any
     name: str
     weight_name: str
-    turned: bool = False
+    transposed: bool = False
     experts: int = 0
-    tied: "Site | None" = None
+    tied: "TargetModule | None" = None
 
     @property
     def layer(self) -> Any:
-        """What stands there."""
+        """The layer, or the parameter of the experts."""
         return getattr(self.parent, self.name)
 
     @property
@@ -56,30 +60,30 @@ class Site:
 
     @property
     def size(self) -> tuple[int, int]:
-        """Outputs and inputs of a layer."""
+        """(out, in) of a layer."""
         first, second = self.weight.shape[-2:]
-        return (second, first) if self.turned else (first, second)
+        return (second, first) if self.transposed else (first, second)
 
     @property
     def chooses_experts(self) -> bool:
-        """Whether it is a layer that chooses experts."""
-        outputs = getattr(self.layer, "out_features", None)
-        return self.name in _ROUTERS or outputs == getattr(self.parent, "num_experts", 0)
+        """Whether it is a router of experts."""
+        out_features = getattr(self.layer, "out_features", None)
+        return self.name in _ROUTERS or out_features == getattr(self.parent, "num_experts", 0)
 
     def matrices(self, weight: Tensor) -> Iterator[Tensor]:
-        """Of a stored weight each layer's, (out, in)."""
-        for one in weight if self.experts else weight[None]:
-            yield one.t() if self.turned else one
+        """Split a stored weight into that of each layer, (out, in)."""
+        for matrix in weight if self.experts else weight[None]:
+            yield matrix.t() if self.transposed else matrix
 
     def set_weight(self, weight: nn.Parameter) -> None:
-        """Let the layer, or the experts, have a weight."""
+        """Give the layer, or the experts, a weight."""
         if self.experts:
             setattr(self.parent, self.name, weight)
         else:
             self.layer.weight = weight
 
-    def put(self, layers: Sequence[nn.Module]) -> None:
-        """Put layers in the place of the weight."""
+    def replace(self, layers: Sequence[nn.Module]) -> None:
+        """Put a layer, or one for each expert, in the place of the weight."""
         if self.experts:
             delattr(self.parent, self.name)
             self.parent.forward = MethodType(experts_forward, self.parent)
@@ -89,8 +93,8 @@ class Site:
         setattr(self.parent, self.name, layers[0])
 
 
-def sites(hf: Any, device: str = "cpu") -> list[Site]:
-    """All of a model whose weights are on a device: layers in the model's order, then experts."""
+def target_modules(hf: Any, device: str = "cpu") -> list[TargetModule]:
+    """List those with weights on a device: layers in the model's order, then experts."""
     names = {id(module): name for name, module in hf.named_modules()}
     layers = [(p, name, layer) for p in hf.modules() for name, layer in p.named_children()]
     users: dict[int, list[tuple[Any, str]]] = defaultdict(list)
@@ -98,33 +102,36 @@ def sites(hf: Any, device: str = "cpu") -> list[Site]:
         for parameter in layer.parameters(recurse=False):
             users[id(parameter)].append((parent, name))
 
-    def site(parent: Any, name: str, tied: Site | None = None) -> Site:
+    def target(parent: Any, name: str, tied: TargetModule | None = None) -> TargetModule:
         layer = getattr(parent, name)
-        own = f"{names[id(layer)]}.weight"
-        return Site(parent, name, own, isinstance(layer, Conv1D), tied=tied)
+        weight_name = f"{names[id(layer)]}.weight"
+        return TargetModule(parent, name, weight_name, isinstance(layer, Conv1D), tied=tied)
 
-    found = []
+    targets = []
     for parent, name, layer in layers:
-        if name != _MULTIPLIED and _is_linear(layer) and _is_plain(layer, device):
-            others = [user for user in users[id(layer.weight)] if user != (parent, name)]
-            if not others:
-                found.append(site(parent, name))
-            elif len(others) == 1 and is_embedding(other := getattr(*others[0])):
-                if _is_plain(other, device):
-                    found.append(site(parent, name, site(*others[0])))
+        if name == _USED_WITHOUT_LAYER or not (_is_linear(layer) and _is_plain(layer, device)):
+            continue
+        others = [user for user in users[id(layer.weight)] if user != (parent, name)]
+        if not others:
+            targets.append(target(parent, name))
+        elif len(others) == 1:
+            other = getattr(*others[0])
+            if is_embedding(other) and _is_plain(other, device):
+                targets.append(target(parent, name, target(*others[0])))
+
     for module in hf.modules():
         for name in _expert_weights(module, device):
-            own = f"{names[id(module)]}.{name}"
-            turned, count = bool(module.is_transposed), int(module.num_experts)
-            found.append(Site(module, name, own, turned, count))
-    return found
+            weight_name = f"{names[id(module)]}.{name}"
+            transposed, count = bool(module.is_transposed), int(module.num_experts)
+            targets.append(TargetModule(module, name, weight_name, transposed, count))
+    return targets
 
 
 def tie(hf: Any) -> None:
-    """Let weights be one that the model ties; it is not done while it loads."""
-    for target, source in hf.all_tied_weights_keys.items():
-        parent, _, own = target.rpartition(".")
-        setattr(hf.get_submodule(parent), own, hf.get_parameter(source))
+    """Tie the weights that the model ties; it is not done while it loads."""
+    for tied, source in hf.all_tied_weights_keys.items():
+        parent, _, name = tied.rpartition(".")
+        setattr(hf.get_submodule(parent), name, hf.get_parameter(source))
 
 
 def is_embedding(layer: Any) -> bool:
@@ -165,33 +172,39 @@ def _expert_weights(module: Any, device: str) -> tuple[str, ...]:
 def experts_forward(
     self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """What a module of experts computes, on the rows of each expert that has some.
+    """Compute a module of experts, each on the rows that chose it.
 
-    (rows, in) to (rows, in); the other two are (rows, experts of a row).
+    Args:
+        hidden_states: (rows, in).
+        top_k_index, top_k_weights: (rows, experts of a row).
+
+    Returns:
+        (rows, in).
     """
-    rows, several = top_k_index.shape
+    rows, experts_of_row = top_k_index.shape
     chosen = top_k_index.flatten()
     order = chosen.argsort(stable=True)
     sizes = chosen.bincount(minlength=self.num_experts).tolist()
-    first = self.gate_up_proj if self.has_gate else self.up_proj
+    up_proj = self.gate_up_proj if self.has_gate else self.up_proj
     parts = []
-    for expert, part in enumerate(torch.split(hidden_states[order // several], sizes)):
+    for expert, part in enumerate(torch.split(hidden_states[order // experts_of_row], sizes)):
         if expert >= self.num_experts:  # stands for none
             parts.append(torch.zeros_like(part))
         elif len(part):
-            parts.append(_expert(self, expert, first, part))
+            parts.append(_expert(self, expert, up_proj, part))
     out = torch.cat(parts)
     if self.has_post_expert_norm:
         out = self.post_expert_norm(out)
     out = out * top_k_weights.flatten()[order, None]  # may be float32 between layers of less
     out = torch.empty_like(out).index_copy_(0, order, out)
-    return out.view(rows, several, -1).sum(1).to(hidden_states.dtype)
+    return out.view(rows, experts_of_row, -1).sum(1).to(hidden_states.dtype)
 
 
-def _expert(self: Any, expert: int, first: Any, rows: Tensor) -> Tensor:
-    inner = first[expert](rows)
+def _expert(self: Any, expert: int, up_proj: Any, rows: Tensor) -> Tensor:
+    hidden = up_proj[expert](rows)
     if self.has_bias:
-        inner += (self.gate_up_proj_bias if self.has_gate else self.up_proj_bias)[expert]
-    inner = self._apply_gate(inner) if self.has_gate else self.act_fn(inner)
-    out: Tensor = self.down_proj[expert](inner)
+        bias = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias
+        hidden += bias[expert]
+    hidden = self._apply_gate(hidden) if self.has_gate else self.act_fn(hidden)
+    out: Tensor = self.down_proj[expert](hidden)
     return out + self.down_proj_bias[expert] if self.has_bias else out
