@@ -1,11 +1,11 @@
-"""Finds how a model is to be run: runs it, and compares with `transformers`' own generate.
+"""Finds how a model is to be run, by comparing its logits with those of `transformers`' generate.
 
-The reference is the scores of `generate` on one arbitrary prompt, longer than every window of the
-configuration. A model verifies draft trees only if its single steps in a cache that can be rolled
-back, and its rows of a wide tree with a deep path in the last rows, give those scores. Any other
-model is run in the first way that gives them token by token; one that verifies chains has to give
-them behind chains that were taken back, too. Where no way does (some `generate` cuts the cache to a
-window that the model's mask does not have), the reference is one pass without a cache.
+The reference is the logits of `generate` on one arbitrary prompt, longer than every window of the
+configuration. A model verifies draft trees only if these are the logits of its single steps in a
+cache that can be rolled back, and those of a deep path behind wide siblings. Any other model is run
+in the first mode that gives them token by token; one that verifies chains must give them behind
+rejected chains, too. Where no mode does (some `generate` cuts the cache to a window that the
+model's mask does not have), the reference is one forward pass without a cache.
 """
 
 import random
@@ -49,15 +49,18 @@ _PROVEN = {
     "llama": False, "gemma": False, "mistral": True, "qwen2": True, "qwen3": True, "gemma2": True,
     "gemma3_text": True,
 }  # fmt: skip
-# Tokens: longer than the common windows of 4,096; a CPU takes minutes to read more.
-LONGEST = 4224
-_SHORTEST = 24
-# Wrong siblings before the path: as many as the window has tokens, within these bounds; guessed.
-_WIDEST, _NARROWEST = 512, 40
+# Tokens of a prompt: longer than the common windows of 4,096; a CPU takes minutes to prefill more.
+MAX_PROMPT = 4224
+_MIN_PROMPT = 24
+# Wrong siblings before the true path: as many as the window has tokens, within these bounds
+# (guess).
+_MAX_SIBLINGS = 512
+_MIN_SIBLINGS = 40
 _END = 2304  # tokens of context up to which its end is probed: learned positions end at 2,048
-# Rotary frequencies that depend on the longest text of a pass: texts would change each other.
+# Kinds of RoPE whose frequencies depend on the longest sequence of a batch: sequences would change
+# each other.
 _ROPE_OF_LENGTH = {"dynamic", "longrope"}
-_LENGTHS = 5, 9  # ids of the two texts that are tried; a guess
+_BATCH_LENGTHS = 5, 9  # tokens of the two sequences that are tried in a batch; a guess
 _EMPTY = DraftTree()
 
 # Families whose scores in float32 show Obstacle.STARTS_ANEW; rounding may hide it (tried: 0.03 to
@@ -83,15 +86,18 @@ _OBSTACLES = {
 
 @dataclass(frozen=True, slots=True)
 class Reference:
-    """A prompt, the tokens that followed it, and `scores` (NEW_TOKENS, vocabulary) before each.
+    """A prompt and what follows it.
 
-    `exact`: the model runs in float32 alone, so that scores differ by its rounding only.
+    Attributes:
+        tokens: The NEW_TOKENS tokens behind the prompt.
+        logits: (NEW_TOKENS, vocab_size), before each of them.
+        is_float32: The model computes in float32 alone: logits may differ by its rounding only.
     """
 
     prompt: list[int]
     tokens: list[int]
-    scores: Tensor
-    exact: bool
+    logits: Tensor
+    is_float32: bool
 
 
 def target_model(
@@ -110,9 +116,11 @@ def target_model(
     use_whole_vectors(hf)
     use_few_kernels(hf)
     model = TargetModel(hf, tokenizer, name)
-    slides = _PROVEN.get(model.config.model_type)
-    windows = window_numbers(model.config) and not slides
-    if slides is None or windows or not _kinds(model) <= _KNOWN_KINDS or places_of(hf):
+    proven_window = _PROVEN.get(model.config.model_type)
+    is_proven = proven_window is not None and _kinds(model) <= _KNOWN_KINDS
+    if window_numbers(model.config) and not proven_window:
+        is_proven = False
+    if not is_proven or places_of(hf):
         model.use(remembered_mode(hf).find(probe))
     return model
 
@@ -128,15 +136,17 @@ def remembered_mode(hf: Any) -> Trial[ExecutionMode]:
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:
-    """How many prompt tokens, and wrong siblings before the path, a probe uses.
+    """Choose the length of the prompt, and how many wrong siblings stand before the path.
 
-    The prompt is longer than every window below LONGEST tokens, as far as the context allows.
+    The prompt is longer than every window below MAX_PROMPT, as far as the context allows.
     """
-    known = [n for n in window_numbers(model.config).values() if n < min(model.context, LONGEST)]
-    window = max(known, default=0)
-    room = model.context - 2 * NEW_TOKENS
-    siblings = min(max(window, _NARROWEST), _WIDEST, max(2, room // 2))
-    return max(1, min(max(window + 8, _SHORTEST), LONGEST, room - siblings)), siblings
+    limit = min(model.context, MAX_PROMPT)
+    windows = [number for number in window_numbers(model.config).values() if number < limit]
+    window = max(windows, default=0)
+    available = model.context - 2 * NEW_TOKENS
+    siblings = min(max(window, _MIN_SIBLINGS), _MAX_SIBLINGS, max(2, available // 2))
+    length = min(max(window + 8, _MIN_PROMPT), MAX_PROMPT, available - siblings)
+    return max(1, length), siblings
 
 
 @torch.inference_mode()
@@ -145,9 +155,9 @@ def find_mode(model: TargetModel) -> ExecutionMode:
     length, siblings = sizes(model)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        for truth in _references(model, length):
-            _check_causal(model, truth.prompt)
-            no_trees = _obstacle_by_config(model) or _obstacle_by_trial(model, truth, siblings)
+        for reference in _references(model, length):
+            _check_causal(model, reference.prompt)
+            no_trees = _obstacle_by_config(model) or _obstacle_by_trial(model, reference, siblings)
             if no_trees is None:
                 return model.mode
             for mode in modes_without_trees(no_trees):
@@ -155,7 +165,7 @@ def find_mode(model: TargetModel) -> ExecutionMode:
                 claims = [_steps_agree]
                 if mode.support is DraftSupport.CHAINS:
                     claims.append(_chains_agree)
-                if all(_holds(claim, model, truth, siblings) for claim in claims):
+                if all(_holds(claim, model, reference, siblings) for claim in claims):
                     return mode
     raise ModelError(
         f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
@@ -176,17 +186,17 @@ def _obstacle_by_config(model: TargetModel) -> NoTrees | None:
         return NoTrees(Obstacle.UNKNOWN_LAYERS, min(unknown))
     for name, number in window_numbers(model.config).items():
         # The tree mask applies a sliding window of any length; another window must be probed.
-        if "window" in name and name != "sliding_window" and LONGEST <= number < model.context:
+        if "window" in name and name != "sliding_window" and MAX_PROMPT <= number < model.context:
             return NoTrees(Obstacle.LONG_WINDOW, f"{ascii(name)[1:-1][:60]} of {number} tokens")
     return None
 
 
-def _obstacle_by_trial(model: TargetModel, truth: Reference, siblings: int) -> NoTrees | None:
+def _obstacle_by_trial(model: TargetModel, reference: Reference, siblings: int) -> NoTrees | None:
     """What keeps the model from verifying trees; None: it does, in the mode probed last."""
     claims = (_steps_agree, _tree_agrees, _end_agrees)
     for window in (True, False) if model.window is not None else (True,):
         model.use(ExecutionMode(window=window))
-        if all(_holds(claim, model, truth, siblings) for claim in claims):
+        if all(_holds(claim, model, reference, siblings) for claim in claims):
             return None
     is_stateful = getattr(model.hf, "_is_stateful", False)
     return NoTrees(Obstacle.KEEPS_STATE if is_stateful else Obstacle.NO_TREE_MASK)
@@ -211,128 +221,137 @@ def modes_without_trees(no_trees: NoTrees) -> list[ExecutionMode]:
     return modes
 
 
-def _holds(claim: Callable[..., bool], *about: Any) -> bool:
+def _holds(claim: Callable[..., bool], *args: Any) -> bool:
     """Whether a claim is true; it is false of a model that raises an error meanwhile."""
     try:
-        return claim(*about)
+        return claim(*args)
     except Exception as error:
         if isinstance(error, ModelError) or is_out_of_memory(error):
             raise
         return False
 
 
-def _steps_agree(model: TargetModel, truth: Reference, siblings: int) -> bool:
-    """Whether single steps after a prompt read in chunks give the reference's scores.
+def _steps_agree(model: TargetModel, reference: Reference, siblings: int) -> bool:
+    """Whether single steps after a prompt that is prefilled in chunks give the right logits.
 
     The last chunk has two to four tokens: what it does not know of those before shows most.
     """
-    model.start(len(truth.prompt) + siblings + 2 * NEW_TOKENS)
-    model.prefill(truth.prompt[:-1], max(1, len(truth.prompt) // 3 - 1))
-    found = _one_by_one(model, (truth.prompt[-1], *truth.tokens[:-1]))
-    return same_scores(found, truth.scores, truth.exact)
+    model.start(len(reference.prompt) + siblings + 2 * NEW_TOKENS)
+    model.prefill(reference.prompt[:-1], max(1, len(reference.prompt) // 3 - 1))
+    logits = _one_by_one(model, (reference.prompt[-1], *reference.tokens[:-1]))
+    return same_scores(logits, reference.logits, reference.is_float32)
 
 
 def _one_by_one(model: TargetModel, tokens: Sequence[int]) -> list[Tensor]:
-    """Scores (vocabulary,) after each of the tokens, one a pass; their rows are kept."""
-    found = []
+    """Return the logits (vocab_size,) after each token, one a forward pass; all are kept."""
+    logits = []
     for token in tokens:
-        found.append(model.forward(token, _EMPTY)[0].clone())
+        logits.append(model.forward(token, _EMPTY)[0].clone())
         model.keep(())
-    return found
+    return logits
 
 
-def _tree_agrees(model: TargetModel, truth: Reference, siblings: int) -> bool:
-    """Whether the path after all its wrong siblings, and two of these, have the right scores."""
-    start, root = len(truth.prompt) - 1, truth.prompt[-1]
+def _tree_agrees(model: TargetModel, reference: Reference, siblings: int) -> bool:
+    """Whether the path behind all wrong siblings, and two of these, have the right logits."""
+    start = len(reference.prompt) - 1
+    root = reference.prompt[-1]
     model.truncate(start)
-    tree = _wide_tree(truth, siblings, model.vocabulary)
-    rows = model.forward(root, tree)
-    deep = [rows[0], *rows[-(NEW_TOKENS - 1) :]]
-    if len(rows) != len(tree) + 1 or not same_scores(deep, truth.scores, truth.exact):
+    tree = _wide_tree(reference, siblings, model.vocabulary)
+    logits = model.forward(root, tree)
+    path = [logits[0], *logits[-(NEW_TOKENS - 1) :]]
+    if len(logits) != len(tree) + 1:
         return False
-    wrong = [(tree.tokens[node], rows[node + 1].clone()) for node in (0, siblings - 1)]
-    for token, found in wrong:
+    if not same_scores(path, reference.logits, reference.is_float32):
+        return False
+    wrong = [(tree.tokens[node], logits[node + 1].clone()) for node in (0, siblings - 1)]
+    for token, in_tree in wrong:
         model.truncate(start)
-        true = _one_by_one(model, (root, token))[-1]
-        if not same_scores([found], [true], truth.exact):
+        alone = _one_by_one(model, (root, token))[-1]
+        if not same_scores([in_tree], [alone], reference.is_float32):
             return False
     return True
 
 
-def _chains_agree(model: TargetModel, truth: Reference, siblings: int) -> bool:
-    """Whether rows behind chains that were taken back have the scores of a text that never had one.
+def _chains_agree(model: TargetModel, reference: Reference, siblings: int) -> bool:
+    """Whether rejected chains leave no trace in the logits of what follows.
 
     One chain is wrong from its first token, as long as the windows; one is wrong from its second.
     """
-    first, second, third = truth.tokens[:3]
-    wrong = _wide_tree(truth, siblings, model.vocabulary).tokens[:siblings]
+    first, second, third = reference.tokens[:3]
+    wrong = _wide_tree(reference, siblings, model.vocabulary).tokens[:siblings]
     model.start(0)
-    model.prefill(truth.prompt[:-1])
-    found = [model.forward(truth.prompt[-1], chain(wrong))[0].clone()]
+    model.prefill(reference.prompt[:-1])
+    logits = [model.forward(reference.prompt[-1], chain(wrong))[0].clone()]
     model.keep(())
-    found += list(model.forward(first, chain((second, wrong[0])))[:2].clone())
+    logits += list(model.forward(first, chain((second, wrong[0])))[:2].clone())
     model.keep((0,))
-    found += _one_by_one(model, (third,))
-    return same_scores(found, truth.scores, truth.exact)
+    logits += _one_by_one(model, (third,))
+    return same_scores(logits, reference.logits, reference.is_float32)
 
 
-def _wide_tree(truth: Reference, siblings: int, vocabulary: int) -> DraftTree:
-    """Wrong first tokens, then the true path, NEW_TOKENS - 1 deep, in the last rows."""
-    wrong = [(truth.tokens[0] + 1 + i % (vocabulary - 1)) % vocabulary for i in range(siblings)]
-    path = truth.tokens[: NEW_TOKENS - 1]
+def _wide_tree(reference: Reference, siblings: int, vocab_size: int) -> DraftTree:
+    """Make a tree of wrong first tokens, and behind them the true path, NEW_TOKENS - 1 deep."""
+    right = reference.tokens[0]
+    wrong = [(right + 1 + i % (vocab_size - 1)) % vocab_size for i in range(siblings)]
+    path = reference.tokens[: NEW_TOKENS - 1]
     parents = [ROOT] * siblings + [ROOT, *(siblings + i for i in range(len(path) - 1))]
     return DraftTree((*wrong, *path), tuple(parents))
 
 
-def _end_agrees(model: TargetModel, truth: Reference, _: int) -> bool:
-    """Whether a tree at the context's end has the scores that its path has token by token.
+def _end_agrees(model: TargetModel, reference: Reference, _: int) -> bool:
+    """Whether a tree at the end of the context has the logits that its path has token by token.
 
-    The rows before the tree are zeros: no prompt is read.
+    The keys and values before the tree are zeros: no prompt is prefilled.
     """
-    siblings = min(_NARROWEST, model.context // 2)
+    siblings = min(_MIN_SIBLINGS, model.context // 2)
     start = model.context - siblings - NEW_TOKENS
     if model.context > _END or start < 1:
         return True
+    root = reference.prompt[-1]
     model.start(model.context)
     model.cache.length = start
-    rows = model.forward(truth.prompt[-1], _wide_tree(truth, siblings, model.vocabulary))
-    single = _one_by_one(model, (truth.prompt[-1], *truth.tokens[: NEW_TOKENS - 1]))
-    return same_scores([rows[0], *rows[-(NEW_TOKENS - 1) :]], single, truth.exact)
+    logits = model.forward(root, _wide_tree(reference, siblings, model.vocabulary))
+    path = [logits[0], *logits[-(NEW_TOKENS - 1) :]]
+    single = _one_by_one(model, (root, *reference.tokens[: NEW_TOKENS - 1]))
+    return same_scores(path, single, reference.is_float32)
 
 
 def _references(model: TargetModel, length: int) -> Iterator[Reference]:
-    """The scores of `generate` after `length` arbitrary tokens, then of one pass without cache.
+    """Yield the logits of `generate` behind a prompt, then those of a pass without a cache.
 
-    One that the model fails to give is left out. Raises ModelError where it fails to give both,
-    and for scores that are not numbers.
+    One that the model fails to give is left out. Raises ModelError where it fails to give both, and
+    for logits that are not numbers.
     """
-    rng, hf, name = random.Random(0), model.hf, model.name
+    rng = random.Random(0)
+    hf, name = model.hf, model.name
     prompt = [rng.randrange(model.vocabulary) for _ in range(length)]
-    spoken = [rng.randrange(model.vocabulary) for _ in range(NEW_TOKENS)]
-    failed, had = Exception("no scores"), False
-    for source in (_generated, _passed):
+    continuation = [rng.randrange(model.vocabulary) for _ in range(NEW_TOKENS)]
+    failure = Exception("no scores")
+    has_one = False
+    for source in (_generate, _without_cache):
         try:
-            tokens, scores = source(hf, prompt, spoken)
+            tokens, logits = source(hf, prompt, continuation)
         except Exception as error:  # whatever a model's own code raises
-            failed = error
+            failure = error
             continue
-        if not torch.isfinite(scores.amax(-1)).all():
+        if not torch.isfinite(logits.amax(-1)).all():
             raise scores_are_not_numbers(name)
-        had = True
-        yield Reference(prompt, tokens, scores, not rounds(hf))
-    if not had:
-        lines = str(failed).strip().splitlines() or [type(failed).__name__]
+        has_one = True
+        yield Reference(prompt, tokens, logits, not rounds(hf))
+    if not has_one:
+        lines = str(failure).strip().splitlines() or [type(failure).__name__]
         what = f"{name}: cannot be run ({lines[0]})"
-        raise ModelError(what, "Give a model that generates text.") from failed
+        raise ModelError(what, "Give a model that generates text.") from failure
 
 
 def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
-    """Raise ModelError where scores depend on tokens that come later: then it is not a decoder.
+    """Raise ModelError where logits depend on tokens that come later: then it is not a decoder.
 
-    Passes a model that cannot be run without a cache.
+    A model that cannot be run without a cache passes.
     """
     try:
-        long, short = _whole_pass(model.hf, prompt[:16]), _whole_pass(model.hf, prompt[:8])
+        long = _all_logits(model.hf, prompt[:16])
+        short = _all_logits(model.hf, prompt[:8])
     except Exception:
         return
     if not same_scores([long[7]], [short[7]], not rounds(model.hf)):
@@ -345,42 +364,44 @@ def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
 @contextmanager
 def plain_generation(hf: Any) -> Iterator[None]:
     """A context in which `generate` is plain greedy search, whatever the checkpoint suggests."""
-    own = hf.generation_config
+    suggested = hf.generation_config
     hf.generation_config = GenerationConfig()
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             yield
     finally:
-        hf.generation_config = own
+        hf.generation_config = suggested
 
 
-def _generated(hf: Any, prompt: list[int], _: list[int]) -> tuple[list[int], Tensor]:
-    ids = torch.tensor([prompt], device=hf.device)
+def _generate(hf: Any, prompt: list[int], _: list[int]) -> tuple[list[int], Tensor]:
+    token_ids = torch.tensor([prompt], device=hf.device)
     with plain_generation(hf):
         out = hf.generate(
-            ids,
-            attention_mask=torch.ones_like(ids),
+            token_ids,
+            attention_mask=torch.ones_like(token_ids),
             do_sample=False,
             max_new_tokens=NEW_TOKENS,
             output_logits=True,
             return_dict_in_generate=True,
         )
     tokens = out.sequences[0, len(prompt) :].tolist()
-    scores = torch.stack([row[0] for row in out.logits])
+    logits = torch.stack([step[0] for step in out.logits])
     if len(tokens) != NEW_TOKENS:
         raise ValueError("generate stopped early")
-    return tokens, scores
+    return tokens, logits
 
 
-def _passed(hf: Any, prompt: list[int], spoken: list[int]) -> tuple[list[int], Tensor]:
-    return spoken, _whole_pass(hf, [*prompt, *spoken])[len(prompt) - 1 : -1]
+def _without_cache(hf: Any, prompt: list[int], continuation: list[int]) -> tuple[list[int], Tensor]:
+    logits = _all_logits(hf, [*prompt, *continuation])
+    return continuation, logits[len(prompt) - 1 : -1]
 
 
-def _whole_pass(hf: Any, ids: Sequence[int]) -> Tensor:
-    given = torch.tensor([list(ids)], device=hf.device)
-    scores: Tensor = hf(input_ids=given, use_cache=False).logits[0]
-    return scores
+def _all_logits(hf: Any, token_ids: Sequence[int]) -> Tensor:
+    """Return the logits after each token, of one forward pass without a cache."""
+    inputs = torch.tensor([list(token_ids)], device=hf.device)
+    logits: Tensor = hf(input_ids=inputs, use_cache=False).logits[0]
+    return logits
 
 
 def find_batching(model: TargetModel) -> Support:
@@ -401,27 +422,32 @@ def _try_batching(model: TargetModel) -> Support:
     if rope_types(model.config) & _ROPE_OF_LENGTH:
         return Support.no("its positions depend on the longest text of a pass")
     with suppress(ModelError):
-        if _holds(_agrees, model):
+        if _holds(_batch_agrees, model):
             return SUPPORTED
     use_own(model.hf)
     return Support.no("several texts in one pass get other scores than one does")
 
 
-def _agrees(model: TargetModel) -> bool:
-    """Whether two short texts, one with a draft, have the scores together that each has alone."""
+def _batch_agrees(model: TargetModel) -> bool:
+    """Whether two short sequences, one with a draft, have in a batch the logits of each alone."""
     forked = DraftTree((1 % model.vocabulary, 2 % model.vocabulary), (ROOT, ROOT))
-    texts = [[(7 * i + n) % model.vocabulary for i in range(n)] for n in _LENGTHS]
-    roots = [(texts[0][-1], forked), (texts[1][-1], DraftTree())]
-    truth, places = list[Tensor](), max(_LENGTHS) + len(forked)
-    for ids, root in zip(texts, roots, strict=True):
-        model.start(places)
-        model.prefill(ids[:-1])
-        truth.append(model.forward(*root).clone())
-    for beside, ids in enumerate(texts):
-        if beside:
-            model.resize(len(texts), model.cache.places)
-        model.start(places, beside=beside)
-        model.prefill(ids[:-1])
-    exact, found = not rounds(model.hf), model.score(model.lay_out(roots))
+    prompts = [[(7 * i + n) % model.vocabulary for i in range(n)] for n in _BATCH_LENGTHS]
+    roots = [(prompts[0][-1], forked), (prompts[1][-1], DraftTree())]
+    capacity = max(_BATCH_LENGTHS) + len(forked)
+    alone: list[Tensor] = []
+    for prompt, root in zip(prompts, roots, strict=True):
+        model.start(capacity)
+        model.prefill(prompt[:-1])
+        alone.append(model.forward(*root).clone())
+    for slot, prompt in enumerate(prompts):
+        if slot:
+            model.resize(len(prompts), model.cache.places)
+        model.start(capacity, beside=slot)
+        model.prefill(prompt[:-1])
+    batched = model.score(model.lay_out(roots))
     model.close(0, 0)
-    return all(same_scores(a, b, exact) for a, b in zip(map(list, found), truth, strict=True))
+    is_float32 = not rounds(model.hf)
+    return all(
+        same_scores(list(logits), expected, is_float32)
+        for logits, expected in zip(batched, alone, strict=True)
+    )

@@ -295,7 +295,7 @@ def test_positions_that_depend_on_the_longest_text_are_refused() -> None:
 
 def test_a_model_is_tried_with_several_texts_once(monkeypatch: pytest.MonkeyPatch) -> None:
     model, tried = make_target("llama"), list[TargetModel]()
-    monkeypatch.setattr(probe, "_agrees", lambda model: tried.append(model) is None)
+    monkeypatch.setattr(probe, "_batch_agrees", lambda model: tried.append(model) is None)
     assert find_batching(model) == find_batching(model) == SUPPORTED
     assert tried == [model]
 
@@ -305,7 +305,7 @@ def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.Mo
         raise RuntimeError("DefaultCPUAllocator: can't allocate memory")
 
     model = make_target("llama")
-    monkeypatch.setattr(probe, "_agrees", fails)
+    monkeypatch.setattr(probe, "_batch_agrees", fails)
     with pytest.raises(RuntimeError):
         find_batching(model)
     monkeypatch.undo()
@@ -316,7 +316,7 @@ def test_a_model_that_raises_with_several_texts_takes_one(monkeypatch: pytest.Mo
     def fails(model: TargetModel) -> bool:
         raise scores_are_not_numbers(model.name)
 
-    monkeypatch.setattr(probe, "_agrees", fails)
+    monkeypatch.setattr(probe, "_batch_agrees", fails)
     assert "several texts" in find_batching(make_target("llama")).why
 
 
