@@ -71,14 +71,20 @@ def capacity_of_sequence(tokens: int, numerics: Numerics, *, spare: int, context
     return capacity_for(tokens + numerics.rows.max)
 
 
-_WORD = 8  # bytes of an int64
-_NUMBERS = 5  # of a row of `Inputs`
-Root = tuple[int, DraftTree]  # what a pass does for a sequence: its last token, the draft below it
+_INT64_BYTES = 8
+_ROWS_OF_INT64 = 5  # rows of integers in front of the packed ancestors
+Root = tuple[int, DraftTree]  # of a sequence: its last token, and the draft below it
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """A sequence in a pass: its `rows`, which attend to `length` places from `start` on."""
+    """One sequence in a forward pass.
+
+    Attributes:
+        rows: Its rows of the forward pass.
+        start: The first KV position of its slot.
+        length: The KV positions that it has with these rows, counted from `start`.
+    """
 
     rows: slice
     start: int
@@ -86,21 +92,25 @@ class Span:
 
     @property
     def count(self) -> int:
-        """How many rows it has; they are written at the last of its places."""
+        """The number of its rows; they are written at the last of its KV positions."""
         return int(self.rows.stop - self.rows.start)
 
     @property
     def own(self) -> slice:
-        """The places of these rows, counted from `start`."""
+        """The KV positions of these rows, counted from `start`."""
         return slice(self.length - self.count, self.length)
 
 
 @dataclass(frozen=True, slots=True)
 class Layout:
-    """The inputs of a pass over sequences: `ids` of each root and its nodes, padded to `rows` rows.
+    """The inputs of a forward pass over draft trees.
 
-    Each sequence attends to the first `capacity` places of its own region. `packed` holds what
-    `unpack` reads, on the host; it is empty for a model with a cache of its own.
+    Attributes:
+        ids: The token ids of each root and its nodes, without padding.
+        spans: The sequences.
+        rows: With padding.
+        capacity: KV positions of its own slot that each sequence attends to, under a mask.
+        packed: What `unpack` reads, on the host; empty for a model with a cache of its own.
     """
 
     ids: list[int]
@@ -112,11 +122,15 @@ class Layout:
 
 @dataclass(frozen=True, slots=True)
 class Inputs:
-    """The rows of a pass, on the device; int64 (rows,) but for the last.
+    """The rows of a forward pass, on the device; int64 (rows,) but for the last.
 
-    Row i has token `ids[i]` at `positions[i]` and is written at place `slots[i]`. Its region begins
-    at place `begins[i]`, of which it sees `reach[i]`, and the rows where `ancestors[i]`, bool
-    (rows, rows).
+    Attributes:
+        ids: Token ids.
+        positions: Of the tokens in their sequences.
+        slots: The KV positions where the rows are written.
+        reach: How many KV positions before the tree each row sees.
+        begins: The first KV position of each row's slot.
+        ancestors: bool (rows, rows): which rows each row sees.
     """
 
     ids: Tensor
@@ -128,132 +142,166 @@ class Inputs:
 
 
 def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
-    """The inputs of a pass over the `roots`, of a sequence each, as one int64 tensor.
+    """Pack the inputs of a forward pass into one int64 tensor.
 
-    Padding rows, from a sequence's rows to those of the next, have its root's token and position,
-    which every model takes, see themselves only, and are written behind the others.
+    Padding rows, from the rows of a sequence to those of the next, have the token and the position
+    of its root, which every model takes; they see themselves only, and are written behind the
+    others.
+
+    Args:
+        roots: Of each sequence.
+        spans: Of each sequence.
+        rows: With padding.
     """
-    packed = np.zeros(_NUMBERS * rows + -(-rows * rows // _WORD), np.int64)
-    ids, positions, slots, reach, begins = packed[: _NUMBERS * rows].reshape(_NUMBERS, rows)
-    ancestors = packed[_NUMBERS * rows :].view(np.uint8)[: rows * rows].reshape(rows, rows)
+    integers = _ROWS_OF_INT64 * rows
+    packed = np.zeros(integers + -(-rows * rows // _INT64_BYTES), np.int64)
+    ids, positions, slots, reach, begins = packed[:integers].reshape(_ROWS_OF_INT64, rows)
+    ancestors = packed[integers:].view(np.uint8)[: rows * rows].reshape(rows, rows)
     stops = [*(span.rows.start for span in spans[1:]), rows]
     for (token, tree), span, stop in zip(roots, spans, stops, strict=True):
-        length, at = span.own.start, span.rows
+        at = span.rows
+        length = span.own.start
         ids[at] = (token, *tree.tokens)
         positions[at] = [length, *(length + depth for depth in tree.depths())]
         slots[at] = np.arange(span.start + length, span.start + span.length)
-        reach[at], begins[at.start : stop] = length, span.start
+        reach[at] = length
+        begins[at.start : stop] = span.start
         ancestors[at, at] = tree.ancestors()
-        used, end = at.stop, span.start + span.length
-        ids[used:stop], positions[used:stop] = token, length
-        slots[used:stop] = np.arange(end, end + stop - used)
-        np.fill_diagonal(ancestors[used:stop, used:stop], 1)
+
+        padding = slice(at.stop, stop)
+        end = span.start + span.length
+        ids[padding] = token
+        positions[padding] = length
+        slots[padding] = np.arange(end, end + stop - at.stop)
+        np.fill_diagonal(ancestors[padding, padding], 1)
     return torch.from_numpy(packed)
 
 
 def unpack(packed: Tensor, rows: int) -> Inputs:
-    """What `pack` packed, as views where they can be."""
-    ancestors = packed[_NUMBERS * rows :].view(torch.bool)[: rows * rows].view(rows, rows)
-    ids, positions, slots, reach, begins = packed[: _NUMBERS * rows].view(_NUMBERS, rows).unbind()
+    """Unpack what `pack` packed, as views where they can be."""
+    integers = _ROWS_OF_INT64 * rows
+    ids, positions, slots, reach, begins = packed[:integers].view(_ROWS_OF_INT64, rows).unbind()
+    ancestors = packed[integers:].view(torch.bool)[: rows * rows].view(rows, rows)
     return Inputs(ids, positions, slots, reach, begins, ancestors)
 
 
 class Masks:
-    """Makes masks for one model; 0 where a row attends, else the lowest number of `dtype`.
+    """Makes the additive attention masks of one model: 0 where a row attends, else the minimum.
 
-    `window`: how many positions sliding layers attend to; None: all. `mixed`: the model has full
-    and sliding layers, and takes a dict with a mask for each kind.
+    Args:
+        dtype: Of the masks.
+        device: Where they are made.
+        window: How many positions sliding layers attend to; None: all.
+        mixed: The model has full and sliding layers, and takes a dict with a mask for each kind.
     """
 
     def __init__(
         self, dtype: torch.dtype, device: torch.device, window: int | None, mixed: bool
     ) -> None:
-        self.window, self._mixed, self._device = window, mixed, device
+        self.window = window
+        self._mixed = mixed
+        self._device = device
         # Made once: a number from the host would be sent at each use, which no CUDA graph can.
         self._zero = torch.zeros((), dtype=dtype, device=device)
-        self._lowest = torch.full_like(self._zero, torch.finfo(dtype).min)
-        self._places: dict[int, Tensor] = {}  # by number; kept, as captured passes read them
+        self._min = torch.full_like(self._zero, torch.finfo(dtype).min)
+        self._ranges: dict[int, Tensor] = {}  # by size; kept, as CUDA graphs read them
 
     def of_tree(self, inputs: Inputs, capacity: int, near: Tensor | None = None) -> Any:
-        """Masks (1, 1, rows, capacity) of a pass over trees (paper, eq. 6), each in its region.
+        """Make the masks (1, 1, rows, capacity) of draft trees (paper, eq. 6), each in its slot.
 
-        Nothing of them depends on what a text has in its region but what `inputs` say. Where it is
-        given, `near` is the mask of sliding layers, bool (rows, places), as `of_window` gives it.
+        They depend on nothing in the cache but what `inputs` say. `near`, where it is given, is the
+        mask of sliding layers, bool (rows, keys), as `of_window` makes it.
         """
         if near is not None and not self._mixed:
             return self.of_seen(near)
-        at, among = self._arange(capacity), inputs.ancestors
-        before, own = at < inputs.reach[:, None], (inputs.slots - inputs.begins).expand(among.shape)
+        keys = self._arange(capacity)
+        ancestors = inputs.ancestors
+        prefix = keys < inputs.reach[:, None]
+        written = (inputs.slots - inputs.begins).expand(ancestors.shape)
 
-        def joined(before: Tensor, among: Tensor) -> Tensor:  # no row of another text adds to one
-            added = before.view(torch.uint8).scatter_add(1, own, among.view(torch.uint8))
-            return added.view(torch.bool)
+        def joined(prefix: Tensor, ancestors: Tensor) -> Tensor:
+            # No row of another sequence adds to one.
+            seen = prefix.view(torch.uint8).scatter_add(1, written, ancestors.view(torch.uint8))
+            return seen.view(torch.bool)
 
-        seen, positions = joined(before, among), inputs.positions
+        seen = joined(prefix, ancestors)
         if self.window is None or near is not None:
             return self.of_seen(seen, near)
-        among = among & self._is_near(positions, positions)
-        return self.of_seen(seen, joined(before & self._is_near(at, positions), among))
+        positions = inputs.positions
+        near_prefix = prefix & self._is_near(keys, positions)
+        near_ancestors = ancestors & self._is_near(positions, positions)
+        return self.of_seen(seen, joined(near_prefix, near_ancestors))
 
     def of_window(self, inputs: Inputs, before: Tensor) -> Tensor:
-        """What sliding rows see of their text's places `before` and of its rows, in this order.
+        """Make the mask of sliding layers over some KV positions and the rows themselves.
 
-        `before` is int64 (texts, places), for texts with as many rows each; the mask is bool
-        (rows, places + rows of a text). None sees a place before the first.
+        Args:
+            inputs: Of sequences with the same number of rows.
+            before: int64 (sequences, keys), positions in each sequence; negative ones are not seen.
+
+        Returns:
+            bool (rows, keys + rows of a sequence), in this order.
         """
-        rows, texts = len(inputs.positions), len(before)
-        each, positions = rows // texts, inputs.positions
-        at = before.repeat_interleave(each, 0)
-        seen = (at >= 0) & (at < inputs.reach[:, None]) & self._is_near(at, positions)
-        place = self._arange(rows)
-        own = (place - place % each)[:, None] + self._arange(each)
-        among = inputs.ancestors.gather(1, own) & self._is_near(positions[own], positions)
-        return torch.cat([seen, among], 1)
+        rows = len(inputs.positions)
+        rows_each = rows // len(before)
+        positions = inputs.positions
+        keys = before.repeat_interleave(rows_each, 0)
+        seen = (keys >= 0) & (keys < inputs.reach[:, None]) & self._is_near(keys, positions)
+        row = self._arange(rows)
+        same_sequence = (row - row % rows_each)[:, None] + self._arange(rows_each)
+        ancestors = inputs.ancestors.gather(1, same_sequence)
+        near = self._is_near(positions[same_sequence], positions)
+        return torch.cat([seen, ancestors & near], 1)
 
-    def window_before(self, inputs: Inputs, texts: int) -> Tensor:
-        """The places within the window of each text's root, int64 (texts, window - 1).
+    def window_before(self, inputs: Inputs, sequences: int) -> Tensor:
+        """List the positions within the window of each root, int64 (sequences, window - 1).
 
-        Some are negative near the beginning of a text. The texts have as many rows each.
+        Some are negative near the beginning of a sequence. All have the same number of rows.
         """
-        most = (self.window or 1) - 1
-        roots = inputs.positions.view(texts, -1)[:, :1]
-        return roots - most + self._arange(most)
+        count = (self.window or 1) - 1
+        roots = inputs.positions.view(sequences, -1)[:, :1]
+        return roots - count + self._arange(count)
 
     def _arange(self, count: int) -> Tensor:
         """0, 1, 2, … on the device."""
-        if count not in self._places:
-            self._places[count] = torch.arange(count, device=self._device)
-        return self._places[count]
+        if count not in self._ranges:
+            self._ranges[count] = torch.arange(count, device=self._device)
+        return self._ranges[count]
 
     def of_chunk(self, start: int, rows: int, first: int) -> Any:
-        """Masks of `rows` tokens of a prompt from position `start` on, which lie in a row.
+        """Make the masks of `rows` tokens of a prompt, a chunk of its prefill.
 
-        (1, 1, rows, start + rows); (1, 1, rows, start + rows - first) for sliding layers, whose
-        keys begin at place `first`.
+        Args:
+            start: The position of the first token.
+            first: The first key that sliding layers are given.
+
+        Returns:
+            (1, 1, rows, start + rows); for sliding layers (1, 1, rows, start + rows - first).
         """
         begin = 0 if self._mixed else first
-        at = torch.arange(begin, start + rows, device=self._device)
-        positions = at[start - begin :]
-        seen = at <= positions[:, None]
+        keys = torch.arange(begin, start + rows, device=self._device)
+        positions = keys[start - begin :]
+        seen = keys <= positions[:, None]
         if self.window is None:
             return self.of_seen(seen)
-        return self.of_seen(seen, (seen & self._is_near(at, positions))[:, first - begin :])
+        near = seen & self._is_near(keys, positions)
+        return self.of_seen(seen, near[:, first - begin :])
 
-    def _is_near(self, at: Tensor, positions: Tensor) -> Tensor:
-        """Whether sliding rows at `positions` see what lies `at` others, bool (rows, others).
+    def _is_near(self, keys: Tensor, positions: Tensor) -> Tensor:
+        """Whether keys are within the window of rows at `positions`, bool (rows, keys).
 
-        `at` has the others of all rows, or of each.
+        `keys` are the positions of those that all rows have, or of those of each row.
         """
-        return at > positions[:, None] - (self.window or 0)
+        return keys > positions[:, None] - (self.window or 0)
 
     def of_seen(self, seen: Tensor, near: Tensor | None = None) -> Any:
-        """Masks of rows that see the places where `seen`, bool (rows, places), is true.
+        """Make the masks of rows that see the keys where `seen`, bool (rows, keys), is true.
 
-        In sliding layers they see those that are `near`.
+        In sliding layers they see those where `near` is true.
         """
 
-        def additive(one: Tensor) -> Tensor:
-            return torch.where(one, self._zero, self._lowest)[None, None]
+        def additive(is_seen: Tensor) -> Tensor:
+            return torch.where(is_seen, self._zero, self._min)[None, None]
 
         if near is None or not self._mixed:
             return additive(seen if near is None else near)
