@@ -1,14 +1,14 @@
 """The keys and values of one sequence or several, in fixed buffers that can be rolled back.
 
-Buffers are allocated ahead and divided into regions of equally many places, one for each sequence.
-The first `length` rows of a region are valid. A forward pass writes its rows where its plan says
-(pass_plan.py), and its mask tells what it sees. `keep` copies the accepted rows next to each other
-and raises `length`; the next pass overwrites the rows from there on.
+Buffers are allocated ahead and divided into slots of equal capacity, one for each sequence. The
+first `length` KV positions of a slot are valid. A forward pass writes where its plan says
+(pass_plan.py), and its mask says what it sees. `keep` copies the accepted positions next to each
+other and raises `length`; the next forward pass overwrites the positions from there on.
 """
 
 import math
 from array import array
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -18,16 +18,21 @@ from transformers.cache_utils import Cache, CacheLayerMixin
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.sizes import capacity_for
 
-CHUNK = 1024  # tokens of a prompt that one pass reads; their rows can be kept (prefixes.py)
-Rows = Mapping[int, tuple[Tensor, Tensor]]  # keys and values of a chunk, by layer
+CHUNK = 1024  # tokens of a prompt that one forward pass reads, and that are cached as one
+# Keys and values of a chunk by layer, (1, heads, CHUNK, head_dim) each.
+ChunkStates = Mapping[int, tuple[Tensor, Tensor]]
 
 
 @dataclass(frozen=True, slots=True)
 class Chunk:
-    """A chunk of a prompt: its `ids` (int64), in bytes, and the `seconds` that reading it took.
+    """A chunk of a prompt that was prefilled in one forward pass.
 
-    `key` stands for the prompt up to its end, `before` for that up to its start. `states` are the
-    hidden states (CHUNK, hidden size) that a reader wanted of it, by layer.
+    Attributes:
+        before: Stands for the prompt up to its start.
+        key: Stands for the prompt up to its end.
+        ids: Its token ids, int64, in bytes.
+        seconds: That its prefill took.
+        states: The hidden states (CHUNK, hidden size) that heads wanted of it, by layer.
     """
 
     before: str
@@ -43,16 +48,19 @@ class Chunk:
 
     @property
     def tokens(self) -> list[int]:
-        """Its ids."""
+        """Its token ids."""
         return array("q", self.ids).tolist()
 
 
 @dataclass(frozen=True, slots=True)
 class Keeping:
-    """Whose a prompt is, and what is kept of it; no prompt gets rows of another owner's.
+    """Whose a prompt is, and what is cached of it.
 
-    The user's own are those of "". `reads`: rows on disk are used. They are written if reading the
-    prompt took `least_s` seconds and its rows have no more than `most` bytes.
+    Attributes:
+        owner: No prompt gets what was computed for another owner's; the user's own are "".
+        reads: Whether chunks on disk are used.
+        least_s: Seconds of prefill from which on chunks are written to disk.
+        most: Bytes of a prompt's chunks up to which they are written.
     """
 
     owner: str = ""
@@ -62,12 +70,17 @@ class Keeping:
 
 
 @dataclass(slots=True, eq=False)
-class Region:
-    """The places of a sequence, from `start` on; `used` of them may have been written.
+class KVSlot:
+    """The KV positions of one sequence.
 
-    `chunks` are those at its start whose rows can be kept, as `keeping` says; None: none can.
-    `root` stands for all that the bits of their rows depend on beside the token ids. `refused`:
-    they were to be written to disk, and could not be.
+    Attributes:
+        start: Its first position in the buffers.
+        length: The valid positions, from `start` on.
+        used: The positions that may have been written.
+        chunks: Those at its start that can be cached.
+        keeping: What is cached of its prompt; None: nothing.
+        root: Stands for all that the bits of the chunks depend on beside the token ids.
+        refused: They were to be written to disk, and could not be.
     """
 
     start: int
@@ -79,17 +92,17 @@ class Region:
     refused: bool = False
 
     def cut(self, length: int) -> None:
-        """Drop all rows from `length` on."""
+        """Drop all positions from `length` on."""
         self.length = min(self.length, length)
         del self.chunks[self.length // CHUNK :]
 
 
-class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
+class KVLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
     """One layer's keys and values, of shape (1, heads, capacity, head_dim)."""
 
     is_sliding = False
 
-    def __init__(self, owner: "RollbackCache", slides: bool) -> None:
+    def __init__(self, owner: "KVCache", slides: bool) -> None:
         super().__init__()
         self._owner = owner
         self.slides = slides
@@ -114,8 +127,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
             return self.keys.index_select(2, wanted), self.values.index_select(2, wanted)
         if wanted.start == 0 and wanted.stop == self._owner.capacity:
             return self.keys, self.values
-        kept = slice(wanted.start, wanted.stop)
-        return self.keys[:, :, kept], self.values[:, :, kept]
+        return self.keys[:, :, _part(wanted)], self.values[:, :, _part(wanted)]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         raise NotImplementedError("a forward pass without a plan")
@@ -130,7 +142,7 @@ class RollbackLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ship
 class PlannedCache(Cache):  # type: ignore[misc]  # transformers ships no types
     """The cache as one forward pass sees it, which is planned."""
 
-    def __init__(self, cache: "RollbackCache", plan: PassPlan) -> None:
+    def __init__(self, cache: "KVCache", plan: PassPlan) -> None:
         super().__init__(layers=cache.layers)
         self._plan = plan
 
@@ -142,7 +154,7 @@ class PlannedCache(Cache):  # type: ignore[misc]  # transformers ships no types
         *args: Any,
         **kwargs: Any,
     ) -> tuple[Tensor, Tensor]:
-        layer: RollbackLayer = self.layers[layer_idx]
+        layer: KVLayer = self.layers[layer_idx]
         return layer.write(self._plan, key_states, value_states)
 
     def get_mask_sizes(self, query_length: int, layer_idx: int) -> tuple[int, int]:
@@ -152,236 +164,281 @@ class PlannedCache(Cache):  # type: ignore[misc]  # transformers ships no types
         return self._plan.length
 
 
-class RollbackCache:
-    """Cache for as many layers as `sliding_layers` has, which says which of them slide.
+class KVCache:
+    """The keys and values of all layers.
 
-    At first it has one region of `places`; what names no region is meant for the first. Rows of all
-    layers that are alike lie in one of the `buffers`, once a first pass has shown how they look.
-    Those that are to `stay` are not made anew while their `capacity` suffices.
+    At first it has one slot; what names no slot is meant for the first.
+
+    Attributes:
+        slots: In the order of their positions.
+        slot_capacity: The positions of each.
+        capacity: The positions of the buffers.
+        stay: Whether buffers are not made anew while their capacity suffices.
+        buffers: (layers' keys or values, heads, capacity, head_dim) each; one has all that are
+            alike. They are made by the first forward pass, which shows their shapes.
     """
 
-    def __init__(self, sliding_layers: Sequence[bool], places: int, stay: bool = False) -> None:
-        self.places, self.regions, self.stay = places, [Region(0)], stay
-        self.capacity = places  # places in every buffer
-        self.buffers: list[Tensor] = []  # (number, heads, capacity, head_dim) each
-        self._known: dict[RollbackLayer, tuple[Tensor, Tensor]] = {}  # keys and values, no places
-        self.layers = [RollbackLayer(self, slides) for slides in sliding_layers]
+    def __init__(
+        self, sliding_layers: Sequence[bool], slot_capacity: int, stay: bool = False
+    ) -> None:
+        self.slots = [KVSlot(0)]
+        self.slot_capacity = slot_capacity
+        self.capacity = slot_capacity
+        self.stay = stay
+        self.buffers: list[Tensor] = []
+        self.layers = [KVLayer(self, slides) for slides in sliding_layers]
+        # Keys and values of each layer that a forward pass has shown, without positions.
+        self._shapes: dict[KVLayer, tuple[Tensor, Tensor]] = {}
+
+    @property
+    def regions(self) -> list[KVSlot]:
+        """The slots, as the decoder calls them."""
+        return self.slots
+
+    @property
+    def places(self) -> int:
+        """The capacity of a slot, as the decoder calls it."""
+        return self.slot_capacity
 
     @property
     def length(self) -> int:
-        """Rows of the first region."""
-        return self.regions[0].length
+        """The valid positions of the first slot."""
+        return self.slots[0].length
 
     @length.setter
     def length(self, length: int) -> None:
-        self.regions[0].length = length
+        self.slots[0].length = length
 
     def rows(self) -> list[Tensor]:
-        """Keys and values of each layer as far as they are valid, of the first region."""
+        """Keys and values of each layer, as far as the first slot is valid: views."""
         filled = [layer for layer in self.layers if layer.is_initialized]
-        return [one[:, :, : self.length] for layer in filled for one in (layer.keys, layer.values)]
+        return [
+            states[:, :, : self.length] for layer in filled for states in (layer.keys, layer.values)
+        ]
 
-    def make_buffers(self, layer: RollbackLayer, *states: Tensor) -> None:
-        """Give a layer buffers for rows like its keys and values, and all layers that are known."""
-        is_new = layer not in self._known
-        self._known[layer] = _without_rows(states[0]), _without_rows(states[1])
-        layers = [layer] if is_new else list(self._known)
+    def bytes_of(self, length: int) -> int:
+        """The bytes of so many positions of all layers; 0 before the first forward pass."""
+        of_layers = (states for both in self._shapes.values() for states in both)
+        return length * sum(s.shape[1] * s.shape[3] * s.itemsize for s in of_layers)
+
+    @property
+    def max_chunks(self) -> int:
+        """How many chunks fit into a slot."""
+        return self.slot_capacity // CHUNK
+
+    # --- buffers ---
+
+    def make_buffers(self, layer: KVLayer, *states: Tensor) -> None:
+        """Give a layer buffers for keys and values like these, and all layers that are known."""
+        is_new = layer not in self._shapes
+        self._shapes[layer] = _without_positions(states[0]), _without_positions(states[1])
+        layers = [layer] if is_new else list(self._shapes)
         self._fill(layers, *self._allocated(layers, self.capacity))
 
     def _allocated(
-        self, layers: Sequence[RollbackLayer], capacity: int
+        self, layers: Sequence[KVLayer], capacity: int
     ) -> tuple[list[Tensor], list[Tensor]]:
         """Buffers of zeros, and of these each layer's part of keys and of values, in turns."""
         alike: dict[tuple[Any, ...], list[int]] = {}
-        every = [one for layer in layers for one in self._known[layer]]
-        for at, one in enumerate(every):
-            alike.setdefault((one.shape, one.dtype, one.device), []).append(at)
-        made, parts = list[Tensor](), dict[int, Tensor]()
+        shapes = [states for layer in layers for states in self._shapes[layer]]
+        for number, states in enumerate(shapes):
+            alike.setdefault((states.shape, states.dtype, states.device), []).append(number)
+        buffers: list[Tensor] = []
+        parts: dict[int, Tensor] = {}
         for numbers in alike.values():
-            _, heads, _, width = (like := every[numbers[0]]).shape
-            made.append(like.new_zeros((len(numbers), heads, capacity, width)))
-            parts.update(zip(numbers, made[-1].chunk(len(numbers)), strict=True))
-        return made, [parts[at] for at in range(len(every))]
+            like = shapes[numbers[0]]
+            _, heads, _, width = like.shape
+            buffers.append(like.new_zeros((len(numbers), heads, capacity, width)))
+            parts.update(zip(numbers, buffers[-1].chunk(len(numbers)), strict=True))
+        return buffers, [parts[number] for number in range(len(shapes))]
 
     def _fill(
-        self, layers: Sequence[RollbackLayer], made: Sequence[Tensor], parts: Sequence[Tensor]
+        self, layers: Sequence[KVLayer], buffers: Sequence[Tensor], parts: Sequence[Tensor]
     ) -> None:
-        self.buffers += made
+        self.buffers += buffers
         for layer, keys, values in zip(layers, parts[::2], parts[1::2], strict=True):
             layer.keys, layer.values, layer.is_initialized = keys, values, True
 
     def _drop(self) -> None:
-        """Have no buffers: the next pass makes them."""
+        """Have no buffers: the next forward pass makes them."""
         self.buffers = []
         for layer in self.layers:
             layer.keys, layer.values, layer.is_initialized = None, None, False
 
-    def bytes_of(self, length: int) -> int:
-        """The bytes of so many rows of all layers; 0 where no pass has shown them."""
-        of_layers = (one for both in self._known.values() for one in both)
-        return sum(one.shape[1] * one.shape[3] * one.itemsize for one in of_layers) * length
+    # --- slots ---
 
-    # --- regions ---
-
-    def reset(self, region: Region, chunks: int = 0) -> None:
-        """Empty a region but for so many chunks at its start."""
+    def reset(self, slot: KVSlot, chunks: int = 0) -> None:
+        """Empty a slot but for so many chunks at its start."""
         kept = chunks * CHUNK
-        # First: where an interrupt comes between, no chunk may be known whose rows are gone.
-        region.keeping, region.length, region.refused = None, kept, False
-        del region.chunks[chunks:]
-        self._clear(region, kept, region.used)
-        region.used = kept
+        # First: where an interrupt comes between, no chunk may be known whose states are gone.
+        slot.keeping = None
+        slot.length = kept
+        slot.refused = False
+        del slot.chunks[chunks:]
+        self._clear(slot, kept, slot.used)
+        slot.used = kept
 
-    def resize(self, count: int, places: int) -> bool:
-        """Have `count` regions of `places` each; the first keep their rows, as far as these fit.
+    def resize(self, count: int, capacity: int) -> bool:
+        """Have `count` slots of this capacity; the first keep what they have, as far as it fits.
 
         Returns whether buffers moved. Raises MemoryError and the like; all is as it was then.
         """
-        kept = self.regions[:count]
-        # Rows that are not kept yet may be seen by the next pass, as those of a head's draft.
-        lengths = [min(max(region.length, region.used), places) for region in kept]
-        starts = [(region.start, at * places) for at, region in enumerate(kept)]
-        moved = [(*both, length) for both, length in zip(starts, lengths, strict=True)]
-        anew = not (self.stay and count * places <= self.capacity)
-        if anew:
-            self._move_to_new(count * places, moved if any(lengths) else ())
+        kept = self.slots[:count]
+        # What is not kept yet may be seen by the next forward pass, as that of a head's draft.
+        lengths = [min(max(slot.length, slot.used), capacity) for slot in kept]
+        moves = [
+            (slot.start, number * capacity, length)
+            for number, (slot, length) in enumerate(zip(kept, lengths, strict=True))
+        ]
+        is_moved = not (self.stay and count * capacity <= self.capacity)
+        if is_moved:
+            self._move_to_new(count * capacity, moves if any(lengths) else ())
         else:  # those that move up the last first
-            for part in moved if places < self.places else reversed(moved):
-                self._move(*part)
-        self.places, self.regions = places, kept
-        for at, (region, length) in enumerate(zip(kept, lengths, strict=True)):
-            region.start, region.used = at * places, length
-            region.cut(places)
-        self.regions += [Region(at * places) for at in range(len(kept), count)]
-        for region in () if anew else self.regions:
-            self._clear(region, region.used, places)
-        return anew
+            for move in moves if capacity < self.slot_capacity else reversed(moves):
+                self._move(*move)
+        self.slot_capacity = capacity
+        self.slots = kept
+        for number, (slot, length) in enumerate(zip(kept, lengths, strict=True)):
+            slot.start = number * capacity
+            slot.used = length
+            slot.cut(capacity)
+        self.slots += [KVSlot(number * capacity) for number in range(len(kept), count)]
+        if not is_moved:
+            for slot in self.slots:
+                self._clear(slot, slot.used, capacity)
+        return is_moved
 
-    def _move_to_new(self, capacity: int, moved: Sequence[tuple[int, int, int]]) -> None:
-        """Have buffers of this capacity, with the rows that are `moved` (from, to, number)."""
-        if moved:
-            layers = list(self._known)
-            made, parts = self._allocated(layers, capacity)
-            for n, layer in enumerate(layers):
-                for new, old in zip(parts[2 * n :], (layer.keys, layer.values), strict=False):
-                    for source, to, number in moved:
-                        new[:, :, to : to + number] = old[:, :, source : source + number]
+    def _move_to_new(self, capacity: int, moves: Sequence[tuple[int, int, int]]) -> None:
+        """Have buffers of this capacity, with what `moves` names (from, to, number)."""
+        if moves:
+            layers = list(self._shapes)
+            buffers, parts = self._allocated(layers, capacity)
+            for number, layer in enumerate(layers):
+                for new, old in zip(parts[2 * number :], (layer.keys, layer.values), strict=False):
+                    for source, to, count in moves:
+                        new[:, :, to : to + count] = old[:, :, source : source + count]
             self._drop()
-            self._fill(layers, made, parts)
-        else:  # new ones are made by the next pass, when the old ones are gone
+            self._fill(layers, buffers, parts)
+        else:  # new ones are made by the next forward pass, when the old ones are gone
             self._drop()
         self.capacity = capacity
 
-    def close(self, at: int, last: int) -> None:
-        """The sequence of a region is done: that of the `last` one takes its place."""
-        gone, stays = self.regions[at], self.regions[last]
-        self.reset(gone)
-        if gone is stays:
+    def close(self, number: int, last: int) -> None:
+        """The sequence of a slot is done: that of the `last` one takes its place."""
+        closed = self.slots[number]
+        moving = self.slots[last]
+        self.reset(closed)
+        if closed is moving:
             return
-        self._move(stays.start, gone.start, stays.length)
-        self.regions[at], self.regions[last] = stays, gone
-        gone.start, stays.start, gone.used = stays.start, gone.start, stays.used
+        self._move(moving.start, closed.start, moving.length)
+        self.slots[number], self.slots[last] = moving, closed
+        closed.start, moving.start = moving.start, closed.start
+        closed.used = moving.used
 
     # --- chunks ---
 
     def find(
-        self, at: int, wanted: Chunk, layers: Collection[int], without: Region
-    ) -> Region | None:
-        """A region that has this chunk, with the states of `layers`, as its chunk number `at`.
+        self, number: int, wanted: Chunk, layers: Collection[int], without: KVSlot
+    ) -> KVSlot | None:
+        """A slot that has this chunk as its chunk `number`, with the states of `layers`.
 
-        It is not `without`, whose rows are about to go.
+        It is not `without`, which is about to be emptied.
         """
-        for region in self.regions:
-            if region is without or at >= len(region.chunks):
+        for slot in self.slots:
+            if slot is without or number >= len(slot.chunks):
                 continue
-            if region.chunks[at].is_for(wanted, layers):
-                return region
+            if slot.chunks[number].is_for(wanted, layers):
+                return slot
         return None
 
-    def chunk(self, region: Region, at: int) -> Rows:
-        """Keys and values of a chunk, by layer: views, (1, heads, CHUNK, head_dim) each."""
-        start = region.start + at * CHUNK
+    def chunk(self, slot: KVSlot, number: int) -> ChunkStates:
+        """Keys and values of a chunk: views."""
+        start = slot.start + number * CHUNK
+        at = slice(start, start + CHUNK)
         return {
-            n: (layer.keys[:, :, start : start + CHUNK], layer.values[:, :, start : start + CHUNK])
-            for n, layer in enumerate(self.layers)
+            layer_number: (layer.keys[:, :, at], layer.values[:, :, at])
+            for layer_number, layer in enumerate(self.layers)
             if layer.is_initialized
         }
 
-    def restore(self, region: Region, chunk: Chunk, rows: Rows) -> None:
-        """Append a chunk's rows, as `chunk` gave them, behind chunks."""
-        start = region.start + region.length
-        for n, states in rows.items():
-            layer = self.layers[n]
+    def restore(self, slot: KVSlot, chunk: Chunk, states: ChunkStates) -> None:
+        """Append a chunk, with the keys and values that `chunk` gave, behind other chunks."""
+        start = slot.start + slot.length
+        for layer_number, both in states.items():
+            layer = self.layers[layer_number]
             if not layer.is_initialized:
-                self.make_buffers(layer, *states)
-            for buffer, state in zip((layer.keys, layer.values), states, strict=True):
+                self.make_buffers(layer, *both)
+            for buffer, state in zip((layer.keys, layer.values), both, strict=True):
                 buffer[:, :, start : start + CHUNK] = state
-        region.chunks.append(chunk)
-        region.length = region.used = region.length + CHUNK
+        slot.chunks.append(chunk)
+        slot.length += CHUNK
+        slot.used = slot.length
 
-    # --- rows ---
+    # --- positions ---
 
-    def reserve(self, places: int, region: Region | None = None) -> bool:
-        """Make room for writing below `places`, by a copy if need be; returns if buffers moved.
+    def reserve(self, positions: int, slot: KVSlot | None = None) -> bool:
+        """Make room for writing so many positions, by a copy if need be.
 
-        Raises as `resize`, which other regions than the first are for.
+        Returns whether buffers moved. Raises as `resize`, which other slots than the first are for.
         """
-        moved = places > self.places and self.resize(1, capacity_for(places))
-        region = region or self.regions[0]
-        region.used = max(region.used, places)
-        return moved
+        is_moved = positions > self.slot_capacity and self.resize(1, capacity_for(positions))
+        slot = slot or self.slots[0]
+        slot.used = max(slot.used, positions)
+        return is_moved
 
     def keep(self, kept: Sequence[Sequence[int]]) -> None:
-        """Keep these rows of the last pass, of each sequence (ascending, from its `length` on).
+        """Keep these query tokens of the last forward pass, of each sequence (ascending).
 
-        The rows 0, 1, 2, … at the start of them are in place already and are not copied.
+        0, 1, 2, … at the start of them are in place already and are not copied.
         """
-        for region, rows in zip(self.regions, kept, strict=False):
-            end = region.start + region.length
-            for source, to, number in runs(rows):
-                self._move(end + source, end + to, number)
-            region.length += len(rows)
+        for slot, numbers in zip(self.slots, kept, strict=False):
+            end = slot.start + slot.length
+            for source, to, count in runs(numbers):
+                self._move(end + source, end + to, count)
+            slot.length += len(numbers)
 
     def repeat(self, length: int) -> None:
-        """Repeat the rows until there are `length`."""
+        """Repeat what the first slot has until there are `length` positions."""
         while 0 < self.length < length:
-            number = min(self.length, length - self.length)
-            self._move(0, self.length, number)
-            self.length += number
-        self.regions[0].used = max(self.regions[0].used, length)
+            count = min(self.length, length - self.length)
+            self._move(0, self.length, count)
+            self.length += count
+        self.slots[0].used = max(self.slots[0].used, length)
 
-    def _move(self, source: int, to: int, number: int) -> None:
-        """Copy so many rows from one place on to another, all read before any is written."""
-        if not number or source == to:
+    def _move(self, source: int, to: int, count: int) -> None:
+        """Copy so many positions to another place, all read before any is written."""
+        if not count or source == to:
             return
-        apart = abs(source - to) >= number
+        is_disjoint = abs(source - to) >= count
         for buffer in self.buffers:
-            rows = buffer[:, :, source : source + number]
-            buffer[:, :, to : to + number] = rows if apart else rows.clone()
+            states = buffer[:, :, source : source + count]
+            buffer[:, :, to : to + count] = states if is_disjoint else states.clone()
 
-    def _clear(self, region: Region, first: int, end: int) -> None:
-        """Zeros in these places: a NaN must not outlive its sequence."""
+    def _clear(self, slot: KVSlot, first: int, end: int) -> None:
+        """Write zeros to these positions: a NaN must not outlive its sequence."""
         for buffer in self.buffers:
-            buffer[:, :, region.start + first : region.start + end] = 0
+            buffer[:, :, slot.start + first : slot.start + end] = 0
 
 
-def _without_rows(states: Tensor) -> Tensor:
-    """What tells how rows look: (1, heads, 0, head_dim)."""
+def _part(positions: range) -> slice:
+    return slice(positions.start, positions.stop)
+
+
+def _without_positions(states: Tensor) -> Tensor:
+    """The heads, width, dtype and device of keys or values: (1, heads, 0, head_dim)."""
     return states.new_empty((*states.shape[:2], 0, states.shape[3]))
 
 
-def runs(rows: Sequence[int]) -> list[tuple[int, int, int]]:
-    """The rows by runs of neighbours: from where, to where they stand side by side, and number.
+def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
+    """Runs of neighbours: from where, to where they stand side by side, and how many.
 
     Each goes downwards, if anywhere, and overwrites none behind it.
 
-    >>> runs([0, 1, 4, 5, 8])
+    >>> list(runs([0, 1, 4, 5, 8]))
     [(0, 0, 2), (4, 2, 2), (8, 4, 1)]
     """
-    found: list[tuple[int, int, int]] = []
-    for place, row in enumerate(rows):
-        if found and row == sum(found[-1][::2]):
-            found[-1] = (*found[-1][:2], found[-1][2] + 1)
-        else:
-            found.append((row, place, 1))
-    return found
+    first = 0
+    for at in range(1, len(numbers) + 1):
+        if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
+            yield numbers[first], first, at - first
+            first = at

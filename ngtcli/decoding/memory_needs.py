@@ -9,7 +9,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decoding.plain import STATES
+from ngtcli.decoding.state_slot import STATES
 from ngtcli.models.checkpoint import BUILTIN, fetch, find
 from ngtcli.models.hub import ask, weight_files
 from ngtcli.models.needs import ModelNeeds, Need

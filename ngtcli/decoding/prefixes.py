@@ -1,30 +1,28 @@
-"""Rows of the last prompts, kept for prompts that begin alike: what was read is not read again.
+"""The prefix cache: what was prefilled for a prompt is not prefilled again for the next.
 
-Kept are whole chunks of the prefill from a prompt's start on, so the rows are those that reading
-them again would compute, bit for bit. Rows of other passes are never kept. A chunk's key is a hash
-of the model, the attention kernel, the owner, and all ids up to its end; its ids are compared
-besides. The rows of the last prompt lie in the model's cache; those of prompts before it in memory,
-as far as there is room, and on disk, one array file a chunk. What is missing or damaged is read
-again. Where learned heads read the text, the hidden states that they want are kept beside the rows;
-a chunk that lacks them is of no use to heads.
+Cached are whole chunks of the prefill from a prompt's start on, so keys and values are those that
+another prefill would compute, bit for bit. Those of other forward passes are never cached. A
+chunk's key is a hash of the model, the attention kernel, the owner, and all token ids up to its
+end; its ids are compared besides. The chunks of the last prompt lie in the KV cache; those of
+prompts before it in memory, as far as there is room, and on disk, one array file a chunk. What is
+missing or damaged is prefilled again. Where learned heads read the prompt, the hidden states that
+they want are cached, too; a chunk that lacks them is of no use to heads.
 """
 
 from array import array
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import closing, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from hashlib import blake2b
 from pathlib import Path
-from time import perf_counter
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from ngtcli.decoding.kv_cache import CHUNK, Chunk, Keeping, Region, RollbackCache, Rows
+from ngtcli.decoding.kv_cache import CHUNK, Chunk, ChunkStates, Keeping, KVCache, KVSlot
 from ngtcli.decoding.support import SUPPORTED, Support
-from ngtcli.drafting.steps import Reused
 from ngtcli.errors import reason_of
 from ngtcli.models.weights.tensor_store import Tensors, array_of, tensors_of
 from ngtcli.models.weights.trials import SPREAD, places_of, what_matters
@@ -35,116 +33,151 @@ from ngtcli.system.progress import sized
 from ngtcli.system.trials import device_and_threads, versions_and_cpu
 
 WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt; guess
-# Of the memory that is free, and of that which the kept rows take, so much is for them. Guess: most
-# is for the caches of texts that are being answered.
+# Of the memory that is free, and of that which cached chunks take, so much is for them. Guess: most
+# is for the KV cache of the sequences that are being decoded.
 _SHARE = 0.125
-_UNKNOWN = 1 << 30  # bytes that are kept where the free memory is not known; guess
+_UNKNOWN = 1 << 30  # bytes that are cached where the free memory is not known; guess
 _FORMAT = 4
 PREFIXES = ArrayFile("prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
 _HEADER = 1 << 17  # bytes of a file's header: 500 layers, and the ids of a chunk
-_LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest text so far
+_LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest sequence so far
 
 
-_Held = tuple[Chunk, Rows]
+_Cached = tuple[Chunk, ChunkStates]
+
+
+@dataclass(frozen=True, slots=True)
+class PromptPrefix:
+    """What of a prompt may be found, and how it is cached.
+
+    Attributes:
+        token_ids: Of the prompt.
+        keeping: Whose it is; None: nothing is found or cached.
+        layers: The layers whose hidden states are wanted of each token.
+        kernel: Names all that the bits of its keys and values depend on beside the model.
+    """
+
+    token_ids: Sequence[int] = ()
+    keeping: Keeping | None = None
+    layers: Sequence[int] = ()
+    kernel: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FoundPrefix:
+    """The chunks that were found of a prompt.
+
+    Attributes:
+        root: See `KVSlot.root`.
+        in_place: So many are in its slot already.
+        behind: Those behind these, in order.
+        volatile: So many of `behind`, up to the last that lies in another slot: they may be
+            overwritten when buffers change.
+        from_disk: The tokens of those that were read from disk.
+    """
+
+    root: str = ""
+    in_place: int = 0
+    behind: Sequence[_Cached] = ()
+    volatile: int = 0
+    from_disk: int = 0
 
 
 class Prefixes:
-    """The kept rows of one model. `memory`: prompts may follow, so rows stay in memory, too."""
+    """The prefix cache of one model.
+
+    Args:
+        model: Stands for the model and all that its keys and values depend on.
+        device: Of the model.
+        memory: Whether prompts may follow: then chunks are cached in memory, too.
+    """
 
     def __init__(self, model: str, device: torch.device, memory: bool = True) -> None:
-        self._model, self._device, self._memory = model, device, memory
-        self._held: OrderedDict[str, _Held] = OrderedDict()  # by key; used last are the last
+        self._model = model
+        self._device = device
+        self._in_memory = memory
+        self._held: OrderedDict[str, _Cached] = OrderedDict()  # by key; used last are the last
         self._bytes = 0
         self._not_stored = ""  # see `take_not_stored`
 
-    def start(
-        self,
-        cache: RollbackCache,
-        region: Region,
-        ids: Sequence[int],
-        keeping: Keeping | None,
-        layers: Sequence[int] = (),
-        kernel: str = "",
-    ) -> Callable[[], Reused]:
-        """Empty a region but for the chunks that `ids` begin with; what it has besides is kept.
-
-        The chunks were read by `kernel`, which names all that their bits depend on beside the
-        model, and have the hidden states of `layers`. Those that lie in other regions are put there
-        at once: their rows may be overwritten when buffers change. What is returned puts the others
-        there, once there is room. Raises MemoryError and the like.
-        """
-        clock, kept, found, on_disk = perf_counter(), 0, list[_Held](), 0
-        moved = 0  # the first of `found`, up to the last that lies in another region
-        root = self._root(keeping.owner, kernel) if keeping else ""
-        for at, wanted in enumerate(_chunks(root, ids) if keeping else ()):
-            if at == kept and at < len(region.chunks) and region.chunks[at].is_for(wanted, layers):
-                kept += 1
+    def find(self, cache: KVCache, slot: KVSlot, prompt: PromptPrefix) -> FoundPrefix:
+        """Find the chunks that a prompt begins with: in its slot, in others, in memory, on disk."""
+        keeping = prompt.keeping
+        if keeping is None:
+            return FoundPrefix()
+        layers = prompt.layers
+        root = self._root(keeping.owner, prompt.kernel)
+        in_place = 0
+        behind: list[_Cached] = []
+        volatile = 0
+        from_disk = 0
+        for number, wanted in enumerate(_chunks(root, prompt.token_ids)):
+            is_there = number == in_place and number < len(slot.chunks)
+            if is_there and slot.chunks[number].is_for(wanted, layers):
+                in_place += 1
                 continue
-            other = cache.find(at, wanted, layers, region)
-            held = self._held.get(wanted.key)
+            other = cache.find(number, wanted, layers, slot)
+            cached = self._held.get(wanted.key)
             if other is not None:
-                held = other.chunks[at], cache.chunk(other, at)
-            elif (held is None or not held[0].is_for(wanted, layers)) and keeping and keeping.reads:
-                held = self._read(wanted, layers)
-                on_disk += held is not None
-            if held is None or not held[0].is_for(wanted, layers):
+                cached = other.chunks[number], cache.chunk(other, number)
+            elif cached is None or not cached[0].is_for(wanted, layers):
+                cached = self._read(wanted, layers) if keeping.reads else None
+                from_disk += CHUNK if cached is not None else 0
+            if cached is None or not cached[0].is_for(wanted, layers):
                 break
-            found.append(held)
-            moved = len(found) if other is not None else moved
-        for chunk, _ in reversed(found):  # the first are needed by all: they are used last
+            behind.append(cached)
+            if other is not None:
+                volatile = len(behind)
+        for chunk, _ in reversed(behind):  # the first are needed by all: they are used last
             if chunk.key in self._held:
                 self._held.move_to_end(chunk.key)
-        self.keep(cache, region, kept)
-        cache.reset(region, kept)
-        region.keeping, region.root = keeping, root
-        for held in found[:moved]:
-            cache.restore(region, *held)
+        return FoundPrefix(root, in_place, behind, volatile, from_disk)
 
-        def restored() -> Reused:
-            for held in found[moved : max(moved, cache.places // CHUNK - kept)]:
-                cache.restore(region, *held)
-            took = sum((chunk.seconds for chunk in region.chunks), 0.0)
-            seconds = perf_counter() - clock if region.chunks else 0.0
-            return Reused(len(region.chunks) * CHUNK, on_disk * CHUNK, seconds, took)
-
-        return restored
-
-    def read(
-        self, region: Region, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor]
+    def add(
+        self, slot: KVSlot, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor]
     ) -> None:
-        """The last pass was a prefill's over `ids`, took so long, and gave these hidden states."""
-        whole = len(ids) == CHUNK and region.length == (len(region.chunks) + 1) * CHUNK
-        if whole and region.keeping is not None:
-            before = region.chunks[-1].key if region.chunks else region.root
-            region.chunks.append(_chunk(before, ids, seconds, states))
+        """Note a chunk that was just prefilled at the end of a slot.
 
-    def store(self, cache: RollbackCache, region: Region | None = None) -> int:
-        """Write the chunks of a region, or of all, to disk, where they are to be; the bytes.
+        Args:
+            slot: Of the prompt.
+            ids: The token ids of the chunk.
+            seconds: That its prefill took.
+            states: Its hidden states by layer.
+        """
+        is_whole = len(ids) == CHUNK and slot.length == (len(slot.chunks) + 1) * CHUNK
+        if is_whole and slot.keeping is not None:
+            before = slot.chunks[-1].key if slot.chunks else slot.root
+            slot.chunks.append(_chunk(before, ids, seconds, states))
+
+    def store(self, cache: KVCache, slot: KVSlot | None = None) -> int:
+        """Write the chunks of a slot, or of all, to disk, where they are to be; the bytes.
 
         A disk that is full or closed to the user ends it; `take_not_stored` then says so.
         """
-        if region is None:
-            return sum(self.store(cache, one) for one in cache.regions)
-        keeping, chunks = region.keeping, region.chunks
-        size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
+        if slot is None:
+            return sum(self.store(cache, one) for one in cache.slots)
+        keeping, chunks = slot.keeping, slot.chunks
         if keeping is None or not chunks:
             return 0
+        size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
         if size > keeping.most:
-            self._not_stored = (
-                f"it takes {sized(size)}, and the cache may have {sized(keeping.most)}"
-            )
-            region.refused = True
+            limit = sized(keeping.most)
+            self._not_stored = f"it takes {sized(size)}, and the cache may have {limit}"
+            slot.refused = True
             return 0
         if sum(chunk.seconds for chunk in chunks) < keeping.least_s:
             return 0
         written = 0
         try:
             # The last first: the bound removes what was used longest ago, and the first are needed.
-            for at in reversed(range(len(chunks))):
-                if not (path := _path(chunks[at].key, chunks[at].states)).exists():
-                    written += _write(path, chunks[at], self._model, cache.chunk(region, at))
+            for number in reversed(range(len(chunks))):
+                chunk = chunks[number]
+                path = _path(chunk.key, chunk.states)
+                if not path.exists():
+                    written += _write(path, chunk, self._model, cache.chunk(slot, number))
         except OSError as error:
-            self._not_stored, region.refused = reason_of(error), True
+            self._not_stored = reason_of(error)
+            slot.refused = True
         return written
 
     def take_not_stored(self) -> str:
@@ -165,33 +198,39 @@ class Prefixes:
         own = _hash(self._model.encode(), kernel.encode())
         return _hash(own.encode(), owner.encode("utf-8", "surrogatepass"))
 
-    def keep(self, cache: RollbackCache, region: Region, first: int = 0) -> None:
-        """Keep the chunks of a region from the `first` on, which are about to go."""
-        if len(region.chunks) <= first:
+    def keep(self, cache: KVCache, slot: KVSlot, first: int = 0) -> None:
+        """Cache the chunks of a slot from the `first` on, which are about to go."""
+        if len(slot.chunks) <= first:
             return
-        if not region.refused:
-            self.store(cache, region)
-        for at in reversed(range(first, len(region.chunks))) if self._memory else ():
-            chunk = region.chunks[at]
-            held = self._held.pop(chunk.key, None)
-            if held is not None and held[0].states.keys() >= chunk.states.keys():
-                self._held[chunk.key] = held
+        if not slot.refused:
+            self.store(cache, slot)
+        if not self._in_memory:
+            return
+        for number in reversed(range(first, len(slot.chunks))):
+            chunk = slot.chunks[number]
+            cached = self._held.pop(chunk.key, None)
+            if cached is not None and cached[0].states.keys() >= chunk.states.keys():
+                self._held[chunk.key] = cached
                 continue
-            self._bytes -= _bytes(held) if held else 0
+            if cached is not None:
+                self._bytes -= _bytes(cached)
             if self._make_room(cache.bytes_of(CHUNK) + _bytes_of_states(chunk)):
-                rows = {n: (k.clone(), v.clone()) for n, (k, v) in cache.chunk(region, at).items()}
-                self._held[chunk.key] = chunk, rows
+                states = {
+                    layer: (keys.clone(), values.clone())
+                    for layer, (keys, values) in cache.chunk(slot, number).items()
+                }
+                self._held[chunk.key] = chunk, states
                 self._bytes += _bytes(self._held[chunk.key])
 
     def _make_room(self, size: int) -> bool:
-        """Let rows go that were used longest ago until so many bytes fit; False if none do."""
+        """Let chunks go that were used longest ago until so many bytes fit; False if none do."""
         free = free_memory(self._device.type)
         most = _UNKNOWN if free is None else int(_SHARE * (free + self._bytes))
         while self._held and self._bytes + size > most:
             self._bytes -= _bytes(self._held.popitem(last=False)[1])
         return size <= most
 
-    def _read(self, wanted: Chunk, layers: Sequence[int]) -> _Held | None:
+    def _read(self, wanted: Chunk, layers: Sequence[int]) -> _Cached | None:
         """A chunk on disk; None where there is none.
 
         A file that is not as it was written is removed, so that it is written again.
@@ -200,11 +239,12 @@ class Prefixes:
         known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
         try:
             arrays, about = PREFIXES.map(path, known)
-            found = {name: one.to(self._device) for name, one in tensors_of(arrays).items()}
-            keys, values = _by_layer(found, "k"), _by_layer(found, "v")
-            rows = {n: (one, values[n]) for n, one in keys.items()}
-            states, seconds = _by_layer(found, "s"), float(about["seconds"])
-            return replace(wanted, seconds=seconds, states=states), rows
+            tensors = {name: tensor.to(self._device) for name, tensor in tensors_of(arrays).items()}
+            keys = _by_layer(tensors, "k")
+            values = _by_layer(tensors, "v")
+            both = {layer: (keys[layer], values[layer]) for layer in keys}
+            chunk = replace(wanted, seconds=float(about["seconds"]), states=_by_layer(tensors, "s"))
+            return chunk, both
         except FileNotFoundError:
             pass
         except (DamagedFileError, LookupError, ValueError):
@@ -214,7 +254,7 @@ class Prefixes:
 
 
 def fingerprint(hf: Any, weights: str, *parts: object) -> str:
-    """A name for all that rows depend on: weights, configuration, kinds of layers, device, threads.
+    """A name for all that keys and values depend on: weights, configuration, device, threads, …
 
     `weights` tells the files of the weights; `parts` are what the caller adds.
     """
@@ -270,25 +310,27 @@ def _words(ids: bytes) -> str:
     return " ".join(map(str, array("q", ids)))
 
 
-def _bytes(held: _Held) -> int:
-    chunk, rows = held
-    return sum(one.nbytes for both in rows.values() for one in both) + _bytes_of_states(chunk)
+def _bytes(cached: _Cached) -> int:
+    chunk, states = cached
+    keys_and_values = sum(keys.nbytes + values.nbytes for keys, values in states.values())
+    return keys_and_values + _bytes_of_states(chunk)
 
 
 def _bytes_of_states(chunk: Chunk) -> int:
-    return sum(one.nbytes for one in chunk.states.values())
+    return sum(states.nbytes for states in chunk.states.values())
 
 
-def _write(path: Path, chunk: Chunk, model: str, rows: Rows) -> int:
+def _write(path: Path, chunk: Chunk, model: str, states: ChunkStates) -> int:
     """Write a chunk; the bytes of its file. Raises OSError."""
-    named = {f"s {layer}": one for layer, one in chunk.states.items()}
-    for n, (keys, values) in rows.items():
-        named |= {f"k {n}": keys, f"v {n}": values}
+    tensors = {f"s {layer}": hidden for layer, hidden in chunk.states.items()}
+    for layer, (keys, values) in states.items():
+        tensors[f"k {layer}"] = keys
+        tensors[f"v {layer}"] = values
     about = {"model": model, "before": chunk.before, "ids": _words(chunk.ids)}
     about |= {"seconds": f"{chunk.seconds:.6f}", "format": PREFIXES.format}
     with closing(ArrayWriter(path.parent, _HEADER)) as writer:
-        for name, one in named.items():
-            writer.add(name, array_of(one.cpu()))
+        for name, tensor in tensors.items():
+            writer.add(name, array_of(tensor.cpu()))
         writer.finish(path, about)
     return path.stat().st_size
 

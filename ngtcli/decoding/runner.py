@@ -8,7 +8,7 @@ from torch import Tensor
 
 from ngtcli.decoding.batched_attention import BatchedAttention
 from ngtcli.decoding.captured import Outputs, Shape
-from ngtcli.decoding.kv_cache import PlannedCache, RollbackCache
+from ngtcli.decoding.kv_cache import KVCache, PlannedCache
 from ngtcli.decoding.layout import Inputs, Masks, Span, unpack
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.split_attention import (
@@ -34,7 +34,7 @@ class ModelRunner:
         can_split: Whether the prefix may be read by a kernel of its own (split_attention.py).
     """
 
-    def __init__(self, hf: Any, window: int | None, verifies_trees: bool) -> None:
+    def __init__(self, hf: Any, window: int | None) -> None:
         config = hf.config.get_text_config()
         kinds = list(getattr(config, "layer_types", None) or ())
         is_mixed = len(set(kinds)) > 1
@@ -48,11 +48,11 @@ class ModelRunner:
             for layer in layers
         ]
         self.masks = Masks(hf.dtype, hf.device, window, is_mixed)
-        self.can_split = verifies_trees and window is None and can_split(hf)
+        self.can_split = window is None and can_split(hf)
 
     def prefill(
         self,
-        cache: RollbackCache,
+        cache: KVCache,
         slot_start: int,
         length: int,
         ids: Sequence[int],
@@ -98,7 +98,7 @@ class ModelRunner:
 
     def verify(
         self,
-        cache: RollbackCache,
+        cache: KVCache,
         packed: Tensor,
         shape: Shape,
         length: int,
@@ -131,7 +131,7 @@ class ModelRunner:
 
     def run(
         self,
-        cache: RollbackCache,
+        cache: KVCache,
         plan: PassPlan,
         ids: Tensor,
         positions: Tensor,
@@ -214,14 +214,14 @@ class ModelRunner:
 
     def _plan_batch(
         self,
-        cache: RollbackCache,
+        cache: KVCache,
         inputs: Inputs,
         shape: Shape,
         spans: Sequence[Span],
         captures: bool,
     ) -> PassPlan:
         """Trees of several sequences, which find their own slots among all keys."""
-        every = range(cache.places * len(cache.regions))
+        every = range(cache.slot_capacity * len(cache.slots))
         sliding: range | Tensor = every
         seen: Tensor | None = None
         gathered = 0
@@ -231,7 +231,7 @@ class ModelRunner:
         # How long the sequences are is not known from spans of equal size.
         sliding_layers = self.sliding_layers if spans or gathered else ()
         attention = BatchedAttention(
-            spans or _equal_spans(shape), cache.places, sliding_layers, self.window, gathered
+            spans or _equal_spans(shape), cache.slot_capacity, sliding_layers, self.window, gathered
         )
         mask = self.masks.of_tree(inputs, shape.capacity, seen)
         return PassPlan(inputs.slots, every, sliding, shape.capacity, mask, attention)

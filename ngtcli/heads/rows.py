@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decoding.kv_cache import PlannedCache, RollbackCache
+from ngtcli.decoding.kv_cache import KVCache, PlannedCache
 from ngtcli.decoding.pass_plan import PassPlan
 
 _LEAST = 4096  # places that there is room for on a device, where more are captured anew; guess
@@ -61,13 +61,13 @@ class DraftRows:
     def __init__(self, sights: Sequence[Sight], device: torch.device, dtype: torch.dtype) -> None:
         self.device, self._sights, self._dtype = device, tuple(sights), dtype
         self._window = max((one.window or 0 for one in sights), default=0)
-        self._cache = RollbackCache([one.window is not None for one in sights], 0)
+        self._cache = KVCache([one.window is not None for one in sights], 0)
         self.clear()
 
     @torch.inference_mode()
     def clear(self) -> None:
         """Forget all rows; the buffers stay, without what a text left there, which may be NaN."""
-        self._cache.reset(self._cache.regions[0])
+        self._cache.reset(self._cache.slots[0])
         self._end = 0  # the position in the text behind the rows that are kept
 
     def go_to(self, start: int) -> int:
@@ -103,7 +103,7 @@ class DraftRows:
         """
         own = torch.arange(len(depths), device=self.device) + length
         at, rows = depths + length, len(sees)
-        first, end = 0, self._cache.places
+        first, end = 0, self._cache.slot_capacity
         if isinstance(length, int):  # layers with windows get the places that some row sees
             first = min(length, max(0, length + int(depths[start]) - self._window + 1))
             self._cache.reserve(end := length + len(depths))

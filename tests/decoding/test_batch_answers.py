@@ -239,7 +239,7 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
     monkeypatch.setattr(model_module, "STAYING_DEVICES", {"cpu"} if stay else set())
     session = session_with(max_tokens=30)
     model = session.model
-    monkeypatch.setattr(model, "prefixes", None)
+    monkeypatch.setattr(model, "_prefixes", None)
     model.use(model.mode)
     texts = [TEXTS[0], *(f"{text} Question: What is told here? Answer:" for text in TOLD)]
     ids = [model.tokenizer.encode(text) for text in texts]

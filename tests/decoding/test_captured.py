@@ -20,7 +20,7 @@ from ngtcli.decoding.captured import Shape
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kernels import FusedGateUpMLP, use_few_kernels
-from ngtcli.decoding.kv_cache import RollbackLayer
+from ngtcli.decoding.kv_cache import KVLayer
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.probe import target_model
@@ -157,14 +157,14 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
 def gathered(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of keys that sliding layers are given, where a plan names them one by one."""
     counts: list[int] = []
-    write = RollbackLayer.write
+    write = KVLayer.write
 
-    def watched(layer: RollbackLayer, plan: PassPlan, *states: torch.Tensor) -> Any:
+    def watched(layer: KVLayer, plan: PassPlan, *states: torch.Tensor) -> Any:
         if isinstance(plan.sliding, torch.Tensor):
             counts.append(len(plan.sliding))
         return write(layer, plan, *states)
 
-    monkeypatch.setattr(RollbackLayer, "write", watched)
+    monkeypatch.setattr(KVLayer, "write", watched)
     return counts
 
 

@@ -9,13 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.decoding import plain
+from ngtcli.decoding import state_slot
 from ngtcli.decoding.calibration import calibrate
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.plain import OwnRows
+from ngtcli.decoding.state_slot import StateSlot
 from ngtcli.decoding.support import DraftSupport
 from ngtcli.drafting.costs import SHORT, Costs
 from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
@@ -43,9 +43,9 @@ def model(request: pytest.FixtureRequest) -> TargetModel:
 
 def fresh(model: TargetModel, ids: list[int]) -> torch.Tensor:
     """The scores (vocabulary,) after `ids` by a state that never saw a draft."""
-    rows = OwnRows(model.hf, replace(model.mode, support=DraftSupport.STEPS, crops=False))
+    slot = StateSlot(model.hf, replace(model.mode, support=DraftSupport.STEPS, crops=False))
     with torch.inference_mode():
-        return rows.read(ids, 1)[0]
+        return slot.read(ids)[0]
 
 
 @pytest.mark.parametrize("seed", range(3))
@@ -74,14 +74,14 @@ def test_tokens_are_read_again_in_a_pass_of_their_own_where_there_are_many(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     model, passes = target(build(family("mamba2")), "mamba2"), list[int]()
-    read = plain.OwnRows.read
+    read = StateSlot.read
 
     def counted(self: Any, ids: Any, scored: int = 1) -> Any:
         passes.append(len(ids))
         return read(self, ids, scored)
 
-    monkeypatch.setattr(plain.OwnRows, "read", counted)
-    monkeypatch.setattr(plain, "_MOST_UNREAD", 4)
+    monkeypatch.setattr(StateSlot, "read", counted)
+    monkeypatch.setattr(state_slot, "_MAX_UNREAD", 4)
     model.start(0)
     model.prefill([1, 2, 3])
     for _ in range(4):  # the root and two are accepted, two are rejected

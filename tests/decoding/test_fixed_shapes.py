@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.kv_cache import RollbackCache
+from ngtcli.decoding.kv_cache import KVCache
 from ngtcli.decoding.layout import Masks, Span, pack, unpack
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.sizes import capacity_for, row_size, row_sizes
@@ -139,7 +139,7 @@ def states(count: int, value: float) -> torch.Tensor:
 @settings(max_examples=40, deadline=None)
 def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> None:
     """Random passes and kept rows, over several capacities, against plain lists."""
-    cache, rows = RollbackCache([False], 0), []
+    cache, rows = KVCache([False], 0), []
     for value, (count, bits) in enumerate(passes):
         start = cache.length
         cache.reserve(start + count)
@@ -158,7 +158,7 @@ def test_the_cache_holds_what_a_list_would(passes: list[tuple[int, int]]) -> Non
 
 def test_rows_that_are_not_kept_yet_are_there_when_the_cache_grows() -> None:
     """As those of a draft whose deeper nodes come in a pass of their own."""
-    cache, new = RollbackCache([False], 0), states(9, 1.0)
+    cache, new = KVCache([False], 0), states(9, 1.0)
     cache.reserve(9)
     cache.layers[0].write(PassPlan(torch.arange(9), range(9), range(9), 0), new, -new)
     cache.keep([[0, 1]])

@@ -21,7 +21,7 @@ from ngtcli.decoding import attention, kv_cache, memory_limits, runner
 from ngtcli.decoding import prefixes as module
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.kv_cache import Keeping, RollbackCache
+from ngtcli.decoding.kv_cache import Keeping, KVCache
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstacle
@@ -179,7 +179,7 @@ def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) 
         model.start(3 * CHUNK, ids=IDS, keeping=MINE, beside=1)
         assert model.reused.tokens == reused
         model.prefill(IDS[model.length :], CHUNK)
-        region = model.cache.regions[1]
+        region = model.cache.slots[1]
         places = slice(region.start, region.start + region.length)
         layers = model.cache.layers
         found = [one[:, :, places] for layer in layers for one in (layer.keys, layer.values)]
@@ -201,7 +201,7 @@ def test_a_text_that_leaves_its_slot_for_the_first_one_keeps_its_rows(
     model.start(3 * CHUNK, ids=IDS, keeping=MINE, beside=1)
     model.prefill(IDS, CHUNK)
     assert read(model, IDS) == [2 * CHUNK]
-    assert len(model.cache.regions) == 1
+    assert len(model.cache.slots) == 1
     assert all(map(torch.equal, model.cache.rows(), wanted))
 
 
@@ -335,7 +335,7 @@ def test_a_file_that_is_gone_or_damaged_is_read_again(model: TargetModel, damage
 
     read(model, IDS, DISK)
     model.prefixes.store(model.cache)
-    first, second = (module.PREFIXES.path(chunk.key) for chunk in model.cache.regions[0].chunks)
+    first, second = (module.PREFIXES.path(chunk.key) for chunk in model.cache.slots[0].chunks)
     harm(second)
     assert read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
     harm(first)
@@ -349,14 +349,14 @@ def test_an_interrupted_start_leaves_no_chunk_without_its_rows(
 ) -> None:
     read(model, OTHER)
     read(model, IDS)
-    wanted, clear = rows_of(model), RollbackCache._clear
+    wanted, clear = rows_of(model), KVCache._clear
 
     def interrupted(*own: Any) -> None:
         clear(*own)
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
-        patched.setattr(RollbackCache, "_clear", interrupted)
+        patched.setattr(KVCache, "_clear", interrupted)
         read(model, IDS[1:])
     read(model, IDS)
     assert all(map(torch.equal, model.cache.rows(), wanted))

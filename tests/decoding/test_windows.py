@@ -9,7 +9,7 @@ import torch
 from ngtcli.decoding import model as module
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.kv_cache import RollbackLayer
+from ngtcli.decoding.kv_cache import KVLayer
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.pass_plan import PassPlan
@@ -48,14 +48,14 @@ def long_model(family: str) -> TargetModel:
 def attended(monkeypatch: pytest.MonkeyPatch) -> list[tuple[bool, int, int]]:
     """Of each layer in each pass: whether it slides, its rows, and the places it attends to."""
     seen: list[tuple[bool, int, int]] = []
-    write = RollbackLayer.write
+    write = KVLayer.write
 
-    def watched(layer: RollbackLayer, plan: PassPlan, keys: torch.Tensor, values: Any) -> Any:
+    def watched(layer: KVLayer, plan: PassPlan, keys: torch.Tensor, values: Any) -> Any:
         attended_to = write(layer, plan, keys, values)
         seen.append((layer.slides, keys.shape[2], attended_to[0].shape[2]))
         return attended_to
 
-    monkeypatch.setattr(RollbackLayer, "write", watched)
+    monkeypatch.setattr(KVLayer, "write", watched)
     return seen
 
 

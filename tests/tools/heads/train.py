@@ -19,9 +19,9 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.plain import accepted
 from ngtcli.errors import UsageError, counted
 from ngtcli.heads.files import WEIGHTS, Target
+from ngtcli.models.hf import accepted
 from ngtcli.models.weights.linear import bits_of
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left

@@ -21,10 +21,10 @@ from ngtcli.bench.summary import row_of
 from ngtcli.config import Settings
 from ngtcli.decoding.memory_limits import fits
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.plain import accepted
 from ngtcli.documents.load import Document
 from ngtcli.engine.local import LocalSession
 from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
+from ngtcli.models.hf import accepted
 from ngtcli.prompts.build import Prompt, check_known
 from ngtcli.prompts.preset import Preset
 from tests.tools.measuring.results import QualityResult, QualityRow

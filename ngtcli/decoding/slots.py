@@ -1,0 +1,455 @@
+"""The slots of a model: what each sequence that is decoded has in memory.
+
+A model that verifies draft trees has a KV cache with a slot for each sequence (`TreeSlots`). A
+model that ignores a tree mask, or whose layers keep a state, has a cache of its own for one
+sequence, in which it takes drafts without branches, or where that gives other logits one token a
+forward pass (`StateSlots`).
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from time import perf_counter
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor
+
+from ngtcli.decoding.captured import Outputs, Passes, Shape
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.decoding.kv_cache import CHUNK, Keeping, KVCache, KVSlot, runs
+from ngtcli.decoding.layout import (
+    Layout,
+    Root,
+    Span,
+    capacity_of_sequence,
+    pack,
+    pass_size,
+)
+from ngtcli.decoding.prefixes import FoundPrefix, Prefixes, PromptPrefix
+from ngtcli.decoding.runner import ModelRunner
+from ngtcli.decoding.sizes import capacity_for, row_size
+from ngtcli.decoding.state_slot import StateSlot
+from ngtcli.decoding.support import ExecutionMode
+from ngtcli.drafting.guesses import StateReader
+from ngtcli.drafting.steps import Reused
+from ngtcli.drafting.tree import DraftTree
+from ngtcli.system.machine import free_memory
+
+_SPARE = 64  # KV positions behind the last draft, for padding; a guess. More are made when needed
+# Of a GPU's free memory, so much at most is for buffers that stay. Guess: the rest is for several
+# sequences, for the prefix cache, and for forward passes.
+_SHARE = 0.25
+
+
+@dataclass(frozen=True, slots=True)
+class Need:
+    """What a sequence needs.
+
+    Attributes:
+        tokens: KV positions, drafts included.
+        numerics: Which sizes its forward passes have.
+        token_ids: Of its prompt; (): nothing cached is looked for.
+        keeping: What is cached of the prompt.
+        reader: Gets the hidden states of all tokens that are prefilled or kept.
+    """
+
+    tokens: int
+    numerics: Numerics = NOT_EXACT
+    token_ids: Sequence[int] = ()
+    keeping: Keeping | None = None
+    reader: StateReader | None = None
+
+    @property
+    def state_layers(self) -> Sequence[int]:
+        """The layers whose hidden states the reader wants of every token, not of the last alone."""
+        return self.reader.layers if self.reader is not None and self.reader.reads_all else ()
+
+
+class Slot(Protocol):
+    """What one sequence has in memory."""
+
+    @property
+    def length(self) -> int:
+        """The tokens that are in it."""
+
+    def prefill(self, ids: Sequence[int], chunk: int, progress: Callable[[int], object]) -> None:
+        """Read `ids` in chunks; `progress` is called before each with the number that was read."""
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """Keep of the last forward pass the root and these nodes of its tree."""
+
+    def cut(self, length: int) -> None:
+        """Drop all tokens from `length` on."""
+
+
+class TreeSlot:
+    """A slot of `TreeSlots`, by its number."""
+
+    def __init__(self, slots: "TreeSlots", number: int) -> None:
+        self._slots = slots
+        self.number = number
+
+    @property
+    def _kv(self) -> KVSlot:
+        return self._slots.cache.slots[self.number]
+
+    @property
+    def length(self) -> int:
+        """The tokens that are in it."""
+        return self._kv.length
+
+    def prefill(
+        self,
+        ids: Sequence[int],
+        chunk: int = CHUNK,
+        progress: Callable[[int], object] = lambda _: None,
+    ) -> None:
+        """As `Slot`; the model computes logits of one token of each chunk only."""
+        for first in range(0, len(ids), chunk):
+            progress(first)
+            self._slots.prefill_chunk(self._kv, ids[first : first + chunk])
+
+    def keep(self, nodes: Sequence[int]) -> None:
+        """As `Slot`, of a forward pass over the first slot alone."""
+        self._slots.keep([nodes])
+
+    def cut(self, length: int) -> None:
+        """As `Slot`."""
+        self._kv.cut(length)
+
+
+class TreeSlots:
+    """The slots of a model that verifies draft trees.
+
+    Attributes:
+        cache: The KV cache.
+        prefixes: The prefix cache; None: there is none.
+        reader: Gets the hidden states of the sequence that was opened last, where it is one.
+    """
+
+    def __init__(
+        self,
+        runner: ModelRunner,
+        graphs: Passes,
+        *,
+        device: torch.device,
+        stay: bool,
+        use_batches: Callable[[], object],
+    ) -> None:
+        self.runner = runner
+        self.cache = KVCache(runner.sliding_layers, 0, stay)
+        self.prefixes: Prefixes | None = None
+        self.reader: StateReader | None = None
+        self._graphs = graphs
+        self._device = device
+        self._use_batches = use_batches
+        self._last = TreeSlot(self, 0)
+        self._numerics = NOT_EXACT  # of the sequence that was opened last
+        # The token ids and hidden states of the last forward pass over one sequence.
+        self._last_states: tuple[list[int], Tensor] = [], torch.empty(0)
+
+    @property
+    def last(self) -> TreeSlot:
+        """The slot that was opened last."""
+        return self._last
+
+    def use_any_rows(self) -> None:
+        """From now on forward passes are exact no more: each has as many rows as it needs."""
+        self._numerics = NOT_EXACT
+
+    # --- sequences that come and go ---
+
+    @torch.inference_mode()
+    def open(self, number: int, need: Need, context: int) -> tuple[TreeSlot, Reused]:
+        """Give a sequence the slot `number`; those behind it are gone.
+
+        This is one transaction: find what is cached of the prompt, cache what the slot has and
+        loses, put in what lies in other slots, make room (for slots but the first `resize` has made
+        it), and put in the rest.
+
+        Args:
+            number: Of the slot.
+            need: What the sequence needs.
+            context: The most tokens of the model.
+
+        Raises:
+            MemoryError: And the like, where there is no room.
+        """
+        started = perf_counter()
+        cache = self.cache
+        slot = cache.slots[number]
+        self.reader = need.reader
+        self._numerics = need.numerics
+        self._last = TreeSlot(self, number)
+        capacity = self._capacity(need, context) if number == 0 else cache.slot_capacity
+
+        found = FoundPrefix()
+        if self.prefixes is not None:
+            found = self.prefixes.find(cache, slot, self._prompt(need))
+            self.prefixes.keep(cache, slot, found.in_place)
+        cache.reset(slot, found.in_place)
+        if self.prefixes is not None:
+            slot.keeping = need.keeping
+            slot.root = found.root
+        # Those in other slots first: they may be overwritten when room is made.
+        for chunk, states in found.behind[: found.volatile]:
+            cache.restore(slot, chunk, states)
+        if number == 0 and (capacity != cache.slot_capacity or len(cache.slots) > 1):
+            self.resize(1, capacity)
+        fitting = max(found.volatile, cache.max_chunks - found.in_place)
+        for chunk, states in found.behind[found.volatile : fitting]:
+            cache.restore(slot, chunk, states)
+
+        self._begin_reader(slot, need)
+        if not slot.chunks:
+            return self._last, Reused()
+        return self._last, Reused(
+            tokens=slot.length,
+            from_disk=found.from_disk,
+            seconds=perf_counter() - started,
+            read_s=sum(chunk.seconds for chunk in slot.chunks),
+        )
+
+    def _prompt(self, need: Need) -> PromptPrefix:
+        """What may be found of a prompt."""
+        token_ids = need.token_ids
+        if need.reader is not None and not need.reader.reads_all:
+            token_ids = token_ids[:-1]  # it wants the last token, which is then read in any case
+        is_split = self.runner.can_split and need.numerics.allows_any_kernel
+        kernel = "apart" if is_split else ""
+        return PromptPrefix(token_ids, need.keeping, need.state_layers, kernel)
+
+    def _begin_reader(self, slot: KVSlot, need: Need) -> None:
+        """Begin the reader's sequence with what was cached, whose hidden states lie beside it."""
+        if need.reader is None:
+            return
+        layers = need.state_layers
+        need.reader.reset(0 if layers else slot.length)
+        if layers:
+            for chunk in slot.chunks:
+                states = [chunk.states[layer] for layer in layers]
+                need.reader.add(chunk.tokens, torch.stack(states, dim=1))
+
+    def _capacity(self, need: Need, context: int) -> int:
+        """The KV positions that a sequence by itself gets."""
+        cache = self.cache
+        capacity = capacity_of_sequence(need.tokens, need.numerics, spare=_SPARE, context=context)
+        if cache.stay:
+            return self._staying_capacity(capacity, context)
+        # Exact passes get buffers of their own: how far apart heads lie may change bits.
+        if len(cache.slots) == 1 and not need.numerics.is_exact:
+            return max(capacity, cache.slot_capacity)
+        return capacity
+
+    def _staying_capacity(self, needed: int, context: int) -> int:
+        """The KV positions of buffers that stay, and what is captured with them.
+
+        They hold the whole context, or as much as a share of the memory allows.
+        """
+        cache = self.cache
+        if needed <= cache.capacity:
+            return cache.capacity
+        if not cache.bytes_of(1):  # a forward pass shows how large keys and values are
+            reader = self.reader
+            self.reader = None
+            self.resize(1, capacity_for(1))
+            self._forward_chunk(cache.slots[0], [0])
+            cache.slots[0].cut(0)
+            self.reader = reader
+        free = free_memory(str(self._device)) or 0
+        fitting = int(_SHARE * free) // max(1, cache.bytes_of(1))
+        return max(needed, min(capacity_for(context + _SPARE), fitting))
+
+    @torch.inference_mode()
+    def resize(self, count: int, capacity: int) -> None:
+        """Have `count` slots of this capacity. Raises as KVCache.resize."""
+        if count > 1:
+            self._use_batches()
+        if self.cache.resize(count, capacity):
+            self._graphs.forget()
+        self._last = TreeSlot(self, min(self._last.number, count - 1))
+
+    @torch.inference_mode()
+    def close(self, number: int, last: int) -> None:
+        """A sequence of several is done: the `last` takes its slot. With the last memory goes."""
+        if len(self.cache.slots) > 1:
+            self.cache.close(number, last)
+            if not last:
+                self.resize(1, 0)
+
+    # --- forward passes ---
+
+    @torch.inference_mode()
+    def prefill_chunk(self, slot: KVSlot, ids: Sequence[int]) -> None:
+        """Prefill one chunk, which the prefix cache may have."""
+        started = perf_counter()
+        states = self._forward_chunk(slot, ids)
+        if self.prefixes is not None:
+            finish_device_work(self._device)
+            self.prefixes.add(slot, ids, perf_counter() - started, states)
+
+    def _forward_chunk(self, slot: KVSlot, ids: Sequence[int]) -> dict[int, Tensor]:
+        """The hidden states that are cached with a chunk, (tokens, hidden size), by layer."""
+        self._reserve(slot.length + len(ids), slot)
+        reader = self.reader
+        _, *states = self.runner.prefill(
+            self.cache,
+            slot.start,
+            slot.length,
+            ids,
+            any_kernel=self._numerics.allows_any_kernel,
+            layers=reader.layers if reader is not None else (),
+        )
+        slot.length += len(ids)
+        if reader is None or not states:
+            return {}
+        reader.add(list(ids), states[0])
+        if not reader.reads_all:
+            return {}
+        return {layer: states[0][:, number] for number, layer in enumerate(reader.layers)}
+
+    def lay_out(self, roots: Sequence[Root], context: int) -> Layout:
+        """The inputs of one forward pass over a last token and a draft tree for each sequence."""
+        ids: list[int] = []
+        spans: list[Span] = []
+        each = self.rows_of([tree for _, tree in roots])
+        for number, (token, tree) in enumerate(roots):
+            first = number * each or len(ids)
+            slot = self.cache.slots[number]
+            rows = slice(first, first + len(tree) + 1)
+            spans.append(Span(rows, slot.start, slot.length + len(tree) + 1))
+            ids += (token, *tree.tokens)
+
+        count = len(ids)
+        capacity = max(span.length for span in spans)
+        if len(spans) == 1:
+            size = pass_size(
+                count,
+                capacity - count,
+                self._numerics,
+                device=self._device.type,
+                context=context,
+                doubled=self.cache.stay,
+            )
+            self._reserve(size.reserved, self.cache.slots[0])
+            count = each = size.rows
+            capacity = min(size.capacity, self.cache.slot_capacity)
+        elif each:
+            count = each * len(spans)
+            capacity = capacity_for(capacity + each, doubled=True)
+            capacity = min(capacity, self.cache.slot_capacity)
+        for slot, span in zip(self.cache.slots, spans, strict=False):
+            self._reserve(span.own.start + max(span.count, each), slot)
+        packed = pack(roots, spans, count)
+        if self._device.type == "cuda":  # else the host would wait for its copy
+            packed = packed.pin_memory()
+        return Layout(ids, tuple(spans), count, capacity, packed)
+
+    def rows_of(self, trees: Sequence[DraftTree]) -> int:
+        """Rows of each of several sequences where they have as many, so that passes are captured.
+
+        0 where each has as many as it needs: on a CPU all rows take time.
+        """
+        if not self.cache.stay or len(trees) == 1:
+            return 0
+        return row_size(self._device.type, max(map(len, trees)) + 1)
+
+    def _reserve(self, positions: int, slot: KVSlot) -> None:
+        if self.cache.reserve(positions, slot):
+            self._graphs.forget()
+
+    @torch.inference_mode()
+    def score(self, layout: Layout) -> list[Tensor]:
+        """The logits (k + 1, vocab_size) of each sequence after its root and its k nodes.
+
+        They hold until the next forward pass.
+        """
+        layers = self.reader.layers if self.reader is not None else ()
+        count = len(layout.spans)
+        capacity = self.cache.slot_capacity if count > 1 else 0
+        any_kernel = self._numerics.allows_any_kernel
+        shape = Shape(layout.rows, layout.capacity, count, capacity, layers, any_kernel)
+        if count > 1 and not self.cache.stay:
+            self._graphs.took_longer = False
+            logits, *states = self.run(layout.packed, shape, 0, layout.spans)
+        else:
+            logits, *states = self._graphs.run(layout.packed, shape, layout.spans[0].own.start)
+        if states:
+            self._last_states = layout.ids, states[0]
+        return [logits[span.rows] for span in layout.spans]
+
+    def run(self, packed: Tensor, shape: Shape, length: int, spans: Sequence[Span] = ()) -> Outputs:
+        """One forward pass that is not replayed."""
+        captures = self._graphs.captures
+        return self.runner.verify(self.cache, packed, shape, length, spans, captures=captures)
+
+    @torch.inference_mode()
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """Keep, of each sequence in the last forward pass, the root and these nodes."""
+        numbers = [[0, *(node + 1 for node in path)] for path in paths]
+        self.cache.keep(numbers)
+        if self.reader is not None and self.reader.layers:
+            ids, states = self._last_states
+            kept = [states[source : source + count] for source, _, count in runs(numbers[0])]
+            self.reader.add([ids[number] for number in numbers[0]], torch.cat(kept))
+
+
+class StateSlots:
+    """The one slot of a model with a cache of its own, which begins anew with each sequence."""
+
+    def __init__(self, hf: Any, mode: ExecutionMode) -> None:
+        self._hf = hf
+        self._mode = mode
+        self.cache = KVCache((), 0)  # nothing is in it
+        self.prefixes: Prefixes | None = None
+        self.reader: StateReader | None = None
+        self.last = StateSlot(hf, mode)
+
+    def open(self, number: int, need: Need, context: int) -> tuple[StateSlot, Reused]:
+        """As `TreeSlots.open`. Nothing is cached of prompts, and no hidden states are given."""
+        self.last = StateSlot(self._hf, self._mode)
+        return self.last, Reused()
+
+    def use_any_rows(self) -> None:
+        """Forward passes have as many rows as they need."""
+
+    def resize(self, count: int, capacity: int) -> None:
+        """The cache grows by itself."""
+
+    def close(self, number: int, last: int) -> None:
+        """The next sequence begins anew."""
+
+    def lay_out(self, roots: Sequence[Root], context: int) -> Layout:
+        """As `TreeSlots.lay_out`. Raises ValueError for a draft with branches."""
+        token, tree = roots[0]
+        if tree.first_chain() is not tree:
+            raise ValueError("a draft with branches")
+        ids = [token, *tree.tokens]
+        span = Span(slice(0, len(ids)), 0, self.last.length + len(ids))
+        return Layout(ids, (span,), len(ids), 0, torch.empty(0))
+
+    def rows_of(self, trees: Sequence[DraftTree]) -> int:
+        """As many as it needs."""
+        return 0
+
+    @torch.inference_mode()
+    def score(self, layout: Layout) -> list[Tensor]:
+        """As `TreeSlots.score`."""
+        return [self.last.score(layout.ids)]
+
+    def run(self, *_: Any) -> Outputs:
+        """Nothing is captured."""
+        raise NotImplementedError
+
+    @torch.inference_mode()
+    def keep(self, paths: Sequence[Sequence[int]]) -> None:
+        """As `TreeSlots.keep`."""
+        self.last.keep(paths[0])
+
+
+def finish_device_work(device: torch.device) -> None:
+    """Wait until the device has done its queued work, so that a clock read next is right."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    elif device.type == "mps":
+        torch.mps.synchronize()
