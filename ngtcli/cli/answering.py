@@ -5,6 +5,7 @@ Also the list of an answer's sources, and its page.
 
 import sys
 from collections.abc import Callable, Sequence
+from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from typing import TextIO
@@ -127,16 +128,17 @@ class Showing:
         last: Event | None = None
         sources = keeps_sources or self._shows_sources
         wants = Wants(remarks=self._request.verbose, sources=sources)
-        events = answerer.ask(self._request, wants)
         try:
-            event = next(events, None)
-            while event is not None:
-                last = event
-                try:
-                    self._show(event)
-                    event = next(events, None)
-                except KeyboardInterrupt:  # what there is comes as the end
-                    event = events.throw(KeyboardInterrupt())
+            with closing(answerer.ask(self._request, wants)) as events:
+                while True:
+                    try:
+                        event = next(events, None)
+                        if event is None:
+                            break
+                        last = event
+                        self._show(event)
+                    except KeyboardInterrupt:  # what there is comes as the end
+                        events.interrupt()
         except StoppedError as error:
             self._notes.warn(str(error))
             return None

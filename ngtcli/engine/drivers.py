@@ -1,51 +1,70 @@
-"""Two of the three drivers of an engine: `answer` asks one question, `run` many, of one thread.
+"""Two of the three drivers of an engine: `Answering` asks one question, `run` many, of one thread.
 
 The third is the `Resident` of server/, of many threads.
 """
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.engine.engine import Engine, Prepared, PreparedParts, Request, caught
 from ngtcli.engine.events import USUAL, Ended, Event, Message, Outcome, Wants
 from ngtcli.engine.question import OtherModelError, Question
-from ngtcli.engine.requests import Requests
+from ngtcli.engine.requests import RequestEvent, Requests
 from ngtcli.errors import NgtError, StoppedError
 
 Drawn = tuple[Any, Question | NgtError]  # the caller's key; in place of a question its error
 
 
-def answer(engine: Engine, question: Question, wants: Wants = USUAL) -> Generator[Event]:
-    """Yield the events of a question; what is reported meanwhile goes where the engine reports.
+class Answering:
+    """The `Answer` of an engine to one question; what is reported goes where the engine reports.
 
-    A KeyboardInterrupt, raised here or thrown in, ends the answer: `Ended` has as much as there is.
     Parts stay cached until the caller asks for more than `Ended`; then what was read is stored,
-    too.
-
-    Raises:
-        NgtError: Where there is no answer; StoppedError for a Ctrl-C before it has begun.
+    too. Interrupted before it has begun, it raises StoppedError.
     """
-    requests = Requests(engine)
-    request = Request(question, wants=wants, report=engine.session.report)
-    try:
+
+    def __init__(self, engine: Engine, question: Question, wants: Wants = USUAL) -> None:
+        self._engine = engine
+        self._request = Request(question, wants=wants, report=engine.session.report)
+        self._requests = Requests(engine)
+        self._events: list[RequestEvent] = []
+        self._is_begun = False
+        self._is_stopped = False  # before it has begun
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        if self._is_stopped:
+            raise StoppedError("interrupted")
         try:
-            requests.add(engine.prepare(request))
-        except KeyboardInterrupt:
-            raise StoppedError("interrupted") from None
-        events = requests.step()
-        while events or requests.busy:
-            try:
-                while events:
-                    _, event = events.pop(0)
-                    if isinstance(event, NgtError):
-                        raise event
-                    yield event
-                events = requests.step()
-            except KeyboardInterrupt:
-                events += requests.interrupt()
-    finally:
-        requests.close()
+            return self._next()
+        except Exception:
+            self.close()
+            raise
+
+    def _next(self) -> Event:
+        if not self._is_begun:
+            self._requests.add(self._engine.prepare(self._request))
+            self._is_begun = True
+        while not self._events:
+            if not self._requests.busy:
+                raise StopIteration
+            self._events = self._requests.step()
+        _, event = self._events.pop(0)
+        if isinstance(event, NgtError):
+            raise event
+        return event
+
+    def interrupt(self) -> None:
+        """As `Answer.interrupt`."""
+        self._is_stopped = not self._is_begun
+        self._events += self._requests.interrupt()
+
+    def close(self) -> None:
+        """As `Answer.close`."""
+        self._events = []
+        self._requests.close()
 
 
 @dataclass(frozen=True, slots=True)

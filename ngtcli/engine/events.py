@@ -5,9 +5,9 @@
 has no answer ends with an NgtError instead, which is raised where the events are iterated.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, Protocol
 
 from ngtcli.documents.quotes.sources import Sources
 from ngtcli.drafting.origins import PolicyReport
@@ -134,6 +134,26 @@ class Ended:
 
 
 Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
+
+
+class Answer(Protocol):
+    """The events of a question as they come; the NgtError that it ends with is raised.
+
+    A KeyboardInterrupt that is raised meanwhile loses no event: the caller may `interrupt` the
+    answer and go on.
+    """
+
+    def __iter__(self) -> Iterator[Event]: ...
+
+    def __next__(self) -> Event: ...
+
+    def interrupt(self) -> None:
+        """End the answer: its last event says how far it came."""
+
+    def close(self) -> None:
+        """End the answer; nobody wants its events any more."""
+
+
 Report = Callable[[Event], object]  # is called with what is worth showing at once
 
 

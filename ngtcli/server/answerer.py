@@ -1,19 +1,20 @@
-"""Has questions answered: by the resident process, or else by a model that stays loaded here.
+"""Has questions answered: by the server, or else by a model that stays loaded here.
 
 Loads nothing that answers before a question needs it.
 """
 
 import threading
-from collections.abc import Callable, Generator
-from contextlib import closing, suppress
+from collections.abc import Callable, Generator, Iterator
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings, Use, settings_where
-from ngtcli.engine.events import USUAL, Event, Message, Report, Wants, ignore
+from ngtcli.engine.events import USUAL, Answer, Event, Message, Report, Wants, ignore
 from ngtcli.engine.question import Question
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.server import client
 from ngtcli.server.client import NotServedError, served
+from ngtcli.server.places import Place
 from ngtcli.system import process
 
 if TYPE_CHECKING:
@@ -50,7 +51,7 @@ class Answerer:
     def check(self, settings: Settings) -> None:
         """Raise UsageError and ModelError where nothing can answer by these settings.
 
-        The resident process, where there is one, checks them when it is asked.
+        The server, where there is one, checks them when it is asked.
         """
         if settings != self._checked and served(settings) is None:
             from ngtcli.engine.checks import check_session  # here: it loads what reads models
@@ -58,46 +59,41 @@ class Answerer:
             check_session(settings, self._warn)
             self._checked = settings
 
-    def ask(self, question: Question, wants: Wants = USUAL) -> Generator[Event]:
-        """Yield the events of a question. Raises NgtError.
+    def ask(self, question: Question, wants: Wants = USUAL) -> "Asking":
+        """Return the events of a question, which is asked with the first of them."""
+        return Asking(self, question, wants)
 
-        A KeyboardInterrupt, raised here or thrown in, ends the answer: `Ended` says how far it
-        came. Closing the events ends it, too.
-        """
-        with closing(self._events(question, wants)) as events:
-            event = next(events, None)
-            while event is not None:
-                try:
-                    yield event
-                except KeyboardInterrupt:
-                    event = events.throw(KeyboardInterrupt())
-                    continue
-                event = next(events, None)
+    def place_of(self, settings: Settings) -> Place | None:
+        """Return where the server is that answers by these settings; None for a model here."""
+        return None if _key(settings) in self._loaded else served(settings)
 
-    def _events(self, question: Question, wants: Wants) -> Generator[Event]:
-        key = tuple(getattr(question.settings, n) for n in settings_where(Use.LOADS))
-        if key not in self._loaded and (place := served(question.settings)) is not None:
-            if self._stays:
-                process.unwind_on_interrupt()
-            with suppress(NotServedError):  # it has just left
-                yield from client.ask(place, question, wants)
-                return
-        if key not in self._loaded:
-            if self._threads:
-                yield Message("status", f"Loading {question.settings.model} …")
+    def answer_remotely(self, place: Place, question: Question, wants: Wants) -> Answer:
+        """Have a question answered by the server of a place."""
+        if self._stays:
+            process.unwind_on_interrupt()
+        return client.RemoteAnswer(place, question, wants)
+
+    def must_report_loading(self, settings: Settings) -> bool:
+        """Whether a client waits for a model to be loaded, and is to be told so."""
+        return self._threads and _key(settings) not in self._loaded
+
+    def answer_here(self, question: Question, wants: Wants) -> Answer:
+        """Have a question answered by a model that is loaded here, now if need be."""
+        if _key(question.settings) not in self._loaded:
             self.check(question.settings)
-        made = self._opened(key, question.settings)
+        loaded = self._opened(question.settings)
         if self._stays:
             process.unwind_on_interrupt()
         if self._threads:
-            yield from made.ask(question, wants=wants)
-        else:
-            from ngtcli.engine.drivers import answer  # here: it loads numpy
+            answer: Answer = loaded.ask(question, wants=wants)
+            return answer
+        from ngtcli.engine.drivers import Answering  # here: it loads numpy
 
-            yield from answer(made, question, wants)
+        return Answering(loaded, question, wants)
 
-    def _opened(self, key: tuple[object, ...], settings: Settings) -> Any:
-        """What answers here, loaded once. Raises StoppedError after `close`."""
+    def _opened(self, settings: Settings) -> Any:
+        """Return what answers here, loaded once. Raises StoppedError after `close`."""
+        key = _key(settings)
         with self._lock:
             if self._is_closed:
                 raise StoppedError("interrupted")
@@ -124,7 +120,7 @@ class Answerer:
         from ngtcli.server.ticket import Ticket
 
         ticket = Ticket(Request(question, owner, wants), on_event)
-        events = self._events(question, wants)
+        events = self.ask(question, wants)
         threading.Thread(target=deliver, args=(events, ticket), daemon=True).start()
         return ticket
 
@@ -138,7 +134,57 @@ class Answerer:
                     made.close()
 
 
-def deliver(events: Generator[Event], ticket: "Ticket") -> None:
+class Asking:
+    """The `Answer` to a question of an Answerer: a server's, or else that of a model here."""
+
+    def __init__(self, answerer: Answerer, question: Question, wants: Wants) -> None:
+        self._answerer = answerer
+        self._question = question
+        self._wants = wants
+        self._answer: Answer | None = None
+        self._is_here = False  # whether no server answers it
+        self._is_reported = False  # that a model is loaded for it
+        self._is_stopped = False  # before it was asked
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        if self._is_stopped:
+            raise StoppedError("interrupted")
+        if self._answer is None and not self._is_here:
+            place = self._answerer.place_of(self._question.settings)
+            if place is None:
+                self._is_here = True
+            else:
+                self._answer = self._answerer.answer_remotely(place, self._question, self._wants)
+        if self._answer is None:
+            settings = self._question.settings
+            if self._answerer.must_report_loading(settings) and not self._is_reported:
+                self._is_reported = True
+                return Message("status", f"Loading {settings.model} …")
+            self._answer = self._answerer.answer_here(self._question, self._wants)
+        try:
+            return next(self._answer)
+        except NotServedError:  # the server has just left
+            self._answer = None
+            self._is_here = True
+            return next(self)
+
+    def interrupt(self) -> None:
+        """As `Answer.interrupt`."""
+        if self._answer is None:
+            self._is_stopped = True
+        else:
+            self._answer.interrupt()
+
+    def close(self) -> None:
+        """As `Answer.close`."""
+        if self._answer is not None:
+            self._answer.close()
+
+
+def deliver(events: "Answer | Generator[Event]", ticket: "Ticket") -> None:
     """Hand events on to who asked, until the question is cancelled."""
     try:
         with closing(events):
@@ -148,3 +194,8 @@ def deliver(events: Generator[Event], ticket: "Ticket") -> None:
                 ticket.send(event)
     except BaseException as error:  # a library in another language may panic
         ticket.send(unexpected(error))
+
+
+def _key(settings: Settings) -> tuple[object, ...]:
+    """Return what is loaded by these settings, and how."""
+    return tuple(getattr(settings, name) for name in settings_where(Use.LOADS))

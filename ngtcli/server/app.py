@@ -1,4 +1,4 @@
-"""One application on two sockets: what commands ask the resident process, OpenAI's API and a page.
+"""One application on two sockets: what commands ask the server, OpenAI's API and a page.
 
 Over its own socket the user's commands ask (see `wire`); over TCP those whom the guard lets in.
 Every request ends: requests, connections, headers, bodies and times are bounded.

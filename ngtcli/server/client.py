@@ -1,4 +1,4 @@
-"""Asks the resident process, where there is one for the settings, in place of loading a model.
+"""Asks the server, where there is one for the settings, in place of loading a model.
 
 HTTP/1.0 over its socket, without an HTTP library: those take longer to load than an answer takes to
 begin. Loads neither numpy nor what loads models.
@@ -9,7 +9,7 @@ import selectors
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -76,45 +76,68 @@ class Reply:
         self.socket.close()
 
 
-def ask(place: Place, question: Question, wants: Wants) -> Generator[Event]:
-    """The events of an answer by the process of a place.
+class RemoteAnswer:
+    """The `Answer` of the server of a place.
 
-    KeyboardInterrupt ends it, and `Ended` says how far it came. Raises the NgtError that it ends
-    with; NotServedError, before any event but statuses, where it is to be answered elsewhere.
+    Raises NotServedError, before any event but statuses, where the question is to be answered
+    elsewhere.
     """
-    said = interrupted = False
-    own = wire.Ask(os.urandom(8).hex(), _plain(question), wants)
-    try:
-        with closing(Reply(place, "POST /ask", wire.encode(own))) as reply:
-            while True:
-                try:
-                    event = reply.next()
-                    if isinstance(event, wire.Failed | Message):
-                        event = _as_named(event, question.settings)
-                    if isinstance(event, wire.Failed):
-                        raise event.error()
-                    said = said or not (isinstance(event, Message) and event.kind == "status")
-                    if isinstance(event, Ended):
-                        reply.close()  # whatever becomes of the answer where it is shown
-                    yield event
-                    if isinstance(event, Ended):
-                        return
-                except KeyboardInterrupt:
-                    if interrupted:
-                        raise
-                    interrupted = True
-                    with suppress(NotServedError, OSError):
-                        Reply(place, f"POST /cancel/{own.id}").close()
-    except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
-        if not said and not interrupted:
-            raise NotServedError from error
-        how = "does not answer" if isinstance(error, TimeoutError) else "ended"
-        what = f"the resident process {how} in the middle of the answer"
-        raise NgtError(what, "Ask again; ngt serve status shows what runs.") from None
+
+    def __init__(self, place: Place, question: Question, wants: Wants) -> None:
+        self._place = place
+        self._settings = question.settings
+        self._ask = wire.Ask(os.urandom(8).hex(), _plain(question), wants)
+        self._reply: Reply | None = None  # once it was asked
+        self._has_begun = False  # whether anything but a status has come
+        self._is_interrupted = False
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        if self._is_over:
+            raise StopIteration
+        try:
+            if self._reply is None:
+                self._reply = Reply(self._place, "POST /ask", wire.encode(self._ask))
+            event = self._reply.next()
+        except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
+            self.close()
+            if not self._has_begun and not self._is_interrupted:
+                raise NotServedError from error
+            how = "does not answer" if isinstance(error, TimeoutError) else "ended"
+            raise NgtError(
+                f"the server {how} in the middle of the answer",
+                "Ask again; ngt serve status shows what runs.",
+            ) from None
+        if isinstance(event, wire.Failed | Message):
+            event = _as_named(event, self._settings)
+        if isinstance(event, wire.Failed | Ended):
+            self.close()
+        if isinstance(event, wire.Failed):
+            raise event.error()
+        if not (isinstance(event, Message) and event.kind == "status"):
+            self._has_begun = True
+        return event  # type: ignore[no-any-return]
+
+    def interrupt(self) -> None:
+        """As `Answer.interrupt`. Raises KeyboardInterrupt where that was asked for before."""
+        if self._is_interrupted:
+            raise KeyboardInterrupt
+        self._is_interrupted = True
+        with suppress(NotServedError, OSError):
+            Reply(self._place, f"POST /cancel/{self._ask.id}").close()
+
+    def close(self) -> None:
+        """As `Answer.close`."""
+        self._is_over = True
+        if self._reply is not None:
+            self._reply.close()
 
 
 def served(settings: Settings) -> Place | None:
-    """Where the resident process for these settings is, if there is one."""
+    """Where the server for these settings is, if there is one."""
     if not settings.serve or settings.engine != "ngt":
         return None
     place = Place.of(settings)
@@ -140,7 +163,7 @@ def request(place: Place, what: str) -> wire.Served | None:
 
 
 def start(settings: Settings, warn: Callable[[str], object]) -> None:
-    """Start the resident process for these settings, which leaves after `keep_warm` of rest.
+    """Start the server for these settings, which leaves after `keep_warm` of rest.
 
     It has no terminal; what it says goes to a file. Where the last one could not start, `warn` is
     told why.

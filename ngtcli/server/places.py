@@ -1,4 +1,4 @@
-"""Where a resident process listens: its socket, lock and log, named by all that it depends on."""
+"""Where a server listens: its socket, lock and log, named by all that it depends on."""
 
 import fcntl
 import os
@@ -79,7 +79,7 @@ def _code() -> Iterator[tuple[str, int, int]]:
 
 @dataclass(frozen=True)
 class Place:
-    """The files of the resident process of a key, which is there or not."""
+    """The files of the server of a key, which is there or not."""
 
     key: str
 

@@ -1,4 +1,4 @@
-"""The resident process: it loads a model once, and answers whatever its user's commands ask.
+"""The server: it loads a model once, and answers whatever its user's commands ask.
 
 One loop serves its sockets (uvicorn): the process's own, and one of TCP where that is wanted. What
 answers, in threads of its own, is a `Resident` or whatever has its methods.

@@ -7,7 +7,7 @@ private: nothing is drafted from other texts, and nothing is learned from theirs
 
 import threading
 import time
-from collections.abc import Callable, Generator
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from queue import SimpleQueue
 
@@ -25,6 +25,36 @@ from ngtcli.system.machine import return_memory
 
 _PREPARING = 2  # threads that make prompts; guess
 _RETURNED_S = 30.0  # seconds after which freed memory is returned though questions wait; guess
+
+
+class TicketAnswer:
+    """The `Answer` to a question whose events come in other threads."""
+
+    def __init__(self, ticket: Ticket, events: "SimpleQueue[Event | NgtError]") -> None:
+        self._ticket = ticket
+        self._events = events
+        self._is_over = False
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        if self._is_over:
+            raise StopIteration
+        event = self._events.get()
+        self._is_over = isinstance(event, Ended | NgtError)
+        if isinstance(event, NgtError):
+            raise event
+        return event
+
+    def interrupt(self) -> None:
+        """As `Answer.interrupt`."""
+        self._ticket.cancel()
+
+    def close(self) -> None:
+        """As `Answer.close`."""
+        self._is_over = True
+        self._ticket.cancel()
 
 
 class Resident:
@@ -87,25 +117,10 @@ class Resident:
         self._queue.put(ticket, owner)
         return ticket
 
-    def ask(self, question: Question, *, owner: str = "", wants: Wants = USUAL) -> Generator[Event]:
-        """Yield the events of a question. Raises NgtError.
-
-        Closing it, or a KeyboardInterrupt raised in it, cancels the question.
-        """
+    def ask(self, question: Question, *, owner: str = "", wants: Wants = USUAL) -> "TicketAnswer":
+        """Take a question, and return its events. Raises BusyError."""
         events: SimpleQueue[Event | NgtError] = SimpleQueue()
-        ticket = self.submit(question, events.put, owner=owner, wants=wants)
-        event: Event | NgtError | None = None
-        try:
-            while not isinstance(event, Ended):
-                try:
-                    event = events.get()
-                    if isinstance(event, NgtError):
-                        raise event
-                    yield event
-                except KeyboardInterrupt:
-                    ticket.cancel()
-        finally:
-            ticket.cancel()
+        return TicketAnswer(self.submit(question, events.put, owner=owner, wants=wants), events)
 
     @property
     def waiting(self) -> int:

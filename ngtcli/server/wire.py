@@ -1,4 +1,4 @@
-"""What commands and the resident process send each other: lines of JSON, of types by name, no code.
+"""What commands and the server send each other: lines of JSON, of types by name, no code.
 
 A line is an array of the name of a type and its fields. A command asks by HTTP over the process's
 socket: POST /ask with an `Ask`, whose answer are the events, one a line, and an empty line every
@@ -35,7 +35,7 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A resident process. `state` is "loading", "ready", "leaving" or, said by who asked it,
+    """A server. `state` is "loading", "ready", "leaving" or, said by who asked it,
     "does not answer"; `idle_s` are the seconds without a question after which it leaves, 0 for
     never. One that was started behind the scenes is `kept_warm`.
     """

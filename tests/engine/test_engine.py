@@ -11,7 +11,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine import engine as engine_module
 from ngtcli.engine import requests as requests_module
-from ngtcli.engine.drivers import answer, run
+from ngtcli.engine.drivers import Answering, run
 from ngtcli.engine.engine import Request
 from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Stepped, Wants
 from ngtcli.engine.parts import PARTS
@@ -43,14 +43,14 @@ def engine(
 
 
 def test_the_events_of_a_question_come_in_order() -> None:
-    events = [*answer(engine(), question())]
+    events = [*Answering(engine(), question())]
     assert [type(event) for event in events] == [Prompted, Stepped, Ended]
     last = events[-1]
     assert isinstance(last, Ended) and last.finish_reason == "stop" and last.facts
     assert last.sources.verbatim_share > 0
 
 
-@pytest.mark.parametrize("where", ["raised", "thrown in"])
+@pytest.mark.parametrize("where", ["meanwhile", "before"])
 def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
     where: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -58,16 +58,16 @@ def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
         raise KeyboardInterrupt
 
     said: list[Event] = []
-    events = answer(engine(said=said), question())
-    if where == "raised":
+    events = Answering(engine(said=said), question())
+    if where == "meanwhile":
         monkeypatch.setattr(requests_module, "with_sources", interrupted)
         *_, last = events
         assert any(isinstance(e, Message) and "sources" in e.text for e in said)
     else:
         while not isinstance(next(events), Stepped):
             pass
-        last = events.throw(KeyboardInterrupt())
-        assert [*events] == []
+        events.interrupt()
+        (last,) = events
     assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
 
 
@@ -79,7 +79,7 @@ def test_a_failed_comparison_with_the_documents_loses_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(requests_module, "with_sources", fails)
-    events = [*answer(engine(), question())]
+    events = [*Answering(engine(), question())]
     last = events[-1]
     assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
     assert not last.sources.spans
@@ -138,8 +138,12 @@ def test_an_interrupt_before_an_answer_begins_says_what_is_kept() -> None:
             raise KeyboardInterrupt
 
     asked: list[str] = []
+    events = Answering(engine(before), question(LONG))
+    with pytest.raises(KeyboardInterrupt):
+        next(events)
+    events.interrupt()
     with pytest.raises(StoppedError, match=r"interrupted; kept 2 of \d+ parts"):
-        [*answer(engine(before), question(LONG))]
+        next(events)
     assert len(PARTS.each()) == 2
 
 
@@ -153,7 +157,7 @@ def test_parts_change_nothing_of_how_the_process_hears_signals(
 
     monkeypatch.setattr(process, "unwind_on_interrupt", never)
     said: list[Event] = []
-    *_, last = answer(engine(said=said), question(TIDE * 1000))
+    *_, last = Answering(engine(said=said), question(TIDE * 1000))
     assert isinstance(last, Ended) and len(last.parts) > 3
     assert {part.level for part in last.parts} >= {1}
     parts = [event.words for event in said if isinstance(event, Part)]
@@ -181,7 +185,7 @@ def test_parts_are_kept_for_the_user_alone() -> None:
 
 def test_what_is_kept_of_parts_goes_once_the_answer_was_taken() -> None:
     text = TIDE * (3 * CONTEXT // len(TIDE))
-    events = answer(engine(), question(text))
+    events = Answering(engine(), question(text))
     while not isinstance(next(events), Ended):
         pass
     assert PARTS.each()
@@ -193,7 +197,7 @@ def test_a_long_question_beside_others_has_the_answer_that_it_has_alone(size: in
     questions = [question(f"{i} {TIDE * 600}" if i % 2 else f"{i} {TIDE}") for i in range(5)]
     alone = []
     for one in questions:
-        *_, last = answer(engine(size=size), one)
+        *_, last = Answering(engine(size=size), one)
         alone.append(last)
     coming = iter(enumerate(questions))
     found = {o.key: o.answer for o in run(engine(size=size), lambda _: next(coming, None))}

@@ -30,7 +30,7 @@ from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.engine.question import Question, Tasks
 from ngtcli.errors import ModelError, NgtError
 from ngtcli.prompts.preset import load_preset
-from ngtcli.server import answerer
+from ngtcli.server import answerer, ticket
 from ngtcli.server.answerer import Answerer
 from ngtcli.server.client import NotServedError
 from ngtcli.server.folder import ServedFolder
@@ -395,7 +395,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
             loaded.append("closed")
 
     served = [False, True, None]  # whether it is leaving; None: there is none
-    monkeypatch.setattr("ngtcli.server.client.ask", ask)
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", ask)
     monkeypatch.setattr("ngtcli.server.answerer.served", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
     monkeypatch.setitem(sys.modules, "ngtcli.server.resident", cast(Any, resident))
@@ -534,5 +534,5 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
     told: list[Event | NgtError] = []
     settings, preset = TASKS.of["ask"]
     question = Question(task="ask", settings=settings, preset=preset)
-    answerer.deliver(events(), Ticket(Request(question), told.append))
+    answerer.deliver(events(), ticket.Ticket(Request(question), told.append))
     assert "index out of bounds" in str(told[-1])

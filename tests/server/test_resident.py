@@ -272,10 +272,9 @@ def test_leaving_an_answer_ends_it(resident: Resident) -> None:
     events = resident.ask(asked(**LONG))
     while not isinstance(next(events), Stepped):
         pass
-    last = events.throw(KeyboardInterrupt())
-    while not isinstance(last, Ended):
-        last = next(events)
-    assert last.finish_reason == "interrupted" and [*events] == []
+    events.interrupt()
+    *_, last = events
+    assert isinstance(last, Ended) and last.finish_reason == "interrupted" and [*events] == []
 
 
 class Panic(BaseException):

@@ -1,11 +1,11 @@
-"""The resident process: who may ask it, when it leaves, what is left of it when it is killed."""
+"""The server: who may ask it, when it leaves, what is left of it when it is killed."""
 
 import os
 import shutil
 import signal
 import socket
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -15,7 +15,7 @@ import pytest
 from ngtcli.config import SettingError, Settings, seconds_of
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.drafting.steps import Step, Token
-from ngtcli.engine.events import Ended, Event, Message, Stepped, Wants
+from ngtcli.engine.events import Ended, Message, Stepped, Wants
 from ngtcli.engine.question import Question
 from ngtcli.errors import InputError, NgtError, StoppedError
 from ngtcli.models.checkpoint import BUILTIN_PATH
@@ -26,7 +26,7 @@ from ngtcli.server.places import Place, ServedAlreadyError, absolute, flags_of, 
 from tests.support.helpers import wait_until
 from tests.support.warm import Warm
 
-# A resident process whose model spells the question, with a pause before each letter.
+# A server whose model spells the question, with a pause before each letter.
 PROGRAM = """
 import os, shutil, socket, sys, threading, time
 from ngtcli.config import Settings
@@ -133,12 +133,12 @@ def asked(text: str, **settings: object) -> Question:
     )
 
 
-def events_of(text: str, **settings: object) -> Generator[Event]:
-    """What the resident process answers."""
+def events_of(text: str, **settings: object) -> client.RemoteAnswer:
+    """What the server answers."""
     question = asked(text, **settings)
     place = served(question.settings)
     assert place is not None
-    return client.ask(place, question, Wants())
+    return client.RemoteAnswer(place, question, Wants())
 
 
 def test_a_question_is_answered_by_its_events_for_its_user_alone(
@@ -162,7 +162,8 @@ def test_ctrl_c_ends_the_answer_and_says_how_far_it_came(start: Start) -> None:
     one = start()
     events = events_of("ab.c")
     assert [next(events), next(events)]
-    ended = events.throw(KeyboardInterrupt())
+    events.interrupt()
+    ended = next(events)
     assert isinstance(ended, Ended) and ended.finish_reason == "interrupted"
     assert len(ended.steps) == 2 and not list(events)
     assert one.line() == "cancelled"
@@ -289,7 +290,7 @@ def test_a_model_that_comes_while_it_loads_is_kept(start: Start, tmp_path: Path)
     model = tmp_path / "new"
     start(str(model))
     asking = asked("a", model=str(model))
-    assert isinstance(list(client.ask(*places(), asking, Wants()))[-1], Ended)
+    assert isinstance(list(client.RemoteAnswer(*places(), asking, Wants()))[-1], Ended)
 
 
 def test_what_is_cancelled_before_it_is_taken_is_not_answered(
@@ -307,8 +308,9 @@ def test_what_is_cancelled_before_it_is_taken_is_not_answered(
     monkeypatch.setattr(client, "Reply", Closed)
     events = events_of("abc")
     next(events)
+    events.interrupt()
     with pytest.raises(StoppedError):
-        events.throw(KeyboardInterrupt())
+        next(events)
 
 
 def test_it_leaves_when_the_models_files_change(start: Start, tmp_path: Path) -> None:

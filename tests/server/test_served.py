@@ -1,4 +1,4 @@
-"""Commands that a resident process answers: what they print is what they print without it."""
+"""Commands that a server answers: what they print is what they print without it."""
 
 import json
 import os
@@ -25,7 +25,7 @@ PLAIN = ("--method", "none")  # so that nothing depends on what was answered bef
 
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """The folder of a user with a resident process, which ends with the tests of this file."""
+    """The folder of a user with a server, which ends with the tests of this file."""
     folder = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NGT_HOME", str(folder))
@@ -140,7 +140,7 @@ def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> Non
         server.kill()
         out, errors = asking.communicate(timeout=60)
         assert asking.returncode == 1 and (begun + out).endswith(b"\n")
-        assert errors.splitlines()[-2].startswith(b"ngt: the resident process ended in the middle")
+        assert errors.splitlines()[-2].startswith(b"ngt: the server ended in the middle")
         again = warm.run(*ASK, NGT_HOME=str(tmp_path))  # nothing is left of it: loaded here
         assert again.returncode == 0 and again.stdout == ngt(*ASK).stdout
         assert not list((tmp_path / "run").glob("*.sock"))

@@ -1,0 +1,67 @@
+"""Who answers a question: a server, or a model here; and how an answer is interrupted."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from ngtcli.config import Settings
+from ngtcli.engine.events import Ended, Event, Stepped, Wants
+from ngtcli.engine.question import Question
+from ngtcli.errors import StoppedError
+from ngtcli.prompts.preset import load_preset
+from ngtcli.server import answerer as answerer_module
+from ngtcli.server.answerer import Answerer
+from ngtcli.server.client import NotServedError
+from tests.support.fakes import FakeAnswers, answer_with
+
+QUESTION = Question(
+    task="generate",
+    settings=Settings(max_tokens=40),
+    preset=load_preset("generate"),
+    question="The tide came in at noon.",
+)
+
+
+@pytest.fixture(autouse=True)
+def model(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No server, and answers in place of a model's."""
+    monkeypatch.setattr(answerer_module, "served", lambda settings: None)
+    monkeypatch.setattr(Answerer, "check", lambda own, settings: None)
+    answer_with(monkeypatch, FakeAnswers())
+
+
+def test_an_answer_that_is_interrupted_before_it_begins_is_stopped() -> None:
+    events = Answerer().ask(QUESTION)
+    events.interrupt()
+    with pytest.raises(StoppedError):
+        next(events)
+
+
+def test_an_interrupted_answer_still_has_its_last_event() -> None:
+    events = Answerer().ask(QUESTION)
+    while not isinstance(next(events), Stepped):
+        pass
+    events.interrupt()
+    (last,) = events
+    assert isinstance(last, Ended) and last.text
+
+
+class Leaving:
+    """A server that takes no more questions."""
+
+    def __init__(self, *_: object) -> None:
+        pass
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        raise NotServedError
+
+
+def test_a_model_here_answers_where_the_server_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(answerer_module, "served", lambda settings: object())
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Leaving)
+    own = Answerer()
+    *_, last = own.ask(QUESTION, Wants())
+    assert isinstance(last, Ended) and own.loaded
