@@ -123,6 +123,11 @@ def test_without_a_model_to_run_torch_is_not_loaded() -> None:
     run_and_look(commands, {"torch", "numba"})
 
 
+def test_an_answer_loads_no_part_of_scipy_that_it_does_not_use() -> None:
+    command = ["summarize", HARBOUR, "--max-tokens", "8", "--no-serve"]
+    run_and_look([command], {"scipy.linalg", "scipy.optimize"})
+
+
 def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 
