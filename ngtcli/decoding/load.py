@@ -52,7 +52,7 @@ Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
-class Wanted:
+class ModelSpec:
     """A model, and how the settings want it to be computed.
 
     Attributes:
@@ -73,7 +73,7 @@ class Wanted:
 
 
 @dataclass(frozen=True, slots=True)
-class Tell:
+class LoadReporter:
     """Whom loading reports to.
 
     Attributes:
@@ -115,42 +115,44 @@ class Plan:
         return replace(self, format=replace(self.format, dtype=torch.float32, why=why))
 
 
-def load_model(wanted: Wanted, tell: Tell | None = None) -> TargetModel:
+def load_model(spec: ModelSpec, reporter: LoadReporter | None = None) -> TargetModel:
     """Load a model; it may be downloaded. Raises ModelError."""
-    tell = tell or Tell()
-    tell = replace(tell, warn=cache(tell.warn))  # each line once, though a model is read twice
-    planned = plan(wanted, tell.progress)
-    model = prepare(planned, read(planned, tell), tell)
-    half = HalfPrecision(planned.weights, planned.format, wanted.num_draft)
-    if half.holds(model, Exactness(model, tell.progress)):
+    reporter = reporter or LoadReporter()
+    reporter = replace(
+        reporter, warn=cache(reporter.warn)
+    )  # each line once, though a model is read twice
+    planned = plan(spec, reporter.progress)
+    model = prepare(planned, read(planned, reporter), reporter)
+    half = HalfPrecision(planned.weights, planned.format, spec.num_draft)
+    if half.holds(model, Exactness(model, reporter.progress)):
         return model
     del model
     gc.collect()  # a model and its passes are a circle; its memory is free before another is
     why = f"{planned.format.why}, but a row's bits depend on the rows beside it"
     planned = planned.in_float32(why)
-    return prepare(planned, read(planned, tell), tell)
+    return prepare(planned, read(planned, reporter), reporter)
 
 
-def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
+def plan(spec: ModelSpec, progress: Notify = lambda _: None) -> Plan:
     """Decide what loading will do; only small files of the model are read. Raises ModelError."""
-    name = wanted.name
-    device = pick_device(wanted.device)
-    if wanted.quantize == "int8":
+    name = spec.name
+    device = pick_device(spec.device)
+    if spec.quantize == "int8":
         int8_kernel(device)  # refused before a download
     path = fetch(name, progress=progress)
-    require_for_weights(name, path, device, wanted.device_map)
+    require_for_weights(name, path, device, spec.device_map)
     by_library = bool(quantization_method(path))
     tokenizer = load_tokenizer(name)
     config = read_config(name, path)
-    weight_format = _format(wanted, config, device, by_library)
-    if wanted.device_map != "none" and weight_format.bits:
+    weight_format = _format(spec, config, device, by_library)
+    if spec.device_map != "none" and weight_format.bits:
         what = f"{name}: --set device_map=auto places no integers that ngt computes itself"
         raise ModelError(what, "Leave out --set device_map.")
     planned = Plan(
         name=name,
         path=path,
         device=device,
-        device_map=None if wanted.device_map == "none" else wanted.device_map,
+        device_map=None if spec.device_map == "none" else spec.device_map,
         config=config,
         tokenizer=tokenizer,
         weights=weights_of(path),
@@ -158,7 +160,7 @@ def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
         by_library=by_library,
         memory="",
     )
-    if HalfPrecision(planned.weights, weight_format, wanted.num_draft).is_known_to_fail:
+    if HalfPrecision(planned.weights, weight_format, spec.num_draft).is_known_to_fail:
         dtype = name_of(weight_format.dtype)
         planned = planned.in_float32(
             f"{dtype} is not exact here: a row's bits depend on the rows beside it"
@@ -171,49 +173,49 @@ def plan(wanted: Wanted, progress: Notify = lambda _: None) -> Plan:
     return planned
 
 
-def _format(wanted: Wanted, config: Any, device: str, by_library: bool) -> WeightFormat:
+def _format(spec: ModelSpec, config: Any, device: str, by_library: bool) -> WeightFormat:
     """Choose how the weights are computed; a library computes its own layers."""
     on_cpu = device == "cpu"
-    kernel = int8_kernel(device) if wanted.quantize == "int8" else None
+    kernel = int8_kernel(device) if spec.quantize == "int8" else None
     bits = 8 if kernel else 0
-    choice = _dtype(wanted, config, device, by_library, bits)
-    packed = on_cpu and wanted.packed and wanted.device_map == "none"
-    if not wanted.drafts and choice.dtype not in HALF_DTYPES:
+    choice = _dtype(spec, config, device, by_library, bits)
+    packed = on_cpu and spec.packed and spec.device_map == "none"
+    if not spec.drafts and choice.dtype not in HALF_DTYPES:
         # One row of floats takes less time where they are not packed. In half precision it has
         # other bits then than as one of several.
         packed = False
     return WeightFormat(choice.dtype, packed, bits, kernel, choice.by_rule, choice.why)
 
 
-def _dtype(wanted: Wanted, config: Any, device: str, by_library: bool, bits: int) -> DtypeChoice:
+def _dtype(spec: ModelSpec, config: Any, device: str, by_library: bool, bits: int) -> DtypeChoice:
     """Choose the dtype: the named one; on a CPU by a rule; elsewhere mostly the checkpoint's."""
-    if wanted.dtype != "auto":
-        return DtypeChoice(getattr(torch, wanted.dtype))
+    if spec.dtype != "auto":
+        return DtypeChoice(getattr(torch, spec.dtype))
     if by_library or device != "cpu":
         return DtypeChoice(dtype_of_gpu(half_of(config)) if device == "cuda" else "auto")
-    if wanted.name == BUILTIN:  # its figures were measured in float32
+    if spec.name == BUILTIN:  # its figures were measured in float32
         return DtypeChoice(torch.float32)
-    if wanted.device_map != "none" or not (wanted.packed or bits):
+    if spec.device_map != "none" or not (spec.packed or bits):
         return DtypeChoice(torch.float32)
     return dtype_by_rule(half_of(config), bits, instruction_sets())
 
 
-def read(planned: Plan, tell: Tell) -> Any:
+def read(planned: Plan, reporter: LoadReporter) -> Any:
     """Read the `transformers` model of a plan, in its format. Raises ModelError."""
     name, device = planned.name, planned.device
     if planned.memory:
-        tell.warn(f"{name}: {planned.memory}")
-    _warn_of_dtype(planned, tell.warn)
-    use_full_float32(device, tell.warn)
+        reporter.warn(f"{name}: {planned.memory}")
+    _warn_of_dtype(planned, reporter.warn)
+    use_full_float32(device, reporter.warn)
     with loading(name), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-        hf = _read_weights(planned, tell)
+        hf = _read_weights(planned, reporter)
         if hf.device.type == "meta":
             what = f"{name}: no device has room for its embedding"
             raise ModelError(what, "Free memory, or name a smaller model.")
         if counts := Counter(place for _, place in places_of(hf)):
             parts = ", ".join(f"{count} on {place}" for place, count in counts.items())
-            tell.warn(f"{name}: of its parts {parts}")
+            reporter.warn(f"{name}: of its parts {parts}")
         is_placed = planned.format.bits or planned.device_map or hf.device.type == device
         return hf if is_placed else hf.to(device).eval()
 
@@ -232,12 +234,12 @@ def _warn_of_dtype(planned: Plan, warn: Notify) -> None:
             warn("this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)")
 
 
-def _read_weights(planned: Plan, tell: Tell) -> Any:
+def _read_weights(planned: Plan, reporter: LoadReporter) -> Any:
     """Read the weights in the way of their format, and check that they fill the model."""
     path, weight_format = planned.path, planned.format
     if weight_format.bits:
-        hf, report = load_quantized(path, weight_format, tell.warn, tell.progress)
-        check_weights(planned.name, report, tell.warn)
+        hf, report = load_quantized(path, weight_format, reporter.warn, reporter.progress)
+        check_weights(planned.name, report, reporter.warn)
         return hf
     if planned.by_library:
         on_device = planned.device if planned.device != "cpu" else None
@@ -251,41 +253,41 @@ def _read_weights(planned: Plan, tell: Tell) -> Any:
             # Layers of other libraries cannot be moved later.
             device_map=planned.device_map or on_device,
         )
-        check_weights(planned.name, report, tell.warn)
+        check_weights(planned.name, report, reporter.warn)
         return hf
     conversion = None
     if weight_format.packed:
-        conversion = Conversion(weight_format, progress=tell.progress)
+        conversion = Conversion(weight_format, progress=reporter.progress)
     config = read_config(planned.name, path)  # a copy of its own, which is changed
     hf, report = read_checkpoint(
         path,
         config,
         conversion,
         weight_format.dtype,
-        tell.progress,
+        reporter.progress,
         device_map=planned.device_map,
     )
-    check_weights(planned.name, report, tell.warn)
+    check_weights(planned.name, report, reporter.warn)
     if conversion is not None:
         conversion.pack_rest(hf)
     return hf
 
 
-def prepare(planned: Plan, hf: Any, tell: Tell) -> TargetModel:
+def prepare(planned: Plan, hf: Any, reporter: LoadReporter) -> TargetModel:
     """Make the target model of a `transformers` model that was read. Raises ModelError."""
     name, kind = planned.name, planned.format.kind
-    model = prepared(hf, planned.tokenizer, name, tell.progress)
+    model = prepared(hf, planned.tokenizer, name, reporter.progress)
     model.weights = planned.weights
     model.dtype_why = planned.format.why
     model.half_by_rule = planned.format.chosen_by_rule and model.dtype != torch.float32
-    tell.ready(model)
+    reporter.ready(model)
     if source := source_of(planned.path):
         computed = kind and f"quantised to {kind} and "
-        tell.warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
+        reporter.warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     backend = planned.tokenizer.backend
     tokens = len(backend) if hasattr(backend, "__len__") else 0
     if tokens > model.vocabulary:
-        tell.warn(
+        reporter.warn(
             f"{name}: its tokenizer has {tokens} tokens, the model {model.vocabulary}; a text that"
             " needs the others cannot be read"
         )

@@ -17,7 +17,7 @@ from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.grammar.form import form_of, grammar_of
 from ngtcli.decoding.grammar.matcher import Grammar
 from ngtcli.decoding.kv_cache import Keeping
-from ngtcli.decoding.load import Wanted, load_model, use_threads
+from ngtcli.decoding.load import ModelSpec, load_model, use_threads
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.prefixes import WORTH_S
@@ -148,12 +148,12 @@ class LocalSession(session.Session):
         return other
 
     def _load(self, name: str, **more: Any) -> TargetModel:
-        """A model by the settings; `more` as of `Wanted` and `Tell`."""
+        """A model by the settings; `more` as of `ModelSpec` and `LoadReporter`."""
         s = self.settings
         self.status(f"Loading {name} …")
         ready = more.pop("ready", lambda _: None)
-        wanted = Wanted(name, s.device, s.dtype, s.packed, s.quantize, s.device_map, **more)
-        return load_model(wanted, load.Tell(self.warn, self.status, ready))
+        wanted = ModelSpec(name, s.device, s.dtype, s.packed, s.quantize, s.device_map, **more)
+        return load_model(wanted, load.LoadReporter(self.warn, self.status, ready))
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """A model, its passes captured if the settings want it."""

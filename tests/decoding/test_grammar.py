@@ -27,7 +27,7 @@ from ngtcli.decoding.decoder import Member
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.grammar.matcher import Grammar
-from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
@@ -95,7 +95,7 @@ cached_tiny = cache(tiny)
 
 @cache
 def builtin() -> TargetModel:
-    return load_model(Wanted("builtin", "cpu", "float32"))
+    return load_model(ModelSpec("builtin", "cpu", "float32"))
 
 
 def bound(model: TargetModel, text: str) -> Grammar:

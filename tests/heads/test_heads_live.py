@@ -14,7 +14,7 @@ from torch import Tensor
 from ngtcli.config import Settings
 from ngtcli.decoding import kv_cache, memory_limits, prefixes
 from ngtcli.decoding.kv_cache import Keeping
-from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.drafting.drafter import Draft, DraftSettings, Room
@@ -99,7 +99,7 @@ def test_drafts_of_heads_give_the_tokens_of_plain_decoding(
 
 def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
     """In the program: alone and with `auto`, counted in its report, with answers as without."""
-    model = load_model(Wanted("builtin", "cpu"))
+    model = load_model(ModelSpec("builtin", "cpu"))
     prompt = model.tokenizer.encode(Path(HARBOUR).read_text())[:60]
     truth = plain(model, prompt, max_tokens=12)
     for kind in ("medusa", "prefix"):
@@ -116,7 +116,7 @@ def test_heads_of_the_built_in_model_draft_in_every_way(tmp_path: Path) -> None:
 
 
 def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
-    model = load_model(Wanted("builtin", "cpu"))
+    model = load_model(ModelSpec("builtin", "cpu"))
     loaded(tmp_path / "medusa", "medusa", model, model.tokenizer.encode("One text. " * 9))
     lines = [json.dumps({"documents": [HARBOUR], "question": one}) for one in ("Who?", "When?")]
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))

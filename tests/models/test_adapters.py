@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.models import adapters
@@ -73,7 +73,7 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) -> None:
     folder, told = written(tmp_path / "adapter"), list[str]()
     true = merged(folder)
-    model = load_model(Wanted(folder, "cpu", "float32", packed=False), Tell(told.append))
+    model = load_model(ModelSpec(folder, "cpu", "float32", packed=False), LoadReporter(told.append))
     assert told == [
         f"{folder} is an adapter (LORA) merged into {BUILTIN_PATH}; computed in float32"
     ]
@@ -97,7 +97,7 @@ def test_it_is_peft_s_own_merge(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter", use_rslora=True)
     hf = transformers.AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     true = PeftModel.from_pretrained(hf, folder).merge_and_unload().state_dict()
-    found = load_model(Wanted(folder, "cpu", "float32", packed=False)).hf.state_dict()
+    found = load_model(ModelSpec(folder, "cpu", "float32", packed=False)).hf.state_dict()
     assert all(torch.equal(found[name], true[name]) for name in true)
 
 
@@ -121,7 +121,7 @@ def test_a_weight_that_was_tied_is_its_own_where_an_adapter_changes_it(
             parameter.data += torch.randn_like(parameter) / 50
     true.save_pretrained(str(tmp_path))
     (tmp_path / "adapter_config.json").write_text(json.dumps(config.to_dict(), default=list))
-    found = load_model(Wanted(str(tmp_path), "cpu", "float32", packed=False)).hf
+    found = load_model(ModelSpec(str(tmp_path), "cpu", "float32", packed=False)).hf
     with torch.inference_mode():
         ids = torch.arange(3, 40)[None]
         torch.testing.assert_close(found(ids).logits, true(ids).logits, rtol=1e-3, atol=1e-3)
@@ -154,10 +154,10 @@ def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_
 def test_an_adapter_of_another_model_is_one_line(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter", target_modules=["nothing"])
     with pytest.raises(ModelError, match=r"cannot be loaded \(Target modules"):
-        load_model(Wanted(folder, "cpu"))
+        load_model(ModelSpec(folder, "cpu"))
     folder = written(tmp_path / "other", target_modules=["q_proj", "v_proj"])
     with pytest.raises(ModelError, match=r"cannot be loaded \(Found missing adapter keys"):
-        load_model(Wanted(folder, "cpu"))
+        load_model(ModelSpec(folder, "cpu"))
 
 
 @needs_peft

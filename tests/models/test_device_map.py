@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
-from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
 from ngtcli.decoding.probe import find_batching
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
@@ -52,9 +52,10 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
 def test_what_fits_on_one_device_is_as_without() -> None:
     told = list[str]()
     model = load_model(
-        Wanted("builtin", "cpu", "float32", packed=False, device_map="auto"), Tell(told.append)
+        ModelSpec("builtin", "cpu", "float32", packed=False, device_map="auto"),
+        LoadReporter(told.append),
     )
-    alone = load_model(Wanted("builtin", "cpu", "float32", packed=False))
+    alone = load_model(ModelSpec("builtin", "cpu", "float32", packed=False))
     assert (told, places_of(model.hf)) == ([], ())
     assert what_matters(model.hf) == what_matters(alone.hf)
     assert model.hf.state_dict().keys() == alone.hf.state_dict().keys()
@@ -65,7 +66,9 @@ def test_what_fits_on_one_device_is_as_without() -> None:
 def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     on_disk("model.layers.1", "model.layers.4")
     told = list[str]()
-    model = load_model(Wanted("builtin", "cpu", "auto", device_map="auto"), Tell(told.append))
+    model = load_model(
+        ModelSpec("builtin", "cpu", "auto", device_map="auto"), LoadReporter(told.append)
+    )
     assert len(told) == 1 and told[0].endswith(", 2 on disk")
     assert model.dtype == torch.float32 and model.hf.model.layers[4].mlp.up_proj.weight.is_meta
     true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
@@ -125,7 +128,7 @@ def test_a_command_says_where_the_parts_are(on_disk: Place) -> None:
 def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
     on_disk("model.embed_tokens")
     with pytest.raises(ModelError, match="^builtin: "):
-        load_model(Wanted("builtin", "cpu", device_map="auto"))
+        load_model(ModelSpec("builtin", "cpu", device_map="auto"))
 
 
 @pytest.mark.parametrize(
@@ -145,7 +148,7 @@ def test_a_missing_package_is_named_before_documents_are_read(
 ) -> None:
     monkeypatch.setattr("ngtcli.models.requirements.find_spec", lambda _: None)
     with pytest.raises(ModelError) as caught:
-        load_model(Wanted("builtin", device_map="auto"))
+        load_model(ModelSpec("builtin", device_map="auto"))
     assert str(caught.value) == "--set device_map=auto needs accelerate, which is not installed"
     assert caught.value.hint == "pip install 'ngtcli[accelerate]'"
     done = ngt("summarize", str(tmp_path / "nowhere.txt"), "--set", "device_map=auto")
@@ -156,4 +159,4 @@ def test_integers_of_our_own_layers_are_not_placed(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr("ngtcli.decoding.load.require_for_weights", lambda *_: None)
     monkeypatch.setattr("ngtcli.decoding.load.int8_kernel", lambda _: Int8Kernel())
     with pytest.raises(ModelError, match="places no integers that ngt computes itself"):
-        load_model(Wanted("builtin", "cpu", quantize="int8", device_map="auto"))
+        load_model(ModelSpec("builtin", "cpu", quantize="int8", device_map="auto"))

@@ -12,7 +12,7 @@ import transformers
 from ngtcli.decoding import load as room
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.load import Tell, Wanted, load_model, plan
+from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, plan
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.weights import formats
@@ -101,7 +101,7 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
     monkeypatch.setattr(Exactness, "any_number", lambda *_: PassRows(36, 1) if exact else None)
     read, made, real = list[Any](), list[weakref.ref[Any]](), room.read
 
-    def counted(planned: Any, tell: Tell) -> Any:
+    def counted(planned: Any, tell: LoadReporter) -> Any:
         assert not [one for one in made if one() is not None]  # one at a time in memory
         read.append(planned.format.dtype)
         made.append(weakref.ref(hf := real(planned, tell)))
@@ -110,7 +110,7 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
     monkeypatch.setattr(room, "read", counted)
     for wanted in reads:
         read.clear()
-        model = load_model(Wanted(half_folder, "cpu", num_draft=num_draft))
+        model = load_model(ModelSpec(half_folder, "cpu", num_draft=num_draft))
         assert read == wanted and model.dtype == read[-1] == model.hf.dtype
         assert any(packed_weights(model.hf))
         words = "multiplies" if exact or num_draft is None else "depend on the rows beside it"
@@ -128,8 +128,8 @@ def test_why_a_rule_chose_a_dtype_decides_nothing(
     choice = DtypeChoice(BF16, True, why)
     monkeypatch.setattr(room, "dtype_by_rule", lambda *_: choice)
     for _ in range(2):  # found, then remembered
-        assert load_model(Wanted(half_folder, "cpu", num_draft=32)).dtype == F32
-    named = load_model(Wanted(half_folder, "cpu", "bfloat16", num_draft=32))
+        assert load_model(ModelSpec(half_folder, "cpu", num_draft=32)).dtype == F32
+    named = load_model(ModelSpec(half_folder, "cpu", "bfloat16", num_draft=32))
     assert named.dtype == BF16
 
 
@@ -139,8 +139,8 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
 ) -> None:
     for has, name in (({"avx512_bf16"}, "bfloat16"), (set(), "float32")):
         monkeypatch.setattr(room, "instruction_sets", lambda has=has: frozenset(has))
-        auto = load_model(Wanted(half_folder, "cpu"))
-        named = load_model(Wanted(half_folder, "cpu", name))
+        auto = load_model(ModelSpec(half_folder, "cpu"))
+        named = load_model(ModelSpec(half_folder, "cpu", name))
         assert auto.dtype == named.dtype == getattr(torch, name) and not named.dtype_why
         ours, theirs = auto.hf.state_dict(), named.hf.state_dict()
         assert ours.keys() == theirs.keys()
@@ -152,20 +152,22 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
 @pytest.mark.usefixtures("multiplies")
 def test_what_is_named_or_built_in_is_not_chosen(half_folder: str) -> None:
     for wanted in (
-        Wanted("builtin", "cpu"), Wanted(half_folder, "cpu", "float32"),
-        Wanted(half_folder, "cpu", packed=False),
+        ModelSpec("builtin", "cpu"), ModelSpec(half_folder, "cpu", "float32"),
+        ModelSpec(half_folder, "cpu", packed=False),
     ):  # fmt: skip
         weight_format = plan(wanted).format
         assert weight_format.dtype == F32
         assert not weight_format.chosen_by_rule
-    assert plan(Wanted(half_folder, "cpu", drafts=False)).format.packed  # half precision is, always
-    assert not plan(Wanted("builtin", "cpu", drafts=False)).format.packed
+    assert plan(
+        ModelSpec(half_folder, "cpu", drafts=False)
+    ).format.packed  # half precision is, always
+    assert not plan(ModelSpec("builtin", "cpu", drafts=False)).format.packed
 
 
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 @pytest.mark.usefixtures("multiplies")
 def test_between_layers_of_8_bits_is_float32(half_folder: str) -> None:
-    model = load_model(Wanted(half_folder, "cpu", quantize="int8", num_draft=32))
+    model = load_model(ModelSpec(half_folder, "cpu", quantize="int8", num_draft=32))
     assert model.dtype == F32 and "layers of 8 bits" in model.dtype_why
     assert all(storage.bits == 8 for storage in packed_weights(model.hf))
 
@@ -176,7 +178,7 @@ def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
     monkeypatch.setattr(room, "prepacks", lambda dtype: dtype == F32)
     said = list[str]()
     for dtype in ("bfloat16", "float32"):
-        load_model(Wanted(half_folder, "cpu", dtype), Tell(said.append))
+        load_model(ModelSpec(half_folder, "cpu", dtype), LoadReporter(said.append))
     (line,) = said
     assert line.startswith("bfloat16 is slow on this CPU") and "--dtype float32" in line
 
@@ -195,13 +197,13 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
             return has or including_emulation
 
         monkeypatch.setattr(torch.cuda, "is_bf16_supported", supported)
-        planned = plan(Wanted(half_folder, "cuda"))
+        planned = plan(ModelSpec(half_folder, "cuda"))
         assert planned.format.dtype == wanted and not planned.format.chosen_by_rule
-        assert plan(Wanted(half_folder, "cuda", "bfloat16")).format.dtype == BF16
+        assert plan(ModelSpec(half_folder, "cuda", "bfloat16")).format.dtype == BF16
         with monkeypatch.context() as patch:
             patch.setattr(room, "read_checkpoint", fail)
             with pytest.raises(ModelError, match="no GPU here"):
-                room.read(planned, Tell(said.append))
+                room.read(planned, LoadReporter(said.append))
         assert torch.backends.cudnn.allow_tf32 is False
     (line,) = said
     assert "emulates bfloat16" in line and "--dtype bfloat16" in line
@@ -225,7 +227,7 @@ def test_float32_means_float32(allowed: str) -> None:
             torch.set_float32_matmul_precision(allowed)
         assert Trial("ways", cpu, (), bool).key != full
         for _ in range(2):
-            load_model(Wanted("builtin", "cpu"), Tell(said.append))
+            load_model(ModelSpec("builtin", "cpu"), LoadReporter(said.append))
         assert not torch.backends.cuda.matmul.allow_tf32
     finally:
         torch.set_float32_matmul_precision("highest")

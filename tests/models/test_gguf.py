@@ -12,7 +12,7 @@ import pytest
 import torch
 import transformers
 
-from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.errors import ModelError
 from ngtcli.models import gguf as gguf_module
 from ngtcli.models.checkpoint import BUILTIN_PATH, check_models, find
@@ -226,7 +226,7 @@ def test_all_tokens_that_end_a_turn_are_end_ids(tmp_path: Path) -> None:
     tokens = backend("qwen")
     written(tmp_path / "a.gguf", tiny("qwen2"), tokens=tokens, eot_token_id=5)
     ends = set(tokens.convert_tokens_to_ids(["<|im_end|>", "<|endoftext|>"]))
-    assert load_model(Wanted(str(tmp_path / "a.gguf"), "cpu")).end_ids == ends | {5}
+    assert load_model(ModelSpec(str(tmp_path / "a.gguf"), "cpu")).end_ids == ends | {5}
 
 
 def test_a_changed_file_is_read_anew_and_a_lost_part_made_again(tmp_path: Path) -> None:
@@ -253,7 +253,7 @@ def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.Mon
         broken = tmp_path / f"{at}.gguf"
         broken.write_bytes(data)
         with pytest.raises(ModelError) as caught:
-            load_model(Wanted(str(broken), "cpu"))
+            load_model(ModelSpec(str(broken), "cpu"))
         assert "\n" not in str(caught.value) and str(broken) in str(caught.value)
         assert caught.value.exit_code == 4 and caught.value.hint
     assert "gemma3, " in caught.value.hint and "t5" not in caught.value.hint

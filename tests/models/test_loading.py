@@ -14,7 +14,7 @@ from huggingface_hub.errors import IncompleteSnapshotError
 
 from ngtcli.config import Settings
 from ngtcli.decoding import probe
-from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
 from ngtcli.decoding.probe import find_batching, target_model
 from ngtcli.decoding.support import DraftSupport
 from ngtcli.drafting.tree import DraftTree, chain
@@ -52,7 +52,7 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
     tmp_path: Path, values: dict[str, Any], told: str
 ) -> None:
     with pytest.raises(ModelError, match=told) as caught:
-        load_model(Wanted(changed(tmp_path / "model", **values), device="cpu"))
+        load_model(ModelSpec(changed(tmp_path / "model", **values), device="cpu"))
     assert caught.value.exit_code == 4 and caught.value.hint
 
 
@@ -65,7 +65,7 @@ def test_weights_that_are_left_over_get_one_warning_and_a_whole_checkpoint_none(
     told: list[str] = []
     say = told.append
     folder = changed(tmp_path / "model", **values)
-    load_model(Wanted(folder, device="cpu", packed=False), Tell(say, say))
+    load_model(ModelSpec(folder, device="cpu", packed=False), LoadReporter(say, say))
     assert len(told) == bool(words) and all(word in told[0] for word in words)
 
 
@@ -82,7 +82,7 @@ def test_a_pickle_that_runs_code_is_refused_in_one_line(
     torch.save({"a": _Harm()}, tmp_path / "model" / "pytorch_model.bin")
     with warnings.catch_warnings(record=True) as heard, pytest.raises(ModelError, match="pickle"):
         warnings.simplefilter("always")
-        load_model(Wanted(folder, device="cpu"))
+        load_model(ModelSpec(folder, device="cpu"))
     assert not heard
     assert capfd.readouterr() == ("", "")
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import find
 from ngtcli.models.requirements import quantization_method, require_for_weights
@@ -21,7 +21,7 @@ ON_GPU = {"gptq": "optimum", "awq": "accelerate", "compressed-tensors": "compres
 
 
 def _load(name: str) -> object:
-    return load_model(Wanted(name))
+    return load_model(ModelSpec(name))
 
 
 @pytest.fixture

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ngtcli.decoding.load import Tell, Wanted, load_model
+from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
 from ngtcli.decoding.probe import target_model
 from ngtcli.heads.files import Target
 from ngtcli.models.tokenizer import Tokenizer
@@ -159,7 +159,9 @@ def test_one_row_of_floats_is_not_packed_for() -> None:
     """Without drafts most passes have one row, which takes less time unpacked."""
     told = list[str]()
     for drafts in (True, False):
-        model = load_model(Wanted("builtin", "cpu", drafts=drafts), Tell(progress=told.append))
+        model = load_model(
+            ModelSpec("builtin", "cpu", drafts=drafts), LoadReporter(progress=told.append)
+        )
         assert any(packed_weights(model.hf)) == drafts
     assert [line.split(" in ")[0] for line in told] == ["Packed 8 MB of weights"]
 

@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.weights import checkpoints
@@ -109,7 +109,7 @@ def test_integers_of_which_nothing_is_said_are_refused(name: str, tmp_path: Path
     state = {n: w.to(torch.int8) if "proj" in n else w for n, w in hf.state_dict().items()}
     shutil.copy(BUILTIN_PATH / "tokenizer.json", saved(tmp_path, hf, state_dict=state))
     with pytest.raises(ModelError, match="its weights are integers"):
-        load_model(Wanted(str(tmp_path), "cpu", quantize=name))
+        load_model(ModelSpec(str(tmp_path), "cpu", quantize=name))
 
 
 @pytest.mark.parametrize(("positions", "told"), [(64, []), (4096, ["only 17% of its weights"])])

@@ -13,7 +13,7 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.grouping import Batching, why_single
-from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.support import SUPPORTED
 from ngtcli.documents.load import Document, Loaded
@@ -185,7 +185,7 @@ def test_answers_of_many_threads_are_those_of_each_alone(
 def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_others(
     tmp_path: Path, together: list[int]
 ) -> None:
-    model = load_model(Wanted("builtin", "cpu"))
+    model = load_model(ModelSpec("builtin", "cpu"))
     target = Target(model.hf, model.device, model.dtype)
     save_head(tmp_path, Medusa(target, 2).state_dict(), {})
 

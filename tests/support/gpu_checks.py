@@ -17,7 +17,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ngtcli.config import Settings
 from ngtcli.decoding import attention, captured, split_attention
 from ngtcli.decoding.exactness.choice import Exactness
-from ngtcli.decoding.load import Tell, Wanted, load_model, prepared
+from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, prepared
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
@@ -267,11 +267,14 @@ def layers_on_two_devices_give_the_cpus_tokens(device: str) -> None:
         layers = {f"model.layers.{i}": first if 2 * i < count else "mps" for i in range(count)}
         return dict.fromkeys([*parts, "lm_head"], first) | layers
 
-    wanted, said = Wanted("builtin", device, "float32", device_map="auto"), list[str]()
+    wanted, said = ModelSpec("builtin", device, "float32", device_map="auto"), list[str]()
     with patch("transformers.modeling_utils._get_device_map", placed):
-        model = load_model(wanted, Tell(said.append))
+        model = load_model(wanted, LoadReporter(said.append))
     assert {one.device.type for one in model.hf.parameters()} == {device, "mps"}
-    cpu, text = load_model(Wanted("builtin", "cpu", "float32", packed=False)), [5, 6, 7, 8, 9] * 6
+    cpu, text = (
+        load_model(ModelSpec("builtin", "cpu", "float32", packed=False)),
+        [5, 6, 7, 8, 9] * 6,
+    )
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), text, max_tokens=24)
     assert drafted.output == on_cpu(plain)(cpu, text, max_tokens=24)
     assert drafted.statistics.accepted_tokens > 9 and said[0].endswith("on mps")

@@ -20,7 +20,7 @@ from ngtcli.decoding.attention import use_grouped
 from ngtcli.decoding.calibration import calibrate, remembered_costs
 from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.grammar.matcher import _words as _words_of
-from ngtcli.decoding.load import Plan, Tell
+from ngtcli.decoding.load import LoadReporter, Plan
 from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.background.files import SHIPPED
 from ngtcli.drafting.background.loaded import make_shipped
@@ -102,7 +102,7 @@ def lent_once() -> Iterator[None]:
         _lent.intersection_update(before)
 
 
-def lent(plan: Plan, tell: Tell, real: Any = load.read) -> Any:
+def lent(plan: Plan, tell: LoadReporter, real: Any = load.read) -> Any:
     """`load.read`, which takes a sixth of a second, of the built-in model.
 
     What was read without a word is kept: a reader who is told something is told it each time.
@@ -121,7 +121,7 @@ def lent(plan: Plan, tell: Tell, real: Any = load.read) -> Any:
 
             return told
 
-        hf = real(plan, Tell(counted(tell.warn), counted(tell.progress)))
+        hf = real(plan, LoadReporter(counted(tell.warn), counted(tell.progress)))
         use_grouped(hf)  # as is done to each model that was read; twice is as once
         use_whole_vectors(hf)
         _models.pop(key, None)

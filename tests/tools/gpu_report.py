@@ -29,7 +29,7 @@ from ngtcli.bench.results import versions
 from ngtcli.config import Settings
 from ngtcli.decoding.captured import USES
 from ngtcli.decoding.exactness.choice import Exactness
-from ngtcli.decoding.load import Tell, Wanted, load_model, use_threads
+from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, use_threads
 from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.drafter import DraftSettings
@@ -160,7 +160,9 @@ class Report:
 
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
-        model = load_model(Wanted("builtin", self.settings.device, dtype), Tell(say, say))
+        model = load_model(
+            ModelSpec("builtin", self.settings.device, dtype), LoadReporter(say, say)
+        )
         model.passes.switch_on(model.device, say)
         return model
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 from transformers import AutoModelForCausalLM
 
-from ngtcli.decoding.load import Wanted, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
 from ngtcli.models.checkpoint import find
 from tests.tools.heads.folder import Text
@@ -130,7 +130,7 @@ def main(argv: Sequence[str] | None = None) -> None:
     args = parser.parse_args(argv)
     traces = read_traces(args.recording).traces
     texts = [Text(trace.prompt_ids, trace.output_ids) for trace in traces]
-    model = load_model(Wanted(args.model, "cpu"))
+    model = load_model(ModelSpec(args.model, "cpu"))
     tune(model, texts, args.steps, args.depth, args.rate).save(args.out)
 
 

@@ -141,7 +141,7 @@ def make_small():
 def test_training_runs_and_exports_a_model_that_loads(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from ngtcli.decoding.load import Wanted, load_model
+    from ngtcli.decoding.load import ModelSpec, load_model
 
     small = Recipe(batch_tokens=1024)  # as the real one but for what a step and a score cost
     monkeypatch.setattr(train, "Recipe", lambda seed: small)
@@ -150,5 +150,5 @@ def test_training_runs_and_exports_a_model_that_loads(
     monkeypatch.setattr(sys, "argv", ["train", *map(str, given), "--minutes", "0.02"])
     train.main()
     assert "held-out" in capsys.readouterr().err
-    model = load_model(Wanted(str(tmp_path / "out" / "model"), device="cpu"))
+    model = load_model(ModelSpec(str(tmp_path / "out" / "model"), device="cpu"))
     assert model.takes_drafts and model.context == 4096 and model.tokenizer.has_chat_template
