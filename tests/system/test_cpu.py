@@ -45,13 +45,13 @@ def test_instruction_sets_that_onednn_is_kept_from_are_not_named(
 PROGRAM = """
 import torch
 from ngtcli.system.cpu import instruction_sets
-from ngtcli.models.weights.forms import dtype_by_rule, int8_kernel
+from ngtcli.models.weights.formats import dtype_by_rule, int8_kernel
 
 torch.ones(16, 64) @ torch.ones(64, 16)
 torch.nn.functional.linear(torch.ones(16, 64), torch.ones(16, 64))
 kernel = int8_kernel()
 print(torch.backends.cpu.get_cpu_capability())
-print(dtype_by_rule(torch.bfloat16, 0, instruction_sets())[0], kernel.signed, kernel.most)
+print(dtype_by_rule(torch.bfloat16, 0, instruction_sets()).dtype, kernel.signed, kernel.qmax)
 """
 # What torch and oneDNN say of themselves, and what is decided: dtype, and inputs of int8.
 WORDS = {
