@@ -5,9 +5,14 @@ from dataclasses import dataclass, field
 
 from ngtcli.system.json_form import json_key
 
-# Of `auto`, in the order it queries them.
-PREDICTED = "predicted"  # of a text that the user says the answer is like
-SOURCES = (PREDICTED, "own text", "prompt", "pool", "background", "scores")
+PREDICTED = "predicted"  # a text that the user says the answer is like
+OWN_TEXT = "own text"
+PROMPT = "prompt"
+POOL = "pool"
+BACKGROUND = "background"
+SCORES = "scores"
+# The sources of `auto` that are asked order by order, in the order in which they are asked.
+SOURCES = (PREDICTED, OWN_TEXT, PROMPT, POOL, BACKGROUND, SCORES)
 DOCUMENT = "document"  # of those of the prompt's nodes that stand in a document
 HEAD = "head"  # a learned one
 ORIGINS = (*SOURCES, DOCUMENT, HEAD)

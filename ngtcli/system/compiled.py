@@ -25,8 +25,8 @@ F = TypeVar("F")
 COMPILING_S = 35  # processor seconds to compile all functions of `auto`; measured
 # What is compiled, and the modules whose constants are compiled into it.
 SOURCES = (
-    "drafting/auto/core/*.py", "drafting/auto/config.py", "drafting/guesses.py",
-    "drafting/origins.py", "drafting/tries/background.py", "drafting/tries/background_search.py",
+    "drafting/auto/core/*.py", "drafting/auto/sources/*.py", "drafting/auto/config.py",
+    "drafting/guesses.py", "drafting/tries/background.py", "drafting/tries/background_search.py",
     "drafting/tries/counts.py",
 )  # fmt: skip
 LOCK = "compiling.lock"

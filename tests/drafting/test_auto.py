@@ -14,15 +14,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.drafting.auto.config import CONFIG, Options
-from ngtcli.drafting.auto.core.blend import ORDERS, UNSEEN, named, query_for
+from ngtcli.drafting.auto.core.blend import new_query
+from ngtcli.drafting.auto.core.forms import ROW_TOTAL, RowArrays, named
 from ngtcli.drafting.auto.core.growth import Growth, _depth_first, grow
 from ngtcli.drafting.auto.core.learning import attribute
 from ngtcli.drafting.auto.core.sizes import best_size, count_accepted
-from ngtcli.drafting.auto.core.tables import SUM, RankArrays, learn_ranks
 from ngtcli.drafting.auto.drafter import Auto
-from ngtcli.drafting.auto.escapes import SHAPE, EscapeTallies, fitted_escapes
-from ngtcli.drafting.auto.guesses import no_ranks
+from ngtcli.drafting.auto.escapes import EscapeTallies
 from ngtcli.drafting.auto.policy import Pause, Policy
+from ngtcli.drafting.auto.sources.scores import learn_ranks, no_ranks
+from ngtcli.drafting.auto.sources.table import first_escapes
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.origins import SOURCES
@@ -48,6 +49,8 @@ from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import check_tree, make_drafter
 
 ids = st.lists(st.integers(0, 4), max_size=40)
+SHAPE = first_escapes().shape
+ORDERS, UNSEEN = CONFIG.orders, CONFIG.unseen_probability
 DEAR = CostCurve({1: 1.0, 2: 9.0, 64: 99.0})
 
 
@@ -134,10 +137,9 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     copy = NaiveCopy(before(prompt, predicted), output)
     naive = Naive(texts, drafter.tallies.escape, copy)
     escapes = drafter.tallies.escape
-    growth = Growth(
-        *grow(drafter.sources.arrays, drafter.sources.nodes, escapes, budget, 0.0, CONFIG.children)
-    )
-    parents, origins = growth.parents, growth.origins
+    sources = drafter.sources
+    growth = Growth(*grow(sources.arrays, sources.matches, escapes, budget, 0.0, CONFIG.children))
+    parents, origins = growth.parents, growth.credited
     wanted = naive.tree((prompt + output)[-ORDERS:], budget)
     assert growth.probabilities.tolist() == pytest.approx(wanted, rel=1e-4)
     assert all(-1 <= p < i for i, p in enumerate(parents.tolist()))
@@ -155,8 +157,8 @@ def test_attribution_sums_to_the_probability_of_the_token(
     texts = [following(prompt, like), [output], [prompt], [], [general], []]
     naive = Naive(texts, escapes, NaiveCopy(before(prompt, like), output))
     predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
-    sources, nodes = named(drafter.sources.arrays), drafter.sources.nodes
-    query = query_for(nodes)
+    sources, nodes = named(drafter.sources.arrays), drafter.sources.matches
+    query = new_query(nodes)
     room = query, np.empty(len(query.keys))
     tallies = escapes, predicted, reached, np.zeros((len(escapes), 2))
     chance = attribute(sources, nodes, token, tallies, *room)
@@ -190,7 +192,9 @@ def test_an_answer_joins_the_pool_and_what_is_drafted_from_is_bounded() -> None:
         followed.emit(answer)
         followed.close()
     drafter.begin(Context([0]))
-    assert count_of(drafter.sources.pool, [4, 3]) > 0 and drafter.sources.pool.tokens <= 20
+    counted = drafter.shared.earlier.trie
+    assert count_of(counted, [4, 3]) > 0
+    assert counted.tokens <= 20
 
 
 def test_tallies_of_earlier_sessions_are_taken_up() -> None:
@@ -198,11 +202,11 @@ def test_tallies_of_earlier_sessions_are_taken_up() -> None:
     drafter = Auto(DraftSettings(pool=pool), Options(trust=100))
     assert drafter.tallies.escape == pytest.approx(0.7)
     assert drafter.tallies.reached == pytest.approx(100.0)
-    size = fitted_escapes().size
+    size = first_escapes().size
     for sizes in ((3, 3), (size + 84, size + 84), (size, 1)):
         odd = Pool(predicted=np.ones(sizes[0]), reached=np.ones(sizes[1]))  # of another version
         found = Auto(DraftSettings(pool=odd)).tallies.escape
-        assert found == pytest.approx(fitted_escapes(), abs=1e-3)
+        assert found == pytest.approx(first_escapes(), abs=1e-3)
 
 
 def test_a_process_that_has_seen_much_still_learns() -> None:
@@ -224,7 +228,7 @@ def test_what_comes_moves_the_escapes() -> None:
     assert escapes.max() <= 0.999
 
 
-def ranked_after(ranks: RankArrays, token: int) -> dict[int, float]:
+def ranked_after(ranks: RowArrays, token: int) -> dict[int, float]:
     row = zip(ranks.tokens[token].tolist(), ranks.weights[token].tolist(), strict=True)
     return {successor: weight for successor, weight in row if weight > 0}
 
@@ -232,7 +236,7 @@ def ranked_after(ranks: RankArrays, token: int) -> dict[int, float]:
 def test_ranks_keep_the_strongest_of_more_than_have_room() -> None:
     ranks, five = no_ranks(40), np.array([5], np.int32)
     for first in range(0, 30, 3):
-        learn_ranks(five, np.array([[first, first + 1, first + 2]]), ranks)
+        learn_ranks(five, np.array([[first, first + 1, first + 2]]), tuple(ranks))
     assert (
         len(found := ranked_after(ranks, 5)) == CONFIG.ranks_kept and {27, 28, 29} <= found.keys()
     )
@@ -243,13 +247,13 @@ def test_ranks_weigh_what_was_ranked_high_of_late(rows: list[list[int]]) -> None
     ranks, five = no_ranks(21), np.array([5], np.int32)
     wanted: dict[int, float] = {}
     for row in rows:
-        learn_ranks(five, np.array([row]), ranks)
+        learn_ranks(five, np.array([row]), tuple(ranks))
         wanted = {t: w / 2 for t, w in wanted.items()}
         for rank, t in enumerate(row):
             wanted[t] = wanted.get(t, 0.0) + 1 / (rank + 1)
         wanted = {t: w for t, w in wanted.items() if w >= 1e-3}
     found = ranked_after(ranks, 5)
-    assert sum(found.values()) == pytest.approx(ranks.sums[5, SUM])
+    assert sum(found.values()) == pytest.approx(ranks.facts[5, ROW_TOTAL])
     assert {t: found.get(t, 0.0) for t in wanted} == pytest.approx(wanted, abs=2e-3)
     assert ranked_after(ranks, 6) == {}
 

@@ -4,7 +4,6 @@ import random
 
 import pytest
 
-from ngtcli.drafting.auto.core.blend import COPIED
 from ngtcli.drafting.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE, USED
 from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.drafter import Context, Outcome
@@ -80,7 +79,7 @@ def test_the_state_is_that_of_the_naive_one_while_the_text_grows() -> None:
     for token in text:
         followed.emit([token])
         naive.extend(token)
-        found, place = drafter.sources.nodes[COPIED], naive.place
+        found, place = drafter.sources.copies.matches[0], naive.place
         assert found[PLACE] == (NONE if place.at is None else place.at)
         if place.at is not None:
             assert (found[HELD], found[BEFORE]) == (place.held, place.before)
@@ -113,4 +112,4 @@ def test_what_is_taken_back_and_said_again_is_no_copy_of_itself() -> None:
     followed = copying(answer, expected=3)
     followed.log.take_back()
     followed.emit(answer[-3:])
-    assert followed.drafter.sources.nodes[COPIED, PLACE] == NONE
+    assert followed.drafter.sources.copies.matches[0, PLACE] == NONE

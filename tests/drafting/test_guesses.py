@@ -11,8 +11,9 @@ from hypothesis import strategies as st
 
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.drafter import Auto
-from ngtcli.drafting.auto.escapes import SHAPE
-from ngtcli.drafting.auto.guesses import Guesses, HeadUse
+from ngtcli.drafting.auto.sources.heads import HeadUse
+from ngtcli.drafting.auto.sources.source import Resources
+from ngtcli.drafting.auto.sources.table import Sources, first_escapes
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.tree import DraftTree
@@ -22,6 +23,7 @@ from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import KnownHeads, make_drafter
 
 Guess = dict[int, float]
+SHAPE = first_escapes().shape
 _HEADS = SHAPE[0]  # their first row, behind those of copies
 
 
@@ -221,7 +223,7 @@ class Deep(Seeded):
 
 
 def test_a_head_that_guesses_beyond_its_room_leaves_others_theirs() -> None:
-    guesses = Guesses(Given([Deep(1, False), Seeded(2, True)]))
-    guesses.begin([1, 2, 3], 0.0)
-    assert guesses.states.tolist() == [0, 0]
-    assert [*(guesses.report() or ())] == ["seeded", "seeded 2"]
+    heads = Sources(Resources(heads=Given([Deep(1, False), Seeded(2, True)]))).heads
+    heads.propose([1, 2, 3], 0.0)
+    assert heads.matches[:, 1].tolist() == [0, CONFIG.guess_states]
+    assert [*(heads.report() or ())] == ["seeded", "seeded 2"]

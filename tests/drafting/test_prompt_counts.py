@@ -129,7 +129,7 @@ def test_the_counts_of_a_private_prompt_are_not_kept() -> None:
     ids = list(range(2000))
     many = Batch()
     followed = many.begin(ids, private=True)
-    trie = followed.drafter.sources.arrays[0]
+    counted = followed.drafter.sources.prompt.trie
     followed.close()
     again = many.begin(ids).drafter
-    assert again.sources.arrays[0][2][0] is not trie[2][0]
+    assert again.sources.prompt.trie is not counted

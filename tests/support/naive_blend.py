@@ -7,10 +7,14 @@ from typing import Any
 
 import numpy as np
 
-from ngtcli.drafting.auto.core.blend import BACKGROUND, ORDERS, OWN, PREDICTED, PROMPT, bucket_of
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.forms import bucket_of
 from ngtcli.drafting.origins import SOURCES
 from ngtcli.drafting.tries.background import DEPTH
 from tests.support.naive_copy import NaiveCopy
+
+ORDERS = CONFIG.orders
+PREDICTED, OWN, PROMPT, _, BACKGROUND, _ = range(len(SOURCES))
 
 
 class Naive:

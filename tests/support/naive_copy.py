@@ -1,12 +1,13 @@
-"""The place that is copied (draft/auto/copies.py), written over lists."""
+"""The place that is copied (drafting/auto/core/copies.py), written over lists."""
 
 from bisect import bisect_right
 from dataclasses import dataclass, replace
 
 from ngtcli.drafting.auto.config import CONFIG
-from ngtcli.drafting.auto.core.blend import COPIED, EDITED
+from ngtcli.drafting.origins import SOURCES
 from ngtcli.drafting.tries.counts import NONE
 
+COPIED, EDITED = len(SOURCES), len(SOURCES) + 1  # rows of escape probabilities
 KEY, SPREAD = CONFIG.copy_key, 0x9E3779B97F4A7C15
 
 

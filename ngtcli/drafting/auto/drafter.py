@@ -22,15 +22,14 @@ import numpy.typing as npt
 
 from ngtcli.drafting.auto.compiling import NAME
 from ngtcli.drafting.auto.config import CONFIG, Options
-from ngtcli.drafting.auto.core.blend import HEADS
 from ngtcli.drafting.auto.core.growth import Growth, arrange, grow
 from ngtcli.drafting.auto.core.sizes import count_accepted
-from ngtcli.drafting.auto.core.tables import learn_ranks
 from ngtcli.drafting.auto.escapes import TallyChanges
 from ngtcli.drafting.auto.policy import Pause
 from ngtcli.drafting.auto.prompts import PromptCounts
 from ngtcli.drafting.auto.shared import Shared, share
-from ngtcli.drafting.auto.sources import Sources
+from ngtcli.drafting.auto.sources.source import Resources
+from ngtcli.drafting.auto.sources.table import ORIGINS, Sources
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs
 from ngtcli.drafting.drafter import (
     Context,
@@ -43,7 +42,7 @@ from ngtcli.drafting.drafter import (
     Text,
 )
 from ngtcli.drafting.log import Mark, TokenLog
-from ngtcli.drafting.origins import ORIGINS, PolicyReport
+from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.system.compiled import mark_ready
 
@@ -61,12 +60,12 @@ _REMEMBERED = 1024
 class LearnedStep:
     """Tokens that were learned at once, `start` to `end` of the log, and all as it was before.
 
-    `nodes` are the matches, `changes` what the tokens taught; the others are Auto's own.
+    `changes` is what the tokens taught; the others are those of Auto.
     """
 
     start: int
     end: int
-    nodes: npt.NDArray[np.int32]
+    matches: npt.NDArray[np.int32]
     changes: TallyChanges
     last_probability: float
     nodes_paid: int
@@ -93,13 +92,13 @@ class Auto(Drafter):
         self.shared = shared or Shared(settings, options, single=True)
         self.heads = settings.heads
         self.pool = settings.pool
-        self.sources = Sources(
-            self.shared.texts if self.pool is None else self.shared.earlier,
-            settings.background,
-            settings.heads,
-            alone=heads_only,
+        resources = Resources(
+            answers=self.shared.texts if self.pool is None else self.shared.earlier,
+            background=settings.background,
+            heads=settings.heads,
             prompts=self.shared.prompts,
         )
+        self.sources = Sources(resources, heads_only)
         self.tallies = self.shared.tallies_of(settings)
         self._log: TokenLog | None = None  # of the sequence, once something was drafted or learned
         self._mark = Mark()
@@ -130,7 +129,7 @@ class Auto(Drafter):
         if context.chains:
             # A tree has room for both. Measured on recordings, steps of chains of at most 16:
             # summarization 1% less, the built-in model 3% less, RAG and questions the same.
-            self.sources.prefer_first()
+            self.sources.prompt.prefer_first()
         self._mark = Mark(len(context.ids))
         self._length = len(context.ids)
         self._steps.clear()
@@ -146,7 +145,7 @@ class Auto(Drafter):
         """Learn the model's best tokens after the root and after every node; then what came."""
         if outcome.top is not None:
             scored = np.array((self.sources.last, *outcome.tree.tokens), np.int32)
-            learn_ranks(scored, outcome.top, self.sources.ranks)
+            self.sources.scores.learn(scored, outcome.top)
         if outcome.seconds is not None:
             self.shared.note_pass(outcome.rows, outcome.seconds)
             self._pace_s = CONFIG.pace_decay * self._pace_s + outcome.seconds
@@ -170,7 +169,7 @@ class Auto(Drafter):
         policy = self.shared.policy
         if policy is None:
             return None
-        return replace(policy.report(), heads=self.sources.guesses.report())
+        return replace(policy.report(), heads=self.sources.heads.report())
 
     # --- following the log ---
 
@@ -190,7 +189,7 @@ class Auto(Drafter):
         is learned again.
         """
         self._growth = None
-        for use in self.sources.guesses.uses:
+        for use in self.sources.heads.uses:
             use.asked = False
         while self._steps and self._steps[-1].end > length:
             step = self._steps.pop()
@@ -199,7 +198,7 @@ class Auto(Drafter):
             self._nodes_paid = step.nodes_paid
             self._pace_tokens = step.pace_tokens
             output = log.token_ids[log.prompt_length : step.start]
-            self.sources.retract(self._length - step.start, output, step.nodes)
+            self.sources.retract(self._length - step.start, output, step.matches)
             self._length = step.start
         self._extend(log.token_ids[self._length : length])
 
@@ -209,7 +208,7 @@ class Auto(Drafter):
             return
         start = self._length
         tallies_before = self.tallies.copied()
-        nodes_before = self.sources.nodes.copy()
+        matches_before = self.sources.matches.copy()
         pace_tokens_before = self._pace_tokens
         self._length += len(tokens)
         self._pace_tokens = CONFIG.pace_decay * self._pace_tokens + len(tokens)
@@ -221,13 +220,13 @@ class Auto(Drafter):
         self._growth = None
         self.tallies.recent.fill(0.0)
         self.sources.learn(new, self.tallies)
-        for row, use in enumerate(self.sources.guesses.uses, HEADS):
+        for row, use in enumerate(self.sources.heads.uses, self.tallies.heads):
             use.learn(*self.tallies.recent[row].tolist())
         self._steps.append(
             LearnedStep(
                 start,
                 self._length,
-                nodes_before,
+                matches_before,
                 self.tallies.changes_since(tallies_before),
                 self._last_probability,
                 self._nodes_paid,
@@ -256,14 +255,13 @@ class Auto(Drafter):
             if self._children > 1:
                 nodes = min(nodes, max(CONFIG.min_search, CONFIG.search_growth * self._nodes_paid))
             self._searched = min(room.nodes, policy.curve.filled(nodes))
-        if self.sources.guesses.heads:
+        if self.sources.heads.rows:
             token_s = self._pace_s / self._pace_tokens if policy is not None else 0.0
-            self.sources.guesses.begin(log.token_ids, token_s)
-            self.sources.take_guesses()
+            self.sources.heads.propose(log.token_ids, token_s)
         floor = self._last_probability * CONFIG.floor_share if self._children > 1 else 0.0
         found = grow(
             self.sources.arrays,
-            self.sources.nodes,
+            self.sources.matches,
             self.tallies.escape,
             self._searched,
             floor,
@@ -275,17 +273,18 @@ class Auto(Drafter):
     def take(self, nodes: int) -> Draft:
         """The tree of the first `nodes` of those that the last search found."""
         assert self._growth is not None
-        tokens, parents, probabilities, origins, places = self._growth
+        tokens, parents, probabilities, credited, matches = self._growth
         self._nodes_paid = nodes
         self._last_probability *= 1 - CONFIG.floor_rate
         if len(probabilities) == self._searched:
             self._last_probability += CONFIG.floor_rate * probabilities[-1]
-        reads_scores = self.shared.single and len(self.sources.ranks.tokens)
+        reads_scores = self.shared.single and self.sources.scores.vocab_size
         top_k = CONFIG.ranks_read if reads_scores else 0
         if not nodes:
             return Draft(_EMPTY, top_k)
-        borders = self.sources.borders
-        rows = arrange(tokens, parents, origins, places, nodes, borders).tolist()
+        spec = self.sources.spec
+        borders = self.sources.prompt.borders
+        rows = arrange(tokens, parents, credited, matches, nodes, spec, borders).tolist()
         tree = DraftTree(tuple(rows[0]), tuple(rows[1]), origins=rows[2], names=self.origins)
         return Draft(tree, top_k)
 
@@ -373,7 +372,7 @@ def compile_loops() -> None:
     drafter.propose(log, Room(4))
     log.emit([1])
     drafter.learn(log, Outcome(top=np.zeros((1, CONFIG.ranks_read), np.int64)))
-    drafter.sources.prefer_first()
+    drafter.sources.prompt.prefer_first()
     counts = PromptCounts(np.array([1, 2, 1, 2], np.int32), [])
     counts.change_to(np.array([1, 2, 1, 3], np.int32), [])
     mark_ready(NAME)

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.drafting.auto.core.blend import ORDERS
+from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.tries.counts import CountTrie, Log, learn_prompt
 
 Ints = npt.NDArray[np.int32]
@@ -28,7 +28,7 @@ class PromptCounts:
 
     def __init__(self, ids: Ints, spans: Spans) -> None:
         self.ids, self.spans = ids, list(spans)
-        self.trie = CountTrie(ORDERS)
+        self.trie = CountTrie(CONFIG.orders)
         last = self.spans[-1][1] if self.spans else 0
         self._first = max(last, len(ids) - _TAIL)  # tokens from here on can be taken back
         self.borders = learn_prompt(self.trie, ids[: self._first], spans)

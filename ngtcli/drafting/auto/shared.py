@@ -7,10 +7,11 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.drafting.auto.config import Options
-from ngtcli.drafting.auto.escapes import EscapeTallies, fitted_escapes
+from ngtcli.drafting.auto.escapes import EscapeTallies
 from ngtcli.drafting.auto.policy import Policy
+from ngtcli.drafting.auto.pool_counts import PoolCounts
 from ngtcli.drafting.auto.prompts import PromptMemory
-from ngtcli.drafting.auto.sources import PoolCounts
+from ngtcli.drafting.auto.sources.table import first_escapes
 from ngtcli.drafting.costs import CostCurve
 from ngtcli.drafting.drafter import Context, DraftSettings
 
@@ -70,7 +71,7 @@ class Shared:
         heads = len(settings.heads.guessers) if settings.heads else 0
         if pool is not None and self._tallies is not None:
             return self._tallies
-        tallies = EscapeTallies(fitted_escapes(heads), self._options.trust)
+        tallies = EscapeTallies(first_escapes(heads), self._options.trust, heads)
         if pool is not None:
             tallies.restore(pool.predicted, pool.reached)
             self._tallies = tallies

@@ -1,4 +1,4 @@
-"""What emitted tokens teach: which matches predicted them, and all texts grow by them. Compiled.
+"""Learning from emitted tokens: which matches predicted them; the texts grow by them. Compiled.
 
 A token's probability is a sum over matches (blend.py). In the expectation step of learning the
 blend each match that predicted an observed token is credited with its share of that sum.
@@ -11,77 +11,83 @@ import numpy as np
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.blend import (
     BUCKET,
-    COPIED,
-    HEADS,
     ORDER,
-    OWN,
-    ROW,
-    UNSEEN,
+    SOURCE,
     advance,
     ask,
-    named,
-    query_for,
-    share_of,
+    given_to,
+    heads_from,
+    new_query,
 )
 from ngtcli.drafting.auto.core.copies import extend_text
+from ngtcli.drafting.auto.core.forms import named, trie_of
 from ngtcli.drafting.tries.counts import count_ids
 from ngtcli.system.compiled import njit, unowned
 
 _MIN_ESCAPE = CONFIG.min_escape
+_UNSEEN = CONFIG.unseen_probability
 REACHES, GAINS = range(2)  # columns of `recent`
 
 
 @unowned
 def attribute(
-    sources: Any, match_nodes: Any, token: int, tallies: Any, query: Any, given: Any
-) -> Any:
+    tables: Any, matches: Any, token: int, tallies: Any, query: Any, given: Any
+) -> Any:  # fmt: skip
     """Expectation step: divide one observed token among the matches that predicted it.
 
-    Adds to the `predicted`, `reached` and `recent` of `tallies`, arrays as EscapeTallies has them.
-    `query`, and `given`, float64, for what each match gave the token, have room for all that may be
-    asked. Returns the blended probability.
+    Args:
+        tallies: The arrays of EscapeTallies; `predicted`, `reached` and `recent` are added to.
+        query: Room for all predictions.
+        given: float64, room for the probability that each prediction gave the token.
+
+    Returns the blended probability.
     """
     escape, predicted, reached, recent = tallies
-    n, mass = ask(sources, match_nodes, escape, 0.0, query)
+    n, mass = ask(tables, matches, escape, 0.0, query)
     probability = 0.0
     for i in range(n):
-        given[i] = share_of(sources, query, i, token)
+        given[i] = given_to(tables, query, i, token)
         probability += given[i]
-    probability += mass * UNSEEN
+    probability += mass * _UNSEEN
     left, rest = 1.0, probability
     for i in range(n):
-        row, order, bucket = query.keys[i, ROW], query.keys[i, ORDER], query.keys[i, BUCKET]
+        source, order, bucket = query.keys[i, SOURCE], query.keys[i, ORDER], query.keys[i, BUCKET]
         share = given[i] / probability
-        predicted[row, order, bucket] += share
-        reached[row, order, bucket] += left
-        recent[row, REACHES] += left
+        predicted[source, order, bucket] += share
+        reached[source, order, bucket] += left
+        recent[source, REACHES] += left
         left -= share
         rest -= given[i]
-        if row >= HEADS:
+        if source >= heads_from(tables):
             # A head of escape probability e that is left the mass m gives the token m (1 - e) g;
             # those behind it give m e r together. Without it they would have given m r.
-            e = escape[row, order, bucket]
-            recent[row, GAINS] += given[i] - (1.0 - e) * rest / e
+            e = escape[source, order, bucket]
+            recent[source, GAINS] += given[i] - (1.0 - e) * rest / e
     return probability
 
 
 @njit()
 def learn_output(
-    arrays: Any, match_nodes: Any, ids: Any, tallies: Any, open_nodes: Any, used: int
+    plain: Any, matches: Any, token_ids: Any, tallies: Any, own: int, open_nodes: Any, used: int
 ) -> Any:  # fmt: skip
-    """Learn emitted `ids`, int32: attribute each, count it in the own text, extend the matches.
+    """Learn emitted tokens, one after the other: attribute each, then let matches and texts grow.
 
-    `arrays` are PlainArrays, `tallies` as for `attribute`. `open_nodes` and `used` are of the own
-    text's trie, which must have room. Returns the nodes used after.
+    Args:
+        plain: PlainTables.
+        token_ids: int32; the answer's trie and the text that may be copied have room for them.
+        tallies: As for `attribute`.
+        own: The number of the answer's trie among the tries; `open_nodes` and `used` are its.
+
+    Returns how many nodes of that trie are in use then.
     """
-    sources, one, query = named(arrays), np.empty(1, np.int32), query_for(match_nodes)
+    tables, one, query = named(plain), np.empty(1, np.int32), new_query(matches)
     given = np.empty(len(query.keys))
-    for token in ids:
-        attribute(sources, match_nodes, token, tallies, query, given)
+    for token in token_ids:
+        attribute(tables, matches, token, tallies, query, given)
         one[0] = token
-        used = count_ids(one, sources.tries[OWN], open_nodes, used)
-        advance(sources, match_nodes, token)
-        extend_text(sources.copies, match_nodes[COPIED], token)
+        used = count_ids(one, trie_of(tables, own), open_nodes, used)
+        advance(tables, matches, token)
+        extend_text(tables.copies, matches[tables.counted], token)
     update_escapes(tallies)
     return used
 

@@ -1,0 +1,68 @@
+"""The next tokens that a blend finds, with their probabilities. Compiled."""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.system.compiled import njit
+
+
+class Candidates(NamedTuple):
+    """Room for the blends of a tree, one after the other; all arrays but `slots` have one size.
+
+    Attributes:
+        tokens: int32, each token once.
+        probabilities: float64, summed over all that predict the token.
+        credited: int8, the source that predicted the token first, from the longest match.
+        slots: int32 (power of two, 2), a hash table: the number of a blend, and the index of a
+            token in it. An entry with the number of another blend counts as free, so that the
+            table is never cleared.
+        best: int32, room for the indices of the likeliest.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    probabilities: npt.NDArray[np.float64]
+    credited: npt.NDArray[np.int8]
+    slots: npt.NDArray[np.int32]
+    best: npt.NDArray[np.int32]
+
+
+@njit(inline="always")
+def new_candidates(capacity: int, children: int) -> Any:
+    """Room for `capacity` tokens, of which the `children` likeliest are wanted."""
+    slots = 1
+    while slots <= capacity:
+        slots *= 2
+    return Candidates(
+        np.empty(capacity, np.int32),
+        np.empty(capacity),
+        np.empty(capacity, np.int8),
+        np.zeros((slots, 2), np.int32),
+        np.empty(children, np.int32),
+    )
+
+
+@njit(inline="always")
+def add(candidates: Any, size: int, blend: int, token: int, probability: float, source: int) -> int:
+    """Add to the probability of `token`; returns how many candidates there are then.
+
+    Args:
+        candidates: The first `size` of them are in use, and there is room for another.
+        blend: The number of this blend, which is not 0.
+        source: Credited with the token if it is new.
+    """
+    slots = candidates.slots
+    slot = token & (len(slots) - 1)
+    while slots[slot, 0] == blend:
+        index = slots[slot, 1]
+        if candidates.tokens[index] == token:
+            candidates.probabilities[index] += probability
+            return size
+        slot = (slot + 1) & (len(slots) - 1)
+    slots[slot, 0] = blend
+    slots[slot, 1] = size
+    candidates.tokens[size] = token
+    candidates.probabilities[size] = probability
+    candidates.credited[size] = source
+    return size + 1

@@ -1,0 +1,323 @@
+"""The three forms that the table of a source may have. Compiled; no other file tells them apart.
+
+| form | table | a match is | what follows it |
+|---|---|---|---|
+| TRIE | counts of a text that grows (CountArrays) | a node | its children, the latest first |
+| SORTED | counts of a general text (BackgroundArrays) | a row | its children, by falling count |
+| ROW | lists of candidates with weights (RowArrays) | a row | the candidates of the row |
+
+A source of the form ROW may do without a table: then its match is a token, its only candidate.
+
+The matches of a source, int32 (orders,), are those of the last k tokens for each order k, NONE
+where these tokens do not occur. A row of a table needs no more than one token: its order is 1.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.candidates import add
+from ngtcli.drafting.auto.core.copies import WAYS, CopyArrays
+from ngtcli.drafting.tries.background import FOLLOWED as ALL_FOLLOWED
+from ngtcli.drafting.tries.background import TOKEN as ROW_TOKEN
+from ngtcli.drafting.tries.background import UNIT
+from ngtcli.drafting.tries.background_search import (
+    BackgroundArrays,
+    child_rows,
+    count_in,
+    find_row,
+    in_vocabulary,
+)
+from ngtcli.drafting.tries.counts import (
+    CHILDREN,
+    COUNT,
+    FIRST_CHILD,
+    FOLLOWED,
+    NEXT_SIBLING,
+    NONE,
+    TOKEN,
+    CountArrays,
+    find,
+)
+from ngtcli.system.compiled import njit, unowned
+
+TRIE, SORTED, ROW = range(3)
+# Columns of a spec. FORM; TABLE: which of the tables of this form, NONE for none; the orders at
+# which a source is asked; SEGMENT: the part of the text that may be copied (copies.py) which the
+# source counts, NONE for none; ORIGIN: what its tokens are shown as, an index into ORIGINS;
+# DOCUMENT: the same of tokens that stand in a document.
+FORM, TABLE, MIN_ORDER, MAX_ORDER, SEGMENT, ORIGIN, DOCUMENT = range(7)
+ROW_TOTAL, ROW_BUCKET = range(2)  # columns of `facts`
+LED_BY, FIRST_BELOW, NEXT_BESIDE, ANY_BELOW = range(4)  # columns of `links`
+COPY_ROWS = 2  # of a spec: of a copy while it goes on, and after a departure
+_SEEN = tuple(UNIT * count for count in CONFIG.background_seen)
+_AGREE = CONFIG.background_agrees
+_SCANNED = CONFIG.scanned
+_SCANNED_SORTED = CONFIG.scanned_background
+
+
+class RowArrays(NamedTuple):
+    """Lists of candidates, one a row.
+
+    Attributes:
+        tokens: int32 (rows, width).
+        weights: float32 (rows, width), 0.0 for no candidate.
+        facts: float32 (rows, 2): the total of which a weight is a share, 0.0 where a row predicts
+            nothing; and the bucket of the row's escape probability.
+        links: int32 (rows, 4), how tokens lead from row to row: the token that leads to a row, the
+            first row below it, the next with the same row above, and the row that any token leads
+            to; NONE where there is none. Without links the row after a token is that of its id.
+    """
+
+    tokens: npt.NDArray[np.int32]
+    weights: npt.NDArray[np.float32]
+    facts: npt.NDArray[np.float32]
+    links: npt.NDArray[np.int32]
+
+
+class Tables(NamedTuple):
+    """All that predictions are drawn from.
+
+    Attributes:
+        spec: int32 (sources, 7): first those that are asked order by order, then the two rows of
+            what is copied, then the learned heads.
+        counted: How many are asked order by order.
+        tries, sorted, rows: The tables of each form, as plain tuples of their arrays.
+        copies: The text that may be copied.
+    """
+
+    spec: npt.NDArray[np.int32]
+    counted: int
+    tries: tuple[tuple[Any, ...], ...]
+    sorted: tuple[tuple[Any, ...], ...]
+    rows: tuple[tuple[Any, ...], ...]
+    copies: CopyArrays
+
+
+# The same as plain tuples, as Python passes them to compiled code: numba takes 5 us to unpack named
+# tuples at each call, and nothing to name them inside (measured).
+PlainTables = tuple[
+    npt.NDArray[np.int32],
+    int,
+    tuple[tuple[Any, ...], ...],
+    tuple[tuple[Any, ...], ...],
+    tuple[tuple[Any, ...], ...],
+    tuple[Any, ...],
+]
+
+
+@njit(inline="always")
+def named(plain: Any) -> Any:
+    """Tables from plain tuples."""
+    spec, counted, tries, in_order, rows, copies = plain
+    named_copies = CopyArrays(copies[0], copies[1], copies[2])
+    return Tables(spec, counted, tries, in_order, rows, named_copies)
+
+
+@njit(inline="always")
+def trie_of(tables: Any, table: int) -> Any:
+    """The arrays of a trie, CountArrays."""
+    plain = tables.tries[table]
+    return CountArrays(plain[0], plain[1], plain[2], plain[3])
+
+
+@njit(inline="always")
+def _sorted_of(tables: Any, table: int) -> Any:
+    plain = tables.sorted[table]
+    return BackgroundArrays(plain[0], plain[1])
+
+
+@njit(inline="always")
+def _rows_of(tables: Any, table: int) -> Any:
+    plain = tables.rows[table]
+    return RowArrays(plain[0], plain[1], plain[2], plain[3])
+
+
+@njit(inline="always")
+def bucket_of(total: float, distinct: int) -> int:
+    """The bucket, 0 to 11, of a match seen `total` times with `distinct` continuations."""
+    seen = 0 if total < 1.5 else 1 if total < 2.5 else 2 if total < 5.5 else 3
+    varied = 0 if distinct == 1 else 1 if distinct == 2 else 2
+    return seen * 3 + varied
+
+
+@njit(inline="always")
+def _sorted_bucket(nodes: Any, node: int) -> int:
+    """The bucket, 0 to 11, of how often a match was seen, and of its likeliest token's share."""
+    total = nodes[node, ALL_FOLLOWED]
+    if total < _SEEN[0]:  # seen once: there is one continuation
+        return 0
+    first, end = child_rows(nodes, node)
+    top = count_in(nodes, first, total) if first < end and in_vocabulary(nodes, first) else 0
+    seen = 1 if total < _SEEN[1] else 2 if total < _SEEN[2] else 3
+    varied = 0 if top >= _AGREE[0] * total else 1 if top >= _AGREE[1] * total else 2
+    return seen * 3 + varied
+
+
+@njit(inline="always")
+def match(tables: Any, source: int, node: int, order: int) -> Any:
+    """What followed a match: (how often in all, the bucket of its escape probability).
+
+    The first is 0.0 where nothing did, and at orders at which the source is not asked.
+    """
+    spec = tables.spec
+    if node == NONE or order < spec[source, MIN_ORDER] or order > spec[source, MAX_ORDER]:
+        return 0.0, 0
+    form, table = spec[source, FORM], spec[source, TABLE]
+    if form == TRIE:
+        trie = trie_of(tables, table)
+        total = float(trie.counts[node, FOLLOWED])
+        return total, bucket_of(total, trie.nodes[node, CHILDREN])
+    if form == SORTED:
+        nodes = _sorted_of(tables, table).nodes
+        return float(nodes[node, ALL_FOLLOWED]), _sorted_bucket(nodes, node)
+    rows = _rows_of(tables, table)
+    return float(rows.facts[node, ROW_TOTAL]), int(rows.facts[node, ROW_BUCKET])
+
+
+@njit(inline="always")
+def walk(tables: Any, source: int, matches: Any, token: int) -> None:
+    """Extend the `matches` of a source by a token, in place: those of k tokens to k + 1."""
+    spec = tables.spec
+    form, table = spec[source, FORM], spec[source, TABLE]
+    if form == TRIE:
+        slots = trie_of(tables, table).slots
+        for order in range(len(matches) - 2, -1, -1):
+            node = matches[order]
+            matches[order + 1] = find(slots, node, token) if node != NONE else NONE
+    elif form == SORTED:
+        arrays = _sorted_of(tables, table)
+        for order in range(spec[source, MAX_ORDER] - 1, -1, -1):
+            node = matches[order]
+            matches[order + 1] = find_row(arrays, node, token) if node != NONE else NONE
+    else:
+        matches[1] = _row_after(_rows_of(tables, table), matches[1], token)
+
+
+@njit(inline="always")
+def _row_after(rows: Any, row: int, token: int) -> Any:
+    """The row that `token` leads to, or NONE."""
+    if len(rows.links) == 0:
+        return token if token < len(rows.tokens) else NONE
+    if row == NONE or rows.links[row, ANY_BELOW] != NONE:
+        return NONE if row == NONE else rows.links[row, ANY_BELOW]
+    below = rows.links[row, FIRST_BELOW]
+    while below != NONE and rows.links[below, LED_BY] != token:
+        below = rows.links[below, NEXT_BESIDE]
+    return below
+
+
+@njit(inline="always")
+def continue_with(
+    tables: Any, source: int, node: int, order: int, share: float, total: float, least: float,
+    credited: int, candidates: Any, size: int, blend: int,
+) -> int:  # fmt: skip
+    """Divide `share` among what followed a match; returns how many candidates there are then.
+
+    Args:
+        order: Of the match. At order 0 the most frequent tokens are read.
+        share: The probability that the match gives away.
+        total: As `match` has it.
+        least: Smaller probabilities are left out.
+        credited: The source that new candidates are credited to.
+        candidates, size, blend: As for `candidates.add`.
+    """
+    form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
+    if form == TRIE:
+        trie, scale = trie_of(tables, table), share / total
+        child = trie.frequent[0] if order == 0 else trie.nodes[node, FIRST_CHILD]
+        scanned = 0
+        while child != NONE and scanned < _SCANNED and size < len(candidates.tokens):
+            probability = scale * trie.counts[child, COUNT]
+            if probability >= least:
+                token = trie.nodes[child, TOKEN]
+                size = add(candidates, size, blend, token, probability, credited)
+            scanned += 1
+            child = trie.frequent[scanned] if order == 0 else trie.nodes[child, NEXT_SIBLING]
+        return size
+    if form == SORTED:
+        nodes, scale = _sorted_of(tables, table).nodes, share / total
+        first, end = child_rows(nodes, node)
+        for row in range(first, min(end, first + _SCANNED_SORTED)):
+            probability = scale * count_in(nodes, row, total)
+            is_enough = probability >= least and probability > 0.0
+            if not (is_enough and in_vocabulary(nodes, row)) or size >= len(candidates.tokens):
+                break
+            size = add(candidates, size, blend, nodes[row, ROW_TOKEN], probability, credited)
+        return size
+    if table == NONE:
+        return add(candidates, size, blend, node, share, credited)
+    rows, scale = _rows_of(tables, table), share / total
+    for i in range(rows.tokens.shape[1]):
+        probability = scale * rows.weights[node, i]
+        is_enough = probability >= least and probability > 0.0
+        if is_enough and size < len(candidates.tokens):
+            size = add(candidates, size, blend, rows.tokens[node, i], probability, credited)
+    return size
+
+
+@njit(inline="always")
+def share_of(tables: Any, source: int, node: int, share: float, total: float, token: int) -> float:
+    """The part of `share`, which a match gives away, that `token` gets."""
+    form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
+    if form == TRIE:
+        trie = trie_of(tables, table)
+        child = find(trie.slots, node, token)
+        return share * float(trie.counts[child, COUNT]) / total if child != NONE else 0.0
+    if form == SORTED:
+        arrays = _sorted_of(tables, table)
+        row = find_row(arrays, node, token)
+        count = float(count_in(arrays.nodes, row, total)) if row != NONE else 0.0
+        return share * count / total
+    if table == NONE:
+        return share if node == token else 0.0
+    rows = _rows_of(tables, table)
+    for i in range(rows.tokens.shape[1]):
+        if rows.tokens[node, i] == token and rows.weights[node, i] > 0.0:
+            return share * float(rows.weights[node, i]) / total
+    return 0.0
+
+
+@njit(inline="always")
+def max_candidates(tables: Any) -> int:
+    """The most tokens that one blend can find."""
+    most = WAYS
+    for source in range(len(tables.spec)):
+        spec = tables.spec[source]
+        orders = spec[MAX_ORDER] - spec[MIN_ORDER] + 1
+        if spec[FORM] == TRIE:
+            most += orders * _SCANNED
+        elif spec[FORM] == SORTED:
+            most += orders * _SCANNED_SORTED
+        elif spec[TABLE] != NONE:
+            most += _rows_of(tables, spec[TABLE]).tokens.shape[1]
+    return most
+
+
+@unowned
+def longest_match(tables: Any, matches: Any) -> int:
+    """The order of the longest match in a trie, 0 if there is none."""
+    for order in range(matches.shape[1] - 1, 0, -1):
+        for source in range(tables.counted):
+            node = matches[source, order]
+            if node != NONE and tables.spec[source, FORM] == TRIE:
+                if trie_of(tables, tables.spec[source, TABLE]).counts[node, FOLLOWED] > 0:
+                    return order
+    return 0
+
+
+@unowned
+def continuations_of_longest(tables: Any, matches: Any) -> int:
+    """How many tokens have followed the longest match in the text that may be copied."""
+    for order in range(matches.shape[1] - 1, 0, -1):
+        distinct = 0
+        for source in range(tables.counted):
+            node = matches[source, order]
+            if node != NONE and tables.spec[source, SEGMENT] != NONE:
+                trie = trie_of(tables, tables.spec[source, TABLE])
+                distinct = max(distinct, trie.nodes[node, CHILDREN])
+        if distinct:
+            return distinct
+    return 0

@@ -1,0 +1,54 @@
+"""The text that the user says the answer is like."""
+
+import numpy as np
+
+from ngtcli.drafting.auto.core.copies import LIKE_SEGMENT
+from ngtcli.drafting.auto.core.forms import TRIE
+from ngtcli.drafting.auto.sources.source import ORDERS, Floats, Ints, Resources, Source, fitted
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.origins import PREDICTED, PROMPT
+from ngtcli.drafting.tries.counts import NONE, CountTrie
+
+_EMPTY = CountTrie(ORDERS)  # stays empty: shared by all answers for which nothing is predicted
+
+
+def predicted_ids(context: Context) -> Ints:
+    """The predicted text behind the end of the prompt, int32; empty where nothing is predicted.
+
+    So an answer that has not begun yet is like the beginning of that text.
+    """
+    if not len(context.predicted):
+        return np.zeros(0, np.int32)
+    return np.array([*context.ids[-ORDERS:], *context.predicted], np.int32)
+
+
+class PredictedSource(Source):
+    """The predicted text, which stays as it is."""
+
+    origin = PREDICTED
+    form = TRIE
+    segment = LIKE_SEGMENT
+
+    def __init__(self, resources: Resources) -> None:
+        self.table = tuple(_EMPTY.arrays)
+        self.root = NONE
+
+    @classmethod
+    def first_escapes(cls) -> Floats:
+        """Those of the prompt.
+
+        Swept before copies were followed, on answers of the built-in model with 6% of the tokens
+        edited, 30 questions at 32 nodes: 17.05; the prompt's squared 14.77, to the third power
+        14.26; exact copies 24.0, 24.7, 25.1.
+        """
+        return fitted(PROMPT)
+
+    def begin(self, context: Context) -> None:
+        """Count the predicted text."""
+        token_ids = predicted_ids(context)
+        trie = _EMPTY
+        if len(token_ids):
+            trie = CountTrie(ORDERS)
+            trie.extend(token_ids)
+        self.table = tuple(trie.arrays)
+        self.root = 0 if len(token_ids) else NONE

@@ -1,0 +1,116 @@
+"""What a source of `auto` is: a table of one of three forms, what it learns, and its first escapes.
+
+A new source is a file beside this one with a subclass of `Source`, and an entry in `table.py`.
+Compiled code asks it, by its form (core/forms.py), without knowing it.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any, ClassVar
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.pool_counts import PoolCounts
+from ngtcli.drafting.auto.prompts import PromptMemory
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.guesses import Heads
+from ngtcli.drafting.tries.background import BackgroundCounts
+from ngtcli.drafting.tries.counts import NONE
+
+Ints = npt.NDArray[np.int32]
+Floats = npt.NDArray[np.float64]
+ORDERS = CONFIG.orders
+BUCKETS = CONFIG.buckets
+_ESCAPES = Path(__file__).parent.parent / "escapes.json"
+
+
+@dataclass(frozen=True, slots=True)
+class Resources:
+    """What outlives an answer and is handed to the sources of each drafter.
+
+    Attributes:
+        answers: Counts of earlier answers.
+        background: Counts of a general text, None for none.
+        heads: The learned heads of the model, None for none.
+        prompts: The counts of the last prompts.
+    """
+
+    answers: PoolCounts = field(default_factory=PoolCounts)
+    background: BackgroundCounts | None = None
+    heads: Heads | None = None
+    prompts: PromptMemory = field(default_factory=PromptMemory)
+
+
+@cache
+def fitted(name: str) -> Floats:
+    """The escape probabilities fitted to recorded runs, float64 (rows, orders, buckets).
+
+    They were fitted by `tests/tools/fit_escapes.py`, in the history up to d643cb9d.
+    """
+    stored = json.loads(_ESCAPES.read_text(encoding="utf-8"))["escapes"]
+    return np.array(stored[name]).reshape(-1, ORDERS, BUCKETS)
+
+
+def same_everywhere(escape: float) -> Floats:
+    """One escape probability for all orders and buckets of one row."""
+    return np.full((1, ORDERS, BUCKETS), escape)
+
+
+class Source:
+    """A source of predictions: subclasses set the first attributes, and write what they need.
+
+    Attributes:
+        origin: What its tokens are shown as; one of drafting/origins.py, or any other name.
+        origin_in_document: The same of tokens that stand in a document of the prompt.
+        form: TRIE, SORTED or ROW of core/forms.py.
+        orders: The lowest and the highest order at which the source is asked.
+        segment: The part of the text that may be copied which a TRIE counts, NONE for none.
+        rows: How many rows of escape probabilities and matches it has.
+        matches: int32 (rows, orders), those rows; shared with all other sources.
+        table: The arrays of the form, as a plain tuple; empty for none.
+        root: The match of no tokens at all, NONE where nothing can match.
+    """
+
+    origin: ClassVar[str]
+    origin_in_document: ClassVar[str] = ""
+    form: ClassVar[int]
+    orders: ClassVar[tuple[int, int]] = (0, ORDERS - 1)
+    segment: ClassVar[int] = NONE
+    rows: int = 1
+    matches: Ints
+    table: tuple[Any, ...] = ()
+    root: int = 0
+
+    def __init__(self, resources: Resources) -> None:
+        """Take what is needed of `resources`."""
+
+    @classmethod
+    def first_escapes(cls) -> Floats:
+        """The escapes before anything was observed, float64 (rows, orders, buckets)."""
+        raise NotImplementedError
+
+    def begin(self, context: Context) -> None:
+        """Begin an answer; the one before it has ended."""
+
+    def start_matching(self) -> None:
+        """Set the matches of no tokens at all."""
+        self.matches[:] = NONE
+        self.matches[:, 0] = self.root
+
+    def refresh(self, tokens: int) -> bool:
+        """Make room for `tokens` more tokens of the answer; whether `table` is another then."""
+        return False
+
+    def extend(self, tokens: Ints) -> None:
+        """Learn the next tokens of the answer, int32 (n,), which the matches now end with."""
+
+    def retract(self, count: int, output: Sequence[int]) -> None:
+        """Forget the last `count` tokens of the answer; `output` is left."""
+
+    def end(self) -> None:
+        """End the answer."""

@@ -1,0 +1,200 @@
+"""The table of all sources, and what is done with all of them at once.
+
+To add a source: write its file beside this one (`predicted.py` is short), and add its class to
+SOURCES. Sources are asked in that order, at each order of matches from the longest on.
+"""
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import cache
+from typing import TypeVar
+
+import numpy as np
+
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.blend import match_end
+from ngtcli.drafting.auto.core.forms import ROW, SORTED, TABLE, TRIE, PlainTables
+from ngtcli.drafting.auto.core.learning import learn_output
+from ngtcli.drafting.auto.escapes import EscapeTallies
+from ngtcli.drafting.auto.sources.background import BackgroundSource
+from ngtcli.drafting.auto.sources.copies import CopySource
+from ngtcli.drafting.auto.sources.heads import HeadSource
+from ngtcli.drafting.auto.sources.own_text import OwnTextSource
+from ngtcli.drafting.auto.sources.pool import PoolSource
+from ngtcli.drafting.auto.sources.predicted import PredictedSource
+from ngtcli.drafting.auto.sources.prompt import PromptSource
+from ngtcli.drafting.auto.sources.scores import ScoreSource
+from ngtcli.drafting.auto.sources.source import ORDERS, Floats, Ints, Resources, Source
+from ngtcli.drafting.drafter import Context
+from ngtcli.drafting.tries.counts import FOLLOWED, NONE
+
+SOURCES: tuple[type[Source], ...] = (
+    PredictedSource,
+    OwnTextSource,
+    PromptSource,
+    PoolSource,
+    BackgroundSource,
+    ScoreSource,
+)
+# What the tokens of a draft may be shown as, in the order of numbers in compiled code.
+ORIGINS = tuple(
+    dict.fromkeys(
+        [kind.origin for kind in SOURCES]
+        + [kind.origin_in_document for kind in SOURCES if kind.origin_in_document]
+        + [HeadSource.origin]
+    )
+)
+_RUN = CONFIG.repeat_run
+_FORMS = (TRIE, SORTED, ROW)
+AnySource = TypeVar("AnySource", bound=Source)
+
+
+class Sources:
+    """The sources of one drafter, and where the text so far matches in them.
+
+    Attributes:
+        matches: int32 (rows, orders): a row for each of SOURCES, the two of copies, and one for
+            each head. The rows of copies hold the state of the copy.
+        last: The last token of the text.
+        spec: As in Tables of core/forms.py.
+        arrays: All tables, for compiled code.
+        own_text, prompt, scores, copies, heads: Those sources that a drafter knows.
+    """
+
+    def __init__(self, resources: Resources | None = None, heads_only: bool = False) -> None:
+        """Make all sources of `resources`; `heads_only`: nothing but heads is ever matched."""
+        if resources is None:
+            resources = Resources()
+        self._heads_only = heads_only
+        self._counted = tuple([kind(resources) for kind in SOURCES])
+        self.own_text = self._find(OwnTextSource)
+        self.prompt = self._find(PromptSource)
+        self.scores = self._find(ScoreSource)
+        self.copies = CopySource(resources)
+        self.heads = HeadSource(resources)
+        self._all: tuple[Source, ...] = (*self._counted, self.copies, self.heads)
+        # A step calls none of the methods that do nothing.
+        self._growing = [s for s in self._all if type(s).refresh is not Source.refresh]
+        self._learning = [s for s in self._all if type(s).extend is not Source.extend]
+        self.matches = np.full((sum([s.rows for s in self._all]), ORDERS), NONE, np.int32)
+        row = 0
+        for source in self._all:
+            source.matches = self.matches[row : row + source.rows]
+            row += source.rows
+        self.spec = _spec_of(self._all)
+        self._own_trie = int(self.spec[self._counted.index(self.own_text), TABLE])
+        self.last = 0
+        self._gather()
+
+    def _find(self, kind: type[AnySource]) -> AnySource:
+        return next(source for source in self._counted if isinstance(source, kind))
+
+    def _gather(self) -> None:
+        """Set `arrays`."""
+        tries, in_order, rows = [
+            tuple([s.table for s in self._all if s.form == form and s.table]) for form in _FORMS
+        ]
+        copies = tuple(self.copies.arrays)
+        self.arrays: PlainTables = self.spec, len(self._counted), tries, in_order, rows, copies
+
+    @property
+    def repeats(self) -> bool:
+        """Whether the last tokens stood in the text before, and something followed them."""
+        for source in (self.own_text, self.prompt):
+            node = source.matches[0, _RUN]
+            if node != NONE and source.trie.arrays.counts[node, FOLLOWED] > 0:
+                return True
+        return False
+
+    def start(self, context: Context) -> None:
+        """Begin an answer."""
+        self.end()
+        if self._heads_only:
+            context = replace(context, ids=(), references=(), predicted=(), vocabulary=0)
+        for source in self._all:
+            source.begin(context)
+        self._gather()
+        self._match(context.ids)
+
+    def end(self) -> None:
+        """End the answer."""
+        for source in self._all:
+            source.end()
+
+    def _match(self, token_ids: Sequence[int]) -> None:
+        """Match the end of the text from nothing."""
+        self.last = int(token_ids[-1]) if len(token_ids) else 0
+        for source in self._all:
+            source.start_matching()
+        match_end(self.arrays, self.matches, np.asarray(token_ids[-ORDERS:], np.int32))
+        if self._heads_only:
+            self._leave_out()
+
+    def _leave_out(self) -> None:
+        """Match nothing in any source but the heads."""
+        for source in (*self._counted, self.copies):
+            source.matches[:] = NONE
+
+    def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
+        """Learn emitted tokens, int32: the tallies of what predicted them, and the text goes on."""
+        replaced = [source.refresh(len(tokens)) for source in self._growing]
+        if any(replaced):
+            self._gather()
+        trie = self.own_text.trie
+        trie.used = learn_output(
+            self.arrays, self.matches, tokens, tallies.arrays,
+            self._own_trie, trie.open_nodes, trie.used,
+        )  # fmt: skip
+        trie.tokens += len(tokens)
+        self.last = int(tokens[-1])
+        for source in self._learning:
+            source.extend(tokens)
+        if self._heads_only:
+            self._leave_out()
+        if self.heads.rows:
+            self.heads.forget()
+
+    def retract(self, count: int, output: Sequence[int], matches: Ints) -> None:
+        """Forget the last `count` tokens that were learned.
+
+        Args:
+            count: How many tokens.
+            output: The answer that is left.
+            matches: As they were at its end.
+        """
+        for source in self._all:
+            source.retract(count, output)
+            source.refresh(0)
+        self._gather()
+        self.matches[:] = matches
+        self.heads.forget()
+
+
+@cache
+def first_escapes(heads: int = 0) -> Floats:
+    """The escape probabilities before anything was observed, with those of a number of heads.
+
+    float64 (rows, orders, buckets), in the order of the rows of matches; not to be written to.
+    """
+    kinds: list[type[Source]] = [*SOURCES, CopySource, *[HeadSource] * heads]
+    escapes = np.concatenate([kind.first_escapes() for kind in kinds])
+    escapes.setflags(write=False)
+    return escapes
+
+
+def _spec_of(sources: Sequence[Source]) -> Ints:
+    """The spec of Tables, a row for each row of matches."""
+    lines: list[tuple[int, ...]] = []
+    tables = dict.fromkeys(_FORMS, 0)
+    for source in sources:
+        table = NONE
+        if source.table:
+            table = tables[source.form]
+            tables[source.form] += 1
+        origin = ORIGINS.index(source.origin)
+        in_document = origin
+        if source.origin_in_document:
+            in_document = ORIGINS.index(source.origin_in_document)
+        line = (source.form, table, *source.orders, source.segment, origin, in_document)
+        lines += [line] * source.rows
+    return np.array(lines, np.int32)
