@@ -187,7 +187,7 @@ def _eagle3_config(s: Subject) -> dict[str, Any]:
         "architectures": ["LlamaForCausalLMEagle3"],
         **_layer_fields(s),
         "draft_vocab_size": min(s.plan.vocabulary or s.model.vocabulary, s.model.vocabulary),
-        "eagle_aux_hidden_state_layer_ids": layers_read(s.model.layers),
+        "eagle_aux_hidden_state_layer_ids": layers_read(s.model.config.num_hidden_layers),
     }
 
 
@@ -240,7 +240,9 @@ def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: T
 
 
 def _dflash_config(s: Subject) -> dict[str, Any]:
-    read = [layer - 1 for layer in layers_read(s.model.layers)]  # what leaves these layers
+    read = [
+        layer - 1 for layer in layers_read(s.model.config.num_hidden_layers)
+    ]  # what leaves these layers
     return {
         "architectures": ["DFlashDraftModel"],
         **_layer_fields(s),

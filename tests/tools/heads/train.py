@@ -173,7 +173,7 @@ class Trainer:
 
         Padding stands behind all that counts, and a row sees none behind it: no mask is needed.
         """
-        hf, last = self.model.hf, self.model.layers
+        hf, last = self.model.hf, self.model.config.num_hidden_layers
         wanted = [last if layer == -1 else layer for layer in self.network.reads]
         more = {"logits_to_keep": 1} if "logits_to_keep" in accepted(hf) else {}
         found = hf(batch.ids, use_cache=False, output_hidden_states=sorted(set(wanted)), **more)
