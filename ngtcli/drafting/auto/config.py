@@ -69,14 +69,14 @@ class AutoConfig:
     min_search: int = 8  # nodes that are always searched, however few paid last
     search_growth: int = 2  # nodes searched, over those that paid last; guess
 
-    # The model's scores as a source (tables.py). Measured with the built-in model on its questions:
-    # mean acceptance length 8.69, without them 8.37.
+    # The model's own runners-up as a source (sources/scores.py). Measured with the built-in model
+    # on its questions: mean acceptance length 8.69, without them 8.37.
     ranks_read: int = 3  # of the model's best tokens after a token are learned
     ranks_kept: int = 8  # successors kept of a token
     rank_decay: float = 0.5  # of a successor's weight each time its token is scored; guess
     min_rank_weight: float = 1e-3  # a successor below it is dropped; guess
 
-    # Learned heads as sources (guesses.py)
+    # Learned heads as sources (sources/heads.py)
     heads: int = 4  # most learned heads at once; guess
     guess_states: int = 512  # nodes of a step that heads guess after, all together; guess
     # Lowest probabilities of a guess's likeliest token by which guesses differ; guess. Two times as

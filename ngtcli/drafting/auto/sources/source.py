@@ -1,7 +1,7 @@
 """What a source of `auto` is: a table of one of three forms, what it learns, and its first escapes.
 
-A new source is a file beside this one with a subclass of `Source`, and an entry in `table.py`.
-Compiled code asks it, by its form (core/forms.py), without knowing it.
+A source is a file beside this one with a subclass of `Source`, and an entry in `table.py`. Compiled
+code knows nothing of it but the form of its table (core/forms.py).
 """
 
 import json
@@ -65,7 +65,7 @@ class Source:
     """A source of predictions: subclasses set the first attributes, and write what they need.
 
     Attributes:
-        origin: What its tokens are shown as; one of drafting/origins.py, or any other name.
+        origin: What its tokens are shown as, a name of drafting/origins.py.
         origin_in_document: The same of tokens that stand in a document of the prompt.
         form: TRIE, SORTED or ROW of core/forms.py.
         orders: The lowest and the highest order at which the source is asked.
