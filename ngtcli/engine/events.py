@@ -20,10 +20,12 @@ from ngtcli.prompts.reports import Cut, PartReport, Selection
 
 @dataclass(frozen=True, slots=True)
 class Wants:
-    """Which events are wanted in full, since they take time.
+    """What is wanted besides the text of an answer, since it takes time.
 
-    `remarks`: what -v says of prompt and answer. `sources`: of the answer in the documents.
-    `probabilities`: of each token among those that might have come.
+    Attributes:
+        remarks: The sentences about prompt and answer that -v shows.
+        sources: Where the answer's words stand in the documents.
+        probabilities: The probability of each token among those that were possible.
     """
 
     remarks: bool = False
@@ -48,7 +50,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """So many tokens of a prompt are read, of `total`."""
+    """The progress of prefill: tokens of a prompt that are read, of `total`."""
 
     read: int
     total: int
@@ -56,7 +58,7 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Which part of a long text what comes next is of; "" after the last."""
+    """The part of a long text that is being answered from now on; "" after the last."""
 
     words: str
 
@@ -82,7 +84,7 @@ class Started:
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step, and the tokens of thought so far."""
+    """A step, and how many tokens of reasoning there are so far."""
 
     step: Step
     thought_tokens: int = 0
@@ -95,11 +97,16 @@ NO_SOURCES = Sources(0.0, ())
 class Ended:
     """An answer that is complete, or as far as it came where `finish_reason` is "interrupted".
 
-    `steps` are all steps; an engine that does not tell them has one with all tokens. `exact` says
-    whether in any dtype no token depends on drafts. `cuts` and `selection` are the prompt's,
-    `parts` the summaries that the answer was made of, `passes` how the model's passes were run,
-    `policy` what the drafter decided, `drafted_by` the method that drafted. `facts` are short, for
-    the line below an answer; `remarks` sentences, where they are wanted.
+    Attributes:
+        exact: Whether in any dtype no token depends on drafts.
+        cuts: The documents that were cut to fit the prompt.
+        selection: The passages that the prompt has, where it has passages.
+        parts: The summaries of parts that the answer was made of.
+        passes: How the forward passes were run.
+        policy: What the drafter decided.
+        drafted_by: The method that drafted.
+        facts: Short facts for the line below an answer.
+        remarks: Sentences for -v, where they are wanted.
     """
 
     finish_reason: str = ""

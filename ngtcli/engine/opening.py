@@ -1,4 +1,4 @@
-"""Opens what answers: a model that is loaded here, or vLLM, which ends with the command."""
+"""Open an engine: over a model that is loaded here, or over vLLM, which ends with the command."""
 
 from typing import TYPE_CHECKING
 
@@ -13,10 +13,14 @@ if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
 def open_engine(
     settings: Settings, report: Report, *, size: int = 1, many: bool = False, stays: bool = False
 ) -> "Engine":
-    """What answers, its model loaded: one question after another, or `many` texts.
+    """Load a model, and return the engine that answers by it.
 
-    Of these `size` are answered together; 0: as many as it can. `stays`: other questions follow,
-    perhaps about the same documents.
+    Args:
+        settings: What is loaded, and how.
+        report: Is called with the progress of loading, and later with what concerns no request.
+        size: How many of `many` texts are answered together at most; 0 for as many as it can.
+        many: Whether many texts are answered, which share forward passes from the first on.
+        stays: Whether other questions follow, perhaps about the same documents.
     """
     if settings.engine == "vllm":
         report(Message("status", f"Starting vLLM with {settings.model} …"))

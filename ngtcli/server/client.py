@@ -1,4 +1,4 @@
-"""Asks the server, where there is one for the settings, in place of loading a model.
+"""Ask the server, where there is one for the settings, in place of loading a model.
 
 HTTP/1.0 over its socket, without an HTTP library: those take longer to load than an answer takes to
 begin. Loads neither numpy nor what loads models.
@@ -216,17 +216,23 @@ def _why_not_started(place: Place) -> str:
     return ""
 
 
-def _as_named(said: Any, settings: Settings) -> Any:
-    """What the process says, with the model's name as it was given here in place of its path."""
-    if (path := absolute(settings).model) == settings.model:
-        return said
-    texts = {one.name: getattr(said, one.name) for one in fields(said)}
-    return replace(said, **{n: text.replace(path, settings.model) for n, text in texts.items()})
+def _as_named(message: Any, settings: Settings) -> Any:
+    """Return a message of the server with the model's name as the user wrote it, not its path."""
+    path = absolute(settings).model
+    if path == settings.model:
+        return message
+    texts = {field.name: getattr(message, field.name) for field in fields(message)}
+    renamed = {name: text.replace(path, settings.model) for name, text in texts.items()}
+    return replace(message, **renamed)
 
 
 def _plain(question: Question) -> Question:
-    """The question as a process in another folder understands it: with full paths."""
-    own = {one.name: getattr(question, one.name) for one in fields(Question)}
-    full = [replace(d, path=d.path and os.path.abspath(d.path)) for d in question.documents]
-    own |= {"settings": absolute(question.settings), "loaded": Loaded(tuple(full))}
-    return Question(**own)
+    """Return the question as a process in another folder understands it: with full paths.
+
+    A subclass of Question, which carries more, becomes a Question.
+    """
+    values = {field.name: getattr(question, field.name) for field in fields(Question)}
+    documents = [replace(d, path=d.path and os.path.abspath(d.path)) for d in question.documents]
+    values["settings"] = absolute(question.settings)
+    values["loaded"] = Loaded(tuple(documents))
+    return Question(**values)

@@ -63,9 +63,9 @@ async def events_of(
     wants: Wants = USUAL,
     taken: Callable[[Any], object] = lambda _: None,
 ) -> AsyncGenerator[Event | None, None]:
-    """What comes of a question, None where nothing came for a while. Raises NgtError.
+    """Yield the events of a question, None where nothing came for a while. Raises NgtError.
 
-    `taken` gets what cancels it. Closing it cancels the question, too, and waits for nothing.
+    `taken` is called with its ticket. Closing it cancels the question, and waits for nothing.
     """
     loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event | NgtError]()
 
