@@ -17,12 +17,12 @@ class Indexed(Drafter):
 
     Subclasses write `clear`, `index` and `draft`, and either pass every change of the index that
     depends on tokens behind the prompt to `on_shorter` with what undoes it, or override `shorten`.
-    `text` holds the tokens that are indexed.
+    `token_ids` holds the tokens that are indexed.
     """
 
     def __init__(self, settings: DraftSettings, options: Any) -> None:
         super().__init__(settings, options)
-        self.text: list[int] = []
+        self.token_ids: list[int] = []
         self.prompt_length = 0
         self._mark = Mark()
         self._undo: list[tuple[int, Callable[[], object]]] = []
@@ -32,18 +32,18 @@ class Indexed(Drafter):
         raise NotImplementedError
 
     def index(self, start: int) -> None:
-        """Index the tokens of `text` from position `start` on."""
+        """Index the tokens of `token_ids` from position `start` on."""
         raise NotImplementedError
 
     def draft(self, budget: int) -> DraftTree:
-        """A tree of at most `budget` nodes to follow `text`."""
+        """A tree of at most `budget` nodes to follow `token_ids`."""
         raise NotImplementedError
 
     def begin(self, context: Context) -> None:
         """Index a new prompt."""
         self._undo.clear()
-        self.text = list(context.ids)
-        self.prompt_length = len(self.text)
+        self.token_ids = list(context.ids)
+        self.prompt_length = len(self.token_ids)
         self._mark = Mark(self.prompt_length)
         self.clear(context)
         self.index(0)
@@ -61,10 +61,10 @@ class Indexed(Drafter):
         """Make the index that of the tokens of `log`."""
         known, new = log.since(self._mark)
         self._mark = log.mark
-        if known < len(self.text):
+        if known < len(self.token_ids):
             self.shorten(known)
         if new:
-            self.text += new
+            self.token_ids += new
             self.index(known)
 
     def shorten(self, length: int) -> None:
@@ -72,10 +72,10 @@ class Indexed(Drafter):
         while self._undo and self._undo[-1][0] > length:
             _, undo = self._undo.pop()
             undo()
-        del self.text[length:]
+        del self.token_ids[length:]
 
     def on_shorter(self, length: int, undo: Callable[[], object]) -> None:
-        """Have a change undone as soon as the text is shorter than `length`.
+        """Have a change undone as soon as fewer tokens are indexed than `length`.
 
         Nothing is remembered for the prompt, which stays.
         """

@@ -47,16 +47,17 @@ class Akunu(Indexed):
 
     def index(self, start: int) -> None:
         """Count each token after the contexts that end before it."""
-        for place in range(start, len(self.text)):
-            for size in range(1, min(self._longest, place) + 1):
-                self._count(tuple(self.text[place - size : place]), place)
+        for position in range(start, len(self.token_ids)):
+            for size in range(1, min(self._longest, position) + 1):
+                context = tuple(self.token_ids[position - size : position])
+                self._count(context, position)
 
-    def _count(self, context: tuple[int, ...], place: int) -> None:
-        """Count the token at `place` after `context`."""
-        token = self.text[place]
+    def _count(self, context: tuple[int, ...], position: int) -> None:
+        """Count the token at `position` after `context`."""
+        token = self.token_ids[position]
         counts = self._counts.setdefault(context, {})
         best = self._best.get(context, -1)
-        self.on_shorter(place + 1, partial(self._uncount, context, token, best))
+        self.on_shorter(position + 1, partial(self._uncount, context, token, best))
         counts[token] = counts.get(token, 0) + 1
         if counts[token] > counts.get(best, 0):
             self._best[context] = token
@@ -70,7 +71,7 @@ class Akunu(Indexed):
             self._best[context] = best
 
     def draft(self, budget: int) -> DraftTree:
-        context = self.text[-self._longest :]
+        context = self.token_ids[-self._longest :]
         known = len(context)
         for _ in range(min(self.options.draft_count, budget)):
             sizes = range(min(self._longest, len(context)), 0, -1)

@@ -41,22 +41,22 @@ class PromptLookup(Indexed):
         self._follows: dict[tuple[int, ...], int] = {}
 
     def index(self, start: int) -> None:
-        """Index the n-grams before each place."""
-        text, follows = self.text, self._follows
-        for place in range(start, len(text)):
-            longest = min(self.options.max_matching_ngram_size, place)
+        """Index the n-grams before each position."""
+        token_ids = self.token_ids
+        for position in range(start, len(token_ids)):
+            longest = min(self.options.max_matching_ngram_size, position)
             for size in range(1, longest + 1):
-                ngram = tuple(text[place - size : place])
-                if ngram in follows:
-                    continue
-                follows[ngram] = place
-                self.on_shorter(place + 1, partial(follows.pop, ngram))
+                ngram = tuple(token_ids[position - size : position])
+                if ngram not in self._follows:
+                    self._follows[ngram] = position
+                    self.on_shorter(position + 1, partial(self._follows.pop, ngram))
 
     def draft(self, budget: int) -> DraftTree:
-        text = self.text
-        longest = min(self.options.max_matching_ngram_size, len(text) - 1)
+        token_ids = self.token_ids
+        longest = min(self.options.max_matching_ngram_size, len(token_ids) - 1)
         for size in range(longest, 0, -1):
-            start = self._follows.get(tuple(text[-size:]))
+            start = self._follows.get(tuple(token_ids[-size:]))
             if start is not None:
-                return chain(text[start : start + min(self.options.num_output_tokens, budget)])
+                end = start + min(self.options.num_output_tokens, budget)
+                return chain(token_ids[start:end])
         return DraftTree()

@@ -62,13 +62,13 @@ class Suffix(Indexed):
             self._cache.stop_request(self._request)
         self._cache = self._new_cache() if context.private else self._shared
         self._request += 1
-        self._cache.start_request(self._request, self.text)
+        self._cache.start_request(self._request, self.token_ids)
 
     def draft(self, budget: int) -> DraftTree:
         options = self.options
         draft = self._cache.speculate(
             self._request,
-            self.text[-options.max_tree_depth :],
+            self.token_ids[-options.max_tree_depth :],
             max_spec_tokens=min(options.max_spec_tokens or budget, budget),
             max_spec_factor=options.max_spec_factor,
             min_token_prob=options.min_token_prob,
@@ -78,13 +78,13 @@ class Suffix(Indexed):
 
     def index(self, start: int) -> None:
         """Add the tokens of the output."""
-        output = self.text[max(start, self.prompt_length) :]
+        output = self.token_ids[max(start, self.prompt_length) :]
         if output:
             self._cache.add_active_response(self._request, output)
 
     def shorten(self, length: int) -> None:
         """Start the request again: the library cannot forget a part of an output."""
-        del self.text[length:]
+        del self.token_ids[length:]
         self._cache.stop_request(self._request)
-        self._cache.start_request(self._request, self.text[: self.prompt_length])
+        self._cache.start_request(self._request, self.token_ids[: self.prompt_length])
         self.index(self.prompt_length)

@@ -116,13 +116,13 @@ class TrieDrafter(Indexed):
         """Count the tokens of the output."""
         if not self.settings.learn_output:
             return
-        for place in range(max(start, self.prompt_length), len(self.text)):
-            self.on_shorter(place + 1, self._output.extend_by(self.text[place]))
+        for position in range(max(start, self.prompt_length), len(self.token_ids)):
+            undo = self._output.extend_by(self.token_ids[position])
+            self.on_shorter(position + 1, undo)
 
     def draft(self, budget: int) -> DraftTree:
-        ids = self.text
-        for length in range(min(self.settings.lp, len(ids)), 0, -1):
-            sequence = ids[len(ids) - length :]
+        for length in range(min(self.settings.lp, len(self.token_ids)), 0, -1):
+            sequence = self.token_ids[-length:]
             found = self._documents.find(sequence), self._outside.find(sequence)
             tree = self._grow((*found, self._output.match(sequence)), length, budget)
             if tree is not None:

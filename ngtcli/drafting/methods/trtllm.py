@@ -205,23 +205,24 @@ class Trtllm(Indexed):
     def draft(self, budget: int) -> DraftTree:
         longest = self._learn()
         for size in range(longest, 0, -1):
-            value = self._pool.find(tuple(self.text[-size:]))
+            value = self._pool.find(tuple(self.token_ids[-size:]))
             if value is not None:
                 return chain(value[:budget])
         return DraftTree()
 
     def _learn(self) -> int:
         """Add new text to the pool; the number of tokens of the longest possible key."""
-        text, start = self.text, self._start
-        longest: int = min(self.options.max_matching_ngram_size, len(text) - 1)
-        if len(text) == self.prompt_length:
-            self._pool.learn(text[start:], longest)
+        token_ids = self.token_ids
+        start = self._start
+        longest: int = min(self.options.max_matching_ngram_size, len(token_ids) - 1)
+        if len(token_ids) == self.prompt_length:
+            self._pool.learn(token_ids[start:], longest)
         else:
             changes: list[Change] = []
-            self._pool.learn(text[start:], longest, changes)
-            self.on_shorter(len(text), partial(self._go_back, start, changes))
+            self._pool.learn(token_ids[start:], longest, changes)
+            self.on_shorter(len(token_ids), partial(self._go_back, start, changes))
         reach = self.options.max_draft_len + self.options.max_matching_ngram_size - 1
-        self._start = max(0, len(text) - reach)
+        self._start = max(0, len(token_ids) - reach)
         return longest
 
     def _go_back(self, start: int, changes: Sequence[Change]) -> None:
