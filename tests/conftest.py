@@ -119,6 +119,7 @@ def own_home(
         if name.startswith("NGT_"):
             monkeypatch.delenv(name)
     monkeypatch.setenv("NGT_HOME", str(tmp_path / "ngt-home"))
+    monkeypatch.setattr("ngtcli.cli.suggestions.SLOW_S", float("inf"))  # however slow the machine
     # What is measured is kept, however busy the machine.
     monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it

@@ -147,7 +147,7 @@ def _answer_each(
     from ngtcli.cli.per_file import run_per_file  # here: they load more
     from ngtcli.engine.checks import check_session
 
-    idle: dict[str, object] = {SETTINGS[n].flag: n in flags for n in ("serve", "keep_warm")}
+    idle: dict[str, object] = {SETTINGS["keep_warm"].flag: "keep_warm" in flags}
     idle |= {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
     checks.refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
     to_stdout = request.out is None

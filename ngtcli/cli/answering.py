@@ -4,6 +4,7 @@ Also the list of an answer's sources, and its page.
 """
 
 import sys
+import time
 from collections.abc import Callable, Sequence
 from contextlib import closing
 from dataclasses import replace
@@ -17,6 +18,7 @@ from ngtcli.cli.notes import CUT_OFF, Notes, ReadingBar
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, json_of_answer, write_page, write_result
 from ngtcli.cli.streams import terminal_width
+from ngtcli.cli.suggestions import suggest_keeping_warm
 from ngtcli.config import Settings, seconds_of
 from ngtcli.engine.events import (
     NO_SOURCES,
@@ -87,10 +89,13 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
     check_written((request.output, request.html), request.force)
     if notes.terminal:
         remark_demonstration(request.settings.model, notes)
-    answer = Showing(request, notes).run(answerer)
+    showing, began = Showing(request, notes), time.monotonic()
+    answer = showing.run(answerer)
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
     keep_warm(answerer, request.settings, notes)
+    if answerer.loaded and not seconds_of(request.settings.keep_warm) and showing.started:
+        suggest_keeping_warm(showing.started - began, notes)
 
 
 def remark_demonstration(model: str, notes: Notes) -> None:
@@ -119,6 +124,7 @@ class Showing:
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._tokens, self._begun, self._words = 0, False, ""
+        self.started = 0.0  # when the answer began, by time.monotonic; 0.0 before
 
     def run(self, answerer: Answerer, keeps_sources: bool = False) -> Ended | None:
         """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError.
@@ -159,6 +165,7 @@ class Showing:
             case Prompted():
                 tell_passages(self._request, event.selection, self._notes)
             case Started():
+                self.started = time.monotonic()
                 self._notes.clear()
                 self._origins = event.origins
                 if self._request.whole:

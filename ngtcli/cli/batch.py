@@ -6,7 +6,7 @@
 import os
 import re
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Generator, Iterable
 from contextlib import ExitStack, closing
 from dataclasses import dataclass
 from functools import partial
@@ -30,6 +30,8 @@ from ngtcli.engine.events import USUAL, Ended, Outcome, reporter
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.question import OtherModelError, Question, Tasks
 from ngtcli.prompts.preset import TASKS, deciding
+from ngtcli.server.client import served
+from ngtcli.server.many import ServedRun
 from ngtcli.system import process
 from ngtcli.system.files import identity
 from ngtcli.system.json_form import to_json
@@ -38,6 +40,8 @@ from ngtcli.system.yaml_file import shown
 
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.engine.engine import Engine
+
+_Drawn = tuple[InputLine, Question | errors.NgtError]
 
 _OUT = options.file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -77,7 +81,7 @@ class BatchFlags:
         return part, parts
 
 
-@options.with_settings(options.IN_OWN_PROCESS)
+@options.with_settings(options.OF_MANY)
 def batch(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
@@ -122,7 +126,7 @@ class _Batch:
         self._shard, self._notes = given.lines, Notes(given.verbose)
         self._settings = tasks.of["ask"][0]
         self._most = self._settings.max_mb * 1_000_000  # bytes of a line
-        self._run = Run(self._settings, given.batch_size, self._notes, "line")
+        self._run = Run(self._settings, given.batch_size, self._notes, "line", may_be_served=True)
         self._questions = Questions(tasks, given.preset, folder, given.output, self._run.warn)
 
     def run_file(self, path: Path) -> None:
@@ -253,10 +257,14 @@ class Run:
 
     On a terminal that is one line in place, elsewhere one now and then with -v. `size` texts are
     answered together, 0: as many as the engine can. `engine` may be one that another run opened.
+    Where it `may_be_served`, and no size is wanted, a running server answers in its place.
     """
 
-    def __init__(self, settings: Settings, size: int, notes: Notes, what: str) -> None:
+    def __init__(
+        self, settings: Settings, size: int, notes: Notes, what: str, *, may_be_served: bool = False
+    ) -> None:
         self.engine: Engine | None = None
+        self._may_be_served = may_be_served and not size
         self.wants = USUAL
         is_exact = settings.exact == "on" and settings.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
@@ -292,17 +300,31 @@ class Run:
                 self._began = time.monotonic()
                 self._conclude()
                 return
+            draw: Callable[[bool], _Drawn | None] = partial(_draw, lines, read)
+            left = list[_Drawn]()
+            place = served(self._settings) if self._may_be_served and not self.engine else None
+            if place is not None:
+                process.unwind_on_interrupt()
+                self._began = self._shown = time.monotonic()
+                report = reporter(self._show, self.warn)
+                remote = ServedRun(place, self._settings, self.wants, report)
+                self._deliver_all(remote.outcomes(draw), lines, deliver)
+                left = remote.left
+                if not left and not lines.wait():
+                    self._conclude()
+                    return
+                self.warn("the server has ended: the model is loaded here")
             engine = self.opened()
             from ngtcli.engine.drivers import run  # not before vLLM runs: it loads numba
 
             process.unwind_on_interrupt()
-            self._began = self._shown = time.monotonic()
+            self._began = self._began or time.monotonic()
+            self._shown = time.monotonic()
 
-            draw = partial(_draw, lines, read)
-            with closing(run(engine, draw, self.wants)) as outcomes:
-                for outcome in outcomes:
-                    lines.done(outcome.key)
-                    self._add(outcome, deliver(outcome))
+            def draw_left_first(waits: bool) -> _Drawn | None:
+                return left.pop(0) if left else draw(waits)
+
+            self._deliver_all(run(engine, draw_left_first, self.wants), lines, deliver)
         except OtherModelError as error:
             hint = "Give -m, --device and --dtype, which stand above what presets say."
             what = f"the presets of the tasks name different models: {error}"
@@ -314,6 +336,17 @@ class Run:
         finally:
             self._notes.clear()
         self._conclude()
+
+    def _deliver_all(
+        self,
+        outcomes: Generator[Outcome],
+        lines: Lines,
+        deliver: Callable[[Outcome], bool | None],
+    ) -> None:
+        with closing(outcomes):
+            for outcome in outcomes:
+                lines.done(outcome.key)
+                self._add(outcome, deliver(outcome))
 
     def opened(self) -> "Engine":
         """Return the engine, its model loaded; another run may use it, too."""
@@ -388,9 +421,7 @@ class Run:
             self._notes.facts([*self._facts(), time_left(time.monotonic() - self._began)])
 
 
-def _draw(
-    lines: Lines, read: Callable[[InputLine], Question], wait: bool
-) -> tuple[InputLine, Question | errors.NgtError] | None:
+def _draw(lines: Lines, read: Callable[[InputLine], Question], wait: bool) -> _Drawn | None:
     """The next line with its question, or why there is none; None where no line is there now."""
     from ngtcli.engine.engine import caught  # here, as `run`
 

@@ -32,8 +32,8 @@ OF_OWN_ENGINE = tuple(
 )
 # Of summaries, which have no form.
 OF_SUMMARIES = tuple(name for name in config.SETTINGS if name not in config.FORMS)
-# Of commands that load the model themselves.
-IN_OWN_PROCESS = tuple(name for name in config.SETTINGS if name not in ("serve", "keep_warm"))
+# Of commands that answer many texts.
+OF_MANY = tuple(name for name in config.SETTINGS if name != "keep_warm")
 PresetOption = Annotated[
     str | None,
     typer.Option(

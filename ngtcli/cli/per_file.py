@@ -45,7 +45,7 @@ def run_per_file(
     130 when interrupted.
     """
     notes = Notes(request.verbose)
-    run = Run(request.settings, 0, notes, "file")
+    run = Run(request.settings, 0, notes, "file", may_be_served=True)
     with closing(_opened(request, restart)) as written:
         documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
         documents = documents[: limit or None]

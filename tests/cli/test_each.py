@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.errors import ModelError
+from ngtcli.server.places import Place
 from ngtcli.system.journal import LineFile
 from tests.support.fakes import FakeAnswers
 from tests.support.helpers import Done, ngt
@@ -42,6 +43,16 @@ def cells(path: Path) -> list[dict[str, str]]:
 def refuse_b(text: str) -> None:
     if "Text b" in text:
         raise ModelError("no scores", "Try again.")
+
+
+def test_a_server_that_has_ended_leaves_its_questions_to_a_model_loaded_here(
+    docs: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    expected = ask(docs)
+    monkeypatch.setattr("ngtcli.cli.batch.served", lambda _: Place(key="nobody-is-there"))
+    done = ask(docs)
+    assert (done.returncode, done.stdout) == (0, expected.stdout)
+    assert done.stderr.count(b"the server has ended") == 1
 
 
 def test_each_file_is_asked_by_itself_and_the_answers_stand_in_the_order_of_the_files(
@@ -231,7 +242,7 @@ def test_a_question_that_was_forgotten_and_a_flag_that_is_gone_are_told(docs: Pa
         (["--each", "--dry-run"], "--dry-run does nothing with an answer for each file"),
         (["--each", "--restart"], "--restart does nothing with standard output"),
         (["--each", "--force"], "--force does nothing with standard output"),
-        (["--each", "--no-serve"], "--serve does nothing"),
+        (["--each", "--keep-warm", "9s"], "--keep-warm does nothing"),
         (["--limit", "2"], "--limit does nothing with one answer"),
     ],
 )

@@ -3,8 +3,10 @@
 import json
 import os
 import re
+import shutil
 import subprocess
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +14,11 @@ import pytest
 import test_cli
 
 from ngtcli.config import Settings
+from ngtcli.engine.events import Wants, ignore
+from ngtcli.engine.question import OtherModelError, Question
+from ngtcli.prompts.preset import load_preset
 from ngtcli.server import client, places
+from ngtcli.server.many import ServedRun
 from ngtcli.server.places import Place
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
@@ -20,6 +26,7 @@ from tests.support.warm import Warm
 
 ASK = ("ask", "-d", HARBOUR, "Who saved the town?")
 SHORT = ("--max-tokens", "12")
+FAILED = 7  # exit code where some texts have no answer
 PLAIN = ("--method", "none")  # so that nothing depends on what was answered before
 
 
@@ -129,6 +136,66 @@ def test_a_conversation_is_answered_as_without_the_process() -> None:
     done, cold = (ngt(*given, *more, stdin=b"Who?\nWhen?\n") for more in ((), ("--no-serve",)))
     assert answered() == before + 2
     assert done.returncode == 0 and done.stdout == cold.stdout
+
+
+def _texts(tmp_path: Path) -> Path:
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    for i, part in enumerate(Path(HARBOUR).read_text().split("\n\n")[:3]):
+        (folder / f"{i}.txt").write_text(part)
+    return folder
+
+
+@pytest.mark.parametrize("kind", ["each", "folder", "batch"])
+def test_many_texts_are_answered_by_the_server_with_the_answers_of_a_model_loaded_here(
+    kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    texts, out = _texts(tmp_path), tmp_path / "out"
+
+    def run(*more: str) -> dict[str, Any]:
+        if kind == "folder":
+            done = ngt("summarize", str(texts), "-o", f"{out}/", *SHORT, *PLAIN, *more)
+            found: dict[str, Any] = {path.name: path.read_text() for path in out.glob("*.txt")}
+            shutil.rmtree(out, ignore_errors=True)
+        elif kind == "each":
+            done = ngt("ask", "--each", str(texts), "When?", "--json", *SHORT, *PLAIN, *more)
+            rows = [json.loads(line) for line in done.stdout.splitlines()]
+            found = {row["id"]: row.get("text", row) for row in rows}
+        else:
+            lines = [
+                json.dumps({"id": i, "question": f"In {i} the", "context": "The boat left."})
+                for i in range(12)
+            ]
+            stdin = "\n".join(lines).encode()
+            done = ngt("batch", "-", *SHORT, *PLAIN, *more, stdin=stdin)
+            rows = [json.loads(line) for line in done.stdout.splitlines()]
+            found = {row["id"]: row.get("text", row) for row in rows}
+        assert done.returncode in (0, FAILED), done.stderr  # the model's answers are no matter here
+        return found
+
+    before = answered()
+    with monkeypatch.context() as patch:
+        patch.setattr("ngtcli.engine.opening.open_engine", None)  # none is loaded here
+        found = run()
+    assert answered() - before == (12 if kind == "batch" else 3)
+    assert found
+    assert found == run("--no-serve")
+    assert answered() - before == (12 if kind == "batch" else 3)
+
+
+def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
+    """Questions that it has not begun when it ends, and those that were not sent."""
+    settings = Settings(max_tokens=4)
+    place = Place(key="nobody-is-there")
+    run = ServedRun(place, settings, Wants(), ignore)
+    question = Question(task="ask", settings=settings, preset=load_preset("ask"))
+    drawn = [(1, question), (2, question)]
+    rest = list(drawn)
+    assert not list(run.outcomes(lambda _: rest.pop(0) if rest else None))
+    assert sorted([*run.left, *rest], key=lambda one: one[0]) == drawn
+    other = replace(question, settings=replace(settings, model="another"))
+    with pytest.raises(OtherModelError):
+        list(ServedRun(place, settings, Wants(), ignore).outcomes(lambda _: (3, other)))
 
 
 def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:

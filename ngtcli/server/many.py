@@ -1,0 +1,99 @@
+"""Has the server answer many questions, several at once, in place of a model that is loaded here.
+
+The server decides which of them share forward passes. Loads neither numpy nor what loads models.
+"""
+
+import threading
+from collections.abc import Callable, Generator
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from ngtcli.config import Settings, Use, settings_where
+from ngtcli.engine.events import Ended, Message, Outcome, Report, Wants
+from ngtcli.engine.question import OtherModelError, Question
+from ngtcli.errors import NgtError, unexpected
+from ngtcli.server.client import NotServedError, RemoteAnswer
+from ngtcli.server.places import Place
+
+AT_ONCE = 8  # questions that wait at the server; guess: it then has enough to share passes
+_LOOK_S = 0.2  # between two looks for questions that came meanwhile; guess
+
+Drawn = tuple[Any, Question | NgtError]  # the caller's key, and the question or why there is none
+
+
+class ServedRun:
+    """The answers to many questions by the server of a place.
+
+    Args:
+        place: Where the server is.
+        settings: What the server has loaded; a question that needs something else is an error.
+        wants: Which events are wanted in full.
+        report: Is called with what the server says meanwhile.
+
+    After the run `left` has the questions that the server did not take, as it has ended.
+    """
+
+    def __init__(self, place: Place, settings: Settings, wants: Wants, report: Report) -> None:
+        self._place, self._wants, self._report = place, wants, report
+        self._loaded = _loads(settings)
+        self._events: SimpleQueue[tuple[RemoteAnswer, Any]] = SimpleQueue()
+        self._asked: dict[RemoteAnswer, tuple[Any, Question]] = {}
+        self.left: list[Drawn] = []
+
+    def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
+        """Yield the answers as they come, in any order. Closing it cancels what is being answered.
+
+        `draw` returns the next question, and None where there is none now; where nothing is being
+        answered it gets True and may wait, and None is the end. Raises OtherModelError.
+        """
+        try:
+            while True:
+                while len(self._asked) < AT_ONCE and not self.left:
+                    drawn = draw(not self._asked)
+                    if drawn is None:
+                        break
+                    key, question = drawn
+                    if isinstance(question, NgtError):
+                        yield Outcome(key, None, None, question)
+                    else:
+                        self._ask(key, question)
+                if not self._asked:
+                    return
+                try:
+                    answer, event = self._events.get(timeout=_LOOK_S)
+                except Empty:
+                    continue
+                if isinstance(event, Message):
+                    self._report(event)
+                elif isinstance(event, NotServedError):
+                    self.left.append(self._asked.pop(answer))
+                elif isinstance(event, Ended | NgtError):
+                    key, question = self._asked.pop(answer)
+                    yield Outcome(key, question, None, event)
+        finally:
+            for answer in self._asked:
+                with suppress(KeyboardInterrupt):
+                    answer.interrupt()
+
+    def _ask(self, key: Any, question: Question) -> None:
+        if _loads(question.settings) != self._loaded:
+            raise OtherModelError("the server has another model loaded", "Use --no-serve.")
+        answer = RemoteAnswer(self._place, question, self._wants)
+        self._asked[answer] = key, question
+        threading.Thread(target=self._follow, args=(answer,), daemon=True).start()
+
+    def _follow(self, answer: RemoteAnswer) -> None:
+        """Pass on the events of an answer, from a thread of its own."""
+        try:
+            for event in answer:
+                self._events.put((answer, event))
+        except NotServedError as error:
+            self._events.put((answer, error))
+        except BaseException as error:  # nothing may leave the run waiting
+            self._events.put((answer, unexpected(error)))
+
+
+def _loads(settings: Settings) -> tuple[Any, ...]:
+    """The values of the settings that say what is loaded."""
+    return tuple(getattr(settings, name) for name in settings_where(Use.LOADS))
