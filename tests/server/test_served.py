@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-import test_cli
 
 from ngtcli.config import Settings
 from ngtcli.engine.events import Wants, ignore
@@ -20,6 +19,7 @@ from ngtcli.prompts.preset import load_preset
 from ngtcli.server import client, places
 from ngtcli.server.many import ServedRun
 from ngtcli.server.places import Place
+from tests.cli import test_cli
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
 from tests.support.warm import Warm
