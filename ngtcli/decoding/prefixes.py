@@ -98,7 +98,7 @@ class Prefixes:
         self._in_memory = memory
         self._held: OrderedDict[str, _Cached] = OrderedDict()  # by key; used last are the last
         self._bytes = 0
-        self._not_stored = ""  # see `take_not_stored`
+        self._not_stored: Support | None = None  # see `take_not_stored`
 
     def find(self, cache: KVCache, slot: KVSlot, prompt: PromptPrefix) -> FoundPrefix:
         """Find the chunks that a prompt begins with: in its slot, in others, in memory, on disk."""
@@ -162,7 +162,8 @@ class Prefixes:
         size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
         if size > keeping.most:
             limit = sized(keeping.most)
-            self._not_stored = f"it takes {sized(size)}, and the cache may have {limit}"
+            why = f"it takes {sized(size)}, and the cache may have {limit}"
+            self._not_stored = Support.no(why)
             slot.refused = True
             return 0
         if sum(chunk.seconds for chunk in chunks) < keeping.least_s:
@@ -176,17 +177,18 @@ class Prefixes:
                 if not path.exists():
                     written += _write(path, chunk, self._model, cache.chunk(slot, number))
         except OSError as error:
-            self._not_stored = reason_of(error)
+            self._not_stored = Support.no(reason_of(error))
             slot.refused = True
         return written
 
-    def take_not_stored(self) -> str:
-        """Why chunks were not written to disk, though they were to be; each reason is given once.
+    def take_not_stored(self) -> Support | None:
+        """Return why chunks were not written to disk, though they were to be; each reason once.
 
-        "" where none is left out.
+        None where all were written.
         """
-        why, self._not_stored = self._not_stored, ""
-        return why
+        refused = self._not_stored
+        self._not_stored = None
+        return refused
 
     def drop(self) -> None:
         """Free the memory of all that is kept in it."""

@@ -250,9 +250,9 @@ class LocalSession(session.Session):
         """Store what `auto` learned of answers that have ended, and what was read for them."""
         if documents and self.model.prefixes is not None:
             self.model.prefixes.store(self.model.cache)
-            why = self.model.prefixes.take_not_stored()
-            if why and self.settings.keep_documents == "on":
-                self.warn(f"what the model read is not kept: {why}")
+            refused = self.model.prefixes.take_not_stored()
+            if refused is not None and self.settings.keep_documents == "on":
+                self.warn(f"what the model read is not kept: {refused.why}")
         self.memory.save()
         if remark := store.take_remark():
             self.warn(remark)

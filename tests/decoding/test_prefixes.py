@@ -312,14 +312,16 @@ def test_why_a_prompt_is_not_written_is_told_once_and_of_no_later_prompt(
     """Also not when its rows go for the next prompt, which is written."""
     read(model, IDS, replace(DISK, most=1))
     assert model.prefixes.store(model.cache) == 0
-    assert "the cache may have" in model.prefixes.take_not_stored()
+    refused = model.prefixes.take_not_stored()
+    assert refused is not None
+    assert "the cache may have" in refused.why
     other = random.Random(3).choices(range(4, 90), k=2 * CHUNK)
     read(model, other, DISK)
     assert model.prefixes.store(model.cache) > 0
-    assert model.prefixes.take_not_stored() == ""
+    assert model.prefixes.take_not_stored() is None
     read(model, IDS, replace(DISK, most=1))  # again: it is told again
     assert model.prefixes.store(model.cache) == 0
-    assert model.prefixes.take_not_stored() != ""
+    assert model.prefixes.take_not_stored() is not None
 
 
 @pytest.mark.parametrize("damage", ["gone", "cut", "other rows", "other ids"])
