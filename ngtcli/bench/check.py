@@ -11,7 +11,7 @@ from ngtcli.bench.live import Live
 from ngtcli.bench.results import CheckReport, Comparison
 from ngtcli.config import Settings
 from ngtcli.decoding.exactness.numerics import Numerics
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import counted
@@ -55,11 +55,11 @@ def _compared(
         drafted = _run(session, prompt, session.settings.method, num_draft)
         numerics, length = drafted.numerics, drafted.statistics.mean_acceptance_length
         if numerics not in plain:
-            plain[numerics] = _run(session, prompt, "none", num_draft).output
-        truth, made = plain[numerics], len(drafted.output)
-        place = first_difference(truth, drafted.output)
+            plain[numerics] = _run(session, prompt, "none", num_draft).token_ids
+        truth, made = plain[numerics], len(drafted.token_ids)
+        place = first_difference(truth, drafted.token_ids)
         margin = None if place is None else _margin(session, prompt, truth[:place], numerics)
-        yield Comparison(name, num_draft, made, length, place, margin, drafted.exact)
+        yield Comparison(name, num_draft, made, length, place, margin, drafted.is_exact)
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
@@ -71,8 +71,8 @@ def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
     return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
 
 
-def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> Run:
-    return session.generate(prompt, AnswerOptions(method, num_draft, to_the_end=True)).finish()
+def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> DecodedSequence:
+    return session.generate(prompt, AnswerOptions(method, num_draft, to_the_end=True))
 
 
 def _margin(

@@ -5,7 +5,7 @@ generate beside it; what `ngt bench` measures of them.
 import gc
 import os
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
@@ -18,9 +18,10 @@ from ngtcli.bench.grid import AGAINST, BASELINE, BenchOptions, Cell
 from ngtcli.bench.prompts import Item
 from ngtcli.bench.summary import summarized
 from ngtcli.config import Settings, Use, settings_where
-from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import plain_generation
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.drafting.steps import Step
 from ngtcli.drafting.tries.corpus import Corpus, build
 from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.events import reporter
@@ -74,7 +75,7 @@ class Live:
             short = replace(settings, method=BASELINE, max_tokens=min(8, settings.max_tokens))
             brief = self._session.with_settings(short)
             for prompt in build_prompts(brief, self.items[:1], self._preset):
-                brief.generate(prompt, AnswerOptions(to_the_end=True)).finish()
+                brief.generate(prompt, AnswerOptions(to_the_end=True))
         loading = False
         return self._session
 
@@ -98,11 +99,11 @@ class Live:
 
         def answer(i: int) -> records.Generation:
             if not (self._sweeps and method.entry.documents and model.takes_drafts):
-                return decoded(session.generate(prompts[i], options))
+                return decoded(session, session.sequence(prompts[i], options), split)
             ids = [model.tokenizer.encode(d.text.strip()) for d in prompts[i].documents]
             trie, figures = timed_trie(ids, method.settings.n)
             given = replace(options, trie=(trie, TrieReport("built")))
-            return replace(decoded(session.generate(prompts[i], given)), **figures)
+            return replace(decoded(session, session.sequence(prompts[i], given), split), **figures)
 
         return answer
 
@@ -122,14 +123,23 @@ class Live:
         )
 
 
-def decoded(run: Run) -> records.Generation:
-    """All steps of a run, and what they came to."""
-    s, drafted, undrafted = run.statistics, 0, 0
-    for _ in run:
+def decoded(
+    session: LocalSession, sequence: DecodedSequence, split_times: bool = False
+) -> records.Generation:
+    """Decode an answer, and return what its steps came to."""
+    return counted_steps(sequence, session.decode(sequence, split_times))
+
+
+def counted_steps(sequence: DecodedSequence, steps: Iterable[Step]) -> records.Generation:
+    """Take all steps of an answer, and return what they came to."""
+    s = sequence.statistics
+    drafted = 0
+    undrafted = 0
+    for _ in steps:
         undrafted += s.drafted_tokens == drafted
         drafted = s.drafted_tokens
     times = {"prefill_s": s.prefill_s, "decode_s": s.decode_s, "split_s": dict(s.split_s)}
-    return records.Generation.of(run.output, s, undrafted=undrafted, **times)
+    return records.Generation.of(sequence.token_ids, s, undrafted=undrafted, **times)
 
 
 def generate(session: LocalSession, name: str, prompt: Prompt) -> records.Generation:

@@ -108,3 +108,24 @@ def scores_are_not_numbers(name: str) -> ModelError:
         f"{name}: the model's scores are not numbers",
         "Try --dtype float32 without --quantize; if it runs so, its weights are damaged.",
     )
+
+
+def padded_rows(logits: Tensor, min_rows: int) -> Tensor:
+    """As many rows for any draft: a GPU may add up one row in another order than several."""
+    missing = min_rows - len(logits)
+    if logits.device.type == "cpu" or missing < 1:
+        return logits
+    return torch.cat([logits, logits[:1].expand(missing, -1)])
+
+
+def on_host(tensors: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Tensors of one dtype in the memory of the host, which one copy brings there."""
+    away = [tensor for tensor in tensors if tensor is not None and tensor.device.type != "cpu"]
+    if not away:
+        return list(tensors)
+    joined = away[0].flatten() if len(away) == 1 else torch.cat([one.flatten() for one in away])
+    parts = iter(torch.split(joined.cpu(), [one.numel() for one in away]))
+    return [
+        tensor if tensor is None or tensor.device.type == "cpu" else next(parts).view(tensor.shape)
+        for tensor in tensors
+    ]

@@ -6,21 +6,19 @@ own tokens, so a drafter can make a run slower but not different.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Protocol
 
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.decoding.grammar.matcher import Matcher
-from ngtcli.drafting.ahead import Behind, behind
 from ngtcli.drafting.costs import Costs
 from ngtcli.drafting.guesses import NOTHING, Guessed, Heads
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.options import check_range
 from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.pool import Pool
-from ngtcli.drafting.tree import ROOT, DraftTree, Path
+from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.drafting.tries.background import BackgroundCounts
 from ngtcli.drafting.tries.corpus import Corpus
 
@@ -204,153 +202,3 @@ class Drafter:
 
         Without `keep` another drafter goes on with the sequence, and learns all of it at its end.
         """
-
-
-class Text(Protocol):
-    """A text that drafts are to follow."""
-
-    ids: list[int]  # of prompt and output
-
-    @property
-    def depth(self) -> int:
-        """How deep a draft may be: behind it one more token can be emitted."""
-
-    @property
-    def left(self) -> int:
-        """Tokens of the context that are left."""
-
-    @property
-    def matcher(self) -> Matcher | None:
-        """The state of the grammar that decides what follows, None where none does."""
-
-
-AnyDrafter = TypeVar("AnyDrafter", bound=Drafter)
-
-
-class Drafters(Generic[AnyDrafter]):
-    """The drafters and logs of the sequences that one forward pass serves.
-
-    Here each drafts by itself, and the `most` nodes of a pass are divided evenly, what is left over
-    in turns. `make` makes a drafter; one whose sequence has ended is used again. `proposed` says
-    whether a drafter was queried in the last step. Where a context wants chains, a tree is cut to
-    its first. Where a grammar decides what follows, a draft has what must in front, and nothing
-    that is refused.
-    """
-
-    def __init__(self, make: Callable[[], AnyDrafter], most: int) -> None:
-        self.most = most
-        self.proposed = False
-        self._make = make
-        self._chains = False
-        self._turn = 0
-        self._logs = dict[AnyDrafter, TokenLog]()
-        self._private = set[AnyDrafter]()
-        self._free: list[AnyDrafter] = []
-        self._heads = dict[AnyDrafter, int]()  # expected tokens in front of the last drafts
-        self._top_k = dict[AnyDrafter, int]()  # of the last drafts
-        self._outcomes = dict[AnyDrafter, Outcome]()  # of the last pass
-        self._timing: tuple[int, float | None] = 0, None  # its rows and seconds
-
-    def start(self, context: Context) -> AnyDrafter:
-        """The drafter of a sequence that begins."""
-        is_new = context.private or not self._free
-        drafter = self._make() if is_new else self._free.pop()
-        drafter.begin(context)
-        self._track(drafter, context)
-        return drafter
-
-    def _track(self, drafter: AnyDrafter, context: Context) -> None:
-        self._chains = context.chains
-        self._logs[drafter] = TokenLog(context.ids)
-        if context.private:
-            self._private.add(drafter)
-
-    def propose(self, drafters: Sequence[AnyDrafter], texts: Sequence[Text]) -> list[DraftTree]:
-        """A draft for each sequence, no deeper than its `depth`.
-
-        The tree, with all its rows, also fits what is `left` of the context: some models keep
-        tables with a row for each place in the cache. Probes, which are not emitted, may be as deep
-        as that allows.
-        """
-        self.proposed = False
-        count = max(1, len(drafters))
-        share, over = divmod(self.most, count)
-        first = self._turn
-        self._turn = (self._turn + over) % count
-        trees: list[DraftTree] = []
-        for i, (drafter, text) in enumerate(zip(drafters, texts, strict=True)):
-            nodes = min(share + ((i - first) % count < over), text.left)
-            place = self._behind(drafter, text, nodes)
-            trees.append(place.whole(self._ask(drafter, place, place.left)))
-        return trees
-
-    def _behind(self, drafter: AnyDrafter, text: Text, nodes: int) -> Behind:
-        """Where a draft goes on, once what must follow is expected."""
-        place = behind(text, nodes, self._logs[drafter] if drafter.drafts else None)
-        self._heads[drafter] = len(place.head)
-        return place
-
-    def _ask(self, drafter: AnyDrafter, place: Behind, rows: int) -> DraftTree:
-        """A drafter's own tree, which with its probes has at most `rows` nodes."""
-        self._top_k[drafter] = 0
-        if place.depth < 1 or place.room < 1:
-            return _EMPTY
-        self.proposed = True
-        draft = drafter.propose(self._logs[drafter], Room(place.room, self._forced(place)))
-        self._top_k[drafter] = draft.top_k
-        tree = draft.tree.first_chain() if self._chains else draft.tree
-        return tree.cut(place.depth, place.room, place.left, rows)
-
-    def _forced(self, place: Behind) -> int:
-        """How many of the expected tokens count as certain."""
-        return len(place.head)
-
-    def top_k(self, drafter: AnyDrafter) -> int:
-        """How many of the best token ids of each row a drafter wants."""
-        return self._top_k.get(drafter, 0)
-
-    def accept(self, tree: DraftTree, path: Path) -> Path:
-        """What counts of the path that verification found in a tree."""
-        return path
-
-    def learn(self, drafter: AnyDrafter, outcome: Outcome) -> None:
-        """Note the best ids after each row of a drafter's tree; `observe` hands them on."""
-        if below := outcome.behind(self._heads.get(drafter, 0)):
-            self._outcomes[drafter] = below
-
-    def spent(self, rows: int, seconds: float) -> None:
-        """Note that the pass over `rows` rows of all sequences took `seconds`, without drafting."""
-        self._timing = rows, seconds
-
-    def observe(self, drafters: Sequence[AnyDrafter], emitted: Sequence[Sequence[int]]) -> None:
-        """Let each drafter learn from the step that emitted these tokens."""
-        (rows, seconds), self._timing = self._timing, (0, None)
-        for drafter, tokens in zip(drafters, emitted, strict=True):
-            self._emit(self._logs[drafter], tokens)
-            outcome = self._outcomes.pop(drafter, Outcome())
-            drafter.learn(self._logs[drafter], replace(outcome, rows=rows, seconds=seconds))
-
-    def _emit(self, log: TokenLog, tokens: Sequence[int]) -> None:
-        log.emit(tokens)
-
-    def report(self, drafter: AnyDrafter) -> PolicyReport | None:
-        """End a sequence; what was decided in it, None where nothing is."""
-        self._logs[drafter].take_back()
-        return drafter.close()
-
-    def finish(self, drafter: AnyDrafter) -> None:
-        """Let the drafter of a sequence that has ended, or was broken off, go."""
-        log = self._logs.pop(drafter, None)
-        if log is None:
-            return
-        log.take_back()
-        drafter.close()
-        for table in (self._heads, self._top_k, self._outcomes):
-            table.pop(drafter, None)
-        if drafter in self._private:
-            self._private.remove(drafter)
-        else:
-            self._free.append(drafter)
-
-    def end(self) -> None:
-        """No more passes come: the sequences have ended, or were broken off."""

@@ -6,7 +6,8 @@ from dataclasses import dataclass, fields, replace
 from importlib import import_module
 from typing import Any
 
-from ngtcli.drafting.drafter import Drafter, Drafters, DraftSettings
+from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Drafter, DraftSettings
 from ngtcli.drafting.options import MethodOptions, read_options
 from ngtcli.errors import UsageError, nearest
 
@@ -16,8 +17,8 @@ class Method:
     """An entry of the registry: the class `drafter` of `module`, below ngtcli.drafting.
 
     Its dataclass `Options`, if it has some, stands in `module` or, where importing that loads
-    numba, in `options`. `many` is a class of `module` for drafters of several texts that know of
-    each other. All are imported when the method is named, and not before.
+    numba, in `options`. `batch` is a function of `module` that gives the Drafting of a batch whose
+    drafters know of each other. All are imported when the method is named, and not before.
     `stand_in` names the method that drafts while what this one needs is compiled, by the module
     `compiling`.
     `needs` says in words what a drafter cannot do without. `documents`: the method drafts from the
@@ -35,7 +36,7 @@ class Method:
     costs: bool = False
     masks: bool = False
     options: str = ""
-    many: str = ""
+    batch: str = ""
     heads: bool = False
     stand_in: str = ""
     compiling: str = ""
@@ -55,7 +56,7 @@ _METHODS = {
         "Auto",
         costs=True,
         options="auto.config",
-        many="AutoDrafters",
+        batch="batch_drafting",
         stand_in="prompt-lookup",
         compiling="auto.compiling",
         compiled=True,
@@ -63,7 +64,7 @@ _METHODS = {
     "prompt-lookup": Method("methods.prompt_lookup", "PromptLookup"),
     "llma": Method("methods.llma", "Llma"),
     "akunu": Method("methods.akunu", "Akunu"),
-    "trtllm": Method("methods.trtllm", "Trtllm", many="TrtllmDrafters"),
+    "trtllm": Method("methods.trtllm", "Trtllm", batch="batch_drafting"),
     "rest": Method("methods.rest", "Rest", "a datastore (ngt trie build --rest)"),
     "suffix": Method("methods.suffix", "Suffix", "the package arctic-inference"),
     "lookahead": Method("methods.lookahead", "Lookahead", _SCORES, live=True),
@@ -121,14 +122,14 @@ class MethodSpec:
         drafter: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
         return drafter
 
-    def build_many(self) -> Drafters[Any]:
-        """New drafters for the texts of one pass. Raises UsageError as `build` does."""
-        if not self.entry.many:
-            return Drafters(self.build, self.settings.num_draft)
+    def build_batch(self) -> Drafting:
+        """The drafters of a batch. Raises UsageError as `build` does."""
+        if not self.entry.batch:
+            return Drafting(lambda context: self.build(), self.settings.num_draft)
         self._prepared()
-        many: Any = getattr(_module(self.entry.module), self.entry.many)
-        made: Drafters[Any] = many(self.settings, self.options)
-        return made
+        batch_drafting: Any = getattr(_module(self.entry.module), self.entry.batch)
+        drafting: Drafting = batch_drafting(self.settings, self.options)
+        return drafting
 
     def available(self) -> "MethodSpec":
         """Return this method, or the one that drafts while what this one needs is compiled.

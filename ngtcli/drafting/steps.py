@@ -1,42 +1,16 @@
-"""The limits of a run, what it yields step by step, and how long that took. Knows no torch."""
+"""What an answer yields step by step, and how long that took. Knows no torch."""
 
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Self
+from typing import Self
 
 from ngtcli.system.json_form import HIDDEN, json_key, json_property, schema_of, shape
-
-if TYPE_CHECKING:
-    from ngtcli.decoding.grammar.matcher import Grammar
-    from ngtcli.prompts.thinking import Thinking
 
 OWN = "model"
 _THOUGHT = "text of a thought, for a token that is none of the answer's"
 _PROBABILITY = "at temperature 1, among the tokens that may stand here"
-
-
-@dataclass(frozen=True, slots=True)
-class Limits:
-    """When to stop, besides the model's end tokens; `num_draft` nodes a step at most.
-
-    With `thinking` the thoughts come in addition to `max_tokens`, and stop strings, repeats and the
-    grammar count in the answer alone. With `probabilities` each token has its own.
-    """
-
-    max_tokens: int = 256
-    num_draft: int = 32
-    stop: tuple[str, ...] = ()
-    max_repeats: int = 0  # of the same tokens in a row; see Repetition
-    thinking: "Thinking | None" = None
-    grammar: "Grammar | None" = None
-    probabilities: bool = False
-
-    @property
-    def most(self) -> int:
-        """Tokens at most, of thought and answer."""
-        return self.max_tokens + (self.thinking.room if self.thinking else 0)
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,19 +51,6 @@ class Step:
     finish_reason: str = ""
     nodes: int = 0
     predicted: int = 0
-
-
-class InSteps:
-    """An answer that is being made: iterate over it for its steps, or `finish` it."""
-
-    def __iter__(self) -> Iterator[Step]:
-        raise NotImplementedError
-
-    def finish(self) -> Self:
-        """Run all steps; the answer itself."""
-        for _ in self:
-            pass
-        return self
 
 
 PARTS = ("draft", "tree", "forward", "verify", "cache")

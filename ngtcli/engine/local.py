@@ -1,7 +1,8 @@
 """One model, one set of settings, and what they generate: connects the rooms below."""
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator
+from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -11,23 +12,24 @@ import ngtcli.models.weights  # noqa: F401 - torch and transformers are imported
 from ngtcli.config import Settings
 from ngtcli.decoding import load
 from ngtcli.decoding.assistant import AssistantModel
-from ngtcli.decoding.continuation import Continuation
-from ngtcli.decoding.decoder import Member
+from ngtcli.decoding.decoder import decode
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.grammar.form import form_of, grammar_of
 from ngtcli.decoding.grammar.matcher import Grammar
 from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import ModelSpec, load_model, use_threads
-from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.prefixes import WORTH_S
 from ngtcli.decoding.replays import Replays
+from ngtcli.decoding.sequence import Sequence
 from ngtcli.decoding.support import Support
 from ngtcli.documents.load import Document
-from ngtcli.drafting.drafter import Context, Drafter, Drafters, draft_settings
+from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Context, Drafter, draft_settings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.registry import MethodSpec, parse_method
-from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.steps import Step
 from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.drafting.tries.store import document_trie
 from ngtcli.engine import session
@@ -257,47 +259,64 @@ class LocalSession(session.Session):
         if remark := store.take_remark():
             self.warn(remark)
 
-    def generate(
+    def sequence(
         self,
         prompt: Prompt,
         options: session.AnswerOptions = session.AS_SET,
         begun: Begun | None = None,
-        text: Continuation | None = None,
-        progress: Callable[[int, int], object] | None = None,
-    ) -> Run:
-        """A prepared answer to `prompt`; `begun` is what `start` gave for it, `text` goes on.
+    ) -> Sequence:
+        """Return a prepared answer to `prompt`, to be decoded by itself.
 
-        `progress` is called with how many tokens of how many are read, in place of `reading`.
+        `begun` is what `start` gave for it.
 
-        Raises ContextOverflowError and UsageError; ModelError where it cannot be exact and is to.
+        Raises:
+            ContextOverflowError: The prompt leaves no room for an answer.
+            UsageError: The drafter lacks something.
+            ModelError: It cannot be exact and is to be.
         """
         begun = begun or self.start(prompt, options)
-        context, limits = begun.context, begun.limits
-        tokens = min(len(prompt.ids) + limits.most, self.model.context)
-        exact = "off" if text else self.settings.exact
-        numerics = self._exactness.numerics(exact, limits.num_draft, tokens)
-        return Run(
+        limits = begun.limits
+        tokens = min(len(prompt.ids) + limits.max_output, self.model.context)
+        numerics = self._exactness.numerics(self.settings.exact, limits.num_draft, tokens)
+        drafter = options.drafter or self._drafter_of(begun.method)
+        return Sequence(
             self.model,
-            options.drafter or self._drafter_of(begun.method),
-            context,
+            begun.context,
             self.settings,
             limits,
-            options.split_times,
-            progress or self.reading,
-            text,
-            self.keeping(options.many or prompt.selection is not None),
+            lambda: drafter,
             numerics,
+            self.keeping(options.many or prompt.selection is not None),
         )
 
-    def drafters(self, method: MethodSpec | None = None) -> Drafters[Any]:
-        """Drafters for texts that are decoded together."""
-        parsed = method or self.available_method()
-        return self._with_memory(parsed, lambda: self.memory.pool).build_many()
+    def batch_sequence(
+        self, begun: Begun, options: session.AnswerOptions, many: bool = True
+    ) -> Sequence:
+        """Return a prepared answer to be decoded in a batch. Raises ContextOverflowError."""
+        return Sequence(
+            self.model,
+            begun.context,
+            self.settings,
+            begun.limits,
+            lambda: options.drafter or self._drafter_of(begun.method),
+            caching=self.keeping(many),
+        )
 
-    def member(self, begun: Begun, many: bool = True) -> Member:
-        """A text to be decoded beside others. Raises ContextOverflowError."""
-        text = Continuation(self.model, begun.context, self.settings, begun.limits)
-        return Member(None, text, begun.context, self.keeping(many))
+    def decode(self, sequence: Sequence, split_times: bool = False) -> Iterator[Step]:
+        """Decode an answer by itself, step by step."""
+        return decode(self.model, sequence, self.reading, split_times)
+
+    def generate(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> Sequence:
+        """Return the whole answer to `prompt`. Raises as `sequence`, and as `decode`."""
+        sequence = self.sequence(prompt, options)
+        for _ in self.decode(sequence, options.split_times):
+            pass
+        return sequence
+
+    def batch_drafting(self, method: MethodSpec | None = None) -> Drafting:
+        """Return the drafters of a batch, by the settings' method if none is given."""
+        parsed = method or self.available_method()
+        return self._with_memory(parsed, lambda: self.memory.pool).build_batch()
 
     def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> Begun:
         """What is known of an answer to `prompt` before the model is used."""
@@ -327,7 +346,7 @@ class LocalSession(session.Session):
         return self._compiled(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
 
     def documents_trie(
-        self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None
+        self, documents: SequenceOf[Document], keep: bool = True, method: MethodSpec | None = None
     ) -> session.DocumentsTrie:
         """As `Session.documents_trie`; the method is the settings' where none is given."""
         method = method or self.parse_method()

@@ -12,12 +12,12 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from ngtcli.config import SETTINGS, Settings, Use
-from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.decoding.grouping import Batching, Candidate, why_apart, why_single
-from ngtcli.decoding.loop import Run
 from ngtcli.decoding.probe import find_batching
 from ngtcli.decoding.scores import rounds
+from ngtcli.decoding.sequence import Sequence
 from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
 from ngtcli.drafting.registry import MethodSpec, parse_method
@@ -59,20 +59,17 @@ class _Single:
     """The decoder of one job; its prompt is read in a step of its own."""
 
     job: Job
-    run: Run
+    decoder: Decoder
     method: MethodSpec
-
-    @property
-    def decoder(self) -> Decoder:
-        return self.run.decoder
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """A decoder that jobs join and leave."""
+    """A decoder that jobs join and leave; `is_parted`: each goes on by itself, one by one."""
 
     decoder: Decoder
     method: MethodSpec
+    is_parted: bool = False
 
 
 class LocalEngine(Engine):
@@ -214,9 +211,9 @@ class LocalEngine(Engine):
         self._jobs.remove(job)
         if self._state is None:
             return self._interrupted(job)
-        members = self._state.decoder.drop(job.sequence)
+        ended = self._state.decoder.drop(job.sequence)
         answer = self._interrupted(job)
-        self._collect(member for member in members if member is not job.sequence)
+        self._collect(sequence for sequence in ended if sequence is not job.sequence)
         return answer
 
     @property
@@ -281,32 +278,31 @@ class LocalEngine(Engine):
         is_single = bool(why_single(self._candidates[job], self._batching))
         if not is_single and (self.many or self._others_follow):
             method = self._learning.available_method()
-            drafters = self._learning.drafters(method)
-            decoder = Decoder(self._model, drafters, self._size, self._report_reading)
+            drafting = self._learning.batch_drafting(method)
+            decoder = Decoder(self._model, drafting, self._size, self._report_reading)
             self._state = _Batch(decoder, method)
             return
-        goes_on = job.sequence is not None
         with self._starting:
-            run = prepared.session.generate(
-                prepared.prompt,
-                prepared.options,
-                prepared.start,
-                job.sequence.text if goes_on else None,
-                self._report_reading,
+            sequence: Sequence = prepared.session.sequence(
+                prepared.prompt, prepared.options, prepared.start
             )
-        self._state = _Single(job, run, prepared.start.method)
-        job.sequence = run.member
-        job.numerics = run.numerics
-        if not goes_on:
-            self._add_started(job, run.drafter)
+        decoder = Decoder(
+            self._model,
+            progress=self._report_reading,
+            split_times=prepared.options.split_times,
+        )
+        self._state = _Single(job, decoder, prepared.start.method)
+        job.sequence = sequence
+        job.numerics = sequence.numerics
+        self._add_started(job, sequence.make_drafter())
 
     def _read(self, job: Job) -> None:
         """Read the prompt of a job, which then runs."""
         prepared = job.prepared
-        goes_on = job.sequence is not None
-        if not goes_on:
+        is_single = job.sequence is not None
+        if not is_single:
             many = prepared.options.many or prepared.prompt.selection is not None
-            job.sequence = prepared.session.member(prepared.start, many)
+            job.sequence = prepared.session.batch_sequence(prepared.start, prepared.options, many)
         self._reading = job
         try:
             ended = self._decoder.add(job.sequence)
@@ -314,7 +310,7 @@ class LocalEngine(Engine):
             self._reading = None
         self._waiting.remove(job)
         self._jobs.append(job)
-        if not goes_on:
+        if not is_single:
             self._add_started(job, job.sequence.drafter)
         self._collect(ended)
 
@@ -353,8 +349,8 @@ class LocalEngine(Engine):
             session = self._with(job.request.question.settings)
             method = session.available_method()
             with self._starting:
-                drafters = session.drafters(method)
-                single.decoder.share(drafters, self._size)
+                drafting = session.batch_drafting(method)
+                single.decoder.regroup(drafting, self._size)
         except BaseException as error:
             self._candidates[job] = replace(self._candidates[job], has_failed=True)
             self._warn_of_failure(caught(error))
@@ -371,54 +367,41 @@ class LocalEngine(Engine):
             self._collect(ended)
             return
         try:
-            if isinstance(self._state, _Batch):
-                self._separate(failure)
+            if isinstance(self._state, _Batch) and not self._state.is_parted:
+                self._separate(self._state, failure)
             else:
-                self._end(self._jobs[0], failure)
+                failed = self._decoder.sequences[0]
+                self._collect(self._decoder.drop(failed, failure))
         finally:
             del failure  # it holds all that the forward pass had in memory
 
-    def _collect(self, ended: Iterable[Member]) -> None:
+    def _collect(self, ended: Iterable[Sequence]) -> None:
         """Take the new steps of all jobs, and the answers of those that have ended."""
         for job in self._jobs:
             self._take_steps(job)
         jobs = {job.sequence: job for job in self._jobs}
-        for member in ended:
-            self._end(jobs[member], member.error)
+        for sequence in ended:
+            self._end(jobs[sequence], sequence.error)
 
     def _take_steps(self, job: Job) -> None:
-        member: Member = job.sequence
-        for step in member.steps:
+        sequence: Sequence = job.sequence
+        for step in sequence.take_steps():
             job.steps.append(step)
-            thought_tokens = member.text.statistics.thought_tokens or 0
+            thought_tokens = sequence.statistics.thought_tokens or 0
             self._events.append((job, Stepped(step, thought_tokens)))
-        member.steps.clear()
 
     def _end(self, job: Job, error: NgtError | None) -> None:
         self._jobs.remove(job)
         del self._candidates[job]
         self._events.append((job, error or self._answer(job)))
 
-    def _separate(self, error: NgtError) -> None:
+    def _separate(self, batch: _Batch, error: NgtError) -> None:
         """Let each job go on by itself, as nobody knows whose part of a forward pass failed."""
         self._warn_of_failure(error)
-        decoder = self._decoder
         for job in self._jobs:
-            job.sequence.drafter.close(keep=False)
-        decoder.close_slots()
-        decoder.close()
-        self._state = None
-        jobs, self._jobs = self._jobs, []
-        for job in reversed(jobs):
-            member: Member = job.sequence
             self._candidates[job] = replace(self._candidates[job], has_failed=True)
-            emitted = len(member.text.ids) - len(member.context.ids)
-            if emitted == len(member.text.output):
-                self._waiting.appendleft(job)
-            else:
-                del self._candidates[job]
-                half_done = NgtError("a step failed half done", "Ask again.")
-                self._events.append((job, half_done))
+        batch.decoder.regroup()
+        self._state = replace(batch, is_parted=True)
 
     def _warn_of_failure(self, error: NgtError) -> None:
         self.session.warn(f"answering texts together failed ({error}): each goes on by itself")
@@ -429,17 +412,20 @@ class LocalEngine(Engine):
 
     def _answer(self, job: Job) -> Ended:
         """Return what has come of a job so far."""
-        member: Member = job.sequence
-        if isinstance(self._state, _Single):
+        sequence: Sequence = job.sequence
+        is_single = isinstance(self._state, _Single) or (
+            self._state is not None and self._state.is_parted
+        )
+        if is_single:
             job.background = job.prepared.session.memory.background.words()
         return Ended(
-            finish_reason=member.text.finish_reason,
+            finish_reason=sequence.finish_reason,
             steps=tuple(job.steps),
-            exact=isinstance(self._state, _Single) and self._state.run.exact,
-            statistics=member.text.statistics,
+            exact=is_single and sequence.is_exact,
+            statistics=sequence.statistics,
             trie=job.prepared.start.trie,
             passes=self._model.passes.report(),
-            policy=member.policy,
+            policy=sequence.policy,
             drafted_by=self._state.method.name if self._state is not None else "",
         )
 

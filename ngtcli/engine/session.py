@@ -7,10 +7,10 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
 from ngtcli.config import Settings, Use, settings_where
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.support import SUPPORTED, DraftSupport, Support
 from ngtcli.documents.load import Document
 from ngtcli.drafting.drafter import Drafter
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tries.corpus import Corpus
 from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.events import Message, Report
@@ -156,7 +156,7 @@ class Session(ABC):
         return self._task(preset, documents, question)
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
-        m, most = self.facts, self.limits.most
+        m, most = self.facts, self.limits.max_output
         own, chat = (preset, documents, question), Chat.of(self.settings)
         task = Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
         return replace(task, keep=not self.owner or all(d.path for d in documents))

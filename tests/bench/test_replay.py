@@ -8,13 +8,13 @@ import pytest
 from transformers import PreTrainedTokenizerFast
 
 from ngtcli.config import Settings
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.drafting.drafter import Context, DraftSettings
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.errors import InputError, UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.support.helpers import END, SHARED
+from tests.support.runs import Run
 from tests.support.tiny_models import make_drafter, make_target
 from tests.tools.measuring.replaying import ReplayOptions, replay, run_replay, select, walk
 from tests.tools.measuring.results import ReplayResult, percentile

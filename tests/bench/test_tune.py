@@ -337,7 +337,7 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         runs = []
         for item in items:
             run = own.generate(own.prompt(preset, item.documents, item.question))
-            runs.append(run.finish().statistics)
+            runs.append(run.statistics)
         records = answers_of(source, changed)
         made = [r.generation for r in records]
         assert [len(g.ids) for g in made] == [r.new_tokens for r in runs]

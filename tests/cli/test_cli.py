@@ -266,7 +266,7 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
             return verify(tree, choose)
         return VerifiedPath((0,), (tree.tokens[0], choose(0, [tree.tokens[0]])))
 
-    monkeypatch.setattr("ngtcli.decoding.decoder.verify", broken)
+    monkeypatch.setattr("ngtcli.decoding.step.verify", broken)
     drafts = ("--set", "calibrate=no", "--drafts", "4")  # else none may pay on a busy machine
     done = ngt("check", HARBOUR, "--json", *drafts, "--max-tokens", "12")
     assert done.returncode == 6, done.stderr

@@ -12,10 +12,10 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.decoding import kv_cache, memory_limits, prefixes
 from ngtcli.decoding import model as model_module
-from ngtcli.decoding.decoder import Decoder
+from ngtcli.decoding import step as step_module
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.support import Support
-from ngtcli.drafting.drafter import Drafters
+from ngtcli.drafting.batch import Drafting
 from ngtcli.engine import local_engine
 from ngtcli.engine.engine import Request
 from ngtcli.engine.events import Ended, Outcome, Report, Stepped, ignore, reporter
@@ -204,19 +204,19 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
     class Held:
         pass
 
-    step, held, said = Decoder._advance, list["weakref.ref[Held]"](), list[str]()
+    step, held, said = step_module.run_step, list["weakref.ref[Held]"](), list[str]()
 
-    def failing(decoder: Decoder) -> bool:
-        if len(decoder.running) > 1:
+    def failing(model: TargetModel, sequences: Any, *more: Any) -> bool:
+        if len(sequences) > 1:
             kept = Held()
             held.append(weakref.ref(kept))
             raise RuntimeError("shapes do not match")
         assert not held or held[0]() is None
-        return step(decoder)
+        return step(model, sequences, *more)
 
     session = session_with(reporter(warn=said.append))
     alone = {a.key: ids_of(a) for a in answered(session, given(session), 1)}
-    monkeypatch.setattr(Decoder, "_advance", failing)
+    monkeypatch.setattr(step_module, "run_step", failing)
     gc.disable()
     try:
         assert {a.key: ids_of(a) for a in answered(session, given(session), 3)} == alone
@@ -299,7 +299,7 @@ def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
     while not any(isinstance(event, Stepped) for _, event in events):
         events += requests.step()
     assert requests.has_room(second.request)
-    monkeypatch.setattr(Drafters, "start", fails)
+    monkeypatch.setattr(Drafting, "join", fails)
     requests.add(second)
     for _ in range(3):  # `Prompted`, then the attempt
         events += requests.step()

@@ -10,23 +10,24 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decoding import decoder, kv_cache, memory_limits, prefixes, probe
+from ngtcli.decoding import kv_cache, memory_limits, prefixes, probe, scheduler
 from ngtcli.decoding.batched_attention import BatchedAttention
-from ngtcli.decoding.continuation import Continuation
-from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import Keeping
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import find_batching
+from ngtcli.decoding.scheduler import Scheduler
 from ngtcli.decoding.scores import scores_are_not_numbers
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.decoding.support import SUPPORTED
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
+from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.pool import Pool
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
+from tests.support.runs import Run
 from tests.support.tiny_models import (
     FAMILIES,
     GREEDY,
@@ -37,7 +38,15 @@ from tests.support.tiny_models import (
     plain,
     prompts,
 )
-from tests.support.together import joint, outputs, own, target, together
+from tests.support.together import (
+    each_by_itself,
+    joint,
+    outputs,
+    own,
+    sequence_of,
+    target,
+    together,
+)
 
 pytestmark = pytest.mark.numeric
 
@@ -75,12 +84,12 @@ def test_each_text_has_the_tokens_of_its_run_alone(
     ]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
     for drafts in (
-        own(), Drafters(lambda: Scripted(guess), 16),
-        Drafters(lambda: Scripted(drafts_of(right)), 16), joint(Pool(1000)),
+        own(), each_by_itself(lambda: Scripted(guess), 16),
+        each_by_itself(lambda: Scripted(drafts_of(right)), 16), joint(Pool(1000)),
     ):  # fmt: skip
         found = together(model, texts, drafts, size, sampling, rising)
         assert outputs(found) == alone
-        assert [m.text.finish_reason for m in found] == [
+        assert [m.finish_reason for m in found] == [
             "stop" if output[-1] == 3 else "length" for output in alone
         ]
 
@@ -89,11 +98,11 @@ def test_drafts_that_are_right_are_accepted_beside_other_texts() -> None:
     model, texts = target("qwen3"), prompts(5, seed=3)
     alone = [plain(model, text, max_tokens=20) for text in texts]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
-    found = together(model, texts, Drafters(lambda: Scripted(drafts_of(right)), 24), 3)
+    found = together(model, texts, each_by_itself(lambda: Scripted(drafts_of(right)), 24), 3)
     assert outputs(found) == alone
     for member, output in zip(found, alone, strict=True):
-        statistics = member.text.statistics
-        assert statistics.new_tokens == len(output) == len(member.text.output)
+        statistics = member.statistics
+        assert statistics.new_tokens == len(output) == len(member.token_ids)
         assert statistics.steps == len(member.steps)
         assert len(output) < 4 or statistics.steps <= len(output) // 2
         assert statistics.decode_s > 0 and sum(statistics.split_s.values()) > 0
@@ -109,7 +118,7 @@ def test_other_methods_draft_for_each_text_and_share_the_nodes(method: str, most
     found = together(model, texts, own(method, most), 3)
     assert outputs(found) == [plain(model, text, max_tokens=20) for text in texts]
     assert all(step.nodes <= most for m in found for step in m.steps)
-    assert sum(m.text.statistics.drafted_tokens for m in found) > 0
+    assert sum(m.statistics.drafted_tokens for m in found) > 0
 
 
 def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
@@ -122,10 +131,10 @@ def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
     for member, ids in zip(found, texts, strict=True):
         run = Run(model, make_drafter("none"), Context(ids), sampling, limits)
         last = [*run][-1]
-        assert member.text.output == run.output
-        assert member.text.finish_reason == run.finish_reason
+        assert member.token_ids == run.output
+        assert member.finish_reason == run.finish_reason
         assert member.steps[-1].tokens[-1].text == last.tokens[-1].text
-    assert {m.text.finish_reason for m in found} >= {"context"}
+    assert {m.finish_reason for m in found} >= {"context"}
 
 
 def test_rows_that_attend_together_see_what_they_see_one_by_one(
@@ -151,7 +160,7 @@ def test_a_text_whose_scores_are_no_numbers_fails_alone() -> None:
     model.hf.get_input_embeddings().weight.data[bad] = float("nan")
     found = together(model, texts, own(), 3)
     assert "not numbers" in str(found[1].error)
-    assert [m.text.output for i, m in enumerate(found) if i != 1] == [
+    assert [m.token_ids for i, m in enumerate(found) if i != 1] == [
         output for i, output in enumerate(alone) if i != 1
     ]
     exact = Numerics(PassRows.fixed(8))
@@ -182,7 +191,7 @@ def test_where_memory_ends_drafts_shrink_then_fewer_run_and_none_is_lost(
     model, ids = target("qwen3"), prompts(5, seed=6)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     memory = Memory(monkeypatch, rows, texts)
-    assert outputs(together(model, ids, Drafters(lambda: Scripted(guess), 16), 5)) == alone
+    assert outputs(together(model, ids, each_by_itself(lambda: Scripted(guess), 16), 5)) == alone
     assert memory.refused
 
 
@@ -194,20 +203,21 @@ def test_a_text_for_which_there_is_no_room_waits(monkeypatch: pytest.MonkeyPatch
     ids += prompts(4, seed=9)
     alone = [plain(model, text, max_tokens=20) for text in ids]
     region = 256 * 2 * 2 * 2 * 8 * 4  # bytes: places, layers, keys and values, heads, width
-    monkeypatch.setattr(decoder, "free_memory", lambda device: 2 * 3 * region)
+    monkeypatch.setattr(scheduler, "free_memory", lambda device: 2 * 3 * region)
     seen, dropped = list[tuple[int, int]](), list[bool]()
     model.keep_prefixes(memory=True)
     assert model.prefixes is not None
     monkeypatch.setattr(model.prefixes, "drop", lambda: dropped.append(True))
-    real = Decoder._read
+    real = Scheduler.admit
 
-    def read(self: Decoder, member: Member, clock: float) -> Any:
-        if (error := real(self, member, clock)) is None:
-            texts = [*self.running, member]
-            seen.append((len(texts), max(len(one.text.ids) for one in texts)))
-        return error
+    def admit(self: Scheduler, sequence: DecodedSequence, *more: Any) -> bool:
+        before = len(self.running)
+        fits_alone = real(self, sequence, *more)
+        if len(self.running) > before:
+            seen.append((len(self.running), max(one.log.settled for one in self.running)))
+        return fits_alone
 
-    monkeypatch.setattr(Decoder, "_read", read)
+    monkeypatch.setattr(Scheduler, "admit", admit)
     assert outputs(together(model, ids, own(), 5)) == alone
     assert [running for running, longest in seen if longest > 256] == [1]
     assert seen[0] == (1, len(ids[0])) and max(running for running, _ in seen[:2]) == 2
@@ -220,12 +230,11 @@ def test_free_memory_is_looked_up_as_texts_come_and_go_and_not_in_each_step(
 ) -> None:
     model, looked = make_target("llama"), list[str]()
     model.end_ids = frozenset()
-    monkeypatch.setattr(decoder, "free_memory", lambda device: looked.append(device) or 10**10)
+    monkeypatch.setattr(scheduler, "free_memory", lambda device: looked.append(device) or 10**10)
     batch, steps = Decoder(model, own(), 4), 0
     for ids in prompts(2, seed=8):
-        context = Context(ids, vocabulary=model.vocabulary)
-        batch.add(Member(None, Continuation(model, context, GREEDY, Limits(60)), context))
-    while not batch.done:
+        batch.add(sequence_of(model, ids, Limits(60)))
+    while not batch.is_done:
         assert batch.takes_more  # as is asked for each question that waits
         batch.step()
         steps += 1
@@ -236,7 +245,7 @@ def test_free_memory_is_looked_up_as_texts_come_and_go_and_not_in_each_step(
 def test_regions_grow_while_texts_do(monkeypatch: pytest.MonkeyPatch) -> None:
     model = make_target("llama", max_position_embeddings=600)
     model.context, model.end_ids = 600, frozenset()
-    monkeypatch.setattr(decoder, "_AHEAD", 1)
+    monkeypatch.setattr(scheduler, "EXPECTED_OUTPUT", 1)
     ids = [[5, 6, 7, 8, 9] * 45, [1, 2, 3], [7, 8] * 118]
     alone = [plain(model, text, max_tokens=60) for text in ids]
     limits = Limits(max_tokens=60)
@@ -256,35 +265,79 @@ def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
     ids = [[*range(4, 40), end] for end in (5, 7, 9)]
     alone = [plain(model, text, max_tokens=12) for text in ids]
     model.keep_prefixes(memory=False)
-    one = Run(
-        model, make_drafter("trie"), Context(ids[0]), GREEDY, Limits(12, 8), keeping=Keeping()
-    )
-    over, done = one.decoder.add(one.member), list[Member]()
+    limits = Limits(12, 8)
+    every = [
+        sequence_of(model, text, limits, GREEDY, Keeping(), make_drafter("trie")) for text in ids
+    ]
+    decoder = Decoder(model)
+    ended = decoder.add(every[0])
     for _ in range(first):
-        over += one.decoder.step()
-    one.decoder.share(own(), 3)
-    for text in ids[1:]:
-        known = Continuation(model, Context(text), GREEDY, Limits(12))
-        over += one.decoder.add(Member(text, known, Context(text), Keeping()))
+        ended += decoder.step()
+    decoder.regroup(own(), 3)
+    for sequence in every[1:]:
+        ended += decoder.add(sequence)
         assert model.reused.tokens == 32
-    while not one.decoder.done:
-        done += one.decoder.step()
-    found = {tuple(m.context.ids): m.text.output for m in [*over, *done]}
-    assert [found[tuple(text)] for text in ids] == alone
+    while not decoder.is_done:
+        ended += decoder.step()
+    assert set(ended) == set(every)
+    assert outputs(every) == alone
 
 
 def test_an_answer_that_others_join_is_pooled_once() -> None:
     model, pool, ids = make_target("llama"), Pool(1000), prompts(2, seed=3)
     model.end_ids = frozenset()
     drafter = make_drafter("auto", DraftSettings(num_draft=8, pool=pool))
-    one = Run(model, drafter, Context(ids[0], vocabulary=97), GREEDY, Limits(30, 8))
-    one.decoder.add(one.member)
+    sequence = sequence_of(model, ids[0], Limits(30, 8), drafter=drafter)
+    decoder = Decoder(model)
+    decoder.add(sequence)
     for _ in range(2):
-        one.decoder.step()
-    one.decoder.share(joint(pool), 2)
-    while not one.decoder.done:
-        one.decoder.step()
-    assert [list(answer) for answer in pool.answers] == [one.output]
+        decoder.step()
+    decoder.regroup(joint(pool), 2)
+    while not decoder.is_done:
+        decoder.step()
+    assert [list(answer) for answer in pool.answers] == [sequence.token_ids]
+
+
+class FailingOnce(Exception):
+    """What a forward pass raises in a test."""
+
+
+@pytest.mark.parametrize("stay", [False, True])
+def test_after_a_forward_pass_that_failed_each_sequence_goes_on_by_itself(
+    stay: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever the failed step has done by then: its tokens are in the log, or they are not."""
+    ids = prompts(4, seed=12)
+    for phase in ("score", "keep"):
+        for failing in (1, 3, 6):
+            model = make_target("llama")
+            model.end_ids = frozenset()
+            alone = [plain(model, text, max_tokens=12 + 2 * i) for i, text in enumerate(ids)]
+            model.cache.stay = stay
+            every = [
+                sequence_of(model, text, Limits(12 + 2 * i, 6), drafter=make_drafter("trie"))
+                for i, text in enumerate(ids)
+            ]
+            decoder = Decoder(model, own("trie", 12), 4)
+            for sequence in every:
+                decoder.add(sequence)
+            real, calls = getattr(model, phase), list[int]()
+
+            def work(*given: Any, real: Any = real, calls: Any = calls, at: int = failing) -> Any:
+                calls.append(1)
+                if len(calls) == at:
+                    raise FailingOnce
+                return real(*given)
+
+            monkeypatch.setattr(model, phase, work)
+            while not decoder.is_done:
+                try:
+                    decoder.step()
+                except FailingOnce:
+                    decoder.regroup()
+            assert len(calls) > failing
+            assert outputs(every) == alone
+            assert [one.statistics.new_tokens for one in every] == [*map(len, alone)]
 
 
 def test_positions_that_depend_on_the_longest_text_are_refused() -> None:

@@ -21,13 +21,13 @@ from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kernels import FusedGateUpMLP, use_few_kernels
 from ngtcli.decoding.kv_cache import KVLayer
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.support import SUPPORTED
-from ngtcli.drafting.drafter import Drafters, Outcome
+from ngtcli.drafting.drafter import Outcome
 from ngtcli.drafting.log import TokenLog
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import chain
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
 from tests.support.tiny_models import (
@@ -41,7 +41,7 @@ from tests.support.tiny_models import (
     plain,
     prompts,
 )
-from tests.support.together import outputs, own, together
+from tests.support.together import each_by_itself, outputs, own, together
 from tests.tools.heads.recipes import begin_as
 
 pytestmark = pytest.mark.numeric
@@ -200,7 +200,7 @@ def test_captured_passes_of_several_texts_attend_to_their_windows_alone(
     texts = [ids[:length] for length in (5, 90, 200, 300)]
     truth = {tuple(text): generate(model.hf, text, 24) for text in texts}
     switched_on(model)
-    drafters = Drafters(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
+    drafters = each_by_itself(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
     found = together(model, texts, drafters, 4, limits=lambda _: Limits(24, 24))
     assert outputs(found) == [truth[tuple(text)] for text in texts]
     assert model.passes.captured >= 1 and gathered

@@ -18,7 +18,8 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.state_slot import StateSlot
 from ngtcli.decoding.support import DraftSupport
 from ngtcli.drafting.costs import SHORT, Costs
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
+from ngtcli.drafting.drafter import Context, DraftSettings, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tree import ROOT, DraftTree, chain
 from tests.support.families import (
     RESTORES,
@@ -126,17 +127,11 @@ def test_any_method_drafts_chains(name: str, method: str) -> None:
 
 
 def test_auto_grows_a_chain_where_a_context_wants_one() -> None:
-    drafters = Drafters(lambda: make_drafter("auto", DraftSettings()), 16)
     ids = [1, 2, 3, 4, 5, 1, 2, 9, 7, 1, 2, 3, 1, 2]
-
-    class Text:
-        depth, left, matcher = 50, 50, None
-
     for wanted in (True, False):
-        drafter = drafters.start(Context(ids, outside=(tuple(ids),), vocabulary=20, chains=wanted))
-        text: Any = Text()
-        text.ids = ids
-        (tree,) = drafters.propose([drafter], [text])
+        drafter = make_drafter("auto", DraftSettings())
+        drafter.begin(Context(ids, outside=(tuple(ids),), vocabulary=20, chains=wanted))
+        tree = drafter.propose(TokenLog(ids), Room(16)).tree
         assert len(tree) > 3 and (tree.first_chain() is tree) == wanted
 
 

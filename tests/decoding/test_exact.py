@@ -22,15 +22,15 @@ from ngtcli.decoding.exactness.layers import has_experts
 from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.exactness.trials import PathTrial, gives_equal_bits, is_exact
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.reasoning import ANSWER, THOUGHT, Thinking
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.registry import method_names
-from ngtcli.drafting.steps import Limits
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
-from ngtcli.prompts.thinking import ANSWER, THOUGHT, Thinking
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, rounded, rows_in_place, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply

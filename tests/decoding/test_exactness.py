@@ -23,9 +23,9 @@ from ngtcli.decoding.exactness.whole_vectors import (
     WholeVectors,
     has_two_formulas,
 )
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import chain
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend, share

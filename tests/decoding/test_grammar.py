@@ -22,31 +22,30 @@ from transformers import PreTrainedTokenizerFast
 
 from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
-from ngtcli.decoding.continuation import Continuation
-from ngtcli.decoding.decoder import Member
+from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.grammar.matcher import Grammar
+from ngtcli.decoding.guide import prune
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import ModelSpec, load_model
-from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.reasoning import ANSWER, THOUGHT, Thinking
 from ngtcli.decoding.sampling import draw, keys_of, warp
-from ngtcli.drafting.ahead import allowed
 from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
 from ngtcli.drafting.origins import GRAMMAR
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.registry import method_names
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.tokenizer import Tokenizer
-from ngtcli.prompts.thinking import ANSWER, THOUGHT, Thinking
 from tests.decoding.test_batch_decoding import Memory
 from tests.support import families, thinking_models
 from tests.support.helpers import FakeBackend, examples
 from tests.support.rounding import Guessing, RoundingModel, rows_in_place
 from tests.support.rounding import run as rounded_run
+from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
     LEARNED,
@@ -61,7 +60,7 @@ from tests.support.tiny_models import (
     paths,
     supply,
 )  # fmt: skip
-from tests.support.together import joint, outputs, own, together
+from tests.support.together import joint, outputs, own, sequence_of, together
 from tests.support.tokenizers_of_kinds import KINDS
 
 pytestmark = pytest.mark.search
@@ -331,21 +330,21 @@ def test_texts_together_have_the_tokens_of_their_runs_alone(
 @pytest.mark.parametrize("first", [0, 1])
 def test_a_text_is_shared_and_goes_on_alone_with_the_state_of_its_grammar(first: int) -> None:
     texts, limits, truth = several(model := cached_tiny("llama"))
-    context = Context(texts[6], outside=(texts[6],), vocabulary=model.vocabulary)
-    one = Run(model, make_drafter("auto"), context, SAMPLED, limits(6))
-    over = one.decoder.add(one.member)
+    one = sequence_of(model, texts[6], limits(6), SAMPLED, drafter=make_drafter("auto"))
+    other = sequence_of(model, texts[0], limits(0), SAMPLED)
+    decoder = Decoder(model)
+    ended = decoder.add(one)
     for _ in range(first):
-        over += one.decoder.step()
-    one.decoder.share(own("trie", 8), 3)
-    known = Continuation(model, Context(texts[0]), SAMPLED, limits(0))
-    over += one.decoder.add(Member(0, known, Context(texts[0])))
+        ended += decoder.step()
+    decoder.regroup(own("trie", 8), 3)
+    ended += decoder.add(other)
     for _ in range(first):
-        over += one.decoder.step()
-    assert one.member not in over
-    one.member.drafter.close(keep=False)
-    one.decoder.close()
-    again = Run(model, make_drafter("auto"), context, SAMPLED, limits(6), text=one.member.text)
-    assert again.finish().output == truth[6]
+        ended += decoder.step()
+    assert one not in ended
+    decoder.regroup()
+    while not decoder.is_done:
+        decoder.step()
+    assert one.token_ids == truth[6] and other.token_ids == truth[0]
 
 
 @pytest.mark.parametrize("name", ["bloom", "mamba2", "lfm2"])
@@ -500,7 +499,7 @@ def test_of_a_draft_is_left_what_a_grammar_takes(
     hung = [random.Random(seed).randrange(ROOT, nodes) for _ in range(probes)]
     whole = DraftTree((*tokens, *[1] * probes), (*shape.parents, *hung), probes)
     tree, grammar = whole.cut(depth, 99, 99), bound(model, WORDS)
-    found = allowed(tree, grammar.start(), depth, 14)
+    found = prune(tree, grammar.start(), depth, 14)
     check_tree(found)
     assert len(found) <= max(14, len(tree)) and max([0, *found.depths()[: found.drafts]]) <= depth
     drafts, left = (paths(t.take(range(t.drafts))) for t in (tree, found))

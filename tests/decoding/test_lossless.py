@@ -8,14 +8,14 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.registry import method_names
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.drafting.tries.corpus import build
 from tests.support.helpers import CONTEXT, END, VOCABULARY, examples
+from tests.support.runs import Run
 from tests.support.tiny_models import (
     FAMILIES,
     GREEDY,

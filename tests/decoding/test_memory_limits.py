@@ -9,13 +9,12 @@ import torch
 from torch import Tensor
 
 from ngtcli.decoding import memory_needs
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.memory_limits import read_prompt
 from ngtcli.decoding.memory_needs import memory_words
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.drafting.drafter import Context
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import ContextOverflowError
 from ngtcli.heads.head import Head
@@ -25,6 +24,7 @@ from ngtcli.models.weights.convert import quantized_bytes
 from ngtcli.models.weights.linear import MappedEmbedding
 from ngtcli.models.weights.load_quantized import load_quantized
 from tests.support.int8_layers import INT8
+from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,

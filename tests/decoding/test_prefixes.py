@@ -165,8 +165,8 @@ def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
     assert [run.output for run in runs] == wanted
     assert [run.statistics.cached_tokens // CHUNK for run in runs] == [0, 1, 2, 1]
     members = together(model, prompts, own(), 3, keeping=MINE)
-    assert [member.text.output[:20] for member in members] == [ids[:20] for ids in wanted]
-    assert [m.text.statistics.cached_tokens // CHUNK for m in members] == [2, 1, 2, 2]
+    assert [member.token_ids[:20] for member in members] == [ids[:20] for ids in wanted]
+    assert [m.statistics.cached_tokens // CHUNK for m in members] == [2, 1, 2, 2]
 
 
 def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) -> None:

@@ -10,11 +10,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.config import Settings
-from ngtcli.decoding.continuation import LEAST, LONGEST, Repetition
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
+from ngtcli.decoding.output import MAX_PERIOD, MIN_REPEATED, Repetition
 from ngtcli.drafting.drafter import Context, DraftSettings
-from ngtcli.drafting.steps import Limits
 from tests.support.helpers import ngt
+from tests.support.runs import Run
 from tests.support.tiny_models import make_drafter, make_target, prompts
 from tests.support.together import joint, own, target, together
 
@@ -22,9 +22,9 @@ LOOPING = Settings(frequency_penalty=-30.0)  # what was said is said again
 
 
 def repeats(ids: Sequence[int], times: int) -> bool:
-    """The rule literally: one period alone makes up the last tokens, `times` times and LEAST."""
-    for period in range(1, LONGEST + 1):
-        size = max(times * period, LEAST)
+    """The rule literally: one period alone makes up the last tokens, `times` times."""
+    for period in range(1, MAX_PERIOD + 1):
+        size = max(times * period, MIN_REPEATED)
         end = list(ids[-size:])
         if len(end) == size and end[period:] == end[:-period]:
             return True
@@ -81,9 +81,9 @@ def test_texts_that_share_passes_end_where_they_do_alone() -> None:
     for drafts in (own("trie"), joint()):
         found = together(model, texts, drafts, 3, LOOPING, lambda i: limits)
         for member, run in zip(found, alone, strict=True):
-            assert member.text.output == run.output
-            assert member.text.finish_reason == run.finish_reason
-    assert "repetition" in {member.text.finish_reason for member in found}
+            assert member.token_ids == run.output
+            assert member.finish_reason == run.finish_reason
+    assert "repetition" in {member.finish_reason for member in found}
 
 
 LOOP = ["--set", "frequency_penalty=-30", "--max-tokens", "200"]

@@ -10,14 +10,14 @@ from ngtcli.decoding import model as module
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import KVLayer
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import Context, Drafters
-from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.drafter import Context
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import VOCABULARY, FakeBackend
+from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
@@ -28,7 +28,7 @@ from tests.support.tiny_models import (
     make_drafter,
     make_hf,
 )
-from tests.support.together import outputs, together
+from tests.support.together import each_by_itself, outputs, together
 
 WINDOW, LENGTH = 12, 500
 FAMILIES = ("mistral-sliding", "gemma2-sliding", "gemma3-sliding")
@@ -114,7 +114,7 @@ def test_texts_together_have_the_tokens_of_the_library(
     model = long_model(family)
     texts = [PROMPT[:length] for length in (3, WINDOW, 40, 300, LENGTH)]
     truth = {tuple(text): generate(model.hf, text, 20) for text in texts}
-    drafters = Drafters(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
+    drafters = each_by_itself(lambda: Scripted(drafts_of(truth, wrong=1)), 24)
     found = together(model, texts, drafters, 5, limits=lambda _: Limits(20, 24))
     assert outputs(found) == [truth[tuple(text)] for text in texts]
 

@@ -178,18 +178,18 @@ def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
     session = tiny_session([], persist=False).with_settings(Settings(max_tokens=12, method="trie"))
     prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
     runs = {
-        options: session.generate(prompt, options).finish()
+        options: session.generate(prompt, options)
         for options in (AnswerOptions(), AnswerOptions(num_draft=0), AnswerOptions("none"))
     }
     drafted, at_zero, plain = runs.values()
-    assert drafted.output == at_zero.output == plain.output
+    assert drafted.token_ids == at_zero.token_ids == plain.token_ids
     assert drafted.statistics.drafted_tokens > 0 == at_zero.statistics.drafted_tokens
     assert drafted.drafter is at_zero.drafter is not plain.drafter
     private, other = (session.sharing(session.settings, "another") for _ in range(2))
     assert private.drafter() is private.drafter() is not other.drafter()
     assert session.drafter() not in (private.drafter(), other.drafter())
     own = session.new_drafter("trie")
-    assert session.generate(prompt, AnswerOptions(drafter=own)).drafter is own
+    assert session.sequence(prompt, AnswerOptions(drafter=own)).make_drafter() is own
 
 
 def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
@@ -201,7 +201,7 @@ def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
     warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
     prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
     for one in (warm, session, warm):
-        found = one.generate(prompt).finish().statistics
+        found = one.generate(prompt).statistics
         assert found.accepted_tokens == found.drafted_tokens > 20
 
 

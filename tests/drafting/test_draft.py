@@ -3,14 +3,17 @@
 import subprocess
 import sys
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings, Outcome
+from ngtcli.decoding.draft_bounds import DraftBounds
+from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Context, DraftSettings, Outcome, Room
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.drafting.tries.corpus import build
@@ -220,34 +223,28 @@ def test_of_the_rows_that_are_left_probes_have_the_first_claim_if_all_fit(
     assert len(tree) > rows or cut == tree.cut(99, nodes, 99)
 
 
-@dataclass
-class Told:
-    """A text of which so many tokens of the context are left."""
-
-    ids: list[int]
-    left: int
-    depth: int = 9
-    matcher: None = None
-
-
 @pytest.mark.parametrize("method", ["lookahead", "space", "trie"])
 def test_a_pass_has_no_more_rows_than_places_are_left(method: str) -> None:
     settings = DraftSettings(masks=(9,) * 6)
-    drafters = Drafters(lambda: make_drafter(method, settings), 32)
+    drafter = make_drafter(method, settings)
     ids = [1, 2, 3, 1, 2, 4, 1, 2]
-    drafter = drafters.start(Context(ids, None, (tuple(ids),)))
+    drafter.begin(Context(ids, None, (tuple(ids),)))
     for left in (100, 7, 3, 1):
-        (tree,) = drafters.propose([drafter], [Told(ids, left)])
+        bounds = DraftBounds(min(32, left), max_depth=9, max_rows=left, context_left=left)
+        tree = bounds.tree(drafter.propose(TokenLog(ids), bounds.room).tree)
         check_tree(tree)
         assert len(tree) <= left
 
 
 def test_more_texts_than_nodes_are_drafted_for_in_turns() -> None:
-    drafters = Drafters(lambda: make_drafter("trie", DraftSettings()), 4)
+    drafting = Drafting(lambda context: make_drafter("trie"), 4)
     ids = [1, 2, 3, 1, 2]
-    texts = [Told(ids, 99)] * 6
-    each = [drafters.start(Context(ids, None, (tuple(ids),))) for _ in texts]
-    drafted = [[len(tree) for tree in drafters.propose(each, texts)] for _ in range(3)]
+    logs = [TokenLog(ids) for _ in range(6)]
+    each = [drafting.join(Context(ids, None, (tuple(ids),)), log) for log in logs]
+    drafted = []
+    for _ in range(3):
+        rooms = [*map(Room, drafting.shares(6))]
+        drafted.append([len(draft.tree) for draft in drafting.propose(each, logs, rooms)])
     assert all(sum(step) == 4 for step in drafted)
     assert [sum(steps) for steps in zip(*drafted, strict=True)] == [2] * 6
 

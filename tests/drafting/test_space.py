@@ -13,20 +13,20 @@ import torch
 from ngtcli.config import Settings
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.drafting.drafter import Context, Draft, Drafters, DraftSettings, Outcome, Room
+from ngtcli.drafting.drafter import Context, Draft, DraftSettings, Outcome, Room
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.methods.space import Options, Space, likeliest_nodes, masks_after, with_masks
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.models.pretrained import mask_tokens
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.followed import Followed
 from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, changed, ngt
+from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
     check_tree,
@@ -36,7 +36,7 @@ from tests.support.tiny_models import (
     plain,
     prompts,
 )
-from tests.support.together import outputs, together
+from tests.support.together import each_by_itself, outputs, together
 
 pytestmark = pytest.mark.search
 SAMPLED = Settings(temperature=0.8, seed=5)
@@ -216,10 +216,10 @@ def test_masks_share_the_rows_of_exact_passes(rows: PassRows) -> None:
 
 def test_texts_decoded_together_have_their_own_guesses() -> None:
     model, texts = tuned_target(), [CYCLE[i : i + 9].tolist() for i in range(0, 50, 9)]
-    found = together(model, [*texts, *prompts(2)], Drafters(space, 24), 3)
+    found = together(model, [*texts, *prompts(2)], each_by_itself(space, 24), 3)
     alone = [plain(model, text, max_tokens=20) for text in [*texts, *prompts(2)]]
     assert outputs(found) == alone
-    assert all(m.text.statistics.mean_acceptance_length > 2 for m in found[: len(texts)])
+    assert all(m.statistics.mean_acceptance_length > 2 for m in found[: len(texts)])
 
 
 def test_a_mask_that_the_model_chooses_is_emitted_as_by_generate() -> None:

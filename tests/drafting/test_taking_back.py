@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import cache
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -12,8 +13,11 @@ from hypothesis import strategies as st
 
 from ngtcli.config import Settings
 from ngtcli.decoding.assistant import AssistantModel
-from ngtcli.drafting.auto.drafter import Auto, AutoDrafters
-from ngtcli.drafting.drafter import Context, Drafter, Drafters, DraftSettings, Outcome, Room
+from ngtcli.decoding.draft_bounds import draft_bounds
+from ngtcli.decoding.exactness.numerics import NOT_EXACT
+from ngtcli.drafting.auto.drafter import Auto, batch_drafting
+from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Context, Drafter, DraftSettings, Outcome, Room
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree
@@ -210,44 +214,47 @@ class Forcing:
         return forced
 
 
-@dataclass
-class Asked:
-    """A text, as Drafters want it."""
-
-    ids: list[int]
-    matcher: Any
-    depth: int = 20
-    left: int = 99
-
-
 @pytest.mark.parametrize(
-    "make", [AutoDrafters, lambda: Drafters(lambda: make_drafter("auto"), 32)], ids=["many", "one"]
-)
+    "make", [batch_drafting, lambda: Drafting(lambda context: make_drafter("auto"), 32)],
+    ids=["many", "one"],
+)  # fmt: skip
 def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
-    make: Callable[[], Drafters[Any]],
+    make: Callable[[], Drafting],
 ) -> None:
-    drafters, prompt = make(), [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
-    drafter = drafters.start(Context(prompt, vocabulary=99))
-    (tree,) = drafters.propose([drafter], [Asked(prompt, Forcing([4, 9]))])
+    drafting, prompt = make(), [1, 2, 3, 4, 5, 6, 7, 1, 2, 3]
+    context, log = Context(prompt, vocabulary=99), TokenLog(prompt)
+    drafter = drafting.join(context, log)
+    guide = SimpleNamespace(decides_alone=True, matcher=Forcing([4, 9]))
+    sequence: Any = SimpleNamespace(
+        drafter=drafter, log=log, guide=guide, context=context, numerics=NOT_EXACT,
+        max_depth=20, context_left=99,
+    )  # fmt: skip
+
+    def drafted() -> DraftTree:
+        bounds = draft_bounds(sequence, 32)
+        (draft,) = drafting.propose([drafter], [log], [bounds.room])
+        return bounds.tree(draft.tree)
+
+    tree = drafted()
     assert tree.tokens[:2] == (4, 9) and tree.parents[:2] == (-1, 0)
     assert -1 not in tree.parents[1:]
-    drafters.observe([drafter], [[4, 9, 1]])
-    text = [*prompt, 4, 9, 1]
-    (tree,) = drafters.propose([drafter], [Asked(text, Forcing([]))])
-    assert tree.tokens[:3] == (2, 3, 4)
+    log.emit([4, 9, 1])
+    drafter.learn(log, Outcome())
+    guide.matcher = Forcing([])
+    assert drafted().tokens[:3] == (2, 3, 4)
 
 
 def test_sequences_beside_each_other_share_the_public_pool_but_for_private_ones() -> None:
-    many = parse_method("trtllm", DraftSettings()).build_many()
+    many = parse_method("trtllm", DraftSettings()).build_batch()
 
     def drafted(ids: list[int], private: bool = False) -> tuple[int, ...]:
-        drafter = many.start(Context(ids, private=private))
+        drafter = many.join(Context(ids, private=private), TokenLog(ids))
         return drafter.propose(TokenLog(ids), Room(8)).tree.tokens
 
-    many.start(Context(list(range(1, 9))))
+    many.join(Context(list(range(1, 9))), TokenLog([]))
     assert drafted([9, 1, 2]) == (3, 4, 5, 6, 7)
     assert not drafted([9, 1, 2], private=True)
-    many.start(Context([20, 21, 22, 23], private=True))
+    many.join(Context([20, 21, 22, 23], private=True), TokenLog([]))
     assert not drafted([20, 21])
 
 

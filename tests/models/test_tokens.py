@@ -12,11 +12,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from tokenizers import AddedToken
 
+from ngtcli.decoding.reasoning import TextStream
 from ngtcli.models import tokenizer as tokens
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.models.tokenizer import Detokenizer, Tokenizer, piece_end
-from ngtcli.prompts.thinking import TextStream
 from tests.support.control_texts import tokenizer_of
 
 TEXTS = [

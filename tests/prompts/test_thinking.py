@@ -14,25 +14,18 @@ from hypothesis import strategies as st
 from transformers import LogitsProcessor
 
 from ngtcli.config import Settings
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
+from ngtcli.decoding.reasoning import ANSWER, FORMATS, HEADER, THOUGHT, TextStream, Thinking
 from ngtcli.documents.load import Document
 from ngtcli.drafting.drafter import Context, DraftSettings
-from ngtcli.drafting.steps import Limits, Token
+from ngtcli.drafting.steps import Token
 from ngtcli.models.tokenizer import Detokenizer, Tokenizer
 from ngtcli.prompts.build import Task
 from ngtcli.prompts.chat import Chat, render
 from ngtcli.prompts.preset import Preset
-from ngtcli.prompts.thinking import (
-    ANSWER,
-    FORMATS,
-    HEADER,
-    THOUGHT,
-    TextStream,
-    Thinking,
-    switched,
-    thinking_of,
-)
+from ngtcli.prompts.thinking import switched, thinking_of
 from tests.support.helpers import END, FakeBackend, examples, in_terminal, ngt
+from tests.support.runs import Run
 from tests.support.thinking_models import CONTEXT, TEMPLATES, tokenizer, write_model
 from tests.support.tiny_models import GREEDY, make_drafter, make_target, prompts
 from tests.support.together import joint, own, together
@@ -322,8 +315,8 @@ def test_texts_that_share_passes_think_as_they_do_alone(sampling: Settings) -> N
     alone = [Run(model, drafter("none"), context(t), sampling, limits).finish() for t in texts]
     for drafts in (own("trie"), own("prompt-lookup"), joint()):
         found = together(model, texts, drafts, 3, sampling, lambda i: limits)
-        assert [m.text.output for m in found] == [run.output for run in alone]
-        assert [m.text.finish_reason for m in found] == [run.finish_reason for run in alone]
+        assert [m.token_ids for m in found] == [run.output for run in alone]
+        assert [m.finish_reason for m in found] == [run.finish_reason for run in alone]
     assert {RANDOM.closing[0]} <= {token for run in alone for token in run.output}
 
 
@@ -475,11 +468,11 @@ def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) 
 
 def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> None:
     code = (
-        "import sys, time\nfrom ngtcli.decoding.continuation import Continuation\n"
-        "emit = Continuation.emit\n"
+        "import sys, time\nfrom ngtcli.decoding.sequence import Sequence\n"
+        "emit = Sequence.emit\n"
         "steps = []\ndef slow(*a):\n    print('step', file=sys.stderr, flush=True)\n"
         "    steps.append(time.sleep(60 * (len(steps) == 3)))\n    return emit(*a)\n"
-        "Continuation.emit = slow\n"
+        "Sequence.emit = slow\n"
         f"sys.argv = ['ngt', *{asked(folder, 'endless')!r}]\n"
         "from ngtcli.__main__ import main\nmain()\n"
     )

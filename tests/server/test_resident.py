@@ -11,10 +11,11 @@ from typing import Any
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.decoding.decoder import Decoder
+from ngtcli.decoding import step as step_module
 from ngtcli.decoding.grouping import Batching, why_single
 from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.decoding.support import SUPPORTED
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine import engine as engine_module
@@ -286,22 +287,22 @@ def test_an_error_of_one_hurts_no_other(
     resident: Resident, monkeypatch: pytest.MonkeyPatch, alone: bool
 ) -> None:
     """A pass over one text fails: the first in a batch, then, or else at once, also alone."""
-    bad, step, failed = asked(1666, **LONG), Decoder._advance, list[int]()
+    bad, step, failed = asked(1666, **LONG), step_module.run_step, list[int]()
     decode = resident._engine.session.model.tokenizer.decode
 
-    def failing(decoder: Decoder) -> bool:
-        count = len(decoder.running)
-        for member in decoder.running:
-            is_bad = "1666" in decode(member.context.ids)
-            if is_bad and member.text.output and (count > 1 or not alone):
+    def failing(model: Any, sequences: Any, *more: Any) -> bool:
+        count = len(sequences)
+        for sequence in sequences:
+            is_bad = "1666" in decode(sequence.context.ids)
+            if is_bad and sequence.token_ids and (count > 1 or not alone):
                 failed.append(count)
                 raise (Panic if alone else RuntimeError)("a kernel failed")
-        return step(decoder)
+        return step(model, sequences, *more)
 
     good = [asked(1902, **LONG), asked(1903)]
     wanted = [ids_alone(resident, question) for question in good]
     unhurt = ids_alone(resident, bad)
-    monkeypatch.setattr(Decoder, "_advance", failing)
+    monkeypatch.setattr(step_module, "run_step", failing)
     too_long = asked(text=MILL * 3000, overflow="error"), Heard(), "o"
     rest = [(bad, Heard(), "o"), (good[1], Heard(), ""), too_long]
     first = Heard(behind(resident, *rest[:2]))
@@ -318,15 +319,15 @@ def test_an_error_of_one_hurts_no_other(
 def test_an_answer_that_is_cancelled_where_its_batch_fails_keeps_its_steps(
     resident: Resident, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    step = Decoder._advance
+    step = step_module.run_step
 
-    def failing(decoder: Decoder) -> bool:
-        if len(decoder.running) > 1:
+    def failing(model: Any, sequences: Any, *more: Any) -> bool:
+        if len(sequences) > 1:
             ticket.cancel()
             raise RuntimeError("a kernel failed")
-        return step(decoder)
+        return step(model, sequences, *more)
 
-    monkeypatch.setattr(Decoder, "_advance", failing)
+    monkeypatch.setattr(step_module, "run_step", failing)
     other = Heard()
     first = Heard(behind(resident, (asked(1902, **LONG), other, "")))
     ticket = resident.submit(asked(**LONG), first)
@@ -344,7 +345,7 @@ def test_nothing_of_an_answer_that_has_ended_waits_for_the_garbage_collector(
     def at(event: Event | NgtError) -> None:
         hold(event)
         if isinstance(event, Stepped) and resident._engine._jobs:
-            made.append(weakref.ref(resident._engine._jobs[0].sequence.text))
+            made.append(weakref.ref(resident._engine._jobs[0].sequence))
 
     gc.disable()
     try:
@@ -432,15 +433,14 @@ def test_no_text_of_one_owner_is_drafted_for_another(
     made = Resident(replace(SETTINGS, **changes), persist=False)
     encode, drafted = made._engine.session.model.tokenizer.encode, list[list[int]]()
     secret = set(encode(SECRET.format(year=12))) - set(encode(HARMLESS.format(year=12)))
-    score = Decoder._score
+    emit = DecodedSequence.emit
 
-    def watched(decoder: Decoder, trees: Any, watch: Any) -> Any:
-        for member, tree in zip(decoder.running, trees, strict=True):
-            if not secret & set(member.context.ids):
-                drafted.append([*tree.tokens])
-        return score(decoder, trees, watch)
+    def watched(sequence: DecodedSequence, path: Any, tree: Any) -> int:
+        if not secret & set(sequence.context.ids):
+            drafted.append([*tree.tokens])
+        return emit(sequence, path, tree)
 
-    monkeypatch.setattr(Decoder, "_score", watched)
+    monkeypatch.setattr(DecodedSequence, "emit", watched)
     own = "What did the keeper write in his log?"
     first, second, long = (
         replace(asked(12, text, **changes, **more), question=own)

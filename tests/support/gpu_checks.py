@@ -17,16 +17,16 @@ from torch.utils._python_dispatch import _disable_current_modes
 from ngtcli.config import Settings
 from ngtcli.decoding import attention, captured, split_attention
 from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, prepared
-from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.scores import as_guesses, likeliest, same_scores
 from ngtcli.drafting.drafter import Context, DraftSettings
-from ngtcli.drafting.steps import Limits
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support import families
 from tests.support.helpers import VOCABULARY, FakeBackend
+from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,

@@ -11,16 +11,17 @@ from torch import nn
 from ngtcli.config import Settings
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room
 from ngtcli.drafting.log import Mark, TokenLog
 from ngtcli.drafting.origins import GRAMMAR
-from ngtcli.drafting.steps import Limits, Reused
+from ngtcli.drafting.steps import Reused
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend
+from tests.support.runs import Run
 from tests.support.tiny_models import VOCABULARY, check_tree
 
 

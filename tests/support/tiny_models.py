@@ -13,7 +13,7 @@ import torch
 import transformers
 
 from ngtcli.config import Settings
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.sampling import warp
@@ -21,7 +21,6 @@ from ngtcli.drafting.drafter import Context, Draft, Drafter, DraftSettings, Room
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import parse_method
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights import convert
@@ -30,6 +29,7 @@ from ngtcli.models.weights.convert import Conversion
 from ngtcli.models.weights.formats import WeightFormat
 from ngtcli.models.weights.linear import packed_weights
 from tests.support.helpers import CONTEXT, END, VOCABULARY, FakeBackend
+from tests.support.runs import Run
 
 # --- tiny models ---
 

@@ -1,19 +1,19 @@
-"""Several texts decoded together."""
+"""Several sequences decoded in a batch."""
 
 from collections.abc import Callable, Sequence
 from functools import lru_cache
-from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.decoding.continuation import Continuation
-from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
-from ngtcli.drafting.auto.drafter import AutoDrafters
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.drafting.auto.drafter import batch_drafting
+from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
+from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
 from ngtcli.drafting.pool import Pool
-from ngtcli.drafting.steps import Limits
 from tests.support.tiny_models import GREEDY, make_drafter, make_target
 
 
@@ -22,36 +22,48 @@ def target(family: str) -> TargetModel:
     return make_target(family)
 
 
+def sequence_of(
+    model: TargetModel, prompt: Sequence[int], limits: Limits, sampling: Settings = GREEDY,
+    caching: Keeping | None = None, drafter: Drafter | None = None,
+) -> DecodedSequence:  # fmt: skip
+    """One to be added to a decoder; `drafter` is that which it has by itself."""
+    context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
+    own = drafter or make_drafter("none")
+    return DecodedSequence(model, context, sampling, limits, lambda: own, caching=caching)
+
+
 def together(
-    model: TargetModel, texts: Sequence[Sequence[int]], drafts: Any, size: int,
+    model: TargetModel, texts: Sequence[Sequence[int]], drafting: Drafting, size: int,
     sampling: Settings = GREEDY, limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
     keeping: Keeping | None = None,
-) -> list[Member]:  # fmt: skip
+) -> list[DecodedSequence]:  # fmt: skip
     """The texts' ends in their own order; each joins as soon as there is room."""
-    batch, waiting = Decoder(model, drafts, size), [*enumerate(texts)]
-    ended: list[Member] = []
-    while waiting or not batch.done:
+    batch = Decoder(model, drafting, size)
+    every = [sequence_of(model, ids, limits(i), sampling, keeping) for i, ids in enumerate(texts)]
+    waiting, ended = [*every], list[DecodedSequence]()
+    while waiting or not batch.is_done:
         while waiting and batch.takes_more:
-            i, ids = waiting.pop(0)
-            context = Context(ids, outside=(tuple(ids),), vocabulary=model.vocabulary)
-            text = Continuation(model, context, sampling, limits(i))
-            ended += batch.add(Member(i, text, context, keeping))
+            ended += batch.add(waiting.pop(0))
         assert len(batch.running) <= size
         ended += batch.step()
-    assert sorted(m.given for m in ended) == [*range(len(texts))]
-    return sorted(ended, key=lambda m: m.given)
+    assert set(ended) == set(every) and len(ended) == len(every)
+    return every
 
 
-def outputs(members: Sequence[Member]) -> list[list[int]]:
-    assert not [m.error for m in members if m.error]
-    return [m.text.output for m in members]
+def outputs(sequences: Sequence[DecodedSequence]) -> list[list[int]]:
+    assert not [one.error for one in sequences if one.error]
+    return [one.token_ids for one in sequences]
 
 
-def own(method: str = "none", most: int = 24) -> Drafters[Any]:
-    return Drafters(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
+def each_by_itself(make: Callable[[], Drafter], max_nodes: int) -> Drafting:
+    return Drafting(lambda context: make(), max_nodes)
 
 
-def joint(pool: Pool | None = None) -> AutoDrafters:
+def own(method: str = "none", most: int = 24) -> Drafting:
+    return each_by_itself(lambda: make_drafter(method, DraftSettings(num_draft=most)), most)
+
+
+def joint(pool: Pool | None = None) -> Drafting:
     curve = CostCurve({1: 1.0, 16: 1.1, 64: 1.5})
     costs = Costs({SHORT: curve})
-    return AutoDrafters(DraftSettings(num_draft=8, costs=costs, pool=pool))
+    return batch_drafting(DraftSettings(num_draft=8, costs=costs, pool=pool))

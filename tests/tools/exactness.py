@@ -14,7 +14,6 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import torch
 import transformers
@@ -22,6 +21,7 @@ import transformers
 from ngtcli.bench.live import build_prompts
 from ngtcli.bench.prompts import example_texts, file_items, passages
 from ngtcli.config import Settings
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.documents.load import Document
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.session import AnswerOptions
@@ -65,10 +65,12 @@ def save_random(name: str, folder: Path) -> str:
     return str(folder)
 
 
-def counted(truth: Sequence[int], run: Any, steps: Any) -> Counter[str]:
+def counted(truth: Sequence[int], run: DecodedSequence) -> Counter[str]:
     """What one run adds, whose ids are to be those of plain decoding."""
-    different = list(run.output) != list(truth)
-    return Counter(runs=1, different=different, tokens=len(run.output), steps=steps.steps)
+    steps = run.statistics.steps
+    return Counter(
+        runs=1, different=run.token_ids != list(truth), tokens=len(run.token_ids), steps=steps
+    )
 
 
 def compare(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
@@ -81,25 +83,25 @@ def compare(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counte
         own = sampled if at % 2 else session
         for most in DRAFTS:
             plain = AnswerOptions("none", most, to_the_end=True)
-            truth = own.generate(prompt, plain).finish().output
+            truth = own.generate(prompt, plain).token_ids
             guessing = [Guessing(truth, seed) for seed in range(2 + at % 2 * 2)]
             ways = [replace(plain, method="trie", drafter=one) for one in guessing]
             # Of what is sampled these two guess next to nothing.
             ways += [replace(plain, method=one) for one in ("auto", "trie") if not at % 2]
             for options in ways:
-                run = own.generate(prompt, options).finish()
-                yield counted(truth, run, run.statistics)
+                run = own.generate(prompt, options)
+                yield counted(truth, run)
 
 
 def compare_together(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
     """Each answer of several texts in a pass beside its plain one, none of them exact."""
     own = session.with_settings(replace(session.settings, exact="off"))
     limits = [own.start(prompt, AnswerOptions(to_the_end=True)).limits for prompt in prompts]
-    texts, drafters = [prompt.ids for prompt in prompts], own.drafters()
+    texts, drafters = [prompt.ids for prompt in prompts], own.batch_drafting()
     done = together(own.model, texts, drafters, TOGETHER, own.settings, limits.__getitem__)
-    for prompt, member in zip(prompts, done, strict=True):
-        truth = own.generate(prompt, AnswerOptions("none", to_the_end=True)).finish().output
-        yield counted(truth, member.text, member.text.statistics)
+    for prompt, sequence in zip(prompts, done, strict=True):
+        truth = own.generate(prompt, AnswerOptions("none", to_the_end=True)).token_ids
+        yield counted(truth, sequence)
 
 
 def check(settings: Settings, count: int) -> tuple[Counter[str], Counter[str]]:

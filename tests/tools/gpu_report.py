@@ -29,18 +29,18 @@ from ngtcli.bench.results import versions
 from ngtcli.config import Settings
 from ngtcli.decoding.captured import USES
 from ngtcli.decoding.exactness.choice import Exactness
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, use_threads
-from ngtcli.decoding.loop import Run
 from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.registry import parse_method
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import chain
 from ngtcli.models.quantized import name_of
 from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
+from tests.support.runs import Run
 from tests.tools.measuring.replaying import ReplayOptions, context_of, select
 from tests.tools.measuring.traces import TraceSet, read_traces
 from tests.tools.record import write_recording

@@ -63,10 +63,10 @@ def write_recording(
         try:
             for item, prompt in zip(source.items, prompts, strict=True):
                 progress(f"Recording: {len(lengths) + 1} of {counted(len(prompts), 'prompt')}")
-                run = session.generate(prompt, AnswerOptions(to_the_end=True)).finish()
-                room = min(run.limits.most, model.context - len(prompt.ids))
-                trace.add(item.id, item.task, prompt.ids, run.output, prompt.references, room)
-                lengths.append(len(run.output))
+                run = session.generate(prompt, AnswerOptions(to_the_end=True))
+                room = min(run.limits.max_output, model.context - len(prompt.ids))
+                trace.add(item.id, item.task, prompt.ids, run.token_ids, prompt.references, room)
+                lengths.append(len(run.token_ids))
         except KeyboardInterrupt:
             interrupted = True
     return RecordResult(

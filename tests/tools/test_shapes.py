@@ -30,7 +30,7 @@ from tests.tools.shapes.model import (
     plan,
     shape_names,
 )
-from tests.tools.shapes.replay import PromptCache, RecordedRun, run_shape
+from tests.tools.shapes.replay import PromptCache, RecordedSequence, run_shape, steps_of
 
 SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {
@@ -183,8 +183,9 @@ def test_the_passes_are_real(method: str, recording: Path) -> None:
     for trace in traces.traces:
         PromptCache(model).put(trace)
         drafter = parse_method(method, DraftSettings()).build()
-        run = RecordedRun(model, drafter, context_of(trace, traces), trace, 16).finish()
-        assert run.output == list(trace.output_ids)
+        sequence = RecordedSequence(model, drafter, context_of(trace, traces), trace, 16)
+        assert [*steps_of(model, sequence)]
+        assert sequence.token_ids == list(trace.output_ids)
         whole = [*trace.prompt_ids, *trace.output_ids]
         truth = hf(torch.tensor([whole[:-1]]), use_cache=True).past_key_values
         wanted = [rows for layer in truth.layers for rows in (layer.keys, layer.values)]

@@ -30,16 +30,15 @@ from ngtcli.drafting.auto.prompts import PromptCounts
 from ngtcli.drafting.auto.shared import Shared, share
 from ngtcli.drafting.auto.sources.source import Resources
 from ngtcli.drafting.auto.sources.table import ORIGINS, Sources
+from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs
 from ngtcli.drafting.drafter import (
     Context,
     Draft,
     Drafter,
-    Drafters,
     DraftSettings,
     Outcome,
     Room,
-    Text,
 )
 from ngtcli.drafting.log import Mark, TokenLog
 from ngtcli.drafting.origins import PolicyReport
@@ -328,39 +327,14 @@ def propose_together(
     return drafts
 
 
-class AutoDrafters(Drafters[Auto]):
-    """The drafters of several sequences, for the Decoder."""
+def batch_drafting(settings: DraftSettings = _SETTINGS, options: Options = _OPTIONS) -> Drafting:
+    """The drafters of a batch: their nodes compete for the rows of the forward pass."""
+    shared = Shared(settings, options)
 
-    def __init__(self, settings: DraftSettings = _SETTINGS, options: Options = _OPTIONS) -> None:
-        super().__init__(self._new, settings.num_draft)
-        self.shared = Shared(settings, options)
-        self._settings = settings
-        self._options = options
+    def make(context: Context) -> Auto:
+        return Auto(shared.settings_for(settings, context.private), options, shared)
 
-    def start(self, context: Context) -> Auto:
-        """A drafter for a sequence that begins."""
-        drafter = self._new(context.private)
-        drafter.begin(context)
-        self._track(drafter, context)
-        return drafter
-
-    def _new(self, private: bool = False) -> Auto:
-        own = self.shared.settings_for(self._settings, private)
-        return Auto(own, self._options, self.shared)
-
-    def propose(self, drafters: Sequence[Auto], texts: Sequence[Text]) -> list[DraftTree]:
-        """A tree for each sequence; together no more nodes than pay."""
-        places = [
-            self._behind(drafter, text, min(self.most, text.left))
-            for drafter, text in zip(drafters, texts, strict=True)
-        ]
-        logs = [self._logs[drafter] for drafter in drafters]
-        rooms = [Room(place.room if place.depth > 0 else 0, len(place.head)) for place in places]
-        drafts = propose_together(drafters, logs, rooms)
-        return [
-            place.whole(draft.tree.cut(max(0, place.depth), room.nodes))
-            for draft, place, room in zip(drafts, places, rooms, strict=True)
-        ]
+    return Drafting(make, settings.num_draft, propose_together)
 
 
 @lru_cache(maxsize=1)

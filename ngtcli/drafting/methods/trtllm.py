@@ -29,7 +29,8 @@ from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-from ngtcli.drafting.drafter import Context, Drafters, DraftSettings
+from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.indexed import Indexed
 from ngtcli.drafting.options import MethodOptions, option
 from ngtcli.drafting.tree import DraftTree, chain
@@ -230,9 +231,7 @@ class Trtllm(Indexed):
         self._start = start
 
 
-class TrtllmDrafters(Drafters[Trtllm]):
-    """Drafters of texts that are decoded together; their pool is one, if it is public."""
-
-    def __init__(self, settings: DraftSettings, options: Options) -> None:
-        public = NGramPool(options)
-        super().__init__(lambda: Trtllm(settings, options, public), settings.num_draft)
+def batch_drafting(settings: DraftSettings, options: Options) -> Drafting:
+    """The drafters of a batch; their pool is one, if it is public."""
+    public = NGramPool(options)
+    return Drafting(lambda context: Trtllm(settings, options, public), settings.num_draft)

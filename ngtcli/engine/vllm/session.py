@@ -6,12 +6,15 @@ from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
 from dataclasses import replace
+from typing import Self
 
 from ngtcli.config import Settings
-from ngtcli.decoding.continuation import Growing
+from ngtcli.decoding.limits import Limits
+from ngtcli.decoding.output import Output
 from ngtcli.drafting.drafter import DraftSettings
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import parse_method
-from ngtcli.drafting.steps import OWN, InSteps, Limits, PassesReport, Statistics, Step, Token
+from ngtcli.drafting.steps import OWN, PassesReport, Statistics, Step, Token
 from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request
 from ngtcli.engine.events import Ended, Report, Started, Stepped, ignore
 from ngtcli.engine.session import ModelFacts, Session
@@ -21,7 +24,7 @@ from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.prompts.build import Prompt
 
 
-class VllmRun(Growing, InSteps):
+class VllmRun:
     """One generation by vLLM. Iterate over it, or over `steps` in the engine's event loop.
 
     A step is what vLLM hands over at once, which may be the tokens of several passes; which of them
@@ -37,7 +40,7 @@ class VllmRun(Growing, InSteps):
         limits: Limits,
         ids: list[int],
     ) -> None:
-        room = min(limits.most, model.context - len(ids))
+        room = min(limits.max_output, model.context - len(ids))
         if room < 1:
             what = f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}"
             raise ContextOverflowError(what, "Shorten the prompt.")
@@ -48,7 +51,28 @@ class VllmRun(Growing, InSteps):
         # Of a model that thinks vLLM cannot tell the answer, in which alone stop strings count.
         stop = () if limits.thinking else settings.stop
         self._parameters = sampling_arguments(replace(settings, stop=stop), room)
-        self._begin(model.tokenizer, limits, room, room)
+        self.limits = limits
+        self.output = Output(TokenLog(ids), model.tokenizer, limits, room, room)
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The emitted tokens."""
+        return self.output.log.output
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it has ended; "" before."""
+        return self.output.finish_reason
+
+    def interrupt(self) -> None:
+        """End it now, unless it has ended."""
+        self.output.finish_reason = self.output.finish_reason or "interrupted"
+
+    def finish(self) -> Self:
+        """Make all steps; return the answer itself."""
+        for _ in self:
+            pass
+        return self
 
     def __iter__(self) -> Iterator[Step]:
         steps = self.steps()
@@ -64,7 +88,7 @@ class VllmRun(Growing, InSteps):
         async with aclosing(self._engine.pieces(self._ids, self._parameters)) as pieces:
             async for piece in pieces:
                 seconds = time.perf_counter() - clock
-                if self.output:
+                if self.output.log.emitted:
                     s.decode_s = seconds - s.prefill_s
                 else:
                     s.prefill_s = seconds
@@ -76,22 +100,24 @@ class VllmRun(Growing, InSteps):
         """The tokens of a piece with their texts, up to a stop string."""
         reason = piece.finish_reason
         if reason not in ("", "stop"):
-            reason = "length" if self._room == self.limits.most else "context"
+            reason = "length" if self.output.max_tokens == self.limits.max_output else "context"
         shown: list[Token] = []
         for i, token in enumerate(piece.ids, 1):
             last = i == len(piece.ids)
-            shown.append(self._add(token, last and piece.ended, OWN, reason if last else ""))
+            shown.append(
+                self.output.append(token, last and piece.ended, OWN, reason if last else "")
+            )
             if self.finish_reason:
                 break
-        self.finish_reason = self.finish_reason or reason
+        self.output.finish_reason = self.finish_reason or reason
         self._count(piece)
         return Step(tuple(shown), self.finish_reason)
 
     def _count(self, piece: Piece) -> None:
         """Count tokens and steps; how often drafts were accepted is in the last piece."""
         s, accepted = self.statistics, Counter(dict(enumerate(piece.accepted)))
-        s.new_tokens, s.drafted_tokens = len(self.output), piece.drafted
-        s.thought_tokens = self._text.thought if self.limits.thinking else None
+        s.new_tokens, s.drafted_tokens = self.output.log.emitted, piece.drafted
+        s.thought_tokens = self.output.stream.thought if self.limits.thinking else None
         # Drafts behind the end of the answer were accepted, and left out of it.
         s.accepted_tokens = min(sum(accepted.elements()), max(0, s.new_tokens - 1))
         s.steps = s.new_tokens - s.accepted_tokens

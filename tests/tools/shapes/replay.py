@@ -5,7 +5,7 @@ loop.
 """
 
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from copy import deepcopy
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -13,21 +13,23 @@ from pathlib import Path
 from typing import Any, Literal
 
 from ngtcli.bench.grid import Cell, Refusal
-from ngtcli.bench.live import decoded, machine
+from ngtcli.bench.live import counted_steps, machine
 from ngtcli.bench.records import Answering, Generation, Notify, raced
 from ngtcli.bench.results import Invocation, Machine, invocation_field
 from ngtcli.bench.summary import Group, column, json_rows, ratio
 from ngtcli.config import Settings
-from ngtcli.decoding.continuation import Continuation
-from ngtcli.decoding.decoder import Decoder, Member
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import use_threads
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.memory_limits import too_long
 from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.output import Output
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.step import run_step
 from ngtcli.drafting.costs import Costs
 from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.origins import PolicyReport
-from ngtcli.drafting.steps import Limits
+from ngtcli.drafting.steps import Step
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.engine.memory import PassCosts
 from ngtcli.errors import ContextOverflowError
@@ -154,7 +156,8 @@ class ShapeSource(Replay):
         def answer(trace: Trace) -> Generation:
             self.cache.put(trace)
             context = replace(context_of(trace, self.traces), vocabulary=model.vocabulary)
-            return decoded(RecordedRun(model, drafter, context, trace, cell.num_draft or 0))
+            sequence = RecordedSequence(model, drafter, context, trace, cell.num_draft or 0)
+            return counted_steps(sequence, steps_of(model, sequence))
 
         return answer
 
@@ -250,29 +253,59 @@ def _folded(traces: TraceSet, vocabulary: int) -> tuple[TraceSet, list[str]]:
     return replace(traces, traces=tuple(map(folded, traces.traces))), [note]
 
 
-class RecordedText(Continuation):
-    """A text whose tokens are those of a trace, whatever the scores are."""
+class _RecordedOutput(Output):
+    """An output that ends where a trace does."""
 
-    def __init__(self, model: TargetModel, context: Context, trace: Trace, limits: Limits) -> None:
-        super().__init__(model, context, _GREEDY, limits)
+    def __init__(self, output: Output, length: int) -> None:
+        self.__dict__ |= output.__dict__
+        self._length = length
+
+    def _reason(self, has_stopped: bool, repeats: bool) -> str:
+        return "stop" if self.log.emitted >= self._length else ""
+
+
+class RecordedSequence(DecodedSequence):
+    """A sequence whose tokens are those of a trace, whatever the logits are.
+
+    Logits are computed and reduced to choices as in greedy decoding; then the recorded tokens take
+    the place of the choices. The logits are of random weights, so the drafter is given none.
+    """
+
+    def __init__(
+        self, model: TargetModel, drafter: Drafter, context: Context, trace: Trace, num_draft: int
+    ) -> None:
+        limits = Limits(trace.room, num_draft)
+        super().__init__(model, context, _GREEDY, limits, lambda: _Unscored(drafter))
+        self.output = _RecordedOutput(self.output, len(trace.output_ids))
         self._recorded = trace.output_ids
 
-    def chooser(self, *scored: Any) -> Callable[[int, Sequence[int]], int]:
-        def choose(node: int, tokens: Sequence[int]) -> int:
-            at = len(self.output) + len(tokens)
-            return self._recorded[at] if at < len(self._recorded) else _END
+    def chooser(self, *given: Any) -> Callable[[int, Sequence[int]], int]:
+        def choose(node: int, path: Sequence[int]) -> int:
+            place = self.log.emitted + len(path)
+            return self._recorded[place] if place < len(self._recorded) else _END
 
         return choose
 
-    def _reason(self, ended: bool, repeats: bool) -> str:
-        return "stop" if len(self.output) >= len(self._recorded) else ""
 
+def steps_of(model: TargetModel, sequence: RecordedSequence) -> Iterator[Step]:
+    """Decode a sequence whose prompt is in the model's cache but for its last token.
 
-class _Replaying(Decoder):
-    """Decodes a text whose prompt is in the model's cache but for its last token."""
-
-    def _read(self, member: Member, clock: float) -> None:
-        member.text.statistics.prefill_s = time.perf_counter() - clock
+    `Statistics.prefill_s` is the time to start the drafter.
+    """
+    started = time.perf_counter()
+    drafting = sequence.single_drafting()
+    sequence.drafter = drafting.join(sequence.context, sequence.log)
+    sequence.statistics.prefill_s = time.perf_counter() - started
+    try:
+        while not sequence.has_ended:
+            if not run_step(model, [sequence], drafting, lambda trees: True):
+                raise too_long(sequence.log.settled)
+            yield from sequence.take_steps()
+        if sequence.error is not None:
+            raise sequence.error
+    finally:
+        sequence.log.take_back()
+        sequence.drafter.close()
 
 
 class _Unscored(Drafter):
@@ -293,20 +326,3 @@ class _Unscored(Drafter):
 
     def close(self, keep: bool = True) -> PolicyReport | None:
         return self._drafter.close(keep)
-
-
-class RecordedRun(Run):
-    """A run whose tokens are those of a trace. Otherwise each step does what it always does.
-
-    Scores are computed and reduced to choices as in greedy decoding; then the recorded tokens take
-    the place of the choices. The scores are of random weights, so the drafter is given none. The
-    prompt is in the model's cache already: `statistics.prefill_s` is the time to start the drafter.
-    """
-
-    def __init__(
-        self, model: TargetModel, drafter: Drafter, context: Context, trace: Trace, num_draft: int
-    ) -> None:
-        limits = Limits(trace.room, num_draft)
-        text = RecordedText(model, context, trace, limits)
-        super().__init__(model, _Unscored(drafter), context, _GREEDY, limits, text=text)
-        self.decoder = _Replaying(model, self.drafters)

@@ -13,13 +13,13 @@ import torch
 
 from ngtcli.config import Settings
 from ngtcli.decoding.captured import USES
-from ngtcli.decoding.loop import Run
+from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import plain_generation
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.registry import parse_method
-from ngtcli.drafting.steps import Limits
 from ngtcli.drafting.tree import chain
+from tests.support.runs import Run
 from tests.tools.shapes.model import Plan
 
 TIMES = 9  # passes of each size, in turns; the median counts

@@ -1,0 +1,88 @@
+"""What a draft may be: how large, and behind which tokens that are expected already."""
+
+from dataclasses import dataclass
+
+from ngtcli.decoding.grammar.matcher import Matcher
+from ngtcli.decoding.guide import prune
+from ngtcli.decoding.sequence import Sequence
+from ngtcli.drafting.drafter import Room
+from ngtcli.drafting.origins import GRAMMAR
+from ngtcli.drafting.tree import DraftTree
+
+
+@dataclass(frozen=True, slots=True)
+class DraftBounds:
+    """The bounds of a draft that goes on behind the tokens `head`, which the log expects.
+
+    Attributes:
+        max_nodes: Nodes of the draft, without probes.
+        max_depth: Depth of the draft.
+        max_rows: Nodes and probes together.
+        context_left: Tokens of the context behind `head`. The whole tree fits there: some models
+            keep tables with a row for each position in the cache.
+        head: The expected tokens; they stand in front of the draft, in the same tree.
+        origins: What these come from.
+        matcher: The state of the grammar behind `head`; None where none decides.
+        is_chain: Whether the model takes no branches.
+    """
+
+    max_nodes: int
+    max_depth: int
+    max_rows: int
+    context_left: int
+    head: tuple[int, ...] = ()
+    origins: tuple[str, ...] = ()
+    matcher: Matcher | None = None
+    is_chain: bool = False
+
+    @property
+    def room(self) -> Room:
+        """What the drafter is told of them."""
+        nodes = self.max_nodes if self.max_depth > 0 else 0
+        return Room(max(0, nodes), self.origins.count(GRAMMAR))
+
+    def tree(self, draft: DraftTree) -> DraftTree:
+        """Return the tree to verify: `head`, and below it what the bounds leave of a draft."""
+        if self.is_chain:
+            draft = draft.first_chain()
+        draft = draft.cut(
+            max(0, self.max_depth), max(0, self.max_nodes), self.context_left, self.max_rows
+        )
+        if self.matcher is not None:
+            draft = prune(
+                draft, self.matcher, self.max_depth, min(self.max_nodes, self.context_left)
+            )
+        return draft.under(self.head, self.origins)
+
+
+def draft_bounds(sequence: Sequence, max_nodes: int) -> DraftBounds:
+    """Let the log of a sequence expect what its grammar forces; return the bounds of its draft."""
+    assert sequence.drafter is not None
+    log = sequence.log
+    max_nodes = min(max_nodes, sequence.context_left)
+    head: list[int] = []
+    matcher = None
+    if sequence.drafter.drafts:
+        limit = max(0, min(sequence.max_depth, max_nodes))
+        expected = log.expected
+        if sequence.guide is not None and sequence.guide.decides_alone:
+            matcher = sequence.guide.matcher.copy()
+            if all(map(matcher.follow, expected)):
+                forced = matcher.force(limit - len(expected))
+                log.expect(forced, [GRAMMAR] * len(forced))
+                expected += forced
+        head = expected[:limit]
+
+    max_nodes -= len(head)
+    context_left = sequence.context_left - len(head)
+    return DraftBounds(
+        max_nodes=max_nodes,
+        max_depth=sequence.max_depth - len(head),
+        # Exact forward passes have no rows beyond their nodes.
+        max_rows=max_nodes if sequence.numerics.is_exact else context_left,
+        context_left=context_left,
+        head=tuple(head),
+        origins=tuple(log.origins[: len(head)]),
+        matcher=matcher,
+        is_chain=sequence.context.chains,
+    )

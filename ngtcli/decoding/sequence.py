@@ -1,0 +1,289 @@
+"""One answer that is being decoded: its tokens so far, and all that decides how it goes on."""
+
+from collections import abc
+from collections.abc import Callable
+from dataclasses import replace
+
+from torch import Tensor
+
+from ngtcli.config import Settings
+from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
+from ngtcli.decoding.guide import Guide
+from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.limits import Limits
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.output import Output
+from ngtcli.decoding.sampling import Sampler
+from ngtcli.decoding.scores import scores_are_not_numbers
+from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Context, Drafter
+from ngtcli.drafting.log import TokenLog
+from ngtcli.drafting.origins import PREDICTED, PolicyReport
+from ngtcli.drafting.steps import OWN, Statistics, Step
+from ngtcli.drafting.tree import DraftTree, Path
+from ngtcli.errors import ContextOverflowError, NgtError
+
+Choose = Callable[[int, abc.Sequence[int]], int]  # what `verify` asks for the model's tokens
+
+
+class Sequence:
+    """A prompt and the answer behind it; a Decoder moves it on, step by step.
+
+    All that is known of its tokens is in `log`. So it may leave a decoder at any time, even after a
+    forward pass that failed, and go on in another one, which reads its tokens again.
+
+    Args:
+        model: The target model.
+        context: The prompt, and what drafters know beside it.
+        sampling: How tokens are chosen.
+        limits: When the answer ends.
+        make_drafter: Gives the drafter that it has when it is decoded by itself. Drafters of a
+            batch come from the batch (drafting/batch.py).
+        numerics: Whether it is decoded exactly; in a batch it is not.
+        caching: What the prefix cache keeps of its prompt; None: nothing.
+
+    Attributes:
+        log: Its tokens: the prompt, the emitted ones, the expected ones.
+        output: The texts of the emitted tokens, and why they ended.
+        sampler: Chooses tokens by logits, behind what was emitted.
+        guide: The state of the grammar, if there is one.
+        drafter: The present one; None before the first and after the last step.
+        needed_entries: KV entries of the cache that it was promised.
+        statistics: What its steps have come to.
+        steps: Those that nobody has taken yet.
+        policy: What its drafter decided, once it has ended.
+        error: What it ended with, if it failed.
+
+    Raises:
+        ContextOverflowError: The prompt leaves no room for a single token.
+    """
+
+    def __init__(
+        self,
+        model: TargetModel,
+        context: Context,
+        sampling: Settings,
+        limits: Limits,
+        make_drafter: Callable[[], Drafter],
+        numerics: Numerics = NOT_EXACT,
+        caching: Keeping | None = None,
+    ) -> None:
+        room = room_for_output(model, len(context.ids))
+        self.context = replace(
+            context,
+            chains=model.takes_chains,
+            free_nodes=numerics.has_one_shape,
+            probes_count=numerics.is_exact,
+        )
+        self.limits = limits
+        self.make_drafter = make_drafter
+        self.numerics = numerics
+        self.caching = caching
+
+        self.log = TokenLog(context.ids)
+        self.output = Output(
+            self.log,
+            model.tokenizer,
+            limits,
+            min(limits.max_output, room),
+            _max_reasoning(limits, room),
+        )
+        self.sampler = Sampler(sampling, context.ids, model.draws)
+        self.guide: Guide | None = None
+        if limits.grammar is not None:
+            self.guide = Guide(limits.grammar.start(), self.output.stream)
+
+        self.drafter: Drafter | None = None
+        self.needed_entries = 0
+        self.statistics = Statistics(prompt_tokens=len(context.ids))
+        self.steps: list[Step] = []
+        self.policy: PolicyReport | None = None
+        self.error: NgtError | None = None
+        self._model = model
+        self._has_prediction = len(context.predicted) > 0
+        # Of the tokens that the last walk chose, where the limits want them.
+        self._probabilities: list[float] = []
+
+    # --- what it is like now ---
+
+    @property
+    def token_ids(self) -> list[int]:
+        """The emitted tokens, an end token included."""
+        return self.log.output
+
+    @property
+    def last_token(self) -> int:
+        """The last token of prompt and output: the root of a draft tree."""
+        return self.log.token_ids[self.log.settled - 1]
+
+    @property
+    def finish_reason(self) -> str:
+        """Why it has ended, as in its last step; "" before."""
+        return self.output.finish_reason
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether no more steps come."""
+        return self.error is not None or bool(self.finish_reason)
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether in any dtype the tokens do not depend on what is drafted."""
+        return self.numerics.is_exact or not self._model.takes_drafts
+
+    @property
+    def max_length(self) -> int:
+        """Tokens of prompt and output at most."""
+        return self.log.prompt_length + self.output.max_tokens
+
+    @property
+    def max_depth(self) -> int:
+        """How deep a draft may be: behind it one more token can be emitted."""
+        return self.output.tokens_left - 1
+
+    @property
+    def context_left(self) -> int:
+        """Tokens of the model's context that are left."""
+        return self._model.context - self.log.settled
+
+    @property
+    def batch_context(self) -> Context:
+        """What drafters of a batch know of it: forward passes there have other shapes."""
+        return replace(self.context, free_nodes=False, probes_count=False)
+
+    def leave_exactness(self) -> None:
+        """Go on in a batch, or behind one."""
+        self.numerics = NOT_EXACT
+        self.context = self.batch_context
+
+    def single_drafting(self) -> Drafting:
+        """Return how it is drafted for where it is decoded by itself."""
+        max_nodes = self.limits.num_draft if self._model.takes_drafts else 0
+        if self.numerics.rows is not None:
+            max_nodes = min(max_nodes, self.numerics.rows.max - 1)
+        return Drafting(lambda context: self.make_drafter(), max_nodes)
+
+    # --- verification: the model's token at each node ---
+
+    def chosen_on_device(self, logits: Tensor, tree: DraftTree) -> Tensor | None:
+        """Return the tokens of all rows at once, as `Sampler.choices`, where that can be.
+
+        Not where tokens are drawn of those that a grammar allows. The highest logits are taken as
+        they are: most are allowed, and `chooser` looks at that.
+        """
+        draws = self.sampler.settings.temperature != 0.0
+        if draws and self.guide is not None and self.guide.decides_alone:
+            return None
+        return self.sampler.choices(logits, tree)
+
+    def chooser(self, logits: Tensor, chosen: list[int] | None) -> Choose:
+        """Return what `verify` asks for the token after a node.
+
+        Args:
+            logits: (k + 1, vocab_size), after the root and k nodes.
+            chosen: The tokens of these rows, -1 where `choose` is to tell; None for all.
+
+        The function raises ModelError for logits that are not numbers. It wants to be called for
+        nodes each below the one before.
+        """
+        self._probabilities = []
+        stream = self.output.stream
+        guide = self.guide
+        may_reason = guide is not None and not guide.decides_alone
+        ahead = stream.copy() if may_reason or stream.may_force(len(logits)) else None
+        if guide is not None:
+            guide = guide.copy_for(ahead or stream)
+
+        def choose(node: int, path: abc.Sequence[int]) -> int:
+            for token in path[-1:]:
+                if guide is not None:
+                    guide.push(token)
+                if ahead is not None:
+                    ahead.push(token)
+            row = logits[node + 1]
+            forced = ahead.forced if ahead is not None else None
+            if forced is not None:
+                token = forced
+            else:
+                token = self._choose(row, path, guide, -1 if chosen is None else chosen[node + 1])
+            if token < 0:
+                raise scores_are_not_numbers(self._model.name)
+            if self.limits.probabilities:
+                mask = guide.mask() if guide is not None else None
+                self._probabilities.append(self.sampler.probability(token, row, path, mask))
+            return token
+
+        return choose
+
+    def _choose(
+        self, row: Tensor, path: abc.Sequence[int], guide: Guide | None, chosen: int
+    ) -> int:
+        """Return the token of a row after `path`, of those allowed; -1 as `Sampler.choose`."""
+        is_free = guide is None or guide.openings is None
+        if is_free or self.sampler.settings.temperature == 0.0:
+            token = chosen if chosen >= 0 else self.sampler.choose(row, path)
+            if guide is None or token < 0 or guide.allows(token):
+                return token
+        return self.sampler.choose(row, path, guide.mask() if guide else None)
+
+    # --- emission ---
+
+    def emit(self, path: Path, tree: DraftTree) -> int:
+        """Emit the tokens of a path up to an end; tokens behind an end are dropped.
+
+        The log, the texts, the sampler and the statistics go on with them, and `steps` has a new
+        one. Returns how many tokens were emitted.
+        """
+        tokens = []
+        for i, token_id in enumerate(path.tokens):
+            origin = tree.origin(path.nodes[i]) if i < len(path.nodes) else OWN
+            finish_reason = ""
+            if self.guide is not None:
+                self.guide.push(token_id)
+                finish_reason = "stop" if self.guide.matcher.over else ""
+            is_end = token_id in self._model.end_ids
+            token = self.output.append(token_id, is_end, origin, finish_reason)
+            if self._probabilities:
+                token = replace(token, probability=self._probabilities[i])
+            tokens.append(token)
+            if self.finish_reason:
+                break
+
+        self.sampler.commit([token.id for token in tokens])
+        self.statistics.add_step(tree.drafts, min(len(path.rows), len(tokens)), len(tokens))
+        predicted = 0
+        if self._has_prediction:
+            predicted = tree.drafts_of(PREDICTED)
+            accepted = sum(token.origin == PREDICTED for token in tokens)
+            self.statistics.add_predicted(predicted, accepted)
+        if self.limits.thinking:
+            self.statistics.thought_tokens = self.output.stream.thought
+        self.steps.append(Step(tuple(tokens), self.finish_reason, tree.drafts, predicted))
+        return len(tokens)
+
+    def interrupt(self) -> None:
+        """End it now, unless it has ended."""
+        self.output.finish_reason = self.output.finish_reason or "interrupted"
+
+    def take_steps(self) -> list[Step]:
+        """Return the steps that nobody has taken yet."""
+        steps, self.steps = self.steps, []
+        return steps
+
+
+def room_for_output(model: TargetModel, prompt_tokens: int) -> int:
+    """Return how many tokens the context has behind a prompt. Raises ContextOverflowError."""
+    if not prompt_tokens:
+        raise ContextOverflowError("the prompt is empty", "Give some text.")
+    if prompt_tokens >= model.context:
+        problem = f"the prompt has {prompt_tokens} tokens, the model takes {model.context - 1}"
+        raise ContextOverflowError(problem, model.context_why or "Shorten the prompt.")
+    return model.context - prompt_tokens
+
+
+def _max_reasoning(limits: Limits, room: int) -> int:
+    """Return how many of the tokens for which there is room may be reasoning."""
+    if limits.thinking is None:
+        return 0
+    for_answer = min(limits.max_tokens, room // 2) + len(limits.thinking.closing)
+    return min(limits.thinking.most, max(0, room - for_answer))

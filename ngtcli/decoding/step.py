@@ -1,0 +1,228 @@
+"""The decoding loop: how all sequences go on by one forward pass.
+
+A step has six phases; `run_step` calls them in turn:
+
+1. *Draft.* The drafter of each sequence proposes a tree of tokens that may come next.
+2. *Forward.* The trees are laid out, and the model computes logits after every node, in one pass.
+3. *Verify.* A walk from the root takes, at each node, the token that the model chooses by its
+   logits, and goes on as long as the tree has that token as a child.
+4. *Emit.* The tokens of the walk go to the log of the sequence, up to an end.
+5. *Keep.* The KV entries of the accepted nodes stay in the cache; the others go.
+6. *Learn.* The drafter sees what became of its draft, and the best tokens after each node.
+
+For example, an answer ends in "the", and its drafter proposes a tree of four nodes below it:
+
+    the ─┬─ old ── harbour        nodes 0 and 1
+         └─ harbour ── was        nodes 2 and 3
+
+One forward pass over five rows, "the" and the four nodes, gives logits after each of them. After
+"the" the model chooses "harbour", which is node 2. After node 2 it chooses "was", which is node 3.
+After node 3 it chooses "built", which is no child of it: the walk ends. The step emits "harbour was
+built". Two of these tokens were drafted, and the last one, the bonus token, is the root of the next
+tree. The entries of the root and of nodes 2 and 3 stay, those of nodes 0 and 1 go. Whatever is
+drafted, each token is the one that the model chooses behind the tokens before it. Plain decoding
+has empty trees.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+import torch
+from torch import Tensor
+
+from ngtcli.decoding.draft_bounds import DraftBounds, draft_bounds
+from ngtcli.decoding.exact import countable, expect_tentative
+from ngtcli.decoding.memory_limits import fits
+from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.scores import as_guesses, highest, likeliest, on_host, padded_rows
+from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Draft, Outcome
+from ngtcli.drafting.guesses import Guessed
+from ngtcli.drafting.steps import Stopwatch
+from ngtcli.drafting.tree import ROOT, DraftTree, Path, verify
+from ngtcli.errors import NgtError
+
+_NO_DRAFT = DraftTree()
+_NO_LOGITS = torch.empty(0)
+_NO_PATH = Path((), ())
+# Sees to it that the cache has entries for these trees; False where memory does not suffice.
+MakeRoom = Callable[[Sequence[DraftTree]], bool]
+
+
+@dataclass(slots=True)
+class _Turn:
+    """What one step does for one sequence; each phase adds to it."""
+
+    sequence: DecodedSequence
+    bounds: DraftBounds
+    draft: Draft
+    tree: DraftTree = _NO_DRAFT  # to verify: the draft within its bounds
+    logits: Tensor = _NO_LOGITS  # (1 + nodes of the tree, vocab_size)
+    chosen: list[int] | None = None  # the tokens of the rows, if the device has chosen them
+    top: Tensor | None = None  # the best token ids of each row, if the drafter wants them
+    path: Path = _NO_PATH  # the walk
+    counted: Path = _NO_PATH  # what of it counts, in exact decoding
+
+
+def run_step(
+    model: TargetModel,
+    sequences: Sequence[DecodedSequence],
+    drafting: Drafting,
+    make_room: MakeRoom,
+    wait_for_device: Callable[[], None] | None = None,
+) -> bool:
+    """Let sequences go on by one forward pass.
+
+    Args:
+        model: Has their slots, in this order.
+        sequences: One, or those of a batch. Their steps, or errors, are set in them.
+        drafting: Of their drafters.
+        make_room: Of a batch.
+        wait_for_device: Called at the end of each phase, where its time is to be right.
+
+    Returns:
+        False where memory does not suffice, even without drafts. Nothing has been emitted then.
+    """
+    watch = Stopwatch(wait_for_device)
+    with watch("draft"):
+        turns = _draft(model, sequences, drafting)
+    drafting_s = watch.elapsed_s
+    if turns is None or not _forward(model, turns, drafting, make_room, watch):
+        return False
+    with watch("verify"):
+        _read_logits(turns, with_top=drafting.max_nodes > 0)
+        for turn in turns:
+            _verify_and_emit(turn)
+    with watch("cache"):
+        model.keep(*(turn.counted.rows for turn in turns))
+    seconds = None if model.took_longer else watch.elapsed_s - drafting_s
+    with watch("draft"):
+        _learn(turns, seconds)
+
+    rows = sum(len(turn.logits) for turn in turns)
+    for turn in turns:
+        turn.sequence.statistics.add_time(watch, len(turn.logits), rows)
+    return True
+
+
+def _draft(
+    model: TargetModel, sequences: Sequence[DecodedSequence], drafting: Drafting
+) -> list[_Turn] | None:
+    """Have a tree proposed for each sequence; None where memory does not suffice.
+
+    Before, drafts are halved down to none, as a draft model or heads need memory, too.
+    """
+    turns: list[_Turn] = []
+
+    def propose() -> None:
+        shares = drafting.shares(len(sequences))
+        bounds = [
+            draft_bounds(sequence, max_nodes)
+            for sequence, max_nodes in zip(sequences, shares, strict=True)
+        ]
+        drafts = drafting.propose(
+            [sequence.drafter for sequence in sequences if sequence.drafter is not None],
+            [sequence.log for sequence in sequences],
+            [bound.room for bound in bounds],
+        )
+        turns[:] = map(_Turn, sequences, bounds, drafts)
+
+    while not fits(model, propose):
+        if not drafting.max_nodes:
+            return None
+        drafting.max_nodes //= 2
+        if model.reader is not None:  # what it has of the rows is not known, and takes memory
+            model.reader.reset(model.length)
+    for turn in turns:
+        turn.tree = turn.bounds.tree(turn.draft.tree)
+    return turns
+
+
+def _forward(
+    model: TargetModel,
+    turns: list[_Turn],
+    drafting: Drafting,
+    make_room: MakeRoom,
+    watch: Stopwatch,
+) -> bool:
+    """Compute the logits of all trees; False where memory does not suffice.
+
+    Before, trees are cut to half their nodes, and none to come is larger. In an exact run they are
+    not: its capacity is that of the largest, often its rows are too.
+    """
+
+    def score() -> None:
+        with watch("tree"):
+            layout = model.lay_out([(turn.sequence.last_token, turn.tree) for turn in turns])
+        with watch("forward"):
+            for turn, logits in zip(turns, model.score(layout), strict=True):
+                turn.logits = logits
+
+    while not (make_room([turn.tree for turn in turns]) and fits(model, score)):
+        is_exact = turns[0].sequence.numerics.is_exact
+        if is_exact or not any(len(turn.tree) for turn in turns):
+            return False
+        drafting.max_nodes = max(turn.tree.drafts for turn in turns) // 2
+        for turn in turns:
+            turn.tree = turn.tree.cut(len(turn.tree), drafting.max_nodes, 0)
+    return True
+
+
+def _read_logits(turns: list[_Turn], with_top: bool) -> None:
+    """Bring to the host what verification and the drafters want of the logits: all in one copy.
+
+    These are the tokens chosen in all rows, where the device chooses them at once, and the best
+    token ids of each row: `with_top`, as none are learned where memory allows no drafts.
+    """
+    wanted: list[Tensor | None] = []
+    for turn in turns:
+        logits = padded_rows(turn.logits, turn.sequence.numerics.min_rows)
+        wanted.append(turn.sequence.chosen_on_device(logits, turn.tree))
+        wants_top = with_top and (turn.draft.top_k or turn.tree.probes)
+        wanted.append(highest(turn.logits, turn.draft.top_k)[1] if wants_top else None)
+    read = on_host(wanted)
+    for turn, chosen, top in zip(turns, read[::2], read[1::2], strict=True):
+        turn.chosen = None if chosen is None else chosen.tolist()
+        turn.top = top
+
+
+def _verify_and_emit(turn: _Turn) -> None:
+    """Walk down a tree by the tokens that the model chooses, and emit them."""
+    sequence = turn.sequence
+    rows = sequence.numerics.rows
+    try:
+        path = verify(turn.tree, sequence.chooser(turn.logits, turn.chosen))
+        counted = path if rows is None else countable(path, sequence.log, rows)
+        sequence.emit(counted, turn.tree)
+    except NgtError as error:  # its logits are not numbers, for example
+        sequence.error = error
+        return
+    if rows is not None and not sequence.has_ended:
+        expect_tentative(sequence.log, turn.tree, path, counted)
+    turn.path = path
+    turn.counted = counted
+
+
+def _learn(turns: list[_Turn], seconds: float | None) -> None:
+    """Let each drafter see what became of its draft in a forward pass of so many seconds."""
+    numerics = turns[0].sequence.numerics
+    rows = numerics.padded(sum(len(turn.logits) for turn in turns))
+    for turn in turns:
+        sequence = turn.sequence
+        if sequence.error is not None:
+            continue
+        outcome = Outcome()
+        if turn.top is not None:
+            stop = turn.path.nodes[-1] if turn.path.nodes else ROOT
+            after = partial(_likeliest_after, turn.logits)
+            outcome = Outcome(turn.tree, turn.top.numpy(), stop, after)
+            outcome = outcome.behind(len(turn.bounds.head)) or Outcome()
+        assert sequence.drafter is not None
+        sequence.drafter.learn(sequence.log, replace(outcome, rows=rows, seconds=seconds))
+
+
+def _likeliest_after(logits: Tensor, nodes: Sequence[int]) -> Guessed:
+    """Return the likeliest tokens after some nodes."""
+    return as_guesses(*likeliest(logits[[node + 1 for node in nodes]]))
