@@ -209,7 +209,7 @@ def _row_after(rows: Any, row: int, token: int) -> Any:
     return below
 
 
-@njit(inline="always")
+@unowned
 def continue_with(
     tables: Any, source: int, node: int, order: int, share: float, total: float, least: float,
     credited: int, candidates: Any, size: int, blend: int,
@@ -258,7 +258,7 @@ def continue_with(
     return size
 
 
-@njit(inline="always")
+@unowned
 def share_of(tables: Any, source: int, node: int, share: float, total: float, token: int) -> float:
     """The part of `share`, which a match gives away, that `token` gets."""
     form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
