@@ -1,9 +1,10 @@
-"""Passes over draft trees, captured by their shape as CUDA graphs; elsewhere they are eager.
+"""Forward passes over draft trees, captured by shape as CUDA graphs; elsewhere they are eager.
 
-At first a shape is passed eagerly: one that is met once or twice is not worth its capture. It is
-captured on an input of other tokens, and what the capture gives for the true input is compared with
-the eager scores: what a model decides in Python by its tokens would show. Where a model cannot be
-captured, its passes stay eager; where memory ends the graphs go, and a shape is tried later.
+At first a shape is run eagerly: one that is met once or twice is not worth its capture. It is
+captured on an input of other tokens, and the logits of the capture for the true input are compared
+with the eager ones: what a model decides in Python by its tokens would show. Where a model cannot
+be captured, its forward passes stay eager; where memory ends the graphs go, and a shape is tried
+later.
 """
 
 import time
@@ -23,65 +24,80 @@ from ngtcli.decoding.scores import same_scores
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.drafting.steps import PassesReport
 
-# What a pass over packed inputs gives: scores, and hidden states where they are wanted.
+# What a forward pass over packed inputs gives: logits, and hidden states where they are wanted.
 Outputs = tuple[Tensor, ...]
 Pass = Callable[[Tensor], Outputs]
 Capture = Callable[[Pass, Tensor], Pass]
 
 
 class Shape(NamedTuple):
-    """What a captured pass is known by.
+    """What a captured forward pass is known by.
 
-    It has `rows`, of `texts` in regions of `places` that attend to `capacity` of these, and gives
-    the hidden states of `layers`. `any_kernel`: bits may depend on the kernel.
+    Attributes:
+        rows: Its query tokens.
+        capacity: The KV positions that each sequence attends to.
+        sequences: How many there are.
+        slot_capacity: The KV positions of a slot; 0 where there is one sequence.
+        layers: Those whose hidden states are wanted.
+        any_kernel: Whether bits may depend on the kernel.
     """
 
     rows: int
     capacity: int
-    texts: int = 1
-    places: int = 0
+    sequences: int = 1
+    slot_capacity: int = 0
     layers: tuple[int, ...] = ()
     any_kernel: bool = True
 
 
-# One eager pass over the packed inputs (layout.py) of a shape, and the length of the cache, for a
-# model that asks for it.
+# One eager forward pass over the packed inputs (layout.py) of a shape; the number is that of the
+# tokens before it, for a model that asks.
 EagerPass = Callable[[Tensor, Shape, int], Outputs]
 # Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
 # numbers of rows and one capacity.
 _MOST = 64
-_COMPARED = 8  # rows of a pass compared at most, as they are compared on the host; a guess
-USES = 2  # eager passes of a shape before its capture; guess: a capture takes as long as ten
-LATER = 64  # passes of a shape before it is tried again, where memory ended; a guess
+_COMPARED = 8  # rows of logits compared at most, as they are compared on the host; a guess
+USES = 2  # eager runs of a shape before its capture; guess: a capture takes as long as ten
+LATER = 64  # runs of a shape before it is tried again, where memory ended; a guess
 
 
 class Passes:
-    """Runs passes; `capturing` says whether they are, where they can be.
+    """Runs forward passes. The logits of one hold until the next.
 
-    A pass's scores hold until the next pass. `exact`: the model runs in float32. `took_longer` says
-    whether the last pass was eager where others of its shape are captured; `seconds` is what
-    capturing has taken in all.
+    Args:
+        step: Runs one eagerly.
+        vocab_size: Of the model.
+        exact: Whether the model runs in float32.
+
+    Attributes:
+        capturing: Whether they are captured, where they can be.
+        took_longer: Whether the last was eager where others of its shape are captured.
+        seconds: That capturing has taken in all.
     """
 
-    def __init__(self, step: EagerPass, vocabulary: int, exact: bool) -> None:
-        self._step, self._vocabulary, self._exact = step, vocabulary, exact
+    def __init__(self, step: EagerPass, vocab_size: int, exact: bool) -> None:
+        self._step = step
+        self._vocab_size = vocab_size
+        self._exact = exact
         self._captured: OrderedDict[Shape, Pass] = OrderedDict()
-        self._uses: Counter[Shape] = Counter()  # eager passes
-        # Where all graphs of so many rows put what they give, so that they share memory.
+        self._uses: Counter[Shape] = Counter()  # eager runs
+        # Where all graphs of so many rows put their outputs, so that they share memory.
         self._outputs: dict[tuple[int, torch.Size], Tensor] = {}
         self._capture: Capture | None = None
         self._warn: Callable[[str], None] = lambda _: None
         self.capturing = Support.no("switched off")
-        self.took_longer, self.seconds = False, 0.0
+        self.took_longer = False
+        self.seconds = 0.0
 
     def switch_on(self, device: torch.device, warn: Callable[[str], None]) -> None:
         """Capture from now on, on a device that has graphs."""
         self._capture = graph_recorder() if device.type == "cuda" else None
-        self._warn, self.capturing = warn, SUPPORTED
+        self._warn = warn
+        self.capturing = SUPPORTED
 
     @property
     def captures(self) -> bool:
-        """Whether shapes are captured, after `USES` eager passes."""
+        """Whether shapes are captured, after `USES` eager runs."""
         return self._capture is not None
 
     @property
@@ -104,7 +120,7 @@ class Passes:
         self._outputs.clear()
 
     def run(self, packed: Tensor, shape: Shape, past: int) -> Outputs:
-        """Scores (rows, vocabulary) of one pass, and hidden states where they are wanted."""
+        """The logits (rows, vocab_size), and hidden states where they are wanted."""
         self.took_longer = False
         if (known := self._captured.get(shape)) is not None:
             self._captured.move_to_end(shape)
@@ -125,9 +141,9 @@ class Passes:
     def _captured_outputs(
         self, capture: Capture, packed: Tensor, shape: Shape, past: int, true: Outputs
     ) -> Outputs | None:
-        """Capture a shape; what its capture gives, None unless the scores are the `true` ones."""
+        """Capture a shape; what its capture gives, None unless the logits are the `true` ones."""
         rows, other = shape.rows, packed.clone()
-        other[:rows] = (other[:rows] + 1) % self._vocabulary
+        other[:rows] = (other[:rows] + 1) % self._vocab_size
         wrong = past - 1 if past else 1  # a length that a model asks for would be captured, too
         kept = tuple(
             self._outputs.setdefault((at, one.shape), torch.empty_like(one))

@@ -15,7 +15,7 @@ from ngtcli.decoding.attention import use_grouped
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.half_precision import HalfPrecision
 from ngtcli.decoding.memory_needs import memory_words
-from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN, fetch
@@ -276,10 +276,9 @@ def _read_weights(planned: Plan, reporter: LoadReporter) -> Any:
 def prepare(planned: Plan, hf: Any, reporter: LoadReporter) -> TargetModel:
     """Make the target model of a `transformers` model that was read. Raises ModelError."""
     name, kind = planned.name, planned.format.kind
-    model = prepared(hf, planned.tokenizer, name, reporter.progress)
-    model.weights = planned.weights
-    model.dtype_why = planned.format.why
-    model.half_by_rule = planned.format.chosen_by_rule and model.dtype != torch.float32
+    half_by_rule = planned.format.chosen_by_rule and hf.dtype != torch.float32
+    origin = Origin(planned.weights, planned.format.why, half_by_rule)
+    model = prepared(hf, planned.tokenizer, name, reporter.progress, origin)
     reporter.ready(model)
     if source := source_of(planned.path):
         computed = kind and f"quantised to {kind} and "
@@ -295,14 +294,18 @@ def prepare(planned: Plan, hf: Any, reporter: LoadReporter) -> TargetModel:
 
 
 def prepared(
-    hf: Any, tokenizer: Tokenizer, name: str, progress: Notify = lambda _: None
+    hf: Any,
+    tokenizer: Tokenizer,
+    name: str,
+    progress: Notify = lambda _: None,
+    origin: Origin | None = None,
 ) -> TargetModel:
     """Make the target model of a `transformers` model, whose attention it prepares.
 
     Raises ModelError for a model that cannot be run.
     """
     use_grouped(hf)
-    return target_model(hf, tokenizer, name, progress)
+    return target_model(hf, tokenizer, name, progress, origin)
 
 
 def use_threads(wanted: int) -> None:

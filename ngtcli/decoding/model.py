@@ -6,6 +6,7 @@ its tokens stay). What the sequences have in memory is in slots.py.
 """
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
@@ -36,6 +37,21 @@ PREFILL_CHUNK = CHUNK
 STAYING_DEVICES = frozenset({"cuda"})
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What a model was read from, and why it is computed as it is.
+
+    Attributes:
+        weights: What tells the files of the weights; "" where they are not known.
+        dtype_why: Why it is in its dtype, where a rule has chosen.
+        half_by_rule: Whether a rule chose half precision, provided that it is exact.
+    """
+
+    weights: str = ""
+    dtype_why: str = ""
+    half_by_rule: bool = False
+
+
 class TargetModel:
     """A loaded model, its tokenizer, and the slots of the sequences that it decodes.
 
@@ -47,14 +63,18 @@ class TargetModel:
         unused: The settings that the checkpoint suggests and ngt replaces by its own.
         mode: How it is run.
         slots: What the sequences have in memory.
+        origin: What it was read from.
         reused: What `start` found of the prompt.
         batching: Whether several sequences can be decoded in one batch.
     """
 
-    def __init__(self, hf: Any, tokenizer: Tokenizer, name: str) -> None:
+    def __init__(
+        self, hf: Any, tokenizer: Tokenizer, name: str, origin: Origin | None = None
+    ) -> None:
         self.hf = hf
         self.tokenizer = tokenizer
         self.name = name
+        self.origin = origin or Origin()
         self.config = hf.config.get_text_config()
         self.device: torch.device = hf.device
         self.dtype: torch.dtype = hf.dtype
@@ -66,11 +86,8 @@ class TargetModel:
         self.unused = unused_suggestions(hf)
         self.layers = int(self.config.num_hidden_layers)
         self.window = sliding_window(self.config)
-        self.dtype_why = ""  # why it is in this dtype, where a rule has chosen
-        self.half_by_rule = False  # a rule chose half precision, provided that it is exact
         self.passes = Passes(self._tree_pass, self.vocabulary, not rounds(hf))
         self.draws: Replays | None = None  # captured, where forward passes are
-        self.weights = ""  # what tells the files of the weights; "" where they are not known
         self.reused = Reused()
         self.batching = UNTRIED
         self._prefixes: Prefixes | None = None
@@ -153,7 +170,7 @@ class TargetModel:
     def keep_prefixes(self, memory: bool) -> None:
         """Cache prompts from now on, if that is possible; `memory`: prompts may follow."""
         if self.prefix_caching.is_supported:
-            name = fingerprint(self.hf, self.weights, self.mode.window)
+            name = fingerprint(self.hf, self.origin.weights, self.mode.window)
             self._prefixes = Prefixes(name, self.device, memory)
             self.slots.prefixes = self._prefixes
 

@@ -22,7 +22,7 @@ from transformers import GenerationConfig
 from ngtcli.decoding.attention import use_own
 from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.kernels import use_few_kernels
-from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.decoding.prefixes import rope_types
 from ngtcli.decoding.scores import rounds, same_scores, scores_are_not_numbers
@@ -101,7 +101,11 @@ class Reference:
 
 
 def target_model(
-    hf: Any, tokenizer: Tokenizer, name: str, progress: Callable[[str], None] = lambda _: None
+    hf: Any,
+    tokenizer: Tokenizer,
+    name: str,
+    progress: Callable[[str], None] = lambda _: None,
+    origin: Origin | None = None,
 ) -> TargetModel:
     """Return the model, run in the mode that probing finds.
 
@@ -115,7 +119,7 @@ def target_model(
 
     use_whole_vectors(hf)
     use_few_kernels(hf)
-    model = TargetModel(hf, tokenizer, name)
+    model = TargetModel(hf, tokenizer, name, origin)
     proven_window = _PROVEN.get(model.config.model_type)
     is_proven = proven_window is not None and _kinds(model) <= _KNOWN_KINDS
     if window_numbers(model.config) and not proven_window:

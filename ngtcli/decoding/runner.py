@@ -121,7 +121,7 @@ class ModelRunner:
             The logits (rows, vocab_size), and where they are wanted the hidden states.
         """
         inputs = unpack(packed.to(self._device, non_blocking=True), shape.rows)
-        if shape.texts > 1:
+        if shape.sequences > 1:
             plan = self._plan_batch(cache, inputs, shape, spans, captures)
         elif self._attends_to_window(shape, captures):
             plan = self._plan_window(inputs, shape, length, captures)
@@ -185,7 +185,7 @@ class ModelRunner:
         if self.window is None or not shape.any_kernel:
             return False
         times = _GATHERS_FROM if captures else 1
-        return shape.capacity > times * (self.window - 1 + shape.rows // shape.texts)
+        return shape.capacity > times * (self.window - 1 + shape.rows // shape.sequences)
 
     def _plan_tree(self, inputs: Inputs, shape: Shape, length: int) -> PassPlan:
         """A tree of one sequence, which attends to its whole slot, under a mask."""
@@ -227,7 +227,7 @@ class ModelRunner:
         gathered = 0
         if captures and self._attends_to_window(shape, captures):
             sliding, seen = self._gathered(inputs, shape)
-            gathered = len(sliding) // shape.texts
+            gathered = len(sliding) // shape.sequences
         # How long the sequences are is not known from spans of equal size.
         sliding_layers = self.sliding_layers if spans or gathered else ()
         attention = BatchedAttention(
@@ -238,17 +238,17 @@ class ModelRunner:
 
     def _gathered(self, inputs: Inputs, shape: Shape) -> tuple[Tensor, Tensor]:
         """The KV positions in the windows of all sequences, and which of them each query sees."""
-        before = self.masks.window_before(inputs, shape.texts)
+        before = self.masks.window_before(inputs, shape.sequences)
         seen = self.masks.of_window(inputs, before)
-        before = before.clamp_min(0) + inputs.begins.view(shape.texts, -1)[:, :1]
-        own = inputs.slots.view(shape.texts, -1)
+        before = before.clamp_min(0) + inputs.begins.view(shape.sequences, -1)[:, :1]
+        own = inputs.slots.view(shape.sequences, -1)
         return torch.cat([before, own], 1).flatten(), seen
 
 
 def _equal_spans(shape: Shape) -> list[Span]:
     """The spans of several sequences with as many query tokens each."""
-    each = shape.rows // shape.texts
+    each = shape.rows // shape.sequences
     return [
-        Span(slice(at * each, (at + 1) * each), at * shape.places, shape.capacity)
-        for at in range(shape.texts)
+        Span(slice(at * each, (at + 1) * each), at * shape.slot_capacity, shape.capacity)
+        for at in range(shape.sequences)
     ]

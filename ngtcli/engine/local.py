@@ -111,7 +111,7 @@ class LocalSession(session.Session):
             draft_support=model.mode.support,
             draft_why=model.mode.why,
             prefix_caching=model.prefix_caching,
-            dtype_why=model.dtype_why,
+            dtype_why=model.origin.dtype_why,
             capturing=model.passes.capturing,
             unused=model.unused,
         )

@@ -14,7 +14,7 @@ from ngtcli.decoding.calibration import calibrate
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.state_slot import StateSlot
 from ngtcli.decoding.support import DraftSupport
 from ngtcli.drafting.costs import SHORT, Costs
@@ -167,6 +167,6 @@ def test_exact_decoding_of_a_model_that_takes_chains_is_plain() -> None:
     assert reason_and_way(model.mode)[1] == RESTORES
     assert exactness.numerics("auto", 32, 100) == NOT_EXACT
     assert exactness.numerics("on", 32, 100) == single_rows
-    model.half_by_rule = True
+    model.origin = Origin(half_by_rule=True)
     assert exactness.numerics("auto", 32, 100) == single_rows
     assert Exactness(make_target(), print).numerics("auto", 32, 100) == NOT_EXACT

@@ -23,7 +23,7 @@ from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.exactness.trials import PathTrial, gives_equal_bits, is_exact
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.reasoning import ANSWER, THOUGHT, Thinking
 from ngtcli.drafting.drafter import DraftSettings
@@ -245,7 +245,7 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
     said: list[str] = []
 
     def found(model: TargetModel, weights: str) -> bool:
-        model.weights = weights
+        model.origin = Origin(weights)
         return is_exact(model, PassRows.fixed(8), 128, said.append)
 
     assert found(rounded(make_hf("llama")), "") and found(rounded(make_hf("llama")), "")

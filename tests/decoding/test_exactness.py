@@ -24,7 +24,7 @@ from ngtcli.decoding.exactness.whole_vectors import (
     has_two_formulas,
 )
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.drafting.tree import chain
 from ngtcli.models.tokenizer import Tokenizer
@@ -233,12 +233,12 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
     with patch.object(exactness, "any_number", return_value=None):
         assert exactness.numerics("auto", 31, 100) == NOT_EXACT
         with patch.object(exactness, "_is_exact", return_value=True):
-            model.half_by_rule = True
+            model.origin = Origin(half_by_rule=True)
             assert exactness.numerics("auto", 31, 100) == Numerics(PassRows.fixed(32))
             with patch.object(TargetModel, "takes_drafts", False):
                 assert exactness.numerics("on", 31, 100) == NOT_EXACT
     single = target_model(make_hf("llama"), Tokenizer(FakeBackend()), "float32")
-    single.dtype_why = "it is quicker"
+    single.origin = Origin(dtype_why="it is quicker")
     assert Exactness(single, print).numerics("auto", 31, 100) == NOT_EXACT
 
 

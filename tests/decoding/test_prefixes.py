@@ -22,7 +22,7 @@ from ngtcli.decoding import prefixes as module
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import Keeping, KVCache
-from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstacle
 from ngtcli.drafting.drafter import DraftSettings
@@ -373,7 +373,7 @@ def test_another_model_finds_nothing(model: TargetModel) -> None:
         other = as_target(tiny().to(torch.bfloat16) if change == "dtype" else tiny())
         if change == "packed":
             packed(other.hf)
-        other.weights = "others" if change == "weights" else model.weights
+        other.origin = Origin("others") if change == "weights" else model.origin
         before = torch.get_num_threads()
         torch.set_num_threads(before + (change == "threads"))
         other.keep_prefixes(memory=False)

@@ -7,6 +7,7 @@ from ngtcli.decoding import support
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import PassRows
+from ngtcli.decoding.model import Origin
 from ngtcli.decoding.probe import find_batching, modes_without_trees
 from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstacle
 from tests.support.families import build, family, reason_and_way, target
@@ -63,10 +64,10 @@ def test_why_an_answer_is_exact_tells_no_answers_apart() -> None:
 @pytest.mark.parametrize("why", ["", "it is quicker"])
 def test_why_a_dtype_was_chosen_decides_nothing(why: str) -> None:
     model = target(build(family("mamba2")).to(torch.bfloat16), "mamba2")
-    model.dtype_why = why
+    model.origin = Origin(dtype_why=why)
     exactness = Exactness(model, lambda _: None)
     assert exactness.numerics("auto", 4, 40) == NOT_EXACT
-    model.half_by_rule = True
+    model.origin = Origin(half_by_rule=True)
     assert exactness.numerics("auto", 4, 40) == Numerics(PassRows.fixed(1))
 
 

@@ -114,7 +114,7 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
         assert read == wanted and model.dtype == read[-1] == model.hf.dtype
         assert any(packed_weights(model.hf))
         words = "multiplies" if exact or num_draft is None else "depend on the rows beside it"
-        assert words in model.dtype_why
+        assert words in model.origin.dtype_why
         del model
 
 
@@ -141,7 +141,7 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
         monkeypatch.setattr(room, "instruction_sets", lambda has=has: frozenset(has))
         auto = load_model(ModelSpec(half_folder, "cpu"))
         named = load_model(ModelSpec(half_folder, "cpu", name))
-        assert auto.dtype == named.dtype == getattr(torch, name) and not named.dtype_why
+        assert auto.dtype == named.dtype == getattr(torch, name) and not named.origin.dtype_why
         ours, theirs = auto.hf.state_dict(), named.hf.state_dict()
         assert ours.keys() == theirs.keys()
         for key, one in ours.items():
@@ -168,7 +168,7 @@ def test_what_is_named_or_built_in_is_not_chosen(half_folder: str) -> None:
 @pytest.mark.usefixtures("multiplies")
 def test_between_layers_of_8_bits_is_float32(half_folder: str) -> None:
     model = load_model(ModelSpec(half_folder, "cpu", quantize="int8", num_draft=32))
-    assert model.dtype == F32 and "layers of 8 bits" in model.dtype_why
+    assert model.dtype == F32 and "layers of 8 bits" in model.origin.dtype_why
     assert all(storage.bits == 8 for storage in packed_weights(model.hf))
 
 

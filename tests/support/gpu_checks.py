@@ -95,7 +95,7 @@ def texts_together_have_the_cpus_tokens(device: str) -> None:
     for _ in range(2):
         assert outputs(together(model, texts, own("trie", 7), 3)) == truth
         assert plain(model, texts[0], max_tokens=20) == truth[0]
-    several = [shape for shape in model.passes._captured if shape.texts > 1]
+    several = [shape for shape in model.passes._captured if shape.sequences > 1]
     assert said == [] and bool(several) == (device == "cuda")
 
 

@@ -42,7 +42,7 @@ class Exactness:
         model = self._model
         if wanted == "off" or not model.takes_drafts or places_of(model.hf):
             return NOT_EXACT
-        is_needed = wanted == "on" or model.half_by_rule
+        is_needed = wanted == "on" or model.origin.half_by_rule
         if not model.verifies_trees:
             return _exact(PassRows.fixed(1)) if is_needed else NOT_EXACT
         # On other devices kernels are chosen by the number of rows.

@@ -53,13 +53,13 @@ def is_exact(
         progress(f"Checking once that {model.name} decodes exactly in passes of {shape} …")
         return gives_equal_bits(model, rows, capacity)
 
-    if not model.weights:
+    if not model.origin.weights:
         return try_it()
     kinds = Counter(
         f"{type(module).__module__}.{type(module).__name__}" for module in model.hf.modules()
     )
     depends_on = (
-        model.passes.kind, sorted(kinds.items()), model.weights, rows.max, rows.min, capacity
+        model.passes.kind, sorted(kinds.items()), model.origin.weights, rows.max, rows.min, capacity
     )  # fmt: skip
     return remembered("exact", model.hf, bool, *depends_on).find(try_it)
 

@@ -23,7 +23,7 @@ from transformers.utils import logging
 from ngtcli.config import Settings
 from ngtcli.decoding.load import prepared
 from ngtcli.decoding.memory_needs import SPARE, cache_numbers
-from ngtcli.decoding.model import TargetModel
+from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.errors import ModelError
 from ngtcli.models.quantized import name_of
 from ngtcli.models.tokenizer import Tokenizer
@@ -185,8 +185,8 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
         progress(summary(hf, time.perf_counter() - begin)[1])
     elif planned.format.packed:
         Conversion(planned.format, progress=progress).pack_rest(hf)
-    model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress)
-    model.weights = f"random, seed {SEED}"
+    origin = Origin(f"random, seed {SEED}")
+    model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress, origin)
     model.end_ids = frozenset()
     if settings.capture:
         model.passes.switch_on(model.device, progress)
