@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 from ngtcli.config import settings_schemas, shown_settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.quotes.sources import Sources
+from ngtcli.documents.selection import Coverage
 from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.steps import PassesReport, Statistics, Token
 from ngtcli.drafting.tries.files import TrieReport
@@ -23,6 +24,7 @@ FINISH_REASONS = {
     "stop": "the model ended its answer, or a stop string came",
     "repetition": "the same tokens came max_repeats times in a row, 128 or more in all",
     "prompt": "the answer repeats the instructions of its prompt",
+    "not_in_documents": "no passage has enough of the question; the built-in model was not asked",
     "length": "max_tokens were made",
     "context": "the model's context is full",
     "interrupted": "Ctrl-C ended it",
@@ -43,6 +45,10 @@ _PLAIN = json_key(
 )
 _DRAFTED_BY = json_key(
     about="the method that drafted: method, or what stands in for it while it is being compiled"
+)
+_COVERAGE = json_key(
+    about="how much of the question the nearest passage has, and whether that is enough for an"
+    " answer; null where it is not compared"
 )
 _POLICY = json_key(omit=True, about="what auto decided, in seconds and steps")
 _SHA256 = json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
@@ -89,6 +95,7 @@ class AnswerObject:
     statistics: Statistics
     plain_decode_s: float | None = field(metadata=_PLAIN)
     sources: Sources
+    coverage: Coverage | None = field(metadata=_COVERAGE)
     policy: PolicyReport | None = field(metadata=_POLICY)
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
 
@@ -115,7 +122,8 @@ class DryRunObject:
 
 # Fields of an answer that are keys under their own names.
 _OF_ANSWER = (
-    "text thought finish_reason exact drafted_by parts trie passes statistics sources policy"
+    "text thought finish_reason exact drafted_by parts trie passes statistics sources coverage"
+    " policy"
 ).split()
 
 

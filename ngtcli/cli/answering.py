@@ -33,9 +33,9 @@ from ngtcli.engine.events import (
     Stepped,
     Wants,
 )
-from ngtcli.engine.no_answer import no_answer
+from ngtcli.engine.no_answer import NOT_IN_DOCUMENTS, no_answer
+from ngtcli.engine.question import limit_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
-from ngtcli.models.recommended import RECOMMENDED
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import THOUGHT, visible, wants_color
@@ -46,6 +46,7 @@ from ngtcli.system import process
 _CUT_OFF = CUT_OFF | {
     "interrupted": "interrupted; the answer is incomplete",
 }
+_OTHER_WORDS = "Ask with words that stand in them, or name a model with -m that reads the question."
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 
@@ -87,8 +88,6 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
         dry_run(request, notes)
         return
     check_written((request.output, request.html), request.force)
-    if notes.terminal:
-        remark_demonstration(request.settings.model, notes)
     showing, began = Showing(request, notes), time.monotonic()
     answer = showing.run(answerer)
     if answer is None or answer.finish_reason == "interrupted":
@@ -96,17 +95,6 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
     keep_warm(answerer, request.settings, notes)
     if answerer.loaded and not seconds_of(request.settings.keep_warm) and showing.started:
         suggest_keeping_warm(showing.started - began, notes)
-
-
-def remark_demonstration(model: str, notes: Notes) -> None:
-    """What the built-in model is."""
-    if model == "builtin":
-        smallest = RECOMMENDED[0]
-        notes.remark(
-            "The built-in model is a small demonstration that only quotes. For real answers:"
-            f" {smallest.command} ({smallest.download_gb:.1f} GB), then -m {smallest.name};"
-            " ngt models list names others."
-        )
 
 
 def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
@@ -163,6 +151,9 @@ class Showing:
     def _show(self, event: Event) -> None:
         match event:
             case Prompted():
+                if self._request.task != "chat":  # a conversation has said it
+                    model, limit = self._request.settings.model, limit_of(self._request)
+                    self._notes.demonstration(model, limit)
                 tell_passages(self._request, event.selection, self._notes)
             case Started():
                 self.started = time.monotonic()
@@ -222,6 +213,7 @@ class Showing:
                 pass  # of a form a half is worth nothing
             elif request.cite and not request.output:
                 self._legend()
+                notes.begin_answer()
                 print_answer(request, answer, sys.stdout)
             elif request.whole:
                 write_result(body_of(request, answer), request.output, request.force)
@@ -231,10 +223,14 @@ class Showing:
             notes.warn("it ended within its thought: there is no answer")
         if notes.terminal or notes.verbose:
             notes.facts([*answer.facts])
+        if answer.details:
+            notes.facts([*answer.details])
         for words in answer.remarks:
             notes.remark(words)
         if error and answer.finish_reason != "interrupted":
             raise error
+        if answer.finish_reason == NOT_IN_DOCUMENTS and request.task == "ask":
+            raise NgtError("the documents do not have the answer", _OTHER_WORDS)
         if nothing := no_answer(answer.finish_reason):
             raise nothing
         if cut := _CUT_OFF.get(answer.finish_reason):
@@ -245,12 +241,15 @@ class Showing:
         from ngtcli.render.answer_page import answer_page  # here: few runs need it
 
         documents, sources = self._request.documents, answer.sources
+        command, model = command_line(), self._request.settings.model
         names = ", ".join(d.name for d in documents[:3])
         if selection := answer.selection:  # what nothing was read of is left out
             read = sorted({excerpt.document for excerpt in selection.excerpts})
             documents, sources = [documents[i] for i in read], sources.among(read)
         title = self._request.question or f"Summary of {names}"
-        return answer_page(title, command_line(), answer.steps, sources, documents, answer.facts)
+        return answer_page(
+            title, command, answer.steps, sources, documents, answer.facts, model=model
+        )
 
 
 def _new_sink(request: AnswerRequest, out: TextIO) -> PlainSink:

@@ -28,7 +28,7 @@ from ngtcli.engine.batch.questions import Questions
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import USUAL, Ended, Outcome, reporter
 from ngtcli.engine.no_answer import no_answer
-from ngtcli.engine.question import OtherModelError, Question, Tasks
+from ngtcli.engine.question import OtherModelError, Question, Tasks, limit_of
 from ngtcli.prompts.preset import TASKS, deciding
 from ngtcli.server.client import served
 from ngtcli.server.many import ServedRun
@@ -199,6 +199,7 @@ class _Batch:
         with closing(self._questions):
             read = partial(self._questions.read, path=path)
             self._run.answer(lines, read, deliver, interrupted)
+        self._notes.demonstration(self._settings.model)
 
 
 def _has_failed(outcome: Outcome) -> bool:
@@ -275,6 +276,7 @@ class Run:
         self._remarks = 0
         # For remarks on texts: each once, and without -v only the first few.
         self.warn = once(self._remark)
+        self.warns_of_limits = True
 
     def set_total(self, total: int, left: int, words: str) -> None:
         """How many texts there are; those that are not left were done by earlier runs."""
@@ -300,7 +302,7 @@ class Run:
                 self._began = time.monotonic()
                 self._conclude()
                 return
-            draw: Callable[[bool], _Drawn | None] = partial(_draw, lines, read)
+            draw: Callable[[bool], _Drawn | None] = partial(_draw, lines, partial(self._read, read))
             left = list[_Drawn]()
             place = served(self._settings) if self._may_be_served and not self.engine else None
             if place is not None:
@@ -356,6 +358,13 @@ class Run:
             report = reporter(self._show, self.warn)
             self.engine = open_engine(self._settings, report, size=self._size, many=True)
         return self.engine
+
+    def _read(self, read: Callable[[InputLine], Question], line: InputLine) -> Question:
+        """The question of a line; say what of it the built-in model cannot do."""
+        question = read(line)
+        if self.warns_of_limits and (limit := limit_of(question)):
+            self._notes.demonstration(question.settings.model, limit)
+        return question
 
     def check_failed(self, failed: int, total: int, hint: str) -> None:
         """Raise FailedLinesError, exit code 7, where some failed."""

@@ -14,6 +14,7 @@ from ngtcli.cli.answer_object import document_objects
 from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.events import Ended
+from ngtcli.engine.question import limit_of
 from ngtcli.engine.settings import text_of
 from ngtcli.errors import INTERRUPTED, UsageError, counted, nearest, unexpected
 from ngtcli.prompts.turns import Turn
@@ -117,8 +118,12 @@ class Conversation:
 
     def greet(self) -> None:
         """What a terminal is told at the start."""
-        answering.remark_demonstration(self._request.settings.model, self.notes)
+        self.name_model()
         self.notes.remark(f"/help lists the commands. {_LEAVE}")
+
+    def name_model(self) -> None:
+        """Say once that the built-in model cannot hold a conversation."""
+        self.notes.demonstration(self._request.settings.model, limit_of(self._request))
 
     def take(self, text: str) -> bool:
         """Answer a question or follow a command; whether the conversation goes on."""
@@ -140,6 +145,7 @@ class Conversation:
             raise typer.Exit(INTERRUPTED)
 
     def _ask(self, question: str) -> None:
+        self.name_model()
         turns: list[Turn] = []
         for asked, answer in self._exchanges:
             if text := answer.text.strip():  # else there is no answer

@@ -144,6 +144,7 @@ class _Extract(Lines):
         self._settings = extraction.tasks.of[TASK][0]
         self._run = batch.Run(self._settings, given.batch_size, self._notes, "file")
         self._run.wants = _WANTS
+        self._run.warns_of_limits = not extraction.by_field  # fields are asked for one by one
         self._request = _as_request(extraction.whole(()), given)
         self._documents: dict[str, Document] = {}
         self._left, self._begun = deque[Document](), list[Asking]()
@@ -200,6 +201,7 @@ class _Extract(Lines):
         if given.html:
             write_page(self._page(documents), given.html, force=given.force)
         self._say_written()
+        self._notes.demonstration(self._settings.model)
         if given.verbose and self._steps:
             total = self._origins.total()
             shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
@@ -329,7 +331,8 @@ class _Extract(Lines):
                 places = {field: first_place(at) for field, at in row["sources"].items()}
                 rows.append({**row, "sources": places})
         title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
-        return table_page(title, options.command_line(), self._names, rows, documents)
+        command, model = options.command_line(), self._settings.model
+        return table_page(title, command, self._names, rows, documents, model)
 
     def _dry_run(self, document: Document) -> None:
         """Print the first prompt of a document; with a question a field say so."""

@@ -42,8 +42,10 @@ def mcp(
         raise UsageError("standard input has the protocol, and no document", "Name a folder.")
     check_session(settings, Notes().warn)
     find(docs, settings, inside=True)
+    notes = Notes()
     if sys.stdin.isatty():
-        Notes().say(_STARTED)
+        notes.say(_STARTED)
+    notes.demonstration(settings.model)
 
     from ngtcli.server.answerer import Answerer  # here: the SDK takes a second to load
     from ngtcli.server.folder import ServedFolder

@@ -2,7 +2,6 @@
 
 import os
 import sys
-import textwrap
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -12,6 +11,8 @@ from rich.cells import cell_len
 
 from ngtcli.cli.streams import styles, terminal_width
 from ngtcli.errors import GrammarError, NgtError, counted, short
+from ngtcli.models.recommended import demonstration_note
+from ngtcli.render.sinks import Wrapper
 from ngtcli.render.terminal import (
     DIM,
     cell,
@@ -45,6 +46,7 @@ class Notes:
         self._status = False
         self._part = ""
         self._heartbeat: progress.Heartbeat | None = None
+        self._named = set[str]()  # what was said of the built-in model
 
     @contextmanager
     def heartbeat(self) -> Iterator[None]:
@@ -100,9 +102,10 @@ class Notes:
         self.said = False
 
     def say(self, message: str, dim: bool = False) -> None:
-        """A line that stays."""
+        """A message that stays: one line, which a terminal breaks between words."""
         text = reveal(one_line(message))
-        self.styled(paint(text, DIM) if dim and styles(sys.stderr) else text)
+        for line in lines_between_words(text) if self.terminal else [text]:
+            self.styled(paint(line, DIM) if dim and styles(sys.stderr) else line)
 
     def styled(self, styled: str) -> None:
         """A line that has its control sequences."""
@@ -111,12 +114,26 @@ class Notes:
         _write(f"{styled}\n")
 
     def remark(self, message: str) -> None:
-        """A dim sentence, broken between words."""
-        for line in textwrap.wrap(message, terminal_width(sys.stderr) - 1):
-            self.say(line, dim=True)
+        """A dim sentence."""
+        self.say(message, dim=True)
 
     def warn(self, message: str) -> None:
+        """What the user should know and may change."""
         self.say(f"ngt: {message}")
+
+    def demonstration(self, model: str, limit: str = "") -> None:
+        """Say once that the built-in model is a demonstration, and what it cannot do.
+
+        Nothing is said of another model.
+
+        Args:
+            model: The model that answers.
+            limit: What it cannot do of what is asked; each limit is said once.
+        """
+        note = demonstration_note(model, limit)
+        if note and note not in self._named and (limit or not self._named):
+            self.remark(note)
+            self._named.add(note)
 
     def legend(self, origins: Sequence[str]) -> None:
         """What the colours of an answer mean: the names of what its drafts may come from."""
@@ -130,6 +147,13 @@ class Notes:
         """Short facts with dots between them, broken between facts at the terminal's width."""
         for line in lines_of(parts, terminal_width(sys.stderr)):
             self.say(" · ".join(line), dim=True)
+
+
+def lines_between_words(message: str) -> list[str]:
+    """The lines of a message on the terminal of stderr; an indented one is left as it is."""
+    wrapper, width = Wrapper(), terminal_width(sys.stderr)
+    runs = [*wrapper.feed([(message, "")], width), *wrapper.flush(width)]
+    return "".join(text for text, _ in runs).split("\n")
 
 
 def _write(text: str) -> None:
@@ -169,7 +193,9 @@ def report_error(error: NgtError) -> None:
         if line:
             if len(line) > LONGEST_LINE:  # by a name in it: its middle is left out
                 line = f"{line[: LONGEST_LINE // 2]} … {line[-200:]}"
-            sys.stderr.write(reveal(one_line(line)) + "\n")
+            text = reveal(one_line(line))
+            broken = lines_between_words(text) if sys.stderr.isatty() else [text]
+            sys.stderr.write("".join(f"{part}\n" for part in broken))
 
 
 def pointed(text: str, place: int, before: int = 40, after: int = 14) -> list[str]:

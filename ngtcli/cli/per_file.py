@@ -29,6 +29,7 @@ from ngtcli.engine.batch.output import DoneLine, StreamOutput, journal_of
 from ngtcli.engine.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.engine.events import Ended, Outcome
 from ngtcli.engine.no_answer import no_answer
+from ngtcli.engine.question import limit_of
 from ngtcli.errors import InputError, NgtError, UsageError, counted
 from ngtcli.prompts.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
@@ -61,6 +62,10 @@ def run_per_file(
         ]
         run.set_total(len(documents), len(lines), "made before and not again")
 
+        if lines and (limits := limit_of(request, len(documents))):
+            notes.demonstration(request.settings.model, limits)
+        run.warns_of_limits = False
+
         def asked(line: InputLine) -> AnswerRequest:
             return replace(request, loaded=Loaded((documents[line.index],)))
 
@@ -68,6 +73,7 @@ def run_per_file(
         run.answer(Lines(lines), asked, deliver, GOES_ON if request.out else PUT_OUT)
     if _is_table(request):
         say_written(notes, request.output)
+    notes.demonstration(request.settings.model)
     again = "" if request.out is None else "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 

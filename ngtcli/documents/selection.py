@@ -1,6 +1,10 @@
 """Where passages stand, and their scores. Loads nothing heavy."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+
+from ngtcli.system.json_form import json_key
+
+_MOST_NAMED = 3  # words that a message names; guess
 
 
 @dataclass(frozen=True, slots=True)
@@ -25,3 +29,24 @@ class Scores:
     dense: float | None = None
     fused: float | None = None
     reranked: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Coverage:
+    """How much of a question the nearest passage of the documents has.
+
+    Attributes:
+        share: Its part of the weight of the question's words, 0 to 1.
+        enough: Whether the documents may have the answer, by that share.
+        missing: The question's words that it lacks, the weightiest first, as they were asked.
+    """
+
+    share: float = field(metadata=json_key(digits=4))
+    enough: bool
+    missing: tuple[str, ...]
+
+    @property
+    def lacking(self) -> str:
+        """What the nearest passage lacks, for a sentence: “France” or “capital”."""
+        *first, last = [f"“{word}”" for word in self.missing[:_MOST_NAMED]]
+        return f"{', '.join(first)} or {last}" if first else last

@@ -13,10 +13,12 @@ from typing import Any
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.drafting.steps import Step
 from ngtcli.engine.events import USUAL, Ended, Event, Message, Report, Wants, ignore
+from ngtcli.engine.no_answer import doubt_of
 from ngtcli.engine.parts import Level, Plan, advance, in_parts
 from ngtcli.engine.question import Question
 from ngtcli.engine.session import AS_SET, AnswerOptions, Session
 from ngtcli.errors import NgtError, unexpected
+from ngtcli.models.recommended import is_demonstration
 from ngtcli.prompts.build import Prompt, check_known, look_alikes
 from ngtcli.system import process
 
@@ -60,6 +62,15 @@ class PreparedParts:
     level: Level
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Unasked:
+    """A request that is answered without the model: its documents have too little of it."""
+
+    request: Request
+    session: Session
+    prompt: Prompt
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """A prompt whose answer is being made; it exists while the engine works on it.
@@ -97,7 +108,7 @@ class Engine(ABC):
 
     # --- before a forward pass, from any thread ---
 
-    def prepare(self, request: Request) -> Prepared | PreparedParts:
+    def prepare(self, request: Request) -> Prepared | PreparedParts | Unasked:
         """Make the prompt of a request, and what is drafted from. Raises NgtError."""
         question = request.question
         settings = question.settings
@@ -115,7 +126,10 @@ class Engine(ABC):
                 question.question,
                 question.turns,
                 question.queries,
+                compares=question.task == "ask",
             )
+        if _is_unasked(request, prompt):
+            return Unasked(request, session, prompt)
         options = replace(AS_SET, many=self.many, probabilities=request.wants.probabilities)
         return self.prepare_answer(request, session, prompt, options)
 
@@ -200,3 +214,19 @@ def caught(error: BaseException) -> NgtError:
     if failure is not error:
         failure.__cause__ = error
     return failure
+
+
+def _is_unasked(request: Request, prompt: Prompt) -> bool:
+    """Return whether a question is answered without the model, as no passage has enough of it.
+
+    The built-in model quotes some sentence for any question. Other models can say that a text has
+    no answer, and know other words for what is asked: the user is warned, and the model is asked.
+    """
+    settings = request.question.settings
+    coverage = prompt.coverage
+    if coverage is None or coverage.enough:
+        return False
+    if is_demonstration(settings.model) and not settings.has_form:
+        return True
+    request.report(Message("warn", doubt_of(coverage)))
+    return False

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from ngtcli.documents.quotes.sources import Sources
+from ngtcli.documents.selection import Coverage
 from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
 from ngtcli.drafting.tries.files import TrieReport
@@ -105,7 +106,9 @@ class Ended:
         passes: How the forward passes were run.
         policy: What the drafter decided.
         drafted_by: The method that drafted.
+        coverage: How much of a question its documents have; None where words cannot tell.
         facts: Short facts for the line below an answer.
+        details: More of them, where they are wanted.
         remarks: Sentences for -v, where they are wanted.
     """
 
@@ -121,7 +124,9 @@ class Ended:
     policy: PolicyReport | None = None
     drafted_by: str = ""
     sources: Sources = NO_SOURCES
+    coverage: Coverage | None = None
     facts: tuple[str, ...] = ()
+    details: tuple[str, ...] = ()
     remarks: tuple[str, ...] = ()
 
     @property

@@ -2,10 +2,12 @@
 
 import re
 
+from ngtcli.documents.selection import Coverage
 from ngtcli.errors import NgtError
 
 PROMPT = "prompt"  # the finish reason of an answer that repeats the instructions
 REPETITION = "repetition"
+NOT_IN_DOCUMENTS = "not_in_documents"  # of a question that was not put to the built-in model
 _LEAST_WORDS = 3  # of a sentence: shorter ones stand in answers by chance; guess
 _PLACE = re.compile(r"\{\w+\}")  # of documents and question in a template
 _SENTENCE_END = re.compile(r"(?<=[.!?:])\s+|\n+")
@@ -39,6 +41,16 @@ def repeats_instructions(answer: str, template: str, question: str = "") -> bool
     if last in known:
         return True
     return bool(whole) and any(sentence.startswith(last) for sentence in known)
+
+
+def not_in_documents(coverage: Coverage) -> str:
+    """Return the answer to a question of which the documents have too little."""
+    return f"Not in the documents: no passage on this has {coverage.lacking}."
+
+
+def doubt_of(coverage: Coverage) -> str:
+    """Return what to say of an answer that a model gives nevertheless."""
+    return f"the documents may not have the answer: no passage on this has {coverage.lacking}"
 
 
 def _sentences(text: str) -> list[str]:

@@ -8,6 +8,7 @@ from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings, Use, s
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.settings import settings_of, with_room
 from ngtcli.errors import NgtError, UsageError
+from ngtcli.models.recommended import demonstration_limit
 from ngtcli.prompts.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompts.turns import Turn
 
@@ -87,6 +88,19 @@ class Question:
     def wording(self) -> Preset:
         """The preset as it words what there is."""
         return self.preset if self.documents else without_documents(self.preset)
+
+
+def limit_of(question: Question, documents: int | None = None) -> str:
+    """Return what the built-in model cannot do of a question; "" where it can.
+
+    Args:
+        question: What is asked.
+        documents: How many documents the command is about; None for those of the question.
+    """
+    settings = question.settings
+    count = len(question.documents) if documents is None else documents
+    has_schema = bool(settings.schema or settings.schema_multi)
+    return demonstration_limit(question.task, count, has_schema)
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,18 +20,28 @@ def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
     """An answer, and where what it copies stands in what the model read of the documents."""
     excerpts = answer.selection.excerpts if answer.selection else None
     found = sources_of(answer.text, documents, excerpts)
-    return replace(answer, sources=found, facts=(copied_fact(found), *answer.facts))
+    facts = (*answer.facts, copied_fact(found)) if documents else answer.facts
+    return replace(answer, sources=found, facts=facts)
 
 
-def facts(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:
-    """What the line under an answer says of its making."""
+def speed_fact(settings: Settings, answer: Ended) -> str:
+    """The first fact of the line under an answer: its tokens, their time, what drafting brought.
+
+    The time is that of reading the prompt and of decoding.
+    """
     s = answer.statistics
-    thought = f", {s.thought_tokens} of thought" if s.thought_tokens else ""
-    yield counted(s.new_tokens, "token") + thought
-    yield f"{s.tokens_per_s:.1f} tokens/s"
+    thought = f", {s.thought_tokens} of thought," if s.thought_tokens else ""
+    said = f"{counted(s.new_tokens, 'token')}{thought} in {s.prefill_s + s.decode_s:.1f} s"
     plain_s = plain_decoding_s(settings, answer)
     if s.drafted_tokens and s.decode_s and plain_s is not None:
-        yield f"{plain_s / s.decode_s:.1f}× as fast as plain decoding"
+        said += f", {plain_s / s.decode_s:.1f}× by drafting"
+    return said
+
+
+def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:
+    """What -v says of the making of an answer besides its facts."""
+    s = answer.statistics
+    yield f"{s.tokens_per_s:.1f} tokens/s"
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
         yield f"acceptance length {s.mean_acceptance_length:.2f}"

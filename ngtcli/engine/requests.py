@@ -9,11 +9,17 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from ngtcli.engine.engine import Engine, Job, Prepared, PreparedParts, Request, caught
-from ngtcli.engine.events import Ended, Event, Message, Part, Prompted
-from ngtcli.engine.no_answer import PROMPT, repeats_instructions
+from ngtcli.drafting.steps import Step, Token
+from ngtcli.engine.engine import Engine, Job, Prepared, PreparedParts, Request, Unasked, caught
+from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Started, Stepped
+from ngtcli.engine.no_answer import (
+    NOT_IN_DOCUMENTS,
+    PROMPT,
+    not_in_documents,
+    repeats_instructions,
+)
 from ngtcli.engine.parts import KeptParts, Level, NumberedPart, PartsInProgress
-from ngtcli.engine.report import facts, remarks, with_sources
+from ngtcli.engine.report import details, remarks, speed_fact, with_sources
 from ngtcli.errors import NgtError, StoppedError, counted, unexpected
 from ngtcli.prompts.reports import PartReport
 from ngtcli.system import process
@@ -60,10 +66,12 @@ class Requests:
         """Whether this request, or with None any other, may be added now."""
         return not self._waiting and self._engine.has_room(request)
 
-    def add(self, prepared: Prepared | PreparedParts) -> None:
+    def add(self, prepared: Prepared | PreparedParts | Unasked) -> None:
         """Take a request that is prepared; it waits for its turn, which comes next."""
         request = prepared.request
-        if isinstance(prepared, PreparedParts):
+        if isinstance(prepared, Unasked):
+            self._events += [(request, event) for event in _answer_unasked(prepared)]
+        elif isinstance(prepared, PreparedParts):
             session, question = prepared.session, request.question
             parts = PartsInProgress(session, question, prepared.plan, prepared.level)
             self._open[request] = parts
@@ -191,6 +199,7 @@ class Requests:
             answer,
             cuts=prompt.cuts,
             selection=prompt.selection,
+            coverage=prompt.coverage,
             parts=tuple(parts.reports) if parts else (),
         )
         if _is_echo(request, answer):
@@ -198,12 +207,13 @@ class Requests:
         if parts and answer.finish_reason != "interrupted":
             self._delivered.append(parts.kept)
         settings, model = request.question.settings, session.facts
-        answer = replace(answer, facts=tuple(facts(settings, model, answer)))
+        answer = replace(answer, facts=(speed_fact(settings, answer),))
         if request.wants.sources:
             answer = self._with_sources(job, answer)
         if request.wants.remarks:
             sentences = remarks(settings, model, answer, job.numerics, job.background)
-            answer = replace(answer, remarks=tuple(sentences))
+            more = tuple(details(settings, model, answer))
+            answer = replace(answer, remarks=tuple(sentences), details=more)
         self._remove(request)
         self._events.append((request, answer))
 
@@ -334,6 +344,25 @@ def _report(request: Request, event: Event) -> None:
         request.report(event)
     except StoppedError:
         pass
+
+
+def _answer_unasked(unasked: Unasked) -> list[Event]:
+    """Return the events of a question that its documents do not answer."""
+    prompt = unasked.prompt
+    assert prompt.coverage is not None
+    text = not_in_documents(prompt.coverage)
+    *first, last = unasked.session.facts.tokenizer.encode(text)
+    step = Step((*(Token(token, "") for token in first), Token(last, text)), NOT_IN_DOCUMENTS)
+    ended = Ended(
+        finish_reason=NOT_IN_DOCUMENTS,
+        steps=(step,),
+        exact=True,
+        selection=prompt.selection,
+        coverage=prompt.coverage,
+        facts=("the model was not asked",),
+    )
+    prompted = Prompted(len(prompt.ids), prompt.selection, prompt.left_out)
+    return [prompted, Started(), Stepped(step), ended]
 
 
 def _is_echo(request: Request, answer: Ended) -> bool:

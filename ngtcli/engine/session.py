@@ -136,12 +136,14 @@ class Session(ABC):
         question: str = "",
         turns: Sequence[Turn] = (),
         queries: Sequence[str] = (),
+        compares: bool = False,
     ) -> Prompt:
-        """The prompt, fitted to the model; `turns` and `queries` are as for Task.
+        """The prompt, fitted to the model; `turns`, `queries` and `compares` are as for Task.
 
         Raises ContextOverflowError and ModelError.
         """
         task = replace(self._task(preset, documents, question), turns=turns, queries=queries)
+        task = replace(task, compares=compares)
         try:
             prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:

@@ -1,4 +1,7 @@
-"""Models to begin with, by the memory of a machine: the table that pages and commands show."""
+"""Models to begin with, by the memory of a machine, and what is said of the built-in one.
+
+Pages and commands show what stands here.
+"""
 
 import re
 from dataclasses import dataclass
@@ -53,6 +56,69 @@ def recommendations() -> list[str]:
         f"{model.memory_gb} GB of memory: {model.command}  ({model.download_gb:.1f} GB)"
         for model in RECOMMENDED
     ]
+
+
+BUILTIN = "builtin"
+DEMONSTRATION = "a demonstration that only quotes sentences"
+
+
+def is_demonstration(model: str) -> bool:
+    """Return whether the built-in model answers under this name."""
+    return model == BUILTIN
+
+
+def demonstration_limit(task: str, documents: int, has_schema: bool = False) -> str:
+    """Return what the built-in model cannot do of what is asked; "" where it can.
+
+    >>> demonstration_limit("chat", documents=1)
+    'hold a conversation'
+    >>> demonstration_limit("ask", documents=30)
+    ''
+
+    Args:
+        task: The task of the question, "ask", "summarize", "chat" or "generate".
+        documents: How many documents the question is about.
+        has_schema: Whether the answer has to obey a schema.
+    """
+    if task == "chat":
+        return "hold a conversation"
+    if has_schema:
+        return "fill in a schema"
+    if task == "generate":
+        return "follow a free prompt"
+    if not documents:
+        return "answer without documents"
+    if task == "summarize" and documents > 1:
+        return "summarize several documents"
+    return ""
+
+
+def described(model: str) -> str:
+    """Return the name of a model for people, who are told of the built-in one what it is.
+
+    >>> described("Qwen/Qwen3-8B")
+    'Qwen/Qwen3-8B'
+    >>> described("builtin")
+    'builtin (a demonstration that only quotes sentences)'
+    """
+    return f"{model} ({DEMONSTRATION})" if is_demonstration(model) else model
+
+
+def demonstration_note(model: str, limit: str = "") -> str:
+    """Return one line that names the built-in model as what it is; "" for another model.
+
+    Args:
+        model: The name of the model that answers.
+        limit: What it cannot do, as `demonstration_limit` says.
+    """
+    if not is_demonstration(model):
+        return ""
+    smallest = RECOMMENDED[0]
+    cannot = f" and cannot {limit}" if limit else ""
+    return (
+        f"The built-in model is {DEMONSTRATION}{cannot}. For real answers: {smallest.command}"
+        f" ({smallest.download_gb:.1f} GB), then -m {smallest.name}"
+    )
 
 
 @dataclass(frozen=True, slots=True)

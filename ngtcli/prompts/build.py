@@ -14,7 +14,7 @@ from operator import itemgetter
 from ngtcli.documents.content import placed
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import place
-from ngtcli.documents.selection import Excerpt
+from ngtcli.documents.selection import Coverage, Excerpt
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.chat import Chat, check_chat, marked, render, unmarked
@@ -63,6 +63,7 @@ class Prompt:
     references: tuple[tuple[int, ...], ...] = ()
     selection: Selection | None = None
     left_out: int = 0
+    coverage: Coverage | None = None
     predicted: tuple[int, ...] = ()
 
     @property
@@ -107,6 +108,7 @@ class Task:
     the first of the `turns`; with `in_turns` they are passages, which stand before the question, as
     those of each turn did.
     `queries` take the place of the question where passages are searched.
+    With `compares` the prompt says how much of the question the documents have.
     Without `keep` what is made to search the documents is not stored.
     """
 
@@ -123,6 +125,7 @@ class Task:
     in_turns: bool = False
     queries: Sequence[str] = ()
     keep: bool = True
+    compares: bool = False
 
     @property
     def answer_room(self) -> int:

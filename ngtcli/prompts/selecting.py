@@ -10,8 +10,8 @@ from itertools import zip_longest
 from typing import TYPE_CHECKING, TypeVar
 
 from ngtcli.config import Settings
-from ngtcli.documents.passages import place
-from ngtcli.documents.selection import Excerpt, Scores
+from ngtcli.documents.passages import Cutting, place
+from ngtcli.documents.selection import Coverage, Excerpt, Scores
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompts.build import Prompt, Task, code, named
 from ngtcli.prompts.fitting import cut_words, fit_prompt, frame_tokens
@@ -78,6 +78,8 @@ def prompt_for(
         alone = replace(task, turns=())
         fitting = fits(alone) if task.turns else None
         prompt = _with_turns(task, fitting) if fitting else fit_prompt(alone, overflow)
+    if task.compares and prompt.coverage is None:
+        prompt = replace(prompt, coverage=_compared(task, settings))
     for words in cut_words(prompt.cuts):
         warn(words)
     if prompt.left_out:
@@ -170,7 +172,25 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
         fits=whole is not None,
         earlier=len(task.earlier),
     )
-    return replace(prompt, selection=selection, left_out=left_out)
+    compared = _compared(task, s, index)
+    return replace(prompt, selection=selection, left_out=left_out, coverage=compared)
+
+
+def _compared(task: Task, s: Settings, index: "Index | None" = None) -> Coverage | None:
+    """How much of the question the documents have, where words can tell; None where they cannot.
+
+    A question that follows others may leave out what it is about, and an embedding model and a
+    reranker find passages in other words than the question's.
+    """
+    if not task.compares or task.turns or s.embedder or s.reranker or not task.documents:
+        return None
+    from ngtcli.retrieval.coverage import coverage  # here: they load numpy
+    from ngtcli.retrieval.index import index_of
+
+    if index is None:
+        cutting = Cutting(s.passage_tokens, s.passage_overlap)
+        index = index_of(task.documents, cutting, task.status, task.keep)
+    return coverage(index, task.question)
 
 
 def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:

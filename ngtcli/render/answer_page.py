@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes.sources import Source, Sources, Span, source_at
 from ngtcli.errors import counted
+from ngtcli.models.recommended import described
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import FOLDER, policy, rendered
 from ngtcli.system.json_form import dump_json
@@ -83,6 +84,7 @@ def table_page(
     names: Sequence[str],
     rows: Sequence[Mapping[str, Any]],
     documents: Sequence[Document],
+    model: str = "",
 ) -> str:
     """The HTML of rows of `ngt extract`, with these fields, and one place of each value."""
     index, numbers = {document.name: i for i, document in enumerate(documents)}, dict[Any, int]()
@@ -100,7 +102,8 @@ def table_page(
             said = "" if p is None else f"p {p:.2f}"
             cells.append(Part([Piece(text, is_doubted)], sources[-1] if place else None, said))
         table.append(cells)
-    return answer_page(title, command, (), Sources(0.0, (*sources,)), documents, (), table)
+    found = Sources(0.0, (*sources,))
+    return answer_page(title, command, (), found, documents, (), table, model)
 
 
 def answer_page(
@@ -111,10 +114,12 @@ def answer_page(
     documents: Sequence[Document],
     facts: Sequence[str],
     table: Table = (),
+    model: str = "",
 ) -> str:
     """The HTML, with a `table` in place of an answer.
 
-    `title` is what was asked, `facts` what the line below an answer says.
+    `title` is what was asked, `facts` what the line below an answer says, `model` the name of what
+    answered.
     """
     tokens = [token for step in steps for token in step.tokens if token.thought is not None]
     is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
@@ -125,7 +130,7 @@ def answer_page(
         about="ngt",
         what=_OF_TABLE if table else _LEGEND,
         table=table,
-        terms={"Command": command, "Answer": " · ".join(facts)},
+        terms={"Command": command, "Model": described(model), "Answer": " · ".join(facts)},
         warnings=(),
         policy=policy(script),
         script=script,

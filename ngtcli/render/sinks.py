@@ -5,6 +5,7 @@ messages go to stderr.
 """
 
 import unicodedata
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from typing import TYPE_CHECKING, TextIO
 
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 # Cells to the border from which a word is written before it is complete; guess.
 LONG = 24
 _FENCE = "```"
+_LONGEST_WORD = 80  # characters, beyond which a word is not waited for; guess
 _TAB = 8  # columns between the tab stops of terminals
 
 Run = tuple[str, str]  # text, and the origin of its style; "" for unstyled
@@ -36,16 +38,17 @@ def runs_of(tokens: "Iterable[Token]", thoughts: bool = False) -> list[Run]:
 class PlainSink:
     """Writes text with control characters made visible; it ends with a line feed.
 
-    With `colour`, accepted drafts are underlined and in the colour of their origin.
+    With `colour`, words of accepted drafts are underlined and in the colour of their origin.
     """
 
     def __init__(self, stream: TextIO, colour: bool = False) -> None:
         self._stream, self._colour, self._last = stream, colour, "\n"
+        self._words = WholeWords()
 
     def step(self, runs: Sequence[Run]) -> None:
         runs = [(visible(text), style) for text, style in runs]
         self._last = "".join(text for text, _ in runs)[-1:] or self._last
-        self._write(self._arranged(runs))
+        self._write(self._arranged(self._words.feed(runs) if self._colour else runs))
 
     def _arranged(self, runs: list[Run]) -> list[Run]:
         """What is written now for these runs of a step."""
@@ -58,8 +61,13 @@ class PlainSink:
             self._stream.flush()
 
     def close(self) -> None:
+        self._write(self._arranged(self._words.flush()))
+        self._finish()
         if self._last != "\n":
             self._write([("\n", "")])
+
+    def _finish(self) -> None:
+        """Write what was delayed."""
 
 
 class TerminalSink(PlainSink):
@@ -79,9 +87,55 @@ class TerminalSink(PlainSink):
             self._before = (self._before + revealed[-1][0])[-REVEALED_BEFORE:]
         return self._wrapper.feed(revealed, self._columns())
 
-    def close(self) -> None:
+    def _finish(self) -> None:
         self._write(self._wrapper.flush(self._columns()))
-        super().close()
+
+
+class WholeWords:
+    """Returns the runs that it is fed with one style for each word: that of most of its characters.
+
+    A model's tokens may end within words, and a line that begins within one looks like a mistake.
+    A word is delayed until it is complete. Spaces have a style where the next word has it, too.
+    """
+
+    def __init__(self) -> None:
+        self._gap: list[Run] = []  # spaces before the word
+        self._word: list[Run] = []
+        self._out: list[Run] = []
+
+    def feed(self, runs: Iterable[Run]) -> list[Run]:
+        """The runs of all words that are complete."""
+        for text, style in runs:
+            for character in text:
+                self._add(character, style)
+        return self._take_output()
+
+    def flush(self) -> list[Run]:
+        """The runs that were delayed."""
+        self._end_word()
+        return self._take_output()
+
+    def _add(self, character: str, style: str) -> None:
+        if character.isspace():
+            self._end_word()
+            self._gap.append((character, style))
+            return
+        is_end = self._word and _breaks_before(self._word[-1][0], character)
+        if is_end or len(self._word) >= _LONGEST_WORD:
+            self._end_word()
+        self._word.append((character, style))
+
+    def _end_word(self) -> None:
+        style = ""
+        if self._word:
+            ((style, _),) = Counter(style for _, style in self._word).most_common(1)
+        self._out += [(space, own if own == style else "") for space, own in self._gap]
+        self._out += [(character, style) for character, _ in self._word]
+        self._gap, self._word = [], []
+
+    def _take_output(self) -> list[Run]:
+        out, self._out = joined(self._out), []
+        return out
 
 
 class Wrapper:

@@ -12,7 +12,7 @@ import re
 import unicodedata
 from collections import Counter
 from collections.abc import Callable, Sequence
-from functools import cache
+from functools import cache, cached_property
 from itertools import islice
 from typing import NamedTuple
 
@@ -108,6 +108,26 @@ class Index:
         for text in earlier:
             scores = scores + np.float32(EARLIER) * self.scores(text)
         return scores
+
+    def having(self, forms: Sequence[str]) -> npt.NDArray[np.bool_]:
+        """Which passages have any of these words, or are of a document whose name has one."""
+        self._find([form for form in forms if form not in self._weights])
+        having = np.zeros(len(self), bool)
+        for form in forms:
+            having[self._weights[form].passages] = True
+        is_named = [not self._name_words[i].isdisjoint(forms) for i in range(len(self._documents))]
+        return having | np.array(is_named, bool)[self._document]
+
+    def of_same_documents(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
+        """Which passages are of a document that a chosen one is of."""
+        documents = np.zeros(len(self._documents), bool)
+        documents[self._document[chosen]] = True
+        return documents[self._document]
+
+    @cached_property
+    def _name_words(self) -> list[frozenset[str]]:
+        """The words of each document's name."""
+        return [frozenset(words(document.name)) for document in self._documents]
 
     def _find(self, wanted: Sequence[str]) -> None:
         """Find these words, all in one pass over those of the passages."""

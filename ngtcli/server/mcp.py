@@ -140,9 +140,9 @@ class ToldAnswer:
     """The model's answer.
 
     `verbatim_share` of its characters stand in the documents word for word, in the `sources`.
-    `finish_reason` is "stop", or why it is cut off: length, context, repetition, or
-    prompt where it repeats its instructions. `remarks` say
-    what was left out of what the model read.
+    `finish_reason` is "stop", or why it is cut off: length, context, repetition, prompt
+    where it repeats its instructions, or not_in_documents where no passage has enough of the
+    question. `remarks` say what was left out of what the model read.
     """
 
     text: str

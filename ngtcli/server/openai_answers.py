@@ -23,6 +23,7 @@ _AS_STOP = (
     "stop",
     "interrupted",
     "prompt",
+    "not_in_documents",
 )  # finish reasons that the API calls "stop"; others: "length"
 # Of each kind of item of a response: its id's prefix, its own fields, its part's type and fields.
 _ITEMS: dict[str, tuple[str, Object, str, Object]] = {
@@ -171,7 +172,7 @@ def _reasons(ended: Ended | None) -> Object:
     if ended is None:
         return {"logprobs": None, "finish_reason": None}
     reason = "stop" if ended.finish_reason in _AS_STOP else "length"
-    closer = ended.finish_reason in ("context", "repetition", "prompt")
+    closer = ended.finish_reason in ("context", "repetition", "prompt", "not_in_documents")
     own = {"stop_reason": ended.finish_reason} if closer else {}
     return {"logprobs": None, "finish_reason": reason, **own}
 

@@ -20,6 +20,7 @@ from starlette.responses import HTMLResponse, Response
 
 from ngtcli.documents.load import Loaded
 from ngtcli.engine.events import Ended, Event
+from ngtcli.models.recommended import described
 from ngtcli.render import page as render_page
 from ngtcli.render.answer_view import short
 from ngtcli.server.openai_answers import Object, Reply
@@ -64,7 +65,7 @@ def documents_shown(service: Service) -> Object:
     """
     found = service.folder.documents().documents if service.folder else None
     names = None if found is None else [{"name": d.name, "size": len(d.text)} for d in found]
-    return {"model": service.name, "documents": names}
+    return {"model": described(service.name), "documents": names}
 
 
 class _Form(Struct, forbid_unknown_fields=True, kw_only=True):

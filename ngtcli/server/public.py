@@ -56,6 +56,7 @@ def public(event: Event) -> Event | None:
                 steps=tuple(map(_step, event.steps)),
                 sources=replace(event.sources, spans=spans),
                 facts=tuple(map(one_line, event.facts)),
+                details=tuple(map(one_line, event.details)),
                 trie=TrieReport("none"),
             )
     return event

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import select
 import shlex
 import shutil
@@ -25,7 +26,15 @@ from ngtcli.engine.report import with_sources
 from ngtcli.errors import NgtError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.system import sandbox
-from tests.support.helpers import HARBOUR, NGT, changed, in_terminal, ngt, wait_until_loading
+from tests.support.helpers import (
+    HARBOUR,
+    NGT,
+    changed,
+    in_terminal,
+    ngt,
+    wait_until_loading,
+    without_note,
+)
 from tests.support.warm import Warm
 
 
@@ -81,7 +90,7 @@ def test_a_damaged_trie_or_pool_is_made_again_with_one_line(
     file.write_bytes(file.read_bytes()[:-9])
     done = ngt(*arguments)
     assert done.returncode == 0
-    damaged, *others = done.stderr.splitlines()
+    damaged, *others = without_note(done.stderr).splitlines()
     assert words in damaged
     assert others == [cut_off]
     assert json.loads(done.stdout)["text"] == first["text"]
@@ -183,7 +192,7 @@ def test_a_closed_pipe_is_silent() -> None:
     with Warm("summarize", HARBOUR) as process:
         assert process.stdout and process.stderr
         process.stdout.close()
-        assert process.stderr.read() == b""
+        assert without_note(process.stderr.read()) == b""
     assert process.returncode == 0
 
 
@@ -213,12 +222,13 @@ def test_interruption_while_loading_is_quiet() -> None:
 def test_a_terminal_sees_colours_and_a_summary() -> None:
     out, code = in_terminal("summarize", HARBOUR, NO_COLOR="", columns=60)
     assert code == 0 and "\x1b[4;36m" in out
-    assert "The built-in model is a small demonstration that only" in out
-    facts = out[out.rindex("tokens/s") - 40 :]
-    assert "acceptance length" in facts and "Sources:" not in out
-    assert all(len(line) < 80 for line in facts.splitlines()[-3:])
+    assert "The built-in model is a demonstration that only" in out
+    facts = re.search(r"\d+ tokens in [\d.]+ s, [\d.]+× by drafting · 100% quoted from 1", out)
+    assert facts
+    assert "acceptance length" not in out and "Sources:" not in out
     told = in_terminal("summarize", HARBOUR, "-v", NO_COLOR="1")[0]  # leaves the underline
-    assert "Sources:" in told and "\x1b[4m" in told and "36m" not in told
+    assert "acceptance length" in told and "Sources:" in told
+    assert "\x1b[4m" in told and "36m" not in told
     assert b"\x1b[4" in ngt("summarize", HARBOUR, "--color", "always").stdout
 
 

@@ -171,7 +171,7 @@ def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> 
     chat = Terminal(*SHORT, "--set", "history=no", TERM="dumb", NGT_HOME=str(own_home))
     chat.until("> ")
     chat.type("Who \\\nis it?\n")
-    assert "\x1b" not in chat.until("tokens/s")
+    assert "\x1b" not in chat.until("tokens in")
     chat.type("/quit\n")
     assert chat.end() == 0
     assert not (own_home / "state" / "chat_history").exists()

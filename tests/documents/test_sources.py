@@ -59,12 +59,12 @@ def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> N
 @pytest.mark.parametrize(
     ("answer", "fact"),
     [
-        ("one two three four", "100% stands in 1 document word for word"),
-        ("one two three four!", "93% stands in 1 document word for word"),
-        (f"{'one two three four ' * 99}!", "99% stands in 1 document word for word"),
-        (f"one two three four {'x' * 9000}", "1% stands in 1 document word for word"),
-        ("one two three four; a b c d", "95% stands in 2 documents word for word"),
-        ("something else", "nothing stands in the documents word for word"),
+        ("one two three four", "100% quoted from 1 document"),
+        ("one two three four!", "93% quoted from 1 document"),
+        (f"{'one two three four ' * 99}!", "99% quoted from 1 document"),
+        (f"one two three four {'x' * 9000}", "1% quoted from 1 document"),
+        ("one two three four; a b c d", "95% quoted from 2 documents"),
+        ("something else", "nothing quoted"),
     ],
 )
 def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str) -> None:

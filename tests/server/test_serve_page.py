@@ -118,7 +118,8 @@ def test_with_keys_the_page_opens_and_all_else_needs_one(tmp_path: Path) -> None
     assert CLIENT.get(f"{url}documents").status_code == 401 == post(url).status_code
     known = {"authorization": f"Bearer {'k' * 32}"}
     listed = CLIENT.get(f"{url}documents", headers=known).json()
-    assert listed == {"model": "builtin", "documents": None}
+    about = "builtin (a demonstration that only quotes sentences)"
+    assert listed == {"model": about, "documents": None}
     server.close()
 
 

@@ -73,6 +73,12 @@ def tool(
     return Done(code, streams[1].getvalue(), streams[2].getvalue())
 
 
+def without_note(stderr: bytes) -> bytes:
+    """What a command says on stderr besides what the built-in model is."""
+    lines = stderr.splitlines(keepends=True)
+    return b"".join(line for line in lines if b"built-in model is a demonstration" not in line)
+
+
 def in_terminal(*arguments: str, columns: int = 80, **environ: str) -> tuple[str, int]:
     """Output (stdout and stderr together) and exit code of `ngt` on a pseudo-terminal."""
     main, other = pty.openpty()

@@ -314,6 +314,6 @@ def test_a_plain_terminal_of_no_size_gets_the_answer_and_no_control_sequence() -
     lines = shown.replace("\r\n", "\n")
     assert code == 0 and "\x1b" not in lines and "\r" not in lines
     remark, _, answer = lines.partition("\n\n")
-    assert remark.startswith("The built-in model is a small demonstration")
+    assert remark.startswith("The built-in model is a demonstration")
     assert answer.startswith("The harbour")
     assert max(map(len, lines.split("\n"))) <= 80

@@ -149,9 +149,9 @@ def _around(text: str, start: int, end: int) -> tuple[str, str]:
 def copied_fact(sources: Sources) -> str:
     """How much of an answer stands in the documents, for the line below it."""
     if not sources.spans:
-        return "nothing stands in the documents word for word"
+        return "nothing quoted"
     share = max(1, int(100 * sources.verbatim_share))  # rounded down: 100% is all of it
-    return f"{share}% stands in {counted(sources.documents, 'document')} word for word"
+    return f"{share}% quoted from {counted(sources.documents, 'document')}"
 
 
 def share_copied(answer: str, found: Sequence[Span]) -> float:

@@ -1,0 +1,144 @@
+"""How much of a question a set of documents speaks of: whether they can have its answer at all.
+
+A question is compared with each passage by the words that carry its meaning, in any inflection. A
+rare word counts more than a frequent one, a name or a number twice. What the nearest passage lacks
+counts in part where another passage of its document has it.
+"""
+
+import re
+from collections.abc import Iterator
+from functools import lru_cache
+from math import log
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.documents.selection import Coverage
+from ngtcli.documents.text import UNSPACED
+from ngtcli.retrieval.index import words
+
+if TYPE_CHECKING:
+    from ngtcli.retrieval.index import Index
+
+# Below this share of a question's weight the documents are taken not to have its answer. Chosen and
+# measured by `python -m tests.tools.answerable`: see there.
+LEAST_SHARE = 0.32
+_SMOOTHING = 20  # passages that are added to those there are, so that few do not decide; guess
+_NAME = 2.0  # weight of a name or a number beside that of another word; swept from 1 to 3
+_ELSEWHERE = 0.3  # of a word's weight where only other passages of a document have it; 0 to 1 tried
+_KNOWN = 1 << 12  # words whose inflections are remembered; guess
+_UNSPACED = re.compile(f"[{UNSPACED}]")
+_WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
+
+# Words that say nothing of what a question is about. Some are of questions about texts as such.
+_EMPTY = frozenset(
+    """
+    a about above according after again against all also am among an and any anyone anything are
+    as at be became because become been before being below between both but by came can cannot come
+    comes could did do does doing done down during each either else ever every everyone everything
+    few for from further get given gives go goes going got had has have having he her here hers
+    herself him himself his how however i if in into is it its itself just kind kinds know known let
+    like list made make makes many may me might mine more most much must my myself name named names
+    no nor not of off often on once one only or other our ours out over own per please said same say
+    says shall she should show since so some someone something such take tell than that the their
+    theirs them themselves then there these they thing things this those through to too type types
+    under until up upon us use used uses using very was way we well went were what when where
+    whether which while who whom whose why will with within without would year years you your yours
+    arent couldnt didnt doesnt dont hasnt havent isnt wasnt werent wont wouldnt
+    agree agreed answer answers article articles author authors brief briefly called conclude
+    conclusion conclusions content contents decide decided decision decisions describe described
+    detail details discuss discussed discusses discussing discussion discussions document documents
+    example examples exactly explain explained file files find found group happen happened happens
+    information located main meeting meetings mention mentioned mentions opinion opinions overall
+    people person point points presented purpose question questions reason reasons segment
+    summarise summarize summary talk talked talking team text texts think thinks thought thoughts
+    topic topics whole
+    """.split()
+)
+# Endings of English words, and what may stand in their place in the word's base.
+_ENDINGS = {
+    "ies": ("y",), "ied": ("y",), "es": ("", "e"), "s": ("",), "ed": ("", "e"),
+    "ing": ("", "e"), "ly": ("",), "ers": ("", "e"), "er": ("", "e"), "ions": ("", "e"),
+    "ion": ("", "e"),
+}  # fmt: skip
+_LEAST_BASE = 3  # letters of a base; guess
+
+
+def coverage(index: "Index", question: str) -> Coverage | None:
+    """Compare a question with the passages of an index.
+
+    Returns:
+        None where that says nothing: the question has no word that carries meaning, there is no
+        passage, or it is in a script without spaces, whose words are not known.
+    """
+    asked = _asked_words(question)
+    if not asked or not len(index) or any(_UNSPACED.search(word) for word in asked):
+        return None
+    total, shares = 0.0, np.zeros(len(index))
+    found: dict[str, tuple[float, npt.NDArray[np.bool_]]] = {}
+    for word, shown in asked.items():
+        having = index.having(_inflections(word))
+        count = int(having.sum())
+        weight = log(1 + (len(index) + _SMOOTHING - count + 0.5) / (count + 0.5))
+        weight *= _NAME if _is_name(shown, question) else 1.0
+        near = index.of_same_documents(having)
+        shares += weight * np.where(having, 1.0, _ELSEWHERE * near)
+        total += weight
+        found[shown] = weight, having
+    nearest = int(shares.argmax())
+    lacked = {shown: weight for shown, (weight, having) in found.items() if not having[nearest]}
+    missing = sorted(lacked, key=lambda shown: -lacked[shown])
+    share = float(shares[nearest]) / total
+    return Coverage(share, share >= LEAST_SHARE, tuple(missing))
+
+
+def _asked_words(question: str) -> dict[str, str]:
+    """The words that carry a question's meaning, as they are compared and as they were asked."""
+    asked: dict[str, str] = {}
+    for match in _WORD.finditer(question):
+        for word in words(match.group()):
+            if len(word) > 1 and word not in _EMPTY:
+                asked.setdefault(word, match.group())
+    return asked
+
+
+def _is_name(word: str, question: str) -> bool:
+    """Return whether a word has a digit, or a capital letter that no sentence's beginning asks."""
+    if any(character.isdigit() for character in word):
+        return True
+    begins = re.search(rf"(?:^|[.!?:]\s+)[^\w\s]*{re.escape(word)}\b", question) is not None
+    return word[:1].isupper() and not begins
+
+
+@lru_cache(_KNOWN)
+def _inflections(word: str) -> tuple[str, ...]:
+    """A word with other endings, some of which are no words.
+
+    >>> {"dig", "digs", "digging"} <= set(_inflections("digging"))
+    True
+    """
+    if not word.isalpha():
+        return (word,)
+    bases = {word, *_bases(word)}
+    forms = set(bases)
+    for base in bases:
+        forms |= {base + ending for ending in ("s", "es", "d", "ed", "ing", "ly", "er", "ion")}
+        forms |= {f"{base}{base[-1]}ed", f"{base}{base[-1]}ing"}
+        if base.endswith("e"):
+            forms |= {f"{base[:-1]}ing", f"{base[:-1]}ion"}
+        if base.endswith("y"):
+            forms |= {f"{base[:-1]}ies", f"{base[:-1]}ied"}
+    return tuple(sorted(forms))
+
+
+def _bases(word: str) -> Iterator[str]:
+    """What a word may be without its ending."""
+    for ending, others in _ENDINGS.items():
+        stem = word.removesuffix(ending)
+        if stem == word or len(stem) < _LEAST_BASE:
+            continue
+        for other in others:
+            yield stem + other
+        if stem[-1] == stem[-2]:
+            yield stem[:-1]
