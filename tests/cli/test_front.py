@@ -17,6 +17,7 @@ from ngtcli.errors import UsageError
 from tests.cli.test_help import every
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, ngt
+from tests.tools.readme_pictures import NAMES
 
 _NUMBERS = [
     pytest.param(words, parameter, id=f"{' '.join(words)} {parameter.opts[0]}")
@@ -83,21 +84,55 @@ def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> 
     assert done.returncode == 2 and said in done.stderr.decode()
 
 
-def test_the_first_examples_of_the_readme_run_as_they_stand(tmp_path: Path) -> None:
-    readme = (ROOT_FOLDER / "README.md").read_text("utf-8").split("## Use")[1]
-    block = re.findall(r"```sh\n(.*?)```", readme, re.DOTALL)[0]
-    assert block.count("ngt ") >= 6
-    (tmp_path / "ngtcli").mkdir()
-    (tmp_path / "ngtcli" / "examples").symlink_to(ROOT_FOLDER / "ngtcli" / "examples")
-    (tmp_path / "ngt").write_text(warm.COMMAND)
-    (tmp_path / "ngt").chmod(0o700)
+USE = (ROOT_FOLDER / "README.md").read_text("utf-8").split("## Use")[1].split("### ")[0]
+SHOWN = re.findall(r"\$ (ngt [^\n]*)\n(.*?)(?=\n\$ |```)", USE, re.DOTALL)
+
+
+def example_folder(folder: Path) -> dict[str, str]:
+    """Make a folder as the README has it; the environment of commands there."""
+    (folder / "ngtcli").mkdir()
+    (folder / "ngtcli" / "examples").symlink_to(ROOT_FOLDER / "ngtcli" / "examples")
+    (folder / "ngt").write_text(warm.COMMAND)
+    (folder / "ngt").chmod(0o700)
     assert warm.run("--version").returncode == 0  # the server of forks runs
-    environ = {**os.environ, "PATH": f"{tmp_path}:{os.environ['PATH']}"}
+    return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
+
+
+def test_the_readme_shows_outputs() -> None:
+    assert len(SHOWN) >= 5
+    assert all(output.strip() for _, output in SHOWN)
+
+
+@pytest.mark.parametrize(("command", "output"), SHOWN, ids=[line[:40] for line, _ in SHOWN])
+def test_a_command_of_the_readme_prints_what_stands_below_it(
+    command: str, output: str, tmp_path: Path
+) -> None:
+    """But for where lines of text are broken."""
+    environ = example_folder(tmp_path)
+    done = subprocess.run(
+        ["bash", "-c", command], cwd=tmp_path, env=environ, capture_output=True, check=False
+    )
+    assert done.stdout.decode().split() == output.split()
+    assert done.returncode == (1 if "exit code 1" in command else 0)
+
+
+def test_the_other_examples_of_the_readme_run_as_they_stand(tmp_path: Path) -> None:
+    blocks = re.findall(r"```sh\n(.*?)```", USE, re.DOTALL)
+    block = "\n".join(block for block in blocks if "ngt serve" not in block)
+    assert block.count("ngt ") >= 5
+    environ = example_folder(tmp_path)
     done = subprocess.run(
         ["bash", "-euo", "pipefail", "-c", block], cwd=tmp_path, env=environ, capture_output=True
     )
     assert done.returncode == 0, done.stderr.decode()
-    assert b"Edith Marlow" in done.stdout and b"[1] orchard.md" in done.stdout
     assert "1871" in json.loads((tmp_path / "answer.json").read_text())["text"]
-    assert (tmp_path / "summary.txt").stat().st_size and (tmp_path / "answer.html").stat().st_size
+    for name in ("summary.txt", "answer.html", "table.html"):
+        assert (tmp_path / name).stat().st_size
     assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1
+
+
+def test_the_pictures_of_the_readme_are_there_and_small() -> None:
+    readme = (ROOT_FOLDER / "README.md").read_text("utf-8")
+    pictures = re.findall(r"\]\((\.github/assets/[^)]*)\)", readme)
+    assert [Path(picture).name for picture in pictures] == list(NAMES)
+    assert all(0 < (ROOT_FOLDER / name).stat().st_size < 150_000 for name in pictures)
