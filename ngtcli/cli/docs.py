@@ -92,7 +92,9 @@ class ShownDocuments:
 def _row(row: Row) -> list[object]:
     by_ocr = len(row.recognized)
     pages = f"{row.pages} ({'' if by_ocr == row.pages else f'{by_ocr} by '}OCR)"
-    return [row.name, row.format, pages if by_ocr else row.pages or "", row.characters, row.tokens]
+    # What goes into a pipe may be handed to another program, which needs the path.
+    named = row.name if sys.stdout.isatty() else row.path or row.name
+    return [named, row.format, pages if by_ocr else row.pages or "", row.characters, row.tokens]
 
 
 @docs_app.command("list")

@@ -78,12 +78,12 @@ def run_per_file(
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 
 
-def say_written(notes: Notes, table: Path | None, more: str = "") -> None:
+def say_written(notes: Notes, table: Path | None) -> None:
     """Say where a table is, and what its journal is for, if there is one."""
     if table is not None and table.is_file():
         journal = journal_of(table)
         kept = f" ({journal.name} lets the same command go on)" if journal.exists() else ""
-        notes.say(f"→ {table}{kept}{more}")
+        notes.say(f"→ {table}{kept}")
 
 
 def _deliver(written: "RowsOutput | Shown", notes: Notes, count: int, outcome: Outcome) -> bool:

@@ -135,7 +135,6 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     server = Server(settings, _load, idle_s=seconds_of(settings.keep_warm), **own)
     with given.others(server, tasks, notes) as others:
         if KEPT_WARM not in os.environ:
-            notes.demonstration(settings.model)
             _take_over(server.place, notes)
         try:
             server.run(others)

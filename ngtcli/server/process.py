@@ -25,6 +25,7 @@ from ngtcli import __version__
 from ngtcli.config import Settings
 from ngtcli.errors import BusyError, NgtError, unexpected
 from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, find
+from ngtcli.models.recommended import demonstration_note
 from ngtcli.server.app import TwoSockets
 from ngtcli.server.http_guard import CONNECTION
 from ngtcli.server.places import FINISH_S, Place, absolute, peer
@@ -184,6 +185,8 @@ class Server:
             self._last, self._answerer = time.monotonic(), answerer
             for one in (*words, f"{self.settings.model} is ready: {self.place.path}"):
                 self._say(one)
+            if note := demonstration_note(self.settings.model):
+                self._say(note)
         self.loaded.set()
 
     def _tell(self, words: str) -> None:

@@ -62,7 +62,7 @@ def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> 
     done = ngt("docs", "list", str(folder), "-v")
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "document\tformat\tpages\tcharacters\ttokens"
-    assert len(lines) == 8 and lines[3].startswith("columns.pdf\tpdf\t4\t")
+    assert len(lines) == 8 and lines[3].startswith(f"{folder / 'columns.pdf'}\tpdf\t4\t")
     for words in (b"locked.pdf: encrypted", b"7 lines of repeated headers and footers",
                   b"letter.eml: attachments are not read", b"7 documents,"):  # fmt: skip
         assert words in done.stderr

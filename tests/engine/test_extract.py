@@ -173,6 +173,23 @@ def read(texts: Path, name: str = "out.csv") -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
+def test_doubtful_values_are_named_though_nobody_asked(texts: Path, fake: FakeAnswers) -> None:
+    """The fake answers have a probability of 0.9 each, a value of two of them 0.81."""
+    done = extract(texts, "--doubt", "0.95")
+    assert b"21 values below p 0.95, to be checked: f0.txt: name, f0.txt: due" in done.stderr
+    done = extract(texts, name="other.csv")
+    assert b"to be checked" not in done.stderr
+
+
+def test_a_total_without_a_label_is_named_as_doubtful(tmp_path: Path) -> None:
+    (tmp_path / "in").mkdir()
+    text = "Bill\n\n44 hours at 105 make 4620, 9 sheets at 140 make 1260, and we ask for 5880.\n"
+    (tmp_path / "in" / "a.txt").write_text(text)
+    done = ngt("extract", "in", "--schema", "total float", "-o", "t.csv", cwd=tmp_path)
+    assert done.returncode == 0
+    assert b"1 value below p 0.75, to be checked: a.txt: total; --doubt 0.75 names" in done.stderr
+
+
 def test_a_table_has_a_row_a_file_and_columns_in_the_order_asked_for(
     texts: Path, fake: FakeAnswers
 ) -> None:
