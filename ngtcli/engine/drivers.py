@@ -7,7 +7,7 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.engine.engine import Engine, Prepared, PreparedParts, Request, caught
+from ngtcli.engine.engine import Engine, PreparedParts, PreparedRequest, Request, caught
 from ngtcli.engine.events import USUAL, Ended, Event, Message, Outcome, Wants
 from ngtcli.engine.question import OtherModelError, Question
 from ngtcli.engine.requests import RequestEvent, Requests
@@ -73,10 +73,11 @@ class _Drawn:
 
     key: Any
     question: Question
-    prepared: Prepared | PreparedParts
+    prepared: PreparedRequest
 
     def outcome(self, event: Ended | NgtError) -> Outcome:
-        prompt = self.prepared.prompt if isinstance(self.prepared, Prepared) else None
+        prepared = self.prepared
+        prompt = None if isinstance(prepared, PreparedParts) else prepared.prompt
         return Outcome(self.key, self.question, prompt, event)
 
 

@@ -71,6 +71,9 @@ class Unasked:
     prompt: Prompt
 
 
+PreparedRequest = Prepared | PreparedParts | Unasked
+
+
 @dataclass(slots=True, eq=False)
 class Job:
     """A prompt whose answer is being made; it exists while the engine works on it.
@@ -108,7 +111,7 @@ class Engine(ABC):
 
     # --- before a forward pass, from any thread ---
 
-    def prepare(self, request: Request) -> Prepared | PreparedParts | Unasked:
+    def prepare(self, request: Request) -> PreparedRequest:
         """Make the prompt of a request, and what is drafted from. Raises NgtError."""
         question = request.question
         settings = question.settings

@@ -10,7 +10,16 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ngtcli.drafting.steps import Step, Token
-from ngtcli.engine.engine import Engine, Job, Prepared, PreparedParts, Request, Unasked, caught
+from ngtcli.engine.engine import (
+    Engine,
+    Job,
+    Prepared,
+    PreparedParts,
+    PreparedRequest,
+    Request,
+    Unasked,
+    caught,
+)
 from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Started, Stepped
 from ngtcli.engine.no_answer import (
     NOT_IN_DOCUMENTS,
@@ -66,7 +75,7 @@ class Requests:
         """Whether this request, or with None any other, may be added now."""
         return not self._waiting and self._engine.has_room(request)
 
-    def add(self, prepared: Prepared | PreparedParts | Unasked) -> None:
+    def add(self, prepared: PreparedRequest) -> None:
         """Take a request that is prepared; it waits for its turn, which comes next."""
         request = prepared.request
         if isinstance(prepared, Unasked):

@@ -116,7 +116,8 @@ class Index:
         for form in forms:
             having[self._weights[form].passages] = True
         is_named = [not self._name_words[i].isdisjoint(forms) for i in range(len(self._documents))]
-        return having | np.array(is_named, bool)[self._document]
+        named: npt.NDArray[np.bool_] = np.array(is_named, bool)[self._document]
+        return having | named
 
     def of_same_documents(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
         """Which passages are of a document that a chosen one is of."""

@@ -12,7 +12,7 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from ngtcli.config import Settings
-from ngtcli.engine.engine import Prepared, PreparedParts, Request
+from ngtcli.engine.engine import PreparedRequest, Request
 from ngtcli.engine.events import USUAL, Ended, Event, Message, Report, Wants, ignore
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine, private
@@ -78,7 +78,7 @@ class Resident:
         self._size = size
         self._persist = persist
         self._warnings: list[Message] = []  # of loading
-        self._queue: FairQueue[Ticket, Prepared | PreparedParts] = FairQueue()
+        self._queue: FairQueue[Ticket, PreparedRequest] = FairQueue()
         self._tickets: dict[Request, Ticket] = {}  # that the engine answers
         self._is_closing = threading.Event()
         self._returned_at = 0.0  # when memory was returned last, by time.monotonic
@@ -146,7 +146,7 @@ class Resident:
         while (ticket := self._queue.to_prepare()) is not None:
             self._queue.prepared(ticket, self._prepared(ticket))
 
-    def _prepared(self, ticket: Ticket) -> Prepared | PreparedParts | None:
+    def _prepared(self, ticket: Ticket) -> PreparedRequest | None:
         """Prepare a question; None where it has ended instead."""
         try:
             for warning in self._warnings:

@@ -289,7 +289,8 @@ def _workbook(path: Path, text: str) -> None:
     from openpyxl import Workbook  # here: the other formats do without
 
     book = Workbook()
+    sheet = book.worksheets[0]
     for row, line in enumerate(filter(None, text.splitlines()), 1):
         for column, cell in enumerate(line.split(": ", 1), 1):
-            book.active.cell(row, column, cell)
+            sheet.cell(row, column, cell)
     book.save(path)
