@@ -48,7 +48,7 @@ class SettingError(UsageError):
     """The value of the setting `name` is out of its range, or contradicts another setting's."""
 
     def __init__(self, name: str, message: str, hint: str) -> None:
-        super().__init__(message, hint)
+        super().__init__(message, hint=hint)
         self.name = name
 
 
@@ -197,7 +197,7 @@ class Setting:
                 return math.inf if value > 0 else -math.inf  # `check` raises: out of every range
         elif isinstance(value, kind) and (kind is bool or not isinstance(value, bool)):
             return value
-        raise UsageError(f"{where}: {self.name} is {shown(value)}", self._hint)
+        raise UsageError(f"{where}: {self.name} is {shown(value)}", hint=self._hint)
 
     def from_text(self, text: str, where: str) -> Any:
         """The value that a variable or `--set` writes so; a list is one of YAML, or one string.
@@ -656,7 +656,7 @@ def merge(layers: Sequence[Layer]) -> Resolved:
     try:
         return Resolved(replace(Settings(), **values), origins)
     except SettingError as error:
-        raise UsageError(f"{error} (from {origins[error.name]})", error.hint) from None
+        raise UsageError(f"{error} (from {origins[error.name]})", hint=error.hint) from None
 
 
 def environment_and_file_layers() -> list[Layer]:
@@ -749,15 +749,17 @@ def words_of_ignored(layer: Layer) -> str:
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
     """`value` in the type of setting `name`. Raises UsageError if either is wrong."""
     if name in removed.SETTINGS:
-        raise UsageError(f"{where}: {name} is no setting any more", removed.SETTINGS[name])
+        raise UsageError(f"{where}: {name} is no setting any more", hint=removed.SETTINGS[name])
     if name not in SETTINGS:
-        raise UsageError(f"{where}: unknown key {shown(name)}", nearest(name, (*SETTINGS, *extra)))
+        raise UsageError(
+            f"{where}: unknown key {shown(name)}", hint=nearest(name, (*SETTINGS, *extra))
+        )
     typed = SETTINGS[name].typed(value, where)
     SETTINGS[name].check(typed, f"{where}: ")
     of_file = typed.strip() if Use.SCHEMA in SETTINGS[name].uses else typed
     if Use.FILE in SETTINGS[name].uses and of_file.startswith("@"):
         if not isinstance(where, Path):  # a line of a batch
-            raise UsageError(f"{where}: {name} is {shown(typed)}", "Write the text itself.")
+            raise UsageError(f"{where}: {name} is {shown(typed)}", hint="Write the text itself.")
         return (
             f"@{where.parent / os.path.expanduser(of_file[1:])}"  # as seen from the settings file
         )
@@ -778,5 +780,5 @@ def choices_of(text: str, where: object) -> tuple[str, ...]:
     except (ValueError, RecursionError):
         found = None
     if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
-        raise UsageError(f"{where} is {shown(text)}", hint)
+        raise UsageError(f"{where} is {shown(text)}", hint=hint)
     return tuple(dict.fromkeys(found))

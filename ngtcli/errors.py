@@ -21,8 +21,6 @@ what to do. `ngtcli/cli/app.py` prints both and ends the process with the exit c
 
 from enum import IntEnum
 
-from ngtcli.words import *  # noqa: F403  (until the callers import it from there)
-
 
 class ExitCode(IntEnum):
     """The exit codes of `ngt`, as `ngt help exit-codes` lists them."""
@@ -52,7 +50,7 @@ class NgtError(Exception):
 
     exit_code = ExitCode.FAILED
 
-    def __init__(self, message: str, hint: str = "") -> None:
+    def __init__(self, message: str, *, hint: str = "") -> None:
         super().__init__(message)
         self.hint = hint
 
@@ -67,7 +65,7 @@ class GrammarError(UsageError):
     """A text that the user wrote is wrong at index `place` of `text`; output marks the place."""
 
     def __init__(self, message: str, text: str, place: int, hint: str) -> None:
-        super().__init__(message, hint)
+        super().__init__(message, hint=hint)
         self.text, self.place = text, place
 
 
@@ -134,4 +132,4 @@ def unexpected(error: BaseException) -> NgtError:
     if isinstance(error, NgtError):
         return error
     text = f"{type(error).__name__}: {error}"
-    return NgtError(text[:_LONGEST], "Run it again with --debug for details.")
+    return NgtError(text[:_LONGEST], hint="Run it again with --debug for details.")

@@ -14,8 +14,8 @@ from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.session import AnswerOptions
-from ngtcli.errors import counted
 from ngtcli.prompts.build import Prompt
+from ngtcli.words import counted
 
 
 def run_check(

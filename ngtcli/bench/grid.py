@@ -18,7 +18,8 @@ from math import prod
 from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
-from ngtcli.errors import GrammarError, NgtError, UsageError, nearest
+from ngtcli.errors import GrammarError, NgtError, UsageError
+from ngtcli.words import nearest
 
 Value = int | float | str | bool | tuple[str, ...]
 Axes = Mapping[str, tuple[Value, ...]]  # by name the values it is to take, in order, each once
@@ -191,7 +192,7 @@ def parse_sweep(texts: Sequence[str]) -> Axes:
         axes[name] = values
     count = prod(map(len, axes.values()))
     if count > MOST:
-        raise UsageError(f"these are {count} cells, over {MOST}", "Sweep fewer values.")
+        raise UsageError(f"these are {count} cells, over {MOST}", hint="Sweep fewer values.")
     return axes
 
 
@@ -208,7 +209,7 @@ def grid(axes: Axes, base: Settings) -> Grid:
             made.skipped.append(SkippedCell(named, f"{error}. {error.hint}"))
     if not made.cells:
         reason = made.skipped[0].reason
-        raise UsageError(f"no cell is left to measure: {reason}", "Sweep other values.")
+        raise UsageError(f"no cell is left to measure: {reason}", hint="Sweep other values.")
     return made
 
 
@@ -263,4 +264,4 @@ def check_some_left(
     """Raise UsageError where none of `methods` is left among the cells."""
     if not any(cell.values["method"] in methods for cell in cells):
         reason = next((r.reason for r in refused), "none is named")
-        raise UsageError(f"no method can run: {reason}", "Choose others with --methods.")
+        raise UsageError(f"no method can run: {reason}", hint="Choose others with --methods.")

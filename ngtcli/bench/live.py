@@ -28,13 +28,14 @@ from ngtcli.engine.events import reporter
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.question import OtherModelError
 from ngtcli.engine.session import AnswerOptions
-from ngtcli.errors import ContextOverflowError, NgtError, counted
+from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.models.quantized import name_of
 from ngtcli.models.weights.linear import bits_of
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import Preset, can_ask, load_preset
 from ngtcli.system.cpu import model_name
 from ngtcli.system.machine import return_memory
+from ngtcli.words import counted
 
 _AS_IT_IS = Preset("message", Path(), "{documents}")
 
@@ -181,7 +182,7 @@ def build_prompts(
         try:
             prompts.append(session.prompt(wording, item.documents, item.question))
         except ContextOverflowError as error:
-            raise ContextOverflowError(f"{item.id}: {error}", error.hint) from None
+            raise ContextOverflowError(f"{item.id}: {error}", hint=error.hint) from None
     return prompts
 
 

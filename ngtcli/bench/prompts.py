@@ -15,8 +15,9 @@ from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.engine.batch.lines import Id, Ids, converted, document_of, json_object
-from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.errors import InputError, UsageError
 from ngtcli.prompts.preset import Preset, can_ask
+from ngtcli.words import nearest
 
 CheckPath = Callable[[Path], None]
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -111,7 +112,7 @@ def preset_items(
     chosen = [item for item in items if bool(item.question) == asks]
     if not chosen:
         what = f"{lines}: no prompt {'with' if asks else 'without'} a question"
-        raise InputError(what, f"Preset {preset.name} wants one; see -p.")
+        raise InputError(what, hint=f"Preset {preset.name} wants one; see -p.")
     return chosen[:limit]
 
 
@@ -131,7 +132,7 @@ class InputRow:
 
     def wrong(self, what: str, hint: str) -> InputError:
         """The error for this line."""
-        return InputError(f"{self.path}:{self.number}: {what}", hint)
+        return InputError(f"{self.path}:{self.number}: {what}", hint=hint)
 
 
 def read_rows(path: Path, reader: Reader, pipes: bool = False) -> Iterator[InputRow]:
@@ -206,7 +207,7 @@ def _item(row: InputRow, read: Callable[[str], str]) -> Item:
         return Item(id, line.task or "chat", texts, "", tuple(answers), message=True)
     given = next((g for g in (line.documents, line.passages, line.context) if g is not None), None)
     if given is None:
-        raise InputError("no documents", _KINDS)
+        raise InputError("no documents", hint=_KINDS)
     parts = given if isinstance(given, list) else [given]
     documents = tuple(_document(f"passage {i}", one, read) for i, one in enumerate(parts, 1))
     question = line.question.strip()
@@ -221,7 +222,7 @@ def _document(what: str, given: str | _GivenText, read: Callable[[str], str]) ->
     if given.file is not None:
         return document_of(what, given.name or given.file, read(given.file))
     if given.text is None:
-        raise InputError(f"{what} has no text", 'Give a text, or {"name": …, "text": …}.')
+        raise InputError(f"{what} has no text", hint='Give a text, or {"name": …, "text": …}.')
     return document_of(what, given.name, given.text)
 
 
@@ -230,13 +231,15 @@ def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
     try:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
-            raise InputError(f"file {name!r} is elsewhere", "Name one in the folder of this file.")
+            raise InputError(
+                f"file {name!r} is elsewhere", hint="Name one in the folder of this file."
+            )
         check(path)
         return decode_text(reader.read(path))
     except Unreadable as error:
-        raise InputError(f"file {name!r} cannot be read: {error}", "Check it.") from None
+        raise InputError(f"file {name!r} cannot be read: {error}", hint="Check it.") from None
     except (OSError, ValueError, RuntimeError):  # not a path, a loop of links
-        raise InputError(f"file {name!r} cannot be read", "Check its name.") from None
+        raise InputError(f"file {name!r} cannot be read", hint="Check its name.") from None
 
 
 T = TypeVar("T", bound=Any)  # what has a task
@@ -252,7 +255,7 @@ def choose(
     known = list(dict.fromkeys(item.task for item in items))
     for task in tasks:
         if task not in known:
-            raise UsageError(f"no task {task!r} in {where}", nearest(task, known))
+            raise UsageError(f"no task {task!r} in {where}", hint=nearest(task, known))
     taken: dict[str, int] = dict.fromkeys(known, 0)
     chosen = []
     for item in items:

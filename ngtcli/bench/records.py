@@ -26,8 +26,9 @@ from ngtcli.bench.grid import (
 )
 from ngtcli.config import Settings, Use, settings_where
 from ngtcli.drafting.steps import Statistics
-from ngtcli.errors import NgtError, counted
+from ngtcli.errors import NgtError
 from ngtcli.system.progress import time_left
+from ngtcli.words import counted
 
 P = TypeVar("P")  # what is answered, such as the index of a prompt
 Notify = Callable[[str], None]

@@ -26,7 +26,7 @@ from ngtcli.bench.records import Notify, P, Race, Record, Source, Turn, by_cell,
 from ngtcli.bench.results import SweepData, SweepReport, digest
 from ngtcli.bench.summary import CellRow, Group, row_of
 from ngtcli.config import Use, settings_where
-from ngtcli.errors import InputError, UsageError, counted, reason_of
+from ngtcli.errors import InputError, UsageError
 from ngtcli.heads.places import OWN, find_head
 from ngtcli.models.checkpoint import fetch
 from ngtcli.models.quantized import weights_of
@@ -36,6 +36,7 @@ from ngtcli.system.journal import Form, Journal, errors_named
 from ngtcli.system.json_form import to_json
 from ngtcli.system.trials import versions_and_cpu
 from ngtcli.system.yaml_file import read_mapping, written
+from ngtcli.words import counted, reason_of
 
 LEVEL = 0.025
 DRAWS = 1000
@@ -234,14 +235,14 @@ def preset_path(name: str, force: bool) -> Path:
     """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
     if not _NAME.fullmatch(name):
         what = f"{name!r} is not a name for a preset"
-        raise UsageError(what, "Use letters, digits, dots, dashes and underscores.")
+        raise UsageError(what, hint="Use letters, digits, dots, dashes and underscores.")
     path = home("config") / "presets" / f"{name}.yaml"
     known = preset_files()
     if name in known and not force:
         what = f"{known[name]}: there is such a preset already"
         if not path.exists():
             what = f"{name} is a preset of ngt's own, which yours would replace everywhere"
-        raise UsageError(what, "Choose another name, or give --force.")
+        raise UsageError(what, hint="Choose another name, or give --force.")
     return path
 
 
@@ -274,4 +275,4 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
     except OSError as error:
-        raise InputError(f"{path}: {reason_of(error)}", "See ngt env.") from None
+        raise InputError(f"{path}: {reason_of(error)}", hint="See ngt env.") from None

@@ -78,10 +78,10 @@ def ask(
         words = [last]
         if not docs and os.path.exists(last):
             hint = f'Give one behind it, as in ngt ask --each {shlex.quote(last)} "When?"'
-            raise UsageError(f"there is no question, only the path {last}", hint)
+            raise UsageError(f"there is no question, only the path {last}", hint=hint)
     question = utf8(_one_of("question", "ask", words).strip())
     if not question:
-        raise UsageError("the question is empty", 'Give one, as in ngt ask -d notes "When?"')
+        raise UsageError("the question is empty", hint='Give one, as in ngt ask -d notes "When?"')
     request = _request(flags, given, "ask", question, show_passages)
     if each:
         checks.refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
@@ -165,13 +165,13 @@ def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:
     if given != STDIN:
         text = text_of(given, max_mb, "prompt")
     elif STDIN in docs:
-        raise UsageError("prompt and document are both standard input", "Name one of them.")
+        raise UsageError("prompt and document are both standard input", hint="Name one of them.")
     elif (stdin := reading.standard_input(words)) is None:
-        raise UsageError("no prompt is given", hint)
+        raise UsageError("no prompt is given", hint=hint)
     else:
         text = read_text(stdin, max_mb, "prompt")
     if not text.strip():
-        raise UsageError("the prompt is empty", hint)
+        raise UsageError("the prompt is empty", hint=hint)
     return text.strip()
 
 
@@ -180,7 +180,9 @@ def _one_of(what: str, command: str, words: Sequence[str]) -> str:
     if len(words) == 1:
         return words[0]
     if file := next((w for w in words if os.path.exists(w)), None):
-        raise UsageError(f"{file} stands where the {what} does", "Give -d before each document.")
+        raise UsageError(
+            f"{file} stands where the {what} does", hint="Give -d before each document."
+        )
     shown = shorten(shlex.quote(" ".join(words)), 200, placeholder="…'")
     told = f"the {what} is {len(words)} words without quotes"
-    raise UsageError(told, f"Put it in quotes: ngt {command} {shown}")
+    raise UsageError(told, hint=f"Put it in quotes: ngt {command} {shown}")

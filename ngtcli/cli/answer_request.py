@@ -118,14 +118,14 @@ def documents_of(
     """
     stdin = reading.standard_input(paths)
     if not paths and stdin is None:
-        raise InputError("no documents given", hint)
+        raise InputError("no documents given", hint=hint)
     try:
         notes, outputs = Notes(request.verbose), (request.output, request.html, *written)
         return reading.read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:
             raise
-        raise InputError(str(error), f"No document was named. {hint}") from None
+        raise InputError(str(error), hint=f"No document was named. {hint}") from None
 
 
 def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:

@@ -35,13 +35,14 @@ from ngtcli.engine.events import (
 )
 from ngtcli.engine.no_answer import NOT_IN_DOCUMENTS, no_answer
 from ngtcli.engine.question import limit_of
-from ngtcli.errors import INTERRUPTED, NgtError, StoppedError, counted
+from ngtcli.errors import INTERRUPTED, NgtError, StoppedError
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import THOUGHT, visible, wants_color
 from ngtcli.server.answerer import Answerer
 from ngtcli.server.client import start
 from ngtcli.system import process
+from ngtcli.words import counted
 
 _CUT_OFF = CUT_OFF | {
     "interrupted": "interrupted; the answer is incomplete",
@@ -230,7 +231,7 @@ class Showing:
         if error and answer.finish_reason != "interrupted":
             raise error
         if answer.finish_reason == NOT_IN_DOCUMENTS and request.task == "ask":
-            raise NgtError("the documents do not have the answer", _OTHER_WORDS)
+            raise NgtError("the documents do not have the answer", hint=_OTHER_WORDS)
         if nothing := no_answer(answer.finish_reason):
             raise nothing
         if cut := _CUT_OFF.get(answer.finish_reason):

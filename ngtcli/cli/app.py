@@ -66,7 +66,7 @@ class _Group(TyperGroup):
     def resolve_command(self, ctx: Any, args: list[str]) -> Any:
         removed = None if ctx.resilient_parsing else removed_command(args)  # Tab says nothing
         if removed is not None:
-            raise UsageError(f"there is no command ngt {removed[0]} any more", removed[1])
+            raise UsageError(f"there is no command ngt {removed[0]} any more", hint=removed[1])
         if (pair := " ".join(args[:2])) in COMMANDS:
             args = [pair, *args[2:]]
         name, command, rest = super().resolve_command(ctx, args)
@@ -96,7 +96,7 @@ def _refuse_moved(command: str, flag: str) -> None:
         no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
         hint = f"Give --set {about.name}={yes if about.name == name else no}."
     if hint:
-        raise UsageError(f"{flag} is no flag", hint)
+        raise UsageError(f"{flag} is no flag", hint=hint)
 
 
 @cache
@@ -284,7 +284,7 @@ def _check_folder() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise UsageError("the current folder is gone", "cd to another.") from None
+        raise UsageError("the current folder is gone", hint="cd to another.") from None
 
 
 def _read(arguments: list[str]) -> list[str]:

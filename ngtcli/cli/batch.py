@@ -37,6 +37,7 @@ from ngtcli.system.files import identity
 from ngtcli.system.json_form import to_json
 from ngtcli.system.progress import time_left
 from ngtcli.system.yaml_file import shown
+from ngtcli.words import counted, reason_of, short
 
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.engine.engine import Engine
@@ -77,7 +78,7 @@ class BatchFlags:
         part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
         if not 1 <= part <= parts:
             hint = "Give it as in --shard 1/4, up to 4/4."
-            raise errors.UsageError(f"--shard {self.shard}", hint)
+            raise errors.UsageError(f"--shard {self.shard}", hint=hint)
         return part, parts
 
 
@@ -157,7 +158,7 @@ class _Batch:
         if changed:
             ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
             self._notes.warn(
-                f"the documents of {errors.counted(len(changed), 'line')} have changed or gone"
+                f"the documents of {counted(len(changed), 'line')} have changed or gone"
                 f" since the answers were made: {ids}{f' and {more} more' if more > 0 else ''};"
                 " --restart answers all lines again"
             )
@@ -169,7 +170,7 @@ class _Batch:
         if out is not None and out.is_file() and out.stat().st_size and not self._given.force:
             what = "it is there, and what comes from a stream cannot be resumed"
             hint = "Name another file with -o, or write over it with --force."
-            raise errors.UsageError(f"{out}: {what}", hint)
+            raise errors.UsageError(f"{out}: {what}", hint=hint)
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
             self._notes.status(f"Waiting for lines of {name} …")
@@ -236,7 +237,7 @@ def _check_apart(source: str, output: Path | None) -> None:
     if identity(0 if source == STDIN else source) in written_with(output):
         where = output or "standard output"
         hint = "Name another file with -o."
-        raise errors.UsageError(f"{where}: it is the input, or its journal is", hint)
+        raise errors.UsageError(f"{where}: it is the input, or its journal is", hint=hint)
 
 
 def _open_lines(source: str) -> IO[bytes]:
@@ -245,11 +246,11 @@ def _open_lines(source: str) -> IO[bytes]:
         try:
             return open(source, "rb")
         except OSError as error:
-            what = f"{source}: {errors.reason_of(error)}"
-            raise errors.InputError(what, "Name a file of JSON lines.") from None
+            what = f"{source}: {reason_of(error)}"
+            raise errors.InputError(what, hint="Name a file of JSON lines.") from None
     stream = reading.standard_input([STDIN])
     if stream is None:
-        raise errors.InputError("standard input: nothing is piped in", "Pipe JSON lines in.")
+        raise errors.InputError("standard input: nothing is piped in", hint="Pipe JSON lines in.")
     return stream
 
 
@@ -282,7 +283,7 @@ class Run:
         """How many texts there are; those that are not left were done by earlier runs."""
         self._total, self._before = total, total - left
         if self._before:
-            self._notes.warn(f"{words}: {self._before} of {errors.counted(total, self._what)}")
+            self._notes.warn(f"{words}: {self._before} of {counted(total, self._what)}")
 
     def answer(
         self,
@@ -330,7 +331,7 @@ class Run:
         except OtherModelError as error:
             hint = "Give -m, --device and --dtype, which stand above what presets say."
             what = f"the presets of the tasks name different models: {error}"
-            raise errors.UsageError(what, hint) from None
+            raise errors.UsageError(what, hint=hint) from None
         except KeyboardInterrupt:
             self._conclude()
             self._notes.warn(f"interrupted; {interrupted}")
@@ -369,8 +370,8 @@ class Run:
     def check_failed(self, failed: int, total: int, hint: str) -> None:
         """Raise FailedLinesError, exit code 7, where some failed."""
         if failed:
-            what = f"{failed} of {errors.counted(total, self._what)} failed"
-            raise errors.FailedLinesError(what, hint)
+            what = f"{failed} of {counted(total, self._what)} failed"
+            raise errors.FailedLinesError(what, hint=hint)
 
     def _remark(self, message: str) -> None:
         self._remarks += 1
@@ -412,13 +413,13 @@ class Run:
     def _facts(self) -> list[str]:
         """What is done so far, and the time left."""
         done, seconds = self._before + self._done, time.monotonic() - self._began
-        of_all = f"{done} of {errors.counted(self._total, self._what)}"
-        facts = [of_all if self._total else errors.counted(done, self._what)]
+        of_all = f"{done} of {counted(self._total, self._what)}"
+        facts = [of_all if self._total else counted(done, self._what)]
         if self.failed:
             facts.append(f"{self.failed} failed")
         if self._documents:
-            facts.append(errors.counted(self._documents, "document"))
-            facts.append(f"{errors.short(round(self._tokens / max(seconds, 1e-6)))} tokens/s")
+            facts.append(counted(self._documents, "document"))
+            facts.append(f"{short(round(self._tokens / max(seconds, 1e-6)))} tokens/s")
         if self._done and self._total > done:
             facts.append(f"{time_left((self._total - done) * seconds / self._done)} left")
         return facts

@@ -28,8 +28,9 @@ from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.engine.checks import check_session
-from ngtcli.errors import INTERRUPTED, UsageError, counted
+from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.system import process
+from ngtcli.words import counted
 
 if TYPE_CHECKING:
     from ngtcli.bench.live import Live  # torch comes with it
@@ -68,7 +69,7 @@ def bench(run: Run, given: BenchFlags) -> Generator[LiveResult]:
     """Measure methods side by side: speed, tokens a step, and where the time goes."""
     options, settings = _options(run, given), run.settings
     if given.against not in (None, "hf"):
-        raise UsageError(f"--against {given.against}: unknown", "Known: hf.")
+        raise UsageError(f"--against {given.against}: unknown", hint="Known: hf.")
     if given.against:
         check_against(settings)
     check_some_left(options.methods, *cells_of(options.methods, options.num_drafts, settings))
@@ -86,9 +87,9 @@ def check_against(settings: Settings) -> None:
     """Raise UsageError where `generate` would not be asked for the same text."""
     penalties = (settings.presence_penalty, settings.frequency_penalty)
     if settings.temperature > 0 or settings.repetition_penalty != 1 or any(penalties):
-        raise UsageError("--against hf compares greedy decoding", "Leave out sampling flags.")
+        raise UsageError("--against hf compares greedy decoding", hint="Leave out sampling flags.")
     if settings.stop:
-        raise UsageError("--against hf knows no stop strings", "Leave out --stop.")
+        raise UsageError("--against hf knows no stop strings", hint="Leave out --stop.")
 
 
 def report_end(
@@ -117,7 +118,7 @@ def methods_of(run: Run, methods: str | None, default: str) -> list[str]:
     """The methods by --methods, else by --method, else the default ones. Raises UsageError."""
     method = run.flags.get("method")
     if methods and method:
-        raise UsageError("--methods and --method are both given", "Give one of them.")
+        raise UsageError("--methods and --method are both given", hint="Give one of them.")
     named = names_in("--methods", methods)
     return named or ([method] if method else default.split(","))
 
@@ -141,7 +142,7 @@ def read_items(run: Run, given: ItemFlags) -> tuple[list[Item], Sequence[Skipped
     """What is to be answered, and the files that were left out of folders."""
     outputs, files = given.outputs, getattr(given, "files", None)
     if given.prompts and (files or given.docs):
-        raise UsageError("--prompts and files or --docs are given", "Give one of them.")
+        raise UsageError("--prompts and files or --docs are given", hint="Give one of them.")
     texts = asked = Loaded(())
     if files or given.docs:
         stdin = piped_stdin()

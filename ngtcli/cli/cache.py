@@ -7,9 +7,10 @@ import typer
 
 from ngtcli.cli.options import reports
 from ngtcli.cli.show import facts, table
-from ngtcli.errors import NgtError, UsageError, nearest, reason_of
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.system.cache import STORES, Held, Removed, Store, clear, held
 from ngtcli.system.files import home
+from ngtcli.words import nearest, reason_of
 
 cache_app = typer.Typer(no_args_is_help=True)
 _KNOWN = {store.name: store for store in STORES}
@@ -55,7 +56,7 @@ def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed
         return clear(stores or [store for store in STORES if not store.cleared_by_name])
     except OSError as error:
         where = error.filename or home("cache")
-        raise NgtError(f"{where}: {reason_of(error)}", "Delete it by hand.") from None
+        raise NgtError(f"{where}: {reason_of(error)}", hint="Delete it by hand.") from None
 
 
 @cache_app.command("path")
@@ -69,5 +70,5 @@ def _known(name: str) -> Store:
     """The store of that name. Raises UsageError."""
     if name not in _KNOWN:
         hint = f"{nearest(name, _KNOWN)} See ngt cache list.".strip()
-        raise UsageError(f"the cache has no {name!r}", hint)
+        raise UsageError(f"the cache has no {name!r}", hint=hint)
     return _KNOWN[name]

@@ -16,12 +16,13 @@ from ngtcli.documents.find import STDIN
 from ngtcli.engine.events import Ended
 from ngtcli.engine.question import limit_of
 from ngtcli.engine.settings import text_of
-from ngtcli.errors import INTERRUPTED, UsageError, counted, nearest, unexpected
+from ngtcli.errors import INTERRUPTED, UsageError, unexpected
 from ngtcli.prompts.turns import Turn
 from ngtcli.render.answer_view import listed, terminal_list
 from ngtcli.render.terminal import visible
 from ngtcli.server.answerer import Answerer
 from ngtcli.system import process
+from ngtcli.words import counted, nearest
 
 _LEAVE = "Ctrl-D or /quit leaves."
 
@@ -44,7 +45,7 @@ def chat(
     settings = request.settings
     if STDIN in (docs or []):
         what = "-d -: what is asked comes from standard input"
-        raise UsageError(what, "Name a file or a folder.")
+        raise UsageError(what, hint="Name a file or a folder.")
     answer_request.check_request(request, flags)
     conversation = Conversation(request)
     conversation.answerer.check(settings)
@@ -134,7 +135,9 @@ class Conversation:
         name, _, rest = text[1:].partition(" ")
         if name not in self.commands:
             hint = nearest(name, self.commands, "/help lists them.")
-            raise UsageError(f"no command /{name}", f"{hint} A question may begin with a space.")
+            raise UsageError(
+                f"no command /{name}", hint=f"{hint} A question may begin with a space."
+            )
         self.commands[name][1](rest.strip())
         return name != "quit"
 
@@ -168,12 +171,12 @@ class Conversation:
         try:
             name, *paths = shlex.split(rest) or ["list"]
         except ValueError as error:
-            raise UsageError(f"/docs {rest}: {error}", "Close the quotes.") from None
+            raise UsageError(f"/docs {rest}: {error}", hint="Close the quotes.") from None
         if name == "add" and paths and STDIN not in paths:
             added = counted(self.read(paths), "document")
             self.notes.say(f"added {added}; there are {len(self._request.documents)}")
         elif name != "list" or paths:
-            raise UsageError(f"/docs {rest}", "Say /docs add PATH …, or /docs list.")
+            raise UsageError(f"/docs {rest}", hint="Say /docs add PATH …, or /docs list.")
         elif not self._request.documents:
             self.notes.say("There are no documents; /docs add PATH reads some.")
         else:
@@ -203,12 +206,12 @@ class Conversation:
 
     def _save(self, name: str) -> None:
         if not name:
-            raise UsageError("/save names no file", "Say /save FILE.")
+            raise UsageError("/save names no file", hint="Say /save FILE.")
         path = options.named_file(name).expanduser()
         output.check_output_file(path)
         hint = "Name a file that is not there yet."
         if path.exists() and path.resolve() not in self._saved:
-            raise UsageError(f"{path}: there is one", hint)
+            raise UsageError(f"{path}: there is one", hint=hint)
         form = _as_json if path.suffix.lower() == ".json" else _as_markdown
         output.write_page(f"{form(self._request, self._exchanges)}\n", path, hint)
         self._saved.add(path.resolve())

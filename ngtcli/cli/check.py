@@ -18,8 +18,9 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.question import check_form
-from ngtcli.errors import DifferenceError, UsageError, counted
+from ngtcli.errors import DifferenceError, UsageError
 from ngtcli.render.terminal import one_line
+from ngtcli.words import counted
 
 DRAFTS = "8,32,64"
 # Of the 52 prompts over the example texts. All of them took 38 s of one core with 24 tokens
@@ -96,12 +97,14 @@ def check(
 def _num_drafts(drafts: str | None, given: Mapping[str, Any], settings: Settings) -> list[int]:
     """The numbers of draft nodes to try. Raises UsageError."""
     if drafts is not None and "num_draft" in given:
-        raise UsageError("--drafts and --num-draft are both given", "Give one of them.")
+        raise UsageError("--drafts and --num-draft are both given", hint="Give one of them.")
     numbers = numbers_of("--drafts", DRAFTS if drafts is None else drafts)
     numbers = [settings.num_draft] if "num_draft" in given else numbers
     if settings.method == "none" or numbers == [0]:
         what = "method none" if settings.method == "none" else "--num-draft 0"
-        raise UsageError(f"{what} drafts nothing to check", "Give --method trie --num-draft 8.")
+        raise UsageError(
+            f"{what} drafts nothing to check", hint="Give --method trie --num-draft 8."
+        )
     return numbers
 
 
@@ -126,4 +129,6 @@ def _check_identical(report: CheckReport) -> None:
     if any(c.exact for c in different):
         hint = "With --exact nothing may differ; report this with the device and the versions."
     runs = counted(report.runs, "run")
-    raise DifferenceError(f"{len(different)} of {runs} gave other tokens than plain decoding", hint)
+    raise DifferenceError(
+        f"{len(different)} of {runs} gave other tokens than plain decoding", hint=hint
+    )

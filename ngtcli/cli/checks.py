@@ -19,7 +19,7 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
             engine, hint = "--engine vllm", "Leave it out."
             if settings.engine == "ngt":
                 engine, hint = "ngt's engine", "Give --engine vllm."
-            raise UsageError(f"{about.flag} does nothing with {engine}", hint)
+            raise UsageError(f"{about.flag} does nothing with {engine}", hint=hint)
     if settings.engine == "vllm":
         from ngtcli.engine.vllm.process import check
 
@@ -29,7 +29,7 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     for about in given:
         if greedy and Use.SAMPLES in about.uses and flags[about.name] != about.default:
             what = "does nothing at temperature 0, where the likeliest token is taken"
-            raise UsageError(f"{about.flag} {what}", "Give --temperature as well.")
+            raise UsageError(f"{about.flag} {what}", hint="Give --temperature as well.")
     _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
 
 
@@ -56,10 +56,10 @@ def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
         heads = about.name == "heads" and method.entry.heads
         if not (reads.get(about.method) or off or heads):
             what = f"{about.flag} does nothing with --method {method.name}"
-            raise UsageError(what, f"It is read by --method {about.method}.")
+            raise UsageError(what, hint=f"It is read by --method {about.method}.")
         if about.name == "pool_documents" and not settings.pool:
             what = "--set pool_documents does nothing without the pool"
-            raise UsageError(what, "Leave out --set pool=no.")
+            raise UsageError(what, hint="Leave out --set pool=no.")
 
 
 def refuse_colour(form: str, flags: Mapping[str, Any]) -> None:
@@ -72,4 +72,4 @@ def refuse_with(given: str, others: Mapping[str, object], hint: str, how: str = 
     """Raise UsageError where one of `others`, {flag: whether given}, comes with `given`."""
     for other, is_given in others.items():
         if is_given:
-            raise UsageError(f"{other} does nothing {how} {given}", hint)
+            raise UsageError(f"{other} does nothing {how} {given}", hint=hint)

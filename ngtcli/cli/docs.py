@@ -20,11 +20,12 @@ from ngtcli.documents.load import Document, Row, Survey, survey
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.passages import passages as passages_of
 from ngtcli.engine.settings import settings_of
-from ngtcli.errors import UsageError, counted
+from ngtcli.errors import UsageError
 from ngtcli.models.checkpoint import find, tokenizer_key
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import json_key, to_json
+from ngtcli.words import counted
 
 docs_app = typer.Typer(no_args_is_help=True)
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
@@ -107,7 +108,7 @@ def docs_list(
     """List documents with format, pages, characters, tokens, and what was left out."""
     settings = settings_of(layers_of(flags)).settings
     if "-" in paths:
-        raise UsageError("standard input is not a file to list", "Name files or folders.")
+        raise UsageError("standard input is not a file to list", hint="Name files or folders.")
     notes = Notes(verbose)
     notes.status("Looking for documents …")
     key, count = tokenizer_key(settings.model), _counter(settings.model, notes)
@@ -167,7 +168,7 @@ def docs_show(
     """Show what was read of a document: its pages and headings, its passages, or its text."""
     settings = settings_of(layers_of(flags)).settings
     if text and json:
-        raise UsageError("--text with --json", "Give one of them; --json has the text.")
+        raise UsageError("--text with --json", hint="Give one of them; --json has the text.")
     if text:
         refuse_with("--text", {"--passages": passages}, "Give one of them.")
     if not passages:

@@ -8,12 +8,13 @@ from ngtcli.cli.output import json_of_answer, print_line
 from ngtcli.config import Settings
 from ngtcli.decoding.grammar.form import form_of
 from ngtcli.engine.session import ModelFacts, Session
-from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.errors import ContextOverflowError
 from ngtcli.models.pretrained import context_limit, load_config, load_tokenizer
 from ngtcli.prompts.build import Prompt, look_alikes
 from ngtcli.prompts.splitting import whole_or_parts
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import dump_json
+from ngtcli.words import counted
 
 
 class UnloadedSession(Session):

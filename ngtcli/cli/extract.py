@@ -28,13 +28,14 @@ from ngtcli.engine.batch.table import TableOutput
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Ended, Outcome, Wants
 from ngtcli.engine.question import Question, Tasks
-from ngtcli.errors import NgtError, UsageError, counted
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
 from ngtcli.prompts.splitting import Part, whole_or_parts
 from ngtcli.render.terminal import reveal, visible
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
+from ngtcli.words import counted
 
 if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
     from ngtcli.engine.session import Session
@@ -109,7 +110,7 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
     checks.refuse_ignored(flags, settings)
     check_output_files({"-o": given.output, "--html": given.html})
     if given.sources not in (None, "columns"):
-        raise UsageError(f"--sources is {given.sources}", "It may be columns.")
+        raise UsageError(f"--sources is {given.sources}", hint="It may be columns.")
     if given.output is None:
         of_table = {"--sources": given.sources, "--restart": given.restart}
         of_table |= {"--force": given.force and given.html is None}
@@ -130,7 +131,7 @@ def _check_objects(fields: Sequence[Field], hint: str) -> None:
     objects = [one.name for one in fields if one.type == "json"]
     what = f"objects are not asked for with ask_fields: {', '.join(objects)}"
     if len(objects) == len(fields):
-        raise UsageError(what, hint)
+        raise UsageError(what, hint=hint)
     if objects:
         Notes().warn(f"{what} will be null. {hint}")
 
@@ -168,7 +169,7 @@ class _Extract(Lines):
         columns = ["file", *columns, *["doubt"] * bool(self._given.doubt)]
         if twice := next((one for one in columns if columns.count(one) > 1), None):
             what = f"the table has a column {twice} of its own"
-            raise UsageError(what, "Call the field otherwise.")
+            raise UsageError(what, hint="Call the field otherwise.")
         # An extraction has fields in the place of a question.
         listed = ", ".join(line.removeprefix("- ") for line in self._request.question.splitlines())
         head = {"fields": listed, **how(self._request)}

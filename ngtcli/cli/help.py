@@ -12,8 +12,9 @@ from ngtcli.cli.completion import quietly
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.cli.streams import terminal_width
 from ngtcli.config import SETTINGS, Use
-from ngtcli.errors import UsageError, nearest
+from ngtcli.errors import UsageError
 from ngtcli.models.recommended import recommendations
+from ngtcli.words import nearest
 
 _WIDEST = 100  # columns of a page; wider lines are hard to read: guess
 _LONGEST = 15  # characters of the choices of a value: guess
@@ -49,7 +50,7 @@ def help_page(
         _show(pages[topic].read_text("utf-8"))
     else:
         hint = f"{nearest(topic, pages)} ngt help lists the pages, ngt --help the commands."
-        raise UsageError(f"help: no page {topic!r}", hint)
+        raise UsageError(f"help: no page {topic!r}", hint=hint)
 
 
 def _show(text: str) -> None:

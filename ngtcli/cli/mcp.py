@@ -32,14 +32,16 @@ def mcp(
     does; see ngt help mcp for the entry in a client's configuration.
     """
     if find_spec("mcp") is None:
-        raise MissingDependencyError("ngt mcp needs the extra mcp", "pip install 'ngtcli[mcp]'")
+        raise MissingDependencyError(
+            "ngt mcp needs the extra mcp", hint="pip install 'ngtcli[mcp]'"
+        )
     tasks = tasks_of(flags, preset_name, TASKS, worded=True)
     settings = tasks.of["ask"][0]
     refuse_colour("ngt mcp", flags)
     refuse_ignored(flags, settings)
     refuse_with("ngt mcp", {"--engine vllm": settings.engine == "vllm"}, "Leave it out.")
     if STDIN in docs:
-        raise UsageError("standard input has the protocol, and no document", "Name a folder.")
+        raise UsageError("standard input has the protocol, and no document", hint="Name a folder.")
     check_session(settings, Notes().warn)
     find(docs, settings, inside=True)
     notes = Notes()

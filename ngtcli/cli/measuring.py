@@ -55,7 +55,9 @@ class OutputFlags:
         """
         forms = [form for form in ("json", "csv") if getattr(self, form, False)]
         if len(forms) > 1:
-            raise UsageError(f"--{forms[0]} and --{forms[1]} are both given", "Give one of them.")
+            raise UsageError(
+                f"--{forms[0]} and --{forms[1]} are both given", hint="Give one of them."
+            )
         check_output_files({"-o": self.output})
         kept = getattr(self, "write", None) or self.output
         refuse_with("no file to write", {"--force": self.force and not kept}, "Leave it out.")

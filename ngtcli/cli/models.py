@@ -15,7 +15,7 @@ from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import reports
 from ngtcli.cli.show import table
-from ngtcli.errors import ModelError, NgtError, UsageError, counted, nearest
+from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
 from ngtcli.models.hub import be_quiet, cache_folder, cached_ids, split_id
 from ngtcli.models.quantized import kept
@@ -23,6 +23,7 @@ from ngtcli.models.recommended import recommendations
 from ngtcli.system.cache import Removed
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized
+from ngtcli.words import counted, nearest
 
 models_app = typer.Typer(no_args_is_help=True)
 Name = Annotated[
@@ -120,7 +121,8 @@ def models_pull(
     """Download what is needed of a hub's model, or go on with that; print its folder."""
     if name == BUILTIN or not split_id(name)[0]:
         raise UsageError(
-            f"{name or repr(name)}: not a hub id", "Give one, as in ngt models pull Qwen/Qwen3-8B"
+            f"{name or repr(name)}: not a hub id",
+            hint="Give one, as in ngt models pull Qwen/Qwen3-8B",
         )
     notes = Notes()
     if os.path.isdir(name):
@@ -147,7 +149,7 @@ def models_rm(
     Of a folder of yours only the quantised weights are deleted, which ngt's cache keeps.
     """
     if name == BUILTIN:
-        raise UsageError("the built-in model is a part of ngt", "It goes with pip uninstall.")
+        raise UsageError("the built-in model is a part of ngt", hint="It goes with pip uninstall.")
     (found, repos, broken), (wanted, revision) = _scan(), split_id(name)
     repo = next((repo for repo in repos if repo.repo_id == wanted), None)
     there = repo.revisions if repo else ()
@@ -158,7 +160,7 @@ def models_rm(
     lost = [broken[name]] if name in broken else []
     if not (chosen or weights or lost):
         hint = nearest(name, cached_ids(), "See ngt models list.")
-        raise ModelError(f"{name}: nothing is kept of it", hint)
+        raise ModelError(f"{name}: nothing is kept of it", hint=hint)
     others = {f.blob_path for r in there if r not in chosen for f in r.files}
     files = {f.blob_path for r in chosen for f in r.files} - others
     files |= {*weights, *(file for place in lost for file in place.glob("blobs/*"))}
@@ -174,13 +176,13 @@ def models_rm(
         with suppress(OSError):
             path.unlink()
         if path.exists():
-            raise NgtError(f"{path}: it cannot be deleted", "Delete it by hand.")
+            raise NgtError(f"{path}: it cannot be deleted", hint="Delete it by hand.")
     return removed
 
 
 def _confirm(name: str, whole: str) -> None:
     """Ask whether to remove so much. Raises UsageError where nobody can answer, NgtError for no."""
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{name}: {whole} would be removed", "Give --yes to do that.")
+        raise UsageError(f"{name}: {whole} would be removed", hint="Give --yes to do that.")
     if not typer.confirm(f"Remove {name}: {whole}?", err=True):
         raise NgtError("nothing was removed")

@@ -10,7 +10,7 @@ from functools import lru_cache
 from rich.cells import cell_len
 
 from ngtcli.cli.streams import styles, terminal_width
-from ngtcli.errors import GrammarError, NgtError, counted, short
+from ngtcli.errors import GrammarError, NgtError
 from ngtcli.models.recommended import demonstration_note
 from ngtcli.render.sinks import Wrapper
 from ngtcli.render.terminal import (
@@ -25,6 +25,7 @@ from ngtcli.render.terminal import (
 )
 from ngtcli.system import process, progress
 from ngtcli.system.progress import BAR, progress_bar, time_left
+from ngtcli.words import counted, short
 
 LONGEST_LINE = 2000  # characters of a line of an error; guess
 CUT_OFF = {  # by the finish reason of an answer

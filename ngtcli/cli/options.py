@@ -20,9 +20,10 @@ from ngtcli.cli.show import View, show
 from ngtcli.cli.streams import choose_color
 from ngtcli.engine.question import Tasks
 from ngtcli.engine.settings import settings_of
-from ngtcli.errors import UsageError, nearest, shortened
+from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import Preset, load_preset
 from ngtcli.system.cache import in_bounds
+from ngtcli.words import nearest, shortened
 
 # What says how single answers end, and what is kept of them.
 _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "history")
@@ -118,11 +119,13 @@ def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
         name = given.strip().replace("-", "_")
         if name in removed.SETTINGS:
             raise UsageError(
-                f"--set {shortened(item)}: no setting any more", removed.SETTINGS[name]
+                f"--set {shortened(item)}: no setting any more", hint=removed.SETTINGS[name]
             )
         if not equals or name not in names:
             what = f"--set {shortened(item)}: {'no such setting here' if equals else 'no value'}"
-            raise UsageError(what, nearest(name, names) if equals else "Give --set NAME=VALUE.")
+            raise UsageError(
+                what, hint=nearest(name, names) if equals else "Give --set NAME=VALUE."
+            )
         value = config.SETTINGS[name].from_text(text, "--set")
         values[name] = (*values.get(name, ()), *value) if isinstance(value, tuple) else value
     return values
@@ -226,7 +229,7 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
             continue
         setting = config.SETTINGS[name]
         if name in more:
-            raise UsageError(f"{setting.flag} with --set {name}", "Give one of them.")
+            raise UsageError(f"{setting.flag} with --set {name}", hint="Give one of them.")
         if setting.choices and setting.is_switch:
             value = "on" if value else "off"
         if config.Use.CHOICES in setting.uses:
@@ -235,7 +238,7 @@ def _given(arguments: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]
     flags |= more
     if empty := next((n for n in config.FORMS if n in flags and flags[n] in ("", ())), None):
         what = f"{config.SETTINGS[empty].flag} is empty"
-        raise UsageError(what, "Say what the answer is like, or leave it out.")
+        raise UsageError(what, hint="Say what the answer is like, or leave it out.")
     return flags
 
 
@@ -243,7 +246,7 @@ def names_in(flag: str, text: str | None) -> list[str]:
     """The names in a flag's list with commas; none where it is not given. Raises UsageError."""
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     if text is not None and not names:
-        raise UsageError(f"{flag} is empty", "Give it a value, or leave it out.")
+        raise UsageError(f"{flag} is empty", hint="Give it a value, or leave it out.")
     return names
 
 
@@ -253,7 +256,7 @@ def numbers_of(flag: str, text: str | None) -> list[int]:
     numbers = [int(name) if name.isdecimal() and len(name) < 9 else 0 for name in names]
     if not all(1 <= number <= most for number in numbers):
         what = f"{flag} {text}: not numbers from 1 to {most}"
-        raise UsageError(what, f"Give them as in {flag} 16,32,64.")
+        raise UsageError(what, hint=f"Give them as in {flag} 16,32,64.")
     return list(dict.fromkeys(numbers))
 
 

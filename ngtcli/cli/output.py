@@ -10,11 +10,12 @@ from typing import TYPE_CHECKING, Any
 
 from ngtcli.cli.streams import styles, terminal_width
 from ngtcli.documents.find import WRITES_OVER
-from ngtcli.errors import NgtError, UsageError, reason_of, shortened
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.render.terminal import reveal, to_tabs, visible
 from ngtcli.system.files import identity, key_of, write_atomically
 from ngtcli.system.journal import errors_named
 from ngtcli.system.json_form import dump_json, to_json
+from ngtcli.words import reason_of, shortened
 
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
@@ -34,26 +35,28 @@ def check_output_file(path: Path | None) -> None:
     folder, is_real = path.resolve().parent, not path.exists() or path.is_file()
     special = os.path.abspath(path).startswith(("/dev/", "/proc/"))
     if path.is_dir():
-        raise UsageError(f"{path}: a folder", "Name a file in it.")
+        raise UsageError(f"{path}: a folder", hint="Name a file in it.")
     if not folder.is_dir():
-        raise UsageError(f"{path}: no such folder", "Make the folder first, or name another file.")
+        raise UsageError(
+            f"{path}: no such folder", hint="Make the folder first, or name another file."
+        )
     if is_real and not special and not os.access(folder, os.W_OK | os.X_OK):
         what = f"{path}: no permission to write in its folder"
-        raise UsageError(what, "Name another file.")
+        raise UsageError(what, hint="Name another file.")
 
 
 def check_name(path: Path) -> None:
     """Raise UsageError for a path under which nothing can be, and for -."""
     if str(path) == "-":
         what = "-: this is not a file, and what goes to standard output needs no name"
-        raise UsageError(what, "Leave the option out, or give another name.")
+        raise UsageError(what, hint="Leave the option out, or give another name.")
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # too long, links in a circle
         what = f"{shortened(str(path))}: {reason_of(error)}"
-        raise UsageError(what, "Give another name.") from None
+        raise UsageError(what, hint="Give another name.") from None
 
 
 def check_output_files(paths: Mapping[str, Path | None]) -> None:
@@ -64,7 +67,7 @@ def check_output_files(paths: Mapping[str, Path | None]) -> None:
         if path is None or path.is_char_device():  # as /dev/null
             continue
         if other := taken.get(path.resolve()):
-            raise UsageError(f"{other} and {flag} both name {path}", "Name two files.")
+            raise UsageError(f"{other} and {flag} both name {path}", hint="Name two files.")
         taken[path.resolve()] = flag
 
 
@@ -80,7 +83,7 @@ def check_not_read(
     written = files_of(outputs)
     for path in read if written else ():
         if (output := written.get(identity(path))) is not None:
-            raise UsageError(f"{output}: {WRITES_OVER}", hint)
+            raise UsageError(f"{output}: {WRITES_OVER}", hint=hint)
 
 
 def check_written(outputs: Iterable[Path | None], force: bool = False, hint: str = _FORCE) -> None:
@@ -103,7 +106,7 @@ def _check_own(path: Path, hint: str, force: bool = False) -> None:
         written = _written().get(_key(path)) if size <= _LARGEST else None
         if written and hashlib.file_digest(file, "sha256").hexdigest() in written:
             return
-    raise UsageError(f"{path}: it is there already, and not as ngt wrote it", hint)
+    raise UsageError(f"{path}: it is there already, and not as ngt wrote it", hint=hint)
 
 
 def _key(path: Path) -> str:

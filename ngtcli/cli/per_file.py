@@ -30,11 +30,12 @@ from ngtcli.engine.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.engine.events import Ended, Outcome
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.question import limit_of
-from ngtcli.errors import InputError, NgtError, UsageError, counted
+from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompts.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
+from ngtcli.words import counted
 
 
 def run_per_file(
@@ -256,7 +257,7 @@ def read_each(
         loaded = documents_of(good, request, hint, files)
     left = [one for one in loaded.documents if not (one.path and wrote(one.path))]
     if not left:
-        raise InputError("the documents are answers that this command wrote", "Name others.")
+        raise InputError("the documents are answers that this command wrote", hint="Name others.")
     if count := len(loaded.documents) - len(left):
         notes.warn(f"left out {counted(count, 'file')}: answers that this command wrote")
     return left, len(wrong)

@@ -14,7 +14,8 @@ from ngtcli.documents.load import Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.engine.question import MOST_PREDICTED
-from ngtcli.errors import InputError, counted
+from ngtcli.errors import InputError
+from ngtcli.words import counted
 
 _STDIN_FILE = 0  # its descriptor
 _PREDICTION = f"Name a text file of at most {MOST_PREDICTED // 1_000_000} MB."
@@ -39,7 +40,7 @@ def read_prediction(path: str) -> str:
         data = Reader(MOST_PREDICTED // 1_000_000).read(path, pipes=True)
         return decode_text(data)
     except Unreadable as error:
-        raise InputError(f"--predict {path}: {error}", _PREDICTION) from None
+        raise InputError(f"--predict {path}: {error}", hint=_PREDICTION) from None
 
 
 def read_documents(

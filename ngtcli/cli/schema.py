@@ -11,8 +11,9 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.output import print_line
-from ngtcli.errors import INTERRUPTED, NgtError, UsageError, nearest
+from ngtcli.errors import INTERRUPTED, NgtError, UsageError
 from ngtcli.system.json_form import Schema, dump_json, schema_of
+from ngtcli.words import nearest
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
@@ -30,7 +31,7 @@ def build(command: str = "") -> Schema:
     """The schema of a command's output, or with "" of all. Raises UsageError for an unknown one."""
     outputs = _outputs()
     if command and command not in outputs:
-        raise UsageError(f"no schema of {command[:100]!r}", nearest(command, outputs))
+        raise UsageError(f"no schema of {command[:100]!r}", hint=nearest(command, outputs))
     chosen = {command: outputs[command]} if command else outputs
     schemas = {name: of for part in chosen.values() for name, of in part.items()}
     return {

@@ -19,11 +19,12 @@ from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import reporter
 from ngtcli.engine.question import Tasks
 from ngtcli.engine.settings import settings_of
-from ngtcli.errors import NgtError, UsageError, counted
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.server.client import request
 from ngtcli.server.places import FINISH_S, Place, ServedAlreadyError, absolute, places
 from ngtcli.server.wire import Served
 from ngtcli.system.process import KEPT_WARM
+from ngtcli.words import counted
 
 if TYPE_CHECKING:
     from ngtcli.server.process import Others, Server
@@ -79,7 +80,7 @@ class HttpFlags:
 
         address = http_guard.address_of(self.http, self.host, self.api_key_file)
         if self.docs and STDIN in self.docs:
-            raise UsageError("-d -: standard input is no folder", "Name files or folders.")
+            raise UsageError("-d -: standard input is no folder", hint="Name files or folders.")
         with closing(ServedFolder(self.docs or (), server.settings)) as folder:
             if self.docs:
                 reading.tell(folder.documents(notes.status), notes)
@@ -193,7 +194,7 @@ def _wait(place: Place, served: Served, notes: Notes) -> None:
     notes.status(f"Waiting for {counted(served.answering, 'answer')} of {served.model} …")
     if not place.left(FINISH_S + _PATIENCE_S):
         what = f"process {served.process} does not leave"
-        raise NgtError(what, f"End it by its number: kill {served.process}")
+        raise NgtError(what, hint=f"End it by its number: kill {served.process}")
 
 
 def _described(model: str) -> list[tuple[Place, Served]]:

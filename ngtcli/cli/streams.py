@@ -6,8 +6,9 @@ import sys
 from contextlib import suppress
 from typing import Any, BinaryIO, TextIO
 
-from ngtcli.errors import ClosedPipeError, NgtError, reason_of
+from ngtcli.errors import ClosedPipeError, NgtError
 from ngtcli.render.terminal import wants_color
+from ngtcli.words import reason_of
 
 NARROWEST, WIDEST, USUAL = 20, 1000, 80  # columns; the first two a guess
 
@@ -39,7 +40,7 @@ class _Stdout(io.FileIO):
             raise ClosedPipeError("standard output is closed") from None
         except OSError as error:
             hint = "Send the output elsewhere: to another file or disk, or to the terminal."
-            raise NgtError(f"standard output: {reason_of(error)}", hint) from None
+            raise NgtError(f"standard output: {reason_of(error)}", hint=hint) from None
 
 
 class _Stderr(io.FileIO):

@@ -15,13 +15,14 @@ from ngtcli.config import SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.drafting.tries.files import TRIES, KeptFile, describe, list_files
-from ngtcli.errors import InputError, NgtError, UsageError, counted, reason_of
+from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.models.checkpoint import find
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.files import DamagedFileError
 from ngtcli.system.json_form import HIDDEN, json_key, to_json
+from ngtcli.words import counted, reason_of
 
 trie_app = typer.Typer(no_args_is_help=True)
 
@@ -98,11 +99,13 @@ def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
     """Raise UsageError for what does not go with what is to be built."""
     if kind == "trie":
         if name is not None:
-            raise UsageError("a trie has no name", "--name goes with --rest.")
+            raise UsageError("a trie has no name", hint="--name goes with --rest.")
         return
     if name is not None and (not name.strip() or ":" in name or not name.isprintable()):
         # --method rest:datastore=NAME has a colon
-        raise UsageError(f"the name is {name!r}", "Give one that can be typed, without a colon.")
+        raise UsageError(
+            f"the name is {name!r}", hint="Give one that can be typed, without a colon."
+        )
     given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
     refuse_with("--rest", given, "A datastore has no window: leave it out.")
 
@@ -123,7 +126,7 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
             path, tokens = store.save_datastore(ids, name, tokenizer.fingerprint, documents)
     except OSError as error:
         what = f"the {kind} cannot be written: {reason_of(error)}"
-        raise NgtError(what, "See ngt cache path tries.") from None
+        raise NgtError(what, hint="See ngt cache path tries.") from None
     skipped = distinct(loaded.skipped)
     return Built(kind=kind, tokens=tokens, path=str(path), skipped=skipped, **about)
 
@@ -173,10 +176,10 @@ def trie_show(
     try:
         trie = store.load_trie(key, s.n, s.lp, len(tokenizer.backend))
     except DamagedFileError as error:
-        raise InputError(f"{path}: the cached trie is bad ({error})", hint) from None
+        raise InputError(f"{path}: the cached trie is bad ({error})", hint=hint) from None
     file = describe(TRIES.path(key))
     if trie is None or file is None:
-        raise InputError(f"{path}: no trie is cached for it", hint)
+        raise InputError(f"{path}: no trie is cached for it", hint=hint)
     frequent = trie.most_frequent(s.lp, 10)
     grams = [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
     return ShownTrie(file, grams, distinct(loaded.skipped))

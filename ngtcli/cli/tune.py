@@ -40,8 +40,9 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
 from ngtcli.engine.checks import check_session
-from ngtcli.errors import INTERRUPTED, UsageError, counted
+from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.system import process
+from ngtcli.words import counted
 
 _ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on.")
 _MAX_NAMED = 8  # cells that are left out and named; guess
@@ -111,15 +112,17 @@ def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
     sweep = [*(given.sweep or []), *filter(is_axis, items)]
     texts = [*(item for item in items if not is_axis(item)), *(given.docs or [])]
     if not sweep:
-        raise UsageError("nothing to sweep", "Say what, as in ngt tune --sweep n=8..16 lp=2..5")
+        raise UsageError(
+            "nothing to sweep", hint="Say what, as in ngt tune --sweep n=8..16 lp=2..5"
+        )
     axes = parse_sweep(sweep)
     # A swept value stands in for a flag, so that no other layer can be at odds with it.
     if clash := next((name for name in axes if name in run.flags), None):
-        raise UsageError(f"{clash} is both swept and given", f"Leave out --{clash}.")
+        raise UsageError(f"{clash} is both swept and given", hint=f"Leave out --{clash}.")
     base, remark = _base(run.resolved, list(axes))
     cells = grid(axes, base)
     if texts and given.prompts:
-        raise UsageError("texts and --prompts are given", "Leave out one of them.")
+        raise UsageError("texts and --prompts are given", hint="Leave out one of them.")
     return cells, texts, remark
 
 
@@ -136,7 +139,7 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
         return base, ""
     if origin != "default" and not origin.startswith("preset"):
         what = f"auto does not read {foreign[0]} (method is auto from {origin})"
-        raise UsageError(what, "Give --method trie, or sweep method as well.")
+        raise UsageError(what, hint="Give --method trie, or sweep method as well.")
     base = replace(base, method="trie")
     if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
         base = replace(base, num_draft=Settings().num_draft)

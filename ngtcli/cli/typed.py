@@ -29,7 +29,7 @@ def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Itera
     while line := stream.readline(most + 1):
         if len(text) + len(line) > most:
             raise InputError(
-                f"a line of more than {max_mb} MB", "Raise the bound with --set max_mb."
+                f"a line of more than {max_mb} MB", hint="Raise the bound with --set max_mb."
             )
         try:
             text += line.decode().rstrip("\r\n")

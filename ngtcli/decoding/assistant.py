@@ -28,7 +28,7 @@ class AssistantModel:
     ) -> None:
         if not model.verifies_trees:
             what = f"{model.name} cannot draft: {model.mode.why}"
-            raise ModelError(what, "Name another --set draft_model.")
+            raise ModelError(what, hint="Name another --set draft_model.")
         self.model, self._sampling, self._warn = model, sampling, warn
         self._sampler = Sampler(sampling, ())
         self._prompt: list[int] = []

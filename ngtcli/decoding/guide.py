@@ -38,7 +38,7 @@ class Guide:
         """Go on with a token, which the stream has not been given yet. Raises ModelError."""
         openings = self.openings
         if openings is not None and token not in openings and not self.matcher.follow(token):
-            raise ModelError("llguidance gave up", "Make the schema simpler.")
+            raise ModelError("llguidance gave up", hint="Make the schema simpler.")
 
     def allows(self, token: int) -> bool:
         """Return whether a token may come next. Raises ModelError as `Matcher.allows`."""

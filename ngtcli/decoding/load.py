@@ -147,7 +147,7 @@ def plan(spec: ModelSpec, progress: Notify = lambda _: None) -> Plan:
     weight_format = _format(spec, config, device, by_library)
     if spec.device_map != "none" and weight_format.bits:
         what = f"{name}: --set device_map=auto places no integers that ngt computes itself"
-        raise ModelError(what, "Leave out --set device_map.")
+        raise ModelError(what, hint="Leave out --set device_map.")
     planned = Plan(
         name=name,
         path=path,
@@ -212,7 +212,7 @@ def read(planned: Plan, reporter: LoadReporter) -> Any:
         hf = _read_weights(planned, reporter)
         if hf.device.type == "meta":
             what = f"{name}: no device has room for its embedding"
-            raise ModelError(what, "Free memory, or name a smaller model.")
+            raise ModelError(what, hint="Free memory, or name a smaller model.")
         if counts := Counter(place for _, place in places_of(hf)):
             parts = ", ".join(f"{count} on {place}" for place, count in counts.items())
             reporter.warn(f"{name}: of its parts {parts}")

@@ -74,7 +74,9 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
 
 def too_long(tokens: int) -> NgtError:
     """The error for a text of so many tokens, whose next pass over one row does not fit."""
-    return ContextOverflowError(f"out of memory after {tokens} tokens of prompt and answer", _HINT)
+    return ContextOverflowError(
+        f"out of memory after {tokens} tokens of prompt and answer", hint=_HINT
+    )
 
 
 def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtError:
@@ -85,4 +87,4 @@ def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtE
         what = f"out of memory after {done} of the prompt's {len(ids) + 1} tokens"
     else:
         what = f"out of memory: room for {capacity} tokens does not fit"
-    return ContextOverflowError(what, _HINT)
+    return ContextOverflowError(what, hint=_HINT)

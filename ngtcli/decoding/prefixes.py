@@ -23,7 +23,6 @@ from torch import Tensor
 
 from ngtcli.decoding.kv_cache import CHUNK, Chunk, ChunkStates, Keeping, KVCache, KVSlot
 from ngtcli.decoding.support import SUPPORTED, Support
-from ngtcli.errors import reason_of
 from ngtcli.models.weights.tensor_store import Tensors, array_of, tensors_of
 from ngtcli.models.weights.trials import SPREAD, places_of, what_matters
 from ngtcli.system.arrays import ArrayFile, ArrayWriter
@@ -31,6 +30,7 @@ from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory
 from ngtcli.system.progress import sized
 from ngtcli.system.trials import device_and_threads, versions_and_cpu
+from ngtcli.words import reason_of
 
 WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a prompt; guess
 # Of the memory that is free, and of that which cached chunks take, so much is for them. Guess: most

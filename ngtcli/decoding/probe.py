@@ -174,7 +174,7 @@ def find_mode(model: TargetModel) -> ExecutionMode:
     raise ModelError(
         f"{model.name}: {model.config.model_type} models cannot be run: token by token they give"
         " neither what transformers' generate gives nor what they give in one pass",
-        "Give another model.",
+        hint="Give another model.",
     )
 
 
@@ -345,7 +345,7 @@ def _references(model: TargetModel, length: int) -> Iterator[Reference]:
     if not has_one:
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
         what = f"{name}: cannot be run ({lines[0]})"
-        raise ModelError(what, "Give a model that generates text.") from failure
+        raise ModelError(what, hint="Give a model that generates text.") from failure
 
 
 def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
@@ -361,7 +361,7 @@ def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
     if not same_scores([long[7]], [short[7]], not rounds(model.hf)):
         raise ModelError(
             f"{model.name}: no decoder: its scores depend on the tokens that follow",
-            "Give a causal language model; an encoder such as BERT does not generate text.",
+            hint="Give a causal language model; an encoder such as BERT does not generate text.",
         )
 
 

@@ -106,7 +106,7 @@ def scores_are_not_numbers(name: str) -> ModelError:
     """The error for a model whose scores at some place are NaN or all infinite."""
     return ModelError(
         f"{name}: the model's scores are not numbers",
-        "Try --dtype float32 without --quantize; if it runs so, its weights are damaged.",
+        hint="Try --dtype float32 without --quantize; if it runs so, its weights are damaged.",
     )
 
 

@@ -274,10 +274,10 @@ class Sequence:
 def room_for_output(model: TargetModel, prompt_tokens: int) -> int:
     """Return how many tokens the context has behind a prompt. Raises ContextOverflowError."""
     if not prompt_tokens:
-        raise ContextOverflowError("the prompt is empty", "Give some text.")
+        raise ContextOverflowError("the prompt is empty", hint="Give some text.")
     if prompt_tokens >= model.context:
         problem = f"the prompt has {prompt_tokens} tokens, the model takes {model.context - 1}"
-        raise ContextOverflowError(problem, model.context_why or "Shorten the prompt.")
+        raise ContextOverflowError(problem, hint=model.context_why or "Shorten the prompt.")
     return model.context - prompt_tokens
 
 

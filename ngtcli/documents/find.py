@@ -150,14 +150,16 @@ class Listing:
         except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
             is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             what = "no such file or folder" if is_missing else reason_of(error)
-            raise InputError(f"{self._named}: {what}", "Check the path.") from None
+            raise InputError(f"{self._named}: {what}", hint="Check the path.") from None
 
     def leave_out(self, path: str, skipped: Skipped) -> None:
         """Note what is not read of `path`. Raises InputError if `settings` are strict."""
         written = skipped.reason == WRITTEN or skipped.reason.endswith(ANSWERS[2:])
         if self._settings.strict and not skipped.kind and not written:
             what = f"{skipped.name}: {skipped.reason}"
-            raise InputError(what, "Mend or remove it, or give --set strict=no to pass over it.")
+            raise InputError(
+                what, hint="Mend or remove it, or give --set strict=no to pass over it."
+            )
         self.skipped[path].append(skipped)
 
     def leave_out_pictures(self) -> None:
@@ -223,7 +225,7 @@ class Listing:
         else:
             what, hint = "no file matches", "Check the pattern."
         needs = next((s.needs for s in skipped if s.needs), hint)
-        return InputError(f"{utf8(path)}: {what}", needs)
+        return InputError(f"{utf8(path)}: {what}", hint=needs)
 
     def _find(self, path: str) -> Iterator[Found | Skipped]:
         """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""
@@ -231,7 +233,7 @@ class Listing:
             yield Found("standard input", STDIN, outright=True)
             return
         if not path:  # pathlib takes it for the current folder
-            raise InputError("an empty path", "Name a file or a folder.")
+            raise InputError("an empty path", hint="Name a file or a folder.")
         root = expanded(path)
         if os.path.isdir(root):
             yield from self._folder(root)
@@ -279,7 +281,7 @@ class Listing:
             return found
         if found.outright:
             hint = "Name another file, or put a pattern in quotes: that leaves it out."
-            raise UsageError(f"{utf8(found.path)}: {WRITES_OVER}", hint)
+            raise UsageError(f"{utf8(found.path)}: {WRITES_OVER}", hint=hint)
         return Skipped(utf8(found.path), WRITTEN)
 
     def _listed(self, folder: str, depth: int) -> list[os.DirEntry[str]]:
@@ -314,7 +316,7 @@ class Listing:
         self._counts[what] += 1
         if self._counts[what] > (most := self._settings.max_files):
             hint = "Name fewer, or raise the bound with --set max_files."
-            raise InputError(f"{self._named}: more than {most} {what}", hint)
+            raise InputError(f"{self._named}: more than {most} {what}", hint=hint)
 
 
 def find(

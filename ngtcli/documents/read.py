@@ -18,9 +18,9 @@ from ngtcli.documents.find import STDIN, Found, recognizer, tessdata
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decoded
-from ngtcli.errors import InputError, counted
+from ngtcli.errors import InputError
 from ngtcli.system.files import key_of, read_bounded, read_stream
-from ngtcli.words import reason_of
+from ngtcli.words import counted, reason_of
 
 Outcome = Extracted | Unreadable  # a file's text, or why it has none
 _INTERVAL_S = 0.3  # between two status lines; guess
@@ -77,7 +77,7 @@ class Reader:
         self._left -= size
         if self._left < 0:
             what = f"more than {self._bound} of text in all"
-            raise InputError(what, f"Name less. {_RAISE_BOUND}")
+            raise InputError(what, hint=f"Name less. {_RAISE_BOUND}")
 
     def _too_large(self) -> Unreadable:
         return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
@@ -186,7 +186,7 @@ class Documents:
         opened, suffix, source = stdin if one.real == STDIN else one.path, suffix_of(one.path), ""
         is_kept = stamp_of(one.real) is not None
         if opened is None:
-            raise InputError("standard input: nothing is piped in", _PIPE)
+            raise InputError("standard input: nothing is piped in", hint=_PIPE)
         try:
             follows = one.outright or not self._inside or one.real == STDIN
             source_file = opened if follows else one.real

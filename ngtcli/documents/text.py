@@ -53,7 +53,7 @@ class Unreadable(InputError):
 
     def of(self, name: str) -> InputError:
         """The error for the file `name`: its name, the reason, and the advice as hint."""
-        return InputError(f"{name}: {self}", self.advice)
+        return InputError(f"{name}: {self}", hint=self.advice)
 
 
 def decode_text(data: bytes) -> str:

@@ -5,7 +5,8 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, TypeVar
 
 from ngtcli.config import KINDS
-from ngtcli.errors import UsageError, nearest, plain_number
+from ngtcli.errors import UsageError
+from ngtcli.words import nearest, plain_number
 
 AnyOptions = TypeVar("AnyOptions")
 
@@ -34,7 +35,9 @@ def read_options(defaults: AnyOptions, options: Mapping[str, str]) -> AnyOptions
     values: dict[str, Any] = {}
     for key, text in options.items():
         if key not in known:
-            raise UsageError(f"no option {key!r}", nearest(key, known) if known else "It has none.")
+            raise UsageError(
+                f"no option {key!r}", hint=nearest(key, known) if known else "It has none."
+            )
         values[key] = _read(key, text, type(known[key]))
     return replace(defaults, **values)  # type: ignore[type-var]
 
@@ -43,11 +46,13 @@ def _read(key: str, text: str, kind: type) -> Any:
     try:
         return {"true": True, "false": False}[text.lower()] if kind is bool else kind(text)
     except (ValueError, KeyError):
-        raise UsageError(f"{key} is {text!r}", f"It must be {KINDS[kind]}.") from None
+        raise UsageError(f"{key} is {text!r}", hint=f"It must be {KINDS[kind]}.") from None
 
 
 def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise UsageError unless `low <= value <= high`."""
     if not low <= value <= high:
         what = f"{name} is {plain_number(value)}"
-        raise UsageError(what, f"Give a value from {plain_number(low)} to {plain_number(high)}.")
+        raise UsageError(
+            what, hint=f"Give a value from {plain_number(low)} to {plain_number(high)}."
+        )

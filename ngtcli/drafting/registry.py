@@ -9,7 +9,8 @@ from typing import Any
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.drafter import Drafter, DraftSettings
 from ngtcli.drafting.options import MethodOptions, read_options
-from ngtcli.errors import UsageError, nearest
+from ngtcli.errors import UsageError
+from ngtcli.words import nearest
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,12 +160,14 @@ def parse_method(spec: str, settings: DraftSettings) -> MethodSpec:
     """
     name, *pairs = spec.split(":")
     if name not in _METHODS:
-        raise UsageError(f"no method {name!r}", nearest(name, _METHODS))
+        raise UsageError(f"no method {name!r}", hint=nearest(name, _METHODS))
     options: dict[str, str] = {}
     for pair in pairs:
         key, equals, value = pair.partition("=")
         if not (key and equals and value):
-            raise UsageError(f"method {spec!r}: {pair!r} is not an option", "Write NAME:KEY=VALUE.")
+            raise UsageError(
+                f"method {spec!r}: {pair!r} is not an option", hint="Write NAME:KEY=VALUE."
+            )
         options[key] = value
     shared = read_options(settings, {k: v for k, v in options.items() if k in _SHARED})
     entry = _METHODS[name]
@@ -180,4 +183,4 @@ def _named(method: str) -> Iterator[None]:
     try:
         yield
     except UsageError as error:
-        raise UsageError(f"method {method}: {error}", error.hint) from None
+        raise UsageError(f"method {method}: {error}", hint=error.hint) from None

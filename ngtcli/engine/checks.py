@@ -58,10 +58,10 @@ def check_heads(method: "MethodSpec", settings: Settings) -> None:
     from ngtcli.drafting.auto.config import CONFIG  # here: check_session comes before numpy
 
     if method.entry.heads and not settings.heads:
-        raise UsageError(f"method {method.name}: there is no head", "Name one with --heads.")
+        raise UsageError(f"method {method.name}: there is no head", hint="Name one with --heads.")
     if len(settings.heads) > CONFIG.heads:
         what = f"{len(settings.heads)} heads, and {CONFIG.heads} are the most"
-        raise UsageError(what, "Name fewer with --heads.")
+        raise UsageError(what, hint="Name fewer with --heads.")
     for name in settings.heads:
         if name != OWN:
             find_head(name)

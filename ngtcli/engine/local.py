@@ -173,7 +173,7 @@ class LocalSession(session.Session):
         model = self._load(name, drafts=False)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             what = f"{name} has another tokenizer than {self.settings.model}"
-            raise ModelError(what, "Name a draft model of the same family.")
+            raise ModelError(what, hint="Name a draft model of the same family.")
         return model
 
     def _load_heads(self) -> HeadRows | None:

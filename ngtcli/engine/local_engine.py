@@ -103,7 +103,7 @@ class LocalEngine(Engine):
             if session.settings.exact == "on" and self._model.takes_drafts:
                 raise UsageError(
                     "exact decoding takes one text at a time",
-                    "Leave out --exact, or give --batch-size 1.",
+                    hint="Leave out --exact, or give --batch-size 1.",
                 )
             find_batching(self._model)
 

@@ -9,8 +9,8 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.background.loaded import Background
 from ngtcli.drafting.costs import SHORT, Costs, StoredCurve, costs_of
 from ngtcli.drafting.pool import TOKENS, Pool, load_pool, pool_path, save_pool
-from ngtcli.errors import reason_of
 from ngtcli.system.files import DamagedFileError
+from ngtcli.words import reason_of
 
 Notify = Callable[[str], None]
 

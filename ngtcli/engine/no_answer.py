@@ -68,11 +68,12 @@ def no_answer(finish_reason: str) -> NgtError | None:
     if finish_reason == REPETITION:
         return NgtError(
             "the model repeated itself: this is no answer",
-            "Ask in other words, or name another model with -m; --set max_repeats=0 lets it go on.",
+            hint="Ask in other words, or name another model with -m;"
+            " --set max_repeats=0 lets it go on.",
         )
     if finish_reason == PROMPT:
         return NgtError(
             "the model repeated its instructions: this is no answer",
-            "Ask in other words, or name another model with -m.",
+            hint="Ask in other words, or name another model with -m.",
         )
     return None

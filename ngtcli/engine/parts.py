@@ -13,13 +13,14 @@ from dataclasses import dataclass, replace
 from ngtcli.documents.load import Document
 from ngtcli.engine.question import Question
 from ngtcli.engine.session import AnswerOptions, Session
-from ngtcli.errors import ContextOverflowError, counted
+from ngtcli.errors import ContextOverflowError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import Preset, deciding
 from ngtcli.prompts.reports import PartReport
 from ngtcli.prompts.splitting import Part, whole_or_parts
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
+from ngtcli.words import counted
 
 PARTS = Kind("parts", str)
 _VERSION = 3
@@ -104,7 +105,7 @@ def in_parts(session: Session, question: Question) -> Plan:
         if level and len(parts) >= previous_count:
             raise ContextOverflowError(
                 f"{len(parts)} summaries of parts do not fit and get no shorter",
-                "Give a smaller --max-tokens, or name a model with a longer context (-m).",
+                hint="Give a smaller --max-tokens, or name a model with a longer context (-m).",
             )
         level += 1
         previous_count = len(parts)

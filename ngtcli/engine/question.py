@@ -29,10 +29,10 @@ def check_prediction(text: str, settings: Settings) -> None:
         return
     if len(text) > MOST_PREDICTED:
         what = f"the predicted answer has more than {MOST_PREDICTED:,} characters"
-        raise UsageError(what, "Give the part that the answer is like.")
+        raise UsageError(what, hint="Give the part that the answer is like.")
     idle = "--engine vllm" if settings.engine == "vllm" else f"--method {settings.method}"
     if settings.engine == "vllm" or settings.method.partition(":")[0] not in _PREDICTED:
-        raise UsageError(f"a predicted answer does nothing with {idle}", "Leave it out.")
+        raise UsageError(f"a predicted answer does nothing with {idle}", hint="Leave it out.")
 
 
 def check_form(task: str, settings: Settings) -> None:
@@ -82,7 +82,7 @@ class Question:
             return None
         why = {"length": "max_tokens were made", "context": "the context is full"}
         hint = "Give it room (max_tokens), or the schema bounds (maxLength, maxItems)."
-        return NgtError(f"the answer is not whole: {why.get(reason, reason)}", hint)
+        return NgtError(f"the answer is not whole: {why.get(reason, reason)}", hint=hint)
 
     @property
     def wording(self) -> Preset:

@@ -12,8 +12,8 @@ from ngtcli.documents.quotes.sources import copied_fact, sources_of
 from ngtcli.engine.events import Ended
 from ngtcli.engine.session import ModelFacts
 from ngtcli.engine.speed import plain_decoding_s
-from ngtcli.errors import counted
 from ngtcli.models.quantized import name_of
+from ngtcli.words import counted
 
 
 def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:

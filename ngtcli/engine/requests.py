@@ -29,9 +29,10 @@ from ngtcli.engine.no_answer import (
 )
 from ngtcli.engine.parts import KeptParts, Level, NumberedPart, PartsInProgress
 from ngtcli.engine.report import details, remarks, speed_fact, with_sources
-from ngtcli.errors import NgtError, StoppedError, counted, unexpected
+from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.prompts.reports import PartReport
 from ngtcli.system import process
+from ngtcli.words import counted
 
 _LONG = 5_000_000  # characters of documents that take noticeably long to compare with; guess
 _INTERVAL_S = 0.3  # between two status lines about parts; guess

@@ -125,7 +125,7 @@ class Session(ABC):
             if getattr(settings, name) != getattr(self.settings, name):
                 raise OtherModelError(
                     f"another model is loaded: a session cannot change its {name}",
-                    "Use --no-serve.",
+                    hint="Use --no-serve.",
                 )
         return self.sharing(settings, owner, report)
 
@@ -148,7 +148,7 @@ class Session(ABC):
             prompt = prompt_for(task, self.settings, self.warn)
         except ContextOverflowError as error:
             hint = f"{error.hint} {self.facts.context_why}".strip()
-            raise ContextOverflowError(str(error), hint) from None
+            raise ContextOverflowError(str(error), hint=hint) from None
         self._warn_of_scripts(prompt.documents, question)
         return prompt
 

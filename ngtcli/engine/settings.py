@@ -67,4 +67,4 @@ def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
         return decode_text(Reader(max_mb).read(source))
     except Unreadable as error:
         at = "Name a file of text." if isinstance(source, str) else "Give a text there."
-        raise InputError(f"{named}: {error}", at) from None
+        raise InputError(f"{named}: {error}", hint=at) from None

@@ -90,7 +90,7 @@ class HeadFiles:
 
     def refused(self, what: str, hint: str = HINT) -> ModelError:
         """The error for a head that cannot be used."""
-        return ModelError(f"{self.name}: {what}", hint)
+        return ModelError(f"{self.name}: {what}", hint=hint)
 
     def number(self, key: str, default: int, most: int) -> int:
         """A number of config.json from 0 to `most`; `default` where it is not there."""
@@ -167,7 +167,7 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
         folder = Path(hub.download(name, True, progress, _PUBLISHED))
         files = _weights(folder)
     if not files:
-        raise ModelError(f"{name}: it has no weights of a head ({WEIGHTS})", HINT)
+        raise ModelError(f"{name}: it has no weights of a head ({WEIGHTS})", hint=HINT)
     try:
         tensors = dict[str, Tensor]()
         for file in files:
@@ -177,7 +177,7 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
     except Exception as error:  # files fail in many ways
         why = "a pickle that could run code" if "Weights only" in str(error) else first_line(error)
         what = f"{name}: {files[0]} cannot be read ({why})"
-        raise ModelError(what, DAMAGED) from error
+        raise ModelError(what, hint=DAMAGED) from error
     return HeadFiles(name, folder, read_object(folder / "config.json"), tensors)
 
 

@@ -60,7 +60,7 @@ def network(files: HeadFiles, target: Target) -> Mtp:
         raise ModelError(
             f"{files.name}: a {target.config.model_type} model has no MTP layers that transformers"
             " knows",
-            "Use --heads with a head of another kind.",
+            hint="Use --heads with a head of another kind.",
         )
     with mtp_layer_in(str(files.folder), target.hf, target.config, target.layers):
         return Mtp(MtpModel.from_pretrained(target.hf, {"": target.hf.device}).eval())

@@ -13,10 +13,10 @@ def find_head(name: str) -> str:
     Raises ModelError where there is neither, and UsageError for "".
     """
     if not name:
-        raise UsageError("the head's name is empty", HINT)
+        raise UsageError("the head's name is empty", hint=HINT)
     try:
         return find(name, (), plain=True)
     except ModelError as error:
         of_models = error.hint.startswith("Give a folder")
         what = str(error).removesuffix(" with a model")
-        raise ModelError(what, HINT if of_models else error.hint) from None
+        raise ModelError(what, hint=HINT if of_models else error.hint) from None

@@ -24,17 +24,19 @@ def adapted(name: str, folder: Path) -> str:
     about = read_object(folder / ADAPTER)
     base, revision = about.get("base_model_name_or_path"), about.get("revision")
     if not isinstance(base, str):
-        raise ModelError(f"{name}: the adapter names no base model", _MENDED)
+        raise ModelError(f"{name}: the adapter names no base model", hint=_MENDED)
     base += f"@{revision}" if revision else ""
     try:
         found = Path(find(base, plain=True))
     except (ModelError, UsageError) as error:
-        raise ModelError(f"{name}: its base model: {error}", _MENDED) from None
+        raise ModelError(f"{name}: its base model: {error}", hint=_MENDED) from None
     if not found.is_absolute():
-        raise ModelError(f"{name}: its base model {base} is not here", f"ngt models pull {base}")
+        raise ModelError(
+            f"{name}: its base model {base} is not here", hint=f"ngt models pull {base}"
+        )
     if quantization_method(found):
         message = f"{name}: its base model {base} is quantized, so the adapter cannot be merged"
-        raise ModelError(message, _MENDED)
+        raise ModelError(message, hint=_MENDED)
     files = [one for place in (found, folder) for one in sorted(place.iterdir()) if one.is_file()]
 
     def make(place: Path) -> Source:

@@ -56,10 +56,12 @@ def load_card(model: str) -> Card:
     scripts = said.get("scripts", []) if isinstance(said, dict) else None
     settings = said.get("settings", {}) if isinstance(said, dict) else None
     if not isinstance(scripts, list) or not isinstance(settings, dict):
-        raise UsageError(f"{path}: ngt is {shown(said)}", "It must be as in the built-in model's.")
+        raise UsageError(
+            f"{path}: ngt is {shown(said)}", hint="It must be as in the built-in model's."
+        )
     if other := [name for name in settings if name not in _ON_CARD]:
         what = f"{path}: {shown(other[0])} is not a setting that a card may have"
-        raise UsageError(what, f"It may have {', '.join(_ON_CARD)}.")
+        raise UsageError(what, hint=f"It may have {', '.join(_ON_CARD)}.")
     layer = Layer(f"card of {model}", {k: check_key(k, v, path) for k, v in settings.items()})
     return Card(layer, str(said.get("reads", "")), frozenset(str(s).upper() for s in scripts))
 

@@ -45,7 +45,7 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     UsageError for "".
     """
     if not name:  # a path that is empty is the current folder
-        raise UsageError("the model's name is empty", HINT)
+        raise UsageError("the model's name is empty", hint=HINT)
     if name == BUILTIN:
         return str(BUILTIN_PATH)
     path = Path(os.path.expanduser(name))
@@ -53,7 +53,7 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     is_adapter = os.path.isfile(path / ADAPTER) and not os.path.isfile(path / "config.json")
     if plain and (file or is_adapter):
         what = f"{name}: {'a GGUF file' if file else 'an adapter'}, where a whole folder is needed"
-        raise ModelError(what, "Give a folder with a transformers model, or a hub id.")
+        raise ModelError(what, hint="Give a folder with a transformers model, or a hub id.")
     if file:
         from ngtcli.models.gguf import unpacked  # here: for those files alone
 
@@ -65,14 +65,14 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
         what, hint = _lacking(_names(path), needs, path)
         if what:
-            raise ModelError(f"{name}: the folder has no {what}", hint)
+            raise ModelError(f"{name}: the folder has no {what}", hint=hint)
         return os.path.realpath(path)  # what is found out of a model is stored by it
     if name.lower() == BUILTIN:
-        raise ModelError(f"{name}: no such model", f"Did you mean {BUILTIN}?")
+        raise ModelError(f"{name}: no such model", hint=f"Did you mean {BUILTIN}?")
     what = "no such file" if path.suffix.lower() == ".gguf" else ""
     what = "a file, not a folder with a model" if os.path.exists(path) else what
     if what or not hub.split_id(name)[0]:
-        raise ModelError(f"{name}: {what or 'no such folder'}", _near(path) or HINT)
+        raise ModelError(f"{name}: {what or 'no such folder'}", hint=_near(path) or HINT)
     folder = hub.cached_folder(name)
     if folder and not _lacking(_names(Path(folder)), needs, Path(folder))[0]:
         return folder
@@ -148,9 +148,9 @@ def _check_template(folder: Path) -> None:
     except TemplateSyntaxError as error:
         if "'generation'" not in str(error.message):  # a tag of transformers' own
             what = f"the chat template fails: {error.message} (line {error.lineno})"
-            raise ModelError(what, TEMPLATE_HINT) from None
+            raise ModelError(what, hint=TEMPLATE_HINT) from None
     except RecursionError:
-        raise ModelError("the chat template fails: nested too deeply", TEMPLATE_HINT) from None
+        raise ModelError("the chat template fails: nested too deeply", hint=TEMPLATE_HINT) from None
 
 
 def _near(path: Path) -> str:
@@ -177,7 +177,7 @@ def _gguf_file(name: str, path: Path) -> Path | None:
     if len(found) > 1 and "-00001-of-" not in found[0].name:
         names = ", ".join(file.name for file in found)
         hint = f"Name one of them: -m {path / found[0].name}"
-        raise ModelError(f"{name}: the folder has {len(found)} GGUF files: {names}", hint)
+        raise ModelError(f"{name}: the folder has {len(found)} GGUF files: {names}", hint=hint)
     return found[0] if found else None
 
 
@@ -228,12 +228,12 @@ def _check_hub(name: str, needs: Collection[str]) -> None:
     except HubUnreachableError as error:
         once_online = f"Once online: ngt models pull {name}. ngt models list shows what is here."
         hint = error.hint or _near_model(name) or once_online
-        raise HubUnreachableError(str(error), hint) from None
+        raise HubUnreachableError(str(error), hint=hint) from None
     except ModelError as error:
-        raise ModelError(str(error), error.hint or _near_model(name) or HINT) from None
+        raise ModelError(str(error), hint=error.hint or _near_model(name) or HINT) from None
     what, hint = _lacking(remote.sizes, needs)
     if what:
-        raise ModelError(f"{name}: its repository on the hub has no {what}", hint)
+        raise ModelError(f"{name}: its repository on the hub has no {what}", hint=hint)
 
 
 def _near_model(name: str) -> str:

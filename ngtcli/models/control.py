@@ -91,7 +91,7 @@ class ControlTokens:
         if stray := (self.texts.keys() - {self.unknown}).intersection(ids):
             raise ModelError(
                 f"the tokenizer makes its control token {self.texts[min(stray)]} of plain text",
-                "Take it out of the text, or name a model with a fast tokenizer.",
+                hint="Take it out of the text, or name a model with a fast tokenizer.",
             )
         between = self._backend.build_inputs_with_special_tokens
         return Coded(list(between(ids) if special else ids), [])

@@ -73,11 +73,11 @@ def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
         told, header = read_gguf_metadata(file)[0], GgufHeader.from_file(file)
     except (struct.error, UnicodeDecodeError, OverflowError) as error:
         what = f"{name}: the GGUF file is damaged or ends early ({error})"
-        raise ModelError(what, "Download it again.") from None
+        raise ModelError(what, hint="Download it again.") from None
     end = header.data_start + max((one.offset + one.nbytes for one in header.tensors), default=0)
     if end > (size := os.path.getsize(file)):
         what = f"{name}: the GGUF file ends early, after {size:,} of {end:,} bytes"
-        raise ModelError(what, "Download it again.")
+        raise ModelError(what, hint="Download it again.")
     return told, header
 
 
@@ -86,9 +86,9 @@ def _unpack(name: str, file: Path, place: Path) -> Source:
     told, header = read_header(name, str(file))
     if (parts := told.get("split.count", 0)) > 1:
         hint = "Join them: llama-gguf-split --merge FIRST-PART WHOLE.gguf"
-        raise ModelError(f"{name}: one of {parts} parts of a GGUF file", hint)
+        raise ModelError(f"{name}: one of {parts} parts of a GGUF file", hint=hint)
     if told.get("tokenizer.ggml.model") in (None, "none", "no_vocab"):
-        raise ModelError(f"{name}: the GGUF file has no tokenizer", "Give another file of it.")
+        raise ModelError(f"{name}: the GGUF file has no tokenizer", hint="Give another file of it.")
     from gguf import GGMLQuantizationType
 
     sizes = Counter[str]()
@@ -132,7 +132,7 @@ def _config(name: str, file: Path, told: Mapping[str, Any], header: Any) -> Any:
     known = sorted({*GGUF_SUPPORTED_ARCHITECTURES} - _UNREAD)
     if family not in known:
         what = f"{name}: GGUF files of the architecture {own} are not read"
-        raise ModelError(what, f"These are: {', '.join(known)}.")
+        raise ModelError(what, hint=f"These are: {', '.join(known)}.")
     if family in _BY_TABLE:
         table = library.integrations.GGUF_CONFIG_MAPPING
         keys = {f"{own}.{key}": to for key, to in table[family].items()}
@@ -184,4 +184,4 @@ def _add_factors(name: str, config: Any, header: Any) -> None:
         if made.shape == plain.shape and np.allclose(plain / made, factors, rtol=1e-3):
             return
     hint = "Name the folder or hub id of the model that it was made of."
-    raise ModelError(f"{name}: transformers has no place for its rotary factors", hint)
+    raise ModelError(f"{name}: transformers has no place for its rotary factors", hint=hint)

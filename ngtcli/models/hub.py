@@ -152,17 +152,19 @@ def _refusal(name: str, error: Exception) -> ModelError:
         case errors.GatedRepoError():
             return ModelError(
                 f"{name} asks for consent on the hub",
-                "Give it there, then log in: hf auth login",
+                hint="Give it there, then log in: hf auth login",
             )
         case errors.RevisionNotFoundError():
             repo, revision = split_id(name)
-            return ModelError(f"{repo} has no revision {revision}", "Name a branch, tag or commit.")
+            return ModelError(
+                f"{repo} has no revision {revision}", hint="Name a branch, tag or commit."
+            )
         case errors.RepositoryNotFoundError():
             return ModelError(f"{name}: no such folder, and no such model on the hub")
         case errors.HfHubHTTPError():
             status = error.response.status_code
             hint = "Log in again: hf auth login" if status == 401 else ""
-            return ModelError(f"{name}: {constants.ENDPOINT} answers {status}", hint)
+            return ModelError(f"{name}: {constants.ENDPOINT} answers {status}", hint=hint)
     if isinstance(error, errors.OfflineModeIsEnabled):
         problem = "HF_HUB_OFFLINE is set"
     else:
@@ -170,7 +172,7 @@ def _refusal(name: str, error: Exception) -> ModelError:
         problem = f"Hugging Face cannot be reached ({why})"
     if cached_folder(name):
         message = f"{name}: {problem}; what the local cache has of it stays as it is"
-        return HubUnreachableError(message, "Try it again later.")
+        return HubUnreachableError(message, hint="Try it again later.")
     return HubUnreachableError(f"{name}: not on this machine, and {problem}")
 
 
@@ -202,7 +204,7 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
         own = {errno.ENOSPC: f"{_ROOM} {_AGAIN}", errno.EACCES: _OTHER, errno.EROFS: _OTHER}
         why = reason_of(error).strip().partition("\n")[0][:200] or type(error).__name__
         hint = own.get(getattr(error, "errno", 0), _AGAIN)
-        raise ModelError(f"{name}: the download broke off ({why})", hint) from error
+        raise ModelError(f"{name}: the download broke off ({why})", hint=hint) from error
 
 
 def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
@@ -222,7 +224,7 @@ def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: No
     left = sum(sizes.values()) - done
     if left > (free := shutil.disk_usage(blobs).free):
         what = f"{sized(left)} are to be downloaded, and {storage.parent} has {sized(free)} left"
-        raise ModelError(f"{remote.repo}: {what}", _ROOM)
+        raise ModelError(f"{remote.repo}: {what}", hint=_ROOM)
     if sizes:
         files = counted(len(sizes), "large file")
         progress(f"Downloading {remote.repo}: {files}, {sized(left)} …")

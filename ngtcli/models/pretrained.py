@@ -164,7 +164,7 @@ def loading(name: str) -> Iterator[None]:
         is_local = name == BUILTIN or os.path.exists(os.path.expanduser(name))
         is_damaged = type(error).__name__ == "SafetensorError" and not is_local
         hint = f"Get its weights again: ngt models pull {name}" if is_damaged else HINT
-        raise ModelError(f"{name}: cannot be loaded ({why})", hint) from error
+        raise ModelError(f"{name}: cannot be loaded ({why})", hint=hint) from error
 
 
 def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
@@ -175,11 +175,11 @@ def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
     for key, *shapes in sorted(told["mismatched_keys"]):
         stored, wanted = ("×".join(map(str, shape)) or "()" for shape in shapes)
         what = f"{name}: {key} has shape {stored} in the weights and {wanted} by config.json"
-        raise ModelError(what, "The two are not of one model; download it again.")
+        raise ModelError(what, hint="The two are not of one model; download it again.")
     if missing := sorted(told["missing_keys"]):
         raise ModelError(
             f"{name}: the weights lack {some(missing, 2)}",
-            "They do not fill the model that config.json describes; download it again.",
+            hint="They do not fill the model that config.json describes; download it again.",
         )
     if unused := sorted(told["unexpected_keys"]):
         warn(f"{name}: the model has no use for {some(unused, 2)} of its weights")
@@ -208,7 +208,7 @@ def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
     )
     if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
         what = f"the model's configuration says {name}: {positions!r}"
-        raise ModelError(what, "Mend its config.json.")
+        raise ModelError(what, hint="Mend its config.json.")
     positions = _scaled_positions(config, positions)
     limit = ContextLimit(positions)
     longest = getattr(tokenizer and tokenizer.backend, "model_max_length", None)

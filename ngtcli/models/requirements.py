@@ -60,7 +60,7 @@ def require(purpose: str, packages: Sequence[str], install: str = "") -> None:
     if missing:
         are = "is" if len(missing) == 1 else "are"
         message = f"{purpose} needs {' and '.join(missing)}, which {are} not installed"
-        raise ModelError(message, f"pip install {install or ' '.join(missing)}")
+        raise ModelError(message, hint=f"pip install {install or ' '.join(missing)}")
 
 
 def require_for_weights(
@@ -80,7 +80,7 @@ def require_for_weights(
     if method in _GPU_ONLY and not runs_on(method, pick_device(device)):
         raise ModelError(
             f"{name}: its weights are quantized by {method}, which runs on a GPU only",
-            "Name a GGUF file of the model, or its original checkpoint with --quantize int8.",
+            hint="Name a GGUF file of the model, or its original checkpoint with --quantize int8.",
         )
     if method:
         require(f"{name}: reading weights quantized by {method}", _PACKAGES.get(method, ()))

@@ -32,7 +32,7 @@ def check_known(ids: Sequence[int], vocabulary: int) -> None:
     """Raise ModelError, unless `vocabulary` is 0, for ids that are not below it."""
     if vocabulary and max(ids, default=0) >= vocabulary:
         what = f"the tokenizer makes token {max(ids)}, the model knows {vocabulary} tokens"
-        raise ModelError(what, f"Tokenizer and model do not belong together. {_OTHER_MODEL}")
+        raise ModelError(what, hint=f"Tokenizer and model do not belong together. {_OTHER_MODEL}")
 
 
 def _filled(template: str, **values: str) -> str:
@@ -187,7 +187,7 @@ class Task:
         """
         text, ids, spans = code(self.message(documents), self.tokenizer)
         if not ids:
-            raise ModelError("the tokenizer makes no tokens of the prompt", _OTHER_MODEL)
+            raise ModelError("the tokenizer makes no tokens of the prompt", hint=_OTHER_MODEL)
         check_known(ids, self.vocabulary)
         read = *self.earlier, *documents
         spans = spans if len(spans) == len(read) else []

@@ -125,9 +125,9 @@ def unmarked(text: str) -> Rendered:
             spans.append((number, (first, length)))
             end = length
         else:
-            raise TemplateError(_DEPENDS, TEMPLATE_HINT)
+            raise TemplateError(_DEPENDS, hint=TEMPLATE_HINT)
     if inside:
-        raise TemplateError(_DEPENDS, TEMPLATE_HINT)
+        raise TemplateError(_DEPENDS, hint=TEMPLATE_HINT)
     parts.append(text[at:])
     template.append((end, length + len(parts[-1])))
     return Rendered("".join(parts), tuple(template), tuple(spans))
@@ -138,22 +138,22 @@ def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
     backend, names, name = tokenizer.backend, _names(tokenizer.backend), chat.template
     if not tokenizer.has_chat_template and (chat.template or chat.documents):
         flag = "--set chat_template" if chat.template else "--set template_documents"
-        raise UsageError("the model has no chat template", f"Leave {flag} out.")
+        raise UsageError("the model has no chat template", hint=f"Leave {flag} out.")
     if chat.template and chat.template not in names:
         hint = f"Choose from {', '.join(names)}." if names else "It has one: leave the name out."
         raise SettingError("chat_template", f"the model has no chat template {name!r}", hint)
     if names and not chat.template and "default" not in names:
         what = "the model has several chat templates, none of which is the default"
-        raise UsageError(what, f"Choose from {', '.join(names)} with --set chat_template.")
+        raise UsageError(what, hint=f"Choose from {', '.join(names)} with --set chat_template.")
     if not chat.arguments:
         return
     taken = {"messages", *inspect.signature(backend.apply_chat_template).parameters}
     for key, value in arguments_of(chat.arguments).items():
         if key in taken:
-            raise UsageError(f"template_arg {key} is what ngt itself gives", "Leave it out.")
+            raise UsageError(f"template_arg {key} is what ngt itself gives", hint="Leave it out.")
         if tokenizer.has_control(utf8(json.dumps(value, ensure_ascii=False))):
             what = f"template_arg {key} holds a control token of the model"
-            raise UsageError(what, "Take it out: only the template itself writes them.")
+            raise UsageError(what, hint="Take it out: only the template itself writes them.")
 
 
 def try_chat(tokenizer: Tokenizer, chat: Chat) -> Iterator[str]:
@@ -205,7 +205,7 @@ def render(
         names = _names(backend)
         other = f" Or choose from {', '.join(names)} with --set chat_template." if names else ""
         hint = f"It takes a message without {' and '.join(chat.flags)}.{other}"
-        raise TemplateError(str(error), hint) from error
+        raise TemplateError(str(error), hint=hint) from error
     text = found.text + chat.ending
     last = found.template[-1][0], len(text)  # the ending is the template's, too
     return replace(found, text=text, template=(*found.template[:-1], last))
@@ -267,7 +267,7 @@ def _within_bounds(write: Callable[[], T]) -> T:
         return write()
     except (BoundError, MemoryError) as error:
         what = str(error) or "it takes more memory than there is"
-        raise TemplateError(f"the chat template fails: {what}", TEMPLATE_HINT) from None
+        raise TemplateError(f"the chat template fails: {what}", hint=TEMPLATE_HINT) from None
 
 
 def _checked(text: str, texts: Mapping[int, str]) -> Rendered:
@@ -279,7 +279,7 @@ def _checked(text: str, texts: Mapping[int, str]) -> Rendered:
         if shown != (text := own.get(number, shown)):
             bare = _SWITCH.sub("", text) if number == _SAID else text
             if shown not in (json.dumps(text, ensure_ascii=False)[1:-1], bare):
-                raise TemplateError(_DEPENDS, TEMPLATE_HINT)
+                raise TemplateError(_DEPENDS, hint=TEMPLATE_HINT)
     return found
 
 
@@ -305,7 +305,7 @@ def _written(
         if not (missing := [n for n in needed if n not in found]):
             return text
         what = f"the chat template leaves {_name_of(missing[-1], roles)} out"
-        failure = failure or TemplateError(what, TEMPLATE_HINT)
+        failure = failure or TemplateError(what, hint=TEMPLATE_HINT)
     assert failure is not None
     raise failure
 
@@ -353,5 +353,5 @@ def _apply(
     except Exception as error:  # a template is a program and can raise anything
         words = _MARK.sub("", str(error)).replace(str(_SECRET), "")  # a known mark can be written
         lines = words.strip().splitlines() or [type(error).__name__]
-        raise TemplateError(f"the chat template fails: {lines[0]}", TEMPLATE_HINT) from error
+        raise TemplateError(f"the chat template fails: {lines[0]}", hint=TEMPLATE_HINT) from error
     return utf8(text)

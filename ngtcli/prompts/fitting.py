@@ -64,7 +64,7 @@ def fit_prompt(task: Task, overflow: str = "auto") -> Prompt:
     number = str(len(whole.ids)) if isinstance(whole, Prompt) else whole
     raise ContextOverflowError(
         f"the prompt has {number} tokens, the model takes {task.context - 1}",
-        "Give fewer or shorter documents, use --overflow truncate to cut them,"
+        hint="Give fewer or shorter documents, use --overflow truncate to cut them,"
         " or name a model with a longer context (-m).",
     )
 
@@ -188,7 +188,7 @@ def no_room(task: Task) -> ContextOverflowError:
     return ContextOverflowError(
         f"no room for documents: of {task.context} tokens there are {task.room} besides the answer,"
         f" which system text, wording, question{names} take",
-        "Shorten these, give fewer documents, or name a model with a longer context (-m).",
+        hint="Shorten these, give fewer documents, or name a model with a longer context (-m).",
     )
 
 

@@ -64,11 +64,11 @@ def load_preset(name: str) -> Preset:
     """The preset of that name. Raises UsageError for an unknown name and for a bad file."""
     files = preset_files()
     if name not in files:
-        raise UsageError(f"no preset {shown(name)}", nearest(name, files))
+        raise UsageError(f"no preset {shown(name)}", hint=nearest(name, files))
     try:
         return _read(name, files[name])
     except UsageError as error:
-        raise UsageError(str(error), f"{error.hint} {_OTHER_PRESET}") from None
+        raise UsageError(str(error), hint=f"{error.hint} {_OTHER_PRESET}") from None
 
 
 def load_presets() -> tuple[list[Preset], list[BrokenPreset]]:
@@ -97,13 +97,13 @@ def _read(name: str, path: Path) -> Preset:
     wording = {k: data[k] for k in _WORDING if k in data}
     for key, text in wording.items():
         if not isinstance(text, str):
-            raise UsageError(f"{path}: {key} is {shown(text)}", "It must be a string.")
+            raise UsageError(f"{path}: {key} is {shown(text)}", hint="It must be a string.")
     origin = data.pop(PROVENANCE, {})
     if not isinstance(origin, dict):
-        raise UsageError(f"{path}: {PROVENANCE} is {shown(origin)}", "It must be a mapping.")
+        raise UsageError(f"{path}: {PROVENANCE} is {shown(origin)}", hint="It must be a mapping.")
     values = {k: check_key(k, v, path, _WORDING) for k, v in data.items() if k not in _WORDING}
     if "{documents}" not in wording.get("template", ""):
-        raise UsageError(f"{path}: template lacks {{documents}}", "Add `template:` with it.")
+        raise UsageError(f"{path}: template lacks {{documents}}", hint="Add `template:` with it.")
     layer = Layer(f"preset {name}", values)
     return Preset(name, path, settings=layer, provenance=_plain(origin), **wording)
 
@@ -142,18 +142,18 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     asks = task != "summarize"
     if asks and not can_ask(preset):
         what = f"{preset.path}: preset {preset.name} has no place for a question"
-        raise UsageError(what, f"Put {{question}} in its template. {_OTHER_PRESET}")
+        raise UsageError(what, hint=f"Put {{question}} in its template. {_OTHER_PRESET}")
     if asks and task != "extract" and settings.overflow == "split":
         raise UsageError(
             f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
-            "Use --overflow retrieve, which reads the passages that fit the question best.",
+            hint="Use --overflow retrieve, which reads the passages that fit the question best.",
         )
     if task == "chat" and settings.overflow == "truncate":
         what = "--overflow truncate would leave no room for what is said"
-        raise UsageError(what, "Use --overflow retrieve, which reads passages.")
+        raise UsageError(what, hint="Use --overflow retrieve, which reads passages.")
     if task == "summarize" and settings.overflow == "retrieve":
         what = "--overflow retrieve chooses passages by a question, and a summary has none"
-        raise UsageError(what, "Use --overflow truncate to cut the documents.")
+        raise UsageError(what, hint="Use --overflow truncate to cut the documents.")
     if settings.overflow == "auto":
         return replace(settings, overflow=_OVERFLOW[task])
     return settings

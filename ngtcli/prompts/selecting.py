@@ -138,7 +138,7 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     """Everything if it fits and is not more than `whole_tokens`; else the best passages."""
     if not task.question.strip():
         what = "passages are chosen by a question, and there is none"
-        raise UsageError(what, "Use --overflow truncate to cut the documents.")
+        raise UsageError(what, hint="Use --overflow truncate to cut the documents.")
     alone = replace(task, turns=())
     whole, frame = fits(alone), frame_tokens(replace(alone, documents=()))
     if whole is not None and len(whole.ids) - frame <= (s.whole_tokens or task.room):
@@ -156,7 +156,7 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     if found is None:
         raise ContextOverflowError(
             f"no passage fits: question and answer leave {room} of {task.context} tokens",
-            "Give a smaller --set passage_tokens, or name a model with a longer context (-m).",
+            hint="Give a smaller --set passage_tokens, or name a model with a longer context (-m).",
         )
     prompt, excerpts, passages = found
     index = ranking.index

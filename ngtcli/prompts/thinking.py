@@ -38,18 +38,18 @@ def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
         return plain
     if (found := _format(tokenizer, chat)) is None:
         what = f"--think {think}: the model's chat template knows no thoughts"
-        raise UsageError(what, "Leave --think out.")
+        raise UsageError(what, hint="Leave --think out.")
     for name in _SWITCHES:
         if name in arguments_of(chat.arguments):
             what = f"--think and --set template_arg={name} say the same thing"
-            raise UsageError(what, "Give one of them.")
+            raise UsageError(what, hint="Give one of them.")
         given = [(*chat.arguments, f"{name}={value}") for value in ("false", "true")]
         off, on = (replace(plain, arguments=arguments) for arguments in given)
         if short_chat(tokenizer, off) != short_chat(tokenizer, on):
             return on if think == "on" else off
     part = _part_after(short_chat(tokenizer, plain), found)
     if part == ANSWER and think == "on":
-        raise UsageError("--think on: the chat template closes the thought", "Leave it out.")
+        raise UsageError("--think on: the chat template closes the thought", hint="Leave it out.")
     opening = "" if part in (THOUGHT, ANSWER) else found.opening
     closing = found.closing if think == "off" and part != ANSWER else ""
     return replace(plain, ending=opening + closing)

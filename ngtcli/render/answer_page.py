@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes.sources import Source, Sources, Span, source_at
-from ngtcli.errors import counted
 from ngtcli.models.recommended import described
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import FOLDER, policy, rendered
 from ngtcli.system.json_form import dump_json
+from ngtcli.words import counted
 
 if TYPE_CHECKING:
     from ngtcli.drafting.steps import Step

@@ -6,10 +6,10 @@ from functools import partial
 from ngtcli.bench import results, summary
 from ngtcli.bench.grid import as_written
 from ngtcli.drafting.steps import PARTS
-from ngtcli.errors import counted
 from ngtcli.render.tables import Column, Forms, Table, to_csv, to_plain, to_terminal
 from ngtcli.render.terminal import one_line
 from ngtcli.system.json_form import to_json
+from ngtcli.words import counted
 
 Shown = tuple[Column, Sequence[str]]  # a column with its cells
 _PART_RANKS = {"draft": 5, "forward": 5, "prefill": 6, "verify": 13, "tree": 14, "cache": 15}

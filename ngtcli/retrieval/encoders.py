@@ -57,7 +57,7 @@ class _Encoder:
                     model_kwargs={"dtype": "float32", "ignore_mismatched_sizes": True},
                 )  # fmt: skip
             if (labels := getattr(self._model, "num_labels", 1)) != 1:
-                raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", HINT)
+                raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", hint=HINT)
 
     @classmethod
     def check(cls, name: str, folder: Path) -> None:
@@ -68,7 +68,7 @@ class _Encoder:
             about = read_object(folder / "config_sentence_transformers.json")
             kind = str(about.get("model_type", Embedder.kind))
         if kind and not kind.endswith((cls.kind, *cls.architectures)):
-            raise ModelError(f"{name} is a {kind}, not {cls.what}", HINT)
+            raise ModelError(f"{name} is a {kind}, not {cls.what}", hint=HINT)
 
     @classmethod
     @contextmanager
@@ -79,12 +79,12 @@ class _Encoder:
         """
         if find_spec("sentence_transformers") is None:
             what = f"--set {cls.role} needs sentence-transformers, which is not installed"
-            raise ModelError(what, "Install it: pip install 'ngtcli[dense]'")
+            raise ModelError(what, hint="Install it: pip install 'ngtcli[dense]'")
         try:
             yield
         except ModelError as error:
             hint = f"Give the folder or hub id of {cls.what} (--{cls.role})."
-            raise ModelError(f"{cls.role} {error}", error.hint.replace(HINT, hint)) from error
+            raise ModelError(f"{cls.role} {error}", hint=error.hint.replace(HINT, hint)) from error
 
     def _run(self, run: Callable[[], Any]) -> Floats:
         """What `run` returns; ModelError where it fails, or gives no finite numbers."""
@@ -93,9 +93,11 @@ class _Encoder:
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             line = str(error).strip().split("\n")[0]
             what = f"{self.name}: it does not run ({line})"
-            raise ModelError(what, "Name another model.") from error
+            raise ModelError(what, hint="Name another model.") from error
         if not np.isfinite(found).all():
-            raise ModelError(f"{self.name}: what it gives are not numbers", "Name another model.")
+            raise ModelError(
+                f"{self.name}: what it gives are not numbers", hint="Name another model."
+            )
         return found
 
 

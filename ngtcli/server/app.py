@@ -208,7 +208,9 @@ class OpenAi:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
                     hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
-                    raise errors.ContextOverflowError("the messages do not fit the context", hint)
+                    raise errors.ContextOverflowError(
+                        "the messages do not fit the context", hint=hint
+                    )
                 yield event
 
     async def _failed(self, request: Request, error: Exception) -> Response:

@@ -18,10 +18,11 @@ from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.load import Loaded
 from ngtcli.engine.events import Ended, Event, Message, Wants
 from ngtcli.engine.question import Question
-from ngtcli.errors import NgtError, reason_of
+from ngtcli.errors import NgtError
 from ngtcli.server import places, wire
 from ngtcli.server.places import Place, absolute
 from ngtcli.system import process
+from ngtcli.words import reason_of
 
 _PART = 1 << 18  # bytes that are taken from the socket at once; guess
 
@@ -109,7 +110,7 @@ class RemoteAnswer:
             how = "does not answer" if isinstance(error, TimeoutError) else "ended"
             raise NgtError(
                 f"the server {how} in the middle of the answer",
-                "Ask again; ngt serve status shows what runs.",
+                hint="Ask again; ngt serve status shows what runs.",
             ) from None
         if isinstance(event, wire.Failed | Message):
             event = _as_named(event, self._settings)

@@ -148,7 +148,7 @@ class Exchange:
                 body += piece
                 if len(body) > self._most:
                     what = f"the body has more than {self._most / 1e6:g} MB"
-                    raise RequestError(what, "Send less text.", code="too_large", status=413)
+                    raise RequestError(what, hint="Send less text.", code="too_large", status=413)
             return bytes(body)
         what = f"the request did not come in {_SENDING_S:.0f} s"
         raise RequestError(what, code="timeout", status=408)

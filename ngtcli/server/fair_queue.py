@@ -57,7 +57,7 @@ class FairQueue(Generic[Question, Prepared]):
             own_count = len(self._owners.get(owner, ()))
             if self._is_closed or count >= MOST or own_count >= MOST_OF_ONE:
                 reason = "it is leaving" if self._is_closed else f"{count} questions wait"
-                raise BusyError(f"no more questions are taken: {reason}", "Try again later.")
+                raise BusyError(f"no more questions are taken: {reason}", hint="Try again later.")
             entry = _Entry[Question, Prepared](question, owner)
             self._entries[question] = entry
             self._owners.setdefault(owner, deque()).append(entry)

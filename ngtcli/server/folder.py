@@ -52,7 +52,7 @@ class ServedFolder:
                 self._loaded = replace(loaded, documents=self._own(loaded.documents))
                 self._stamps = stamps
             if not self._loaded.documents:
-                raise InputError("the folder has no documents", "Put files into it.")
+                raise InputError("the folder has no documents", hint="Put files into it.")
             return self._loaded
         finally:
             self._lock.release()

@@ -23,8 +23,9 @@ from urllib.parse import urlsplit
 from anyio import to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system.files import read_bounded
+from ngtcli.words import reason_of
 
 _LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
 _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
@@ -61,15 +62,17 @@ def address_of(given: str, host: str | None, key_file: Path | None) -> Address:
     found = _PORT.fullmatch(given)
     port = int(found["port"]) if found else 65536
     if found is None or port > 65535:
-        raise UsageError(f"--http {given}", "Give a port, or an address and a port: 127.0.0.1:8421")
+        raise UsageError(
+            f"--http {given}", hint="Give a port, or an address and a port: 127.0.0.1:8421"
+        )
     named = (found["host"] or "127.0.0.1").strip("[]")
     if not _is_loopback(named):
         hint = "Give --host with it, and --api-key-file, to let other machines in."
-        raise UsageError(f"--http {given}: that is not this machine alone", hint)
+        raise UsageError(f"--http {given}: that is not this machine alone", hint=hint)
     keys = read_keys(key_file) if key_file else ()
     if host is not None and not keys and not _is_loopback(host):
         hint = "Give --api-key-file FILE: whoever has a key in it may ask."
-        raise UsageError(f"--host {host} lets other machines in", hint)
+        raise UsageError(f"--host {host} lets other machines in", hint=hint)
     return Address(named if host is None else host.strip("[]"), port, keys)
 
 
@@ -88,14 +91,14 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
         mode = os.stat(path).st_mode
         data = read_bounded(path, _KEYS_FILE)
     except OSError as error:
-        raise UsageError(f"{path}: {reason_of(error)}", "Name a file of keys.") from None
+        raise UsageError(f"{path}: {reason_of(error)}", hint="Name a file of keys.") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
         hint = f"Keep it to yourself: chmod 600 {path}"
-        raise UsageError(f"{path}: other users may read the keys or write them", hint)
+        raise UsageError(f"{path}: other users may read the keys or write them", hint=hint)
     keys = [line.strip() for line in data.splitlines() if line.strip()]
     if not keys or any(not _KEY.fullmatch(key) for key in keys):
         what = f"{path}: a key has {_LEAST_KEY} ASCII characters or more, without spaces"
-        raise UsageError(what, "openssl rand -hex 32 makes one; put each on a line.")
+        raise UsageError(what, hint="openssl rand -hex 32 makes one; put each on a line.")
     return tuple(hashlib.sha256(key).digest() for key in keys)
 
 
@@ -203,4 +206,4 @@ def listen(address: Address) -> socket.socket:
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
         what = f"{address.shown(address.port)}: {reason_of(error)}"
-        raise UsageError(what, "Choose another port or address.") from None
+        raise UsageError(what, hint="Choose another port or address.") from None

@@ -78,7 +78,7 @@ class ServedRun:
 
     def _ask(self, key: Any, question: Question) -> None:
         if _loads(question.settings) != self._loaded:
-            raise OtherModelError("the server has another model loaded", "Use --no-serve.")
+            raise OtherModelError("the server has another model loaded", hint="Use --no-serve.")
         answer = RemoteAnswer(self._place, question, self._wants)
         self._asked[answer] = key, question
         threading.Thread(target=self._follow, args=(answer,), daemon=True).start()

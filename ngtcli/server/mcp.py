@@ -41,11 +41,12 @@ from ngtcli.documents.passages import place
 from ngtcli.documents.quotes.sources import Source
 from ngtcli.documents.text import utf8
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
-from ngtcli.errors import NgtError, counted, nearest
+from ngtcli.errors import NgtError
 from ngtcli.retrieval.ranking import Search, rank
 from ngtcli.server.exchange import Submit, Threads, answered
 from ngtcli.server.public import RequestError, has_path, is_private, private_words, words_of
 from ngtcli.server.service import Service, named
+from ngtcli.words import counted, nearest
 
 _INTERVAL_S = 0.25  # between two progress notifications; guess
 _MOST = 20_000  # characters that `show_passage` gives at once; guess
@@ -328,7 +329,7 @@ class Tools:
         """The documents of these names, in the order of the list. Raises RequestError."""
         loaded = await self._loaded(progress)
         if names == []:
-            raise RequestError("no document is named", "Name one, or leave the list out.")
+            raise RequestError("no document is named", hint="Name one, or leave the list out.")
         return loaded if names is None else named(loaded, names, "list_documents has the names.")
 
 

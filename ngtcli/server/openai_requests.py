@@ -16,12 +16,13 @@ from msgspec import Struct
 
 from ngtcli.config import SETTINGS, Settings, check_key
 from ngtcli.engine.question import Question, check_form
-from ngtcli.errors import UsageError, nearest
+from ngtcli.errors import UsageError
 from ngtcli.prompts.turns import Turn
 from ngtcli.server.public import PER_LINE, RequestError
 from ngtcli.server.service import GivenDocument, Service
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.yaml_file import shown
+from ngtcli.words import nearest
 
 _MOST_STOPS = 16  # texts that end an answer, each of _LONGEST_STOP characters at most; guesses
 _LONGEST_STOP = 1000

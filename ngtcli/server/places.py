@@ -125,7 +125,7 @@ class Place:
         except OSError:
             os.close(handle)
             hint = "ngt serve status names it; ngt serve stop ends it."
-            raise ServedAlreadyError("a process serves this already", hint) from None
+            raise ServedAlreadyError("a process serves this already", hint=hint) from None
         if model is not None:
             os.ftruncate(handle, 0)
             os.write(handle, model.encode("utf-8", "replace"))
@@ -215,7 +215,9 @@ def private(path: Path) -> None:
         reason = "it is another user's"
     except OSError as error:
         reason = error.strerror or str(error)
-    raise NgtError(f"{path}: {reason}", "Set XDG_RUNTIME_DIR or NGT_HOME to a folder of yours.")
+    raise NgtError(
+        f"{path}: {reason}", hint="Set XDG_RUNTIME_DIR or NGT_HOME to a folder of yours."
+    )
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:

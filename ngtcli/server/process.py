@@ -100,7 +100,7 @@ class Server:
     def submit(self, *asked: Any, **how: Any) -> Any:
         """As `Resident.submit`. Raises NgtError."""
         if self._answerer is None:
-            raise BusyError("no model is loaded", "Try again later.")
+            raise BusyError("no model is loaded", hint="Try again later.")
         return self._answerer.submit(*asked, **how)
 
     @contextmanager

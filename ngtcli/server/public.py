@@ -28,7 +28,7 @@ class RequestError(UsageError):
         self, message: str, hint: str = "", param: str | None = None,
         code: str = "invalid_value", status: int = 400,
     ) -> None:  # fmt: skip
-        super().__init__(message, hint)
+        super().__init__(message, hint=hint)
         self.param, self.code, self.status = param, code, status
 
 

@@ -8,11 +8,12 @@ from msgspec import Struct
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.batch.lines import document_of
 from ngtcli.engine.question import Tasks
-from ngtcli.errors import NgtError, nearest
+from ngtcli.errors import NgtError
 from ngtcli.render.terminal import one_line
 from ngtcli.server.folder import ServedFolder
 from ngtcli.server.public import RequestError
 from ngtcli.system.yaml_file import shown
+from ngtcli.words import nearest
 
 DOCS = "+docs"  # behind the model's name: answers from the server's folder
 _MOST_DOCUMENTS = 10_000  # that a request gives: a second to read them; guess

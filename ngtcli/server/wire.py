@@ -66,7 +66,7 @@ class Failed:
         return cls(kind, str(error), error.hint)
 
     def error(self) -> NgtError:
-        return _ERRORS.get(self.kind, NgtError)(self.message, self.hint)
+        return _ERRORS.get(self.kind, NgtError)(self.message, hint=self.hint)
 
 
 _ERRORS: dict[str, type[NgtError]] = {

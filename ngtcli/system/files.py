@@ -47,7 +47,7 @@ def home(kind: str) -> Path:
         try:
             folder = Path(base).expanduser() / kind
         except RuntimeError:
-            raise UsageError(f"NGT_HOME is {base}: no such home", "Name a folder.") from None
+            raise UsageError(f"NGT_HOME is {base}: no such home", hint="Name a folder.") from None
     elif kind == "run":  # the system's folder for it may be missing, or one that all users share
         folder = home("state") / kind
     else:
@@ -58,7 +58,7 @@ def home(kind: str) -> Path:
         is_others = isinstance(error, PermissionError)
     if is_others:
         hint = "Set NGT_HOME to a folder of yours."
-        raise UsageError(f"what is in {folder} is another user's", hint)
+        raise UsageError(f"what is in {folder} is another user's", hint=hint)
     return folder
 
 

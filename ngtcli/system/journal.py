@@ -108,7 +108,7 @@ def errors_named(where: object, hint: str, kind: type[NgtError] = NgtError) -> I
             hint = "Wait for it, or name another output."
         else:
             hint = _either(_FIRST.get(error.errno or 0), hint)
-        raise kind(f"{where}: {reason_of(error)}", hint) from None
+        raise kind(f"{where}: {reason_of(error)}", hint=hint) from None
 
 
 @dataclass(frozen=True, slots=True)
@@ -162,12 +162,12 @@ class Journal(Generic[Record]):
         then, now = (_read(one, dict[str, Any]) or {} for one in (line + feed, self._head))
         if not feed or then.get("format") != self._form.format:
             hint = _either("Move it away", self._form.hint)
-            raise UsageError(f"{self.path}: ngt did not write it", hint)
+            raise UsageError(f"{self.path}: ngt did not write it", hint=hint)
         if restart:
             self._earlier = len(line) + 1
             return 0
         if then.get("version") != self._form.version:
-            raise UsageError(f"{self.path}: another version of ngt wrote it", self._form.hint)
+            raise UsageError(f"{self.path}: another version of ngt wrote it", hint=self._form.hint)
         changed: dict[str, str] = {}  # by the last part of a key: told once for two tasks
         for key in {**now, **then}:
             task, _, name = key.rpartition(".")
@@ -177,7 +177,7 @@ class Journal(Generic[Record]):
         if changed:
             more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
             what = f"{self.path} was begun with {[*changed.values()][0]}{more}"
-            raise UsageError(what, self._form.hint)
+            raise UsageError(what, hint=self._form.hint)
         return len(line) + 1
 
     def earlier(self) -> Iterator[tuple[int, Record]]:

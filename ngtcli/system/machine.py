@@ -91,7 +91,7 @@ def pick_device(wanted: str) -> str:
     if wanted == "auto":
         return next(name for name, available in here.items() if available)
     if not here[wanted]:
-        raise ModelError(f"no {wanted} device here", "Use --device auto.")
+        raise ModelError(f"no {wanted} device here", hint="Use --device auto.")
     return wanted
 
 

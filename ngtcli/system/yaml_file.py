@@ -55,7 +55,7 @@ def parse_yaml(text: str, where: object) -> Any:
         mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
         place = f" at line {mark.line + 1}" if mark else ""
         what = f"not valid YAML{place}" + (f" ({problem})" if problem else "")
-    raise UsageError(f"{where}: {what}", "Mend it.") from None
+    raise UsageError(f"{where}: {what}", hint="Mend it.") from None
 
 
 def read_text(path: Path) -> str:
@@ -65,9 +65,11 @@ def read_text(path: Path) -> str:
     except OSError as error:
         is_broken = path.is_symlink() and not path.exists()
         reason = "a link to a file that is not there" if is_broken else reason_of(error)
-        raise UsageError(f"{path}: cannot be read ({reason})", "Mend or remove it.") from None
+        raise UsageError(f"{path}: cannot be read ({reason})", hint="Mend or remove it.") from None
     except UnicodeDecodeError as error:
-        raise UsageError(f"{path}: byte {error.start} is not UTF-8", "Save it as UTF-8.") from None
+        raise UsageError(
+            f"{path}: byte {error.start} is not UTF-8", hint="Save it as UTF-8."
+        ) from None
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
@@ -79,7 +81,9 @@ def read_mapping(path: Path) -> dict[str, Any]:
     if data is None:
         return {}
     if not isinstance(data, dict) or not all(isinstance(k, str) for k in data):
-        raise UsageError(f"{path}: not a mapping of settings", "Write one `key: value` a line.")
+        raise UsageError(
+            f"{path}: not a mapping of settings", hint="Write one `key: value` a line."
+        )
     return data
 
 

@@ -126,7 +126,7 @@ def test_what_a_race_does_is_said_answer_by_answer() -> None:
 def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
     def fails(cell: Cell) -> None:
         if cell.key == failing:
-            raise NgtError("no datastore", "Build one.")
+            raise NgtError("no datastore", hint="Build one.")
 
     failing = "trie at 8"
     made = raced_by(Written(fails))

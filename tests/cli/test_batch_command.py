@@ -142,7 +142,7 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
 ) -> None:
     def refuse(text: str) -> None:
         if "two" in text:
-            raise ModelError("no scores", "Try again.")
+            raise ModelError("no scores", hint="Try again.")
         if "four" in text:
             raise RuntimeError("shapes do not match")
 
@@ -172,7 +172,7 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
 
     def fails(text: str) -> None:
         if "Text b" in text and "Text c" not in text:
-            raise ModelError("no scores", "Try again.")
+            raise ModelError("no scores", hint="Try again.")
 
     source = tmp_path / "in.jsonl"
     rows: list[dict[str, Any]] = [{"id": n, "paths": [f"docs/{n}.txt"]} for n in "abc"]
@@ -522,7 +522,7 @@ def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_
 def test_a_file_that_fails_does_not_end_the_run(tmp_path: Path, fake: FakeAnswers) -> None:
     def refuse(text: str) -> None:
         if "two" in text:
-            raise ModelError("no scores", "Try again.")
+            raise ModelError("no scores", hint="Try again.")
 
     for name in ("one", "two", "three"):
         (tmp_path / f"{name}.txt").write_text(f"Text {name} of three.")

@@ -42,7 +42,7 @@ def cells(path: Path) -> list[dict[str, str]]:
 
 def refuse_b(text: str) -> None:
     if "Text b" in text:
-        raise ModelError("no scores", "Try again.")
+        raise ModelError("no scores", hint="Try again.")
 
 
 def test_a_server_that_has_ended_leaves_its_questions_to_a_model_loaded_here(

@@ -210,7 +210,7 @@ def test_a_long_question_beside_others_has_the_answer_that_it_has_alone(size: in
 def test_an_error_of_a_part_ends_its_question_alone() -> None:
     def before(text: str) -> None:
         if "Wrong" in text:
-            raise NgtError("no scores", "Try again.")
+            raise NgtError("no scores", hint="Try again.")
 
     bad = question(f"{TIDE * 400} Wrong. {TIDE * 400}")
     coming = iter([(0, question()), (1, bad), (2, question(TIDE * 400))])

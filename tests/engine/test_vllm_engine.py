@@ -212,7 +212,7 @@ class FakeEngine:
                     await asyncio.sleep(0)
                 self.alive = self.alive and piece.finish_reason != "ended"
                 if piece.finish_reason == "broken" or not self.alive:
-                    raise NgtError("vLLM failed: broken", "")
+                    raise NgtError("vLLM failed: broken", hint="")
                 yield piece
         finally:
             self.running -= 1

@@ -210,7 +210,7 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
 
 
 def fail(*_: object, **__: object) -> Any:
-    raise ModelError("no GPU here", "")
+    raise ModelError("no GPU here", hint="")
 
 
 @pytest.mark.parametrize("allowed", ["high", "medium", "one device"])

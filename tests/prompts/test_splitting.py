@@ -177,7 +177,7 @@ def test_parts_are_answered_together_and_one_by_one_where_exactness_is_asked_for
 
 
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
-    wrong = ModelError("the model gives no numbers", "Name another one.")
+    wrong = ModelError("the model gives no numbers", hint="Name another one.")
     add, added = LocalEngine.add, list[Prepared]()
 
     def fails(engine: LocalEngine, prepared: Prepared, **more: Any) -> Any:
@@ -218,7 +218,7 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     whole = getattr(owner, name)
 
     def fail(*_: Any) -> Any:
-        raise NgtError("no scores, or no space left", "Try again.")
+        raise NgtError("no scores, or no space left", hint="Try again.")
 
     monkeypatch.setattr(owner, name, fail)
     assert ngt(*command).returncode == (7 if fails == "the answer" else 1)

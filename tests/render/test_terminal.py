@@ -90,7 +90,7 @@ def test_a_plain_terminal_gets_no_control_sequence(monkeypatch, term: str) -> No
     quiet.remark("The built-in model quotes sentences.")
     quiet.facts(["4 tokens"])
     quiet.legend(["prompt"])
-    notes.report_error(UsageError("wrong", "Right it."))
+    notes.report_error(UsageError("wrong", hint="Right it."))
     told = Notes(verbose=True)
     told.status("Reading …")
     told.clear()
@@ -132,7 +132,7 @@ def test_a_status_line_takes_the_place_of_the_heartbeat(monkeypatch) -> None:
 
 def test_an_error_is_short_however_long_a_name_in_it_is(monkeypatch) -> None:
     err = stderr_as_screen(monkeypatch)
-    notes.report_error(UsageError(f"no method '{'x' * 90_000}' here", "Right it."))
+    notes.report_error(UsageError(f"no method '{'x' * 90_000}' here", hint="Right it."))
     *lines, hint = err.getvalue().replace("\r\x1b[K", "").splitlines()
     first = " ".join(lines)  # a terminal breaks it before a long word
     assert first.startswith("ngt: no method 'xxx") and first.endswith("xxx' here")

@@ -83,7 +83,7 @@ class Answering(Scripted):
 
 
 def failing(question: Question, ticket: Ticket) -> Generator[Event]:
-    raise ModelError("the model in /models/x is gone", "Use --no-serve. Name another.")
+    raise ModelError("the model in /models/x is gone", hint="Use --no-serve. Name another.")
     yield
 
 

@@ -36,10 +36,10 @@ def script(question: Question, ticket: Ticket) -> Generator[Event]:
     """WORDS, or what the question says."""
     if "too long" in question.question:
         hint = "Use --overflow truncate to cut them, or name a model with a longer context (-m)."
-        raise ContextOverflowError("the prompt has 9 tokens", hint)
+        raise ContextOverflowError("the prompt has 9 tokens", hint=hint)
     yield Prompted(11)
     if "breaks" in question.question:
-        raise UsageError("it broke", "Leave --think out.")
+        raise UsageError("it broke", hint="Leave --think out.")
     yield Started()
     tokens = [Token(i, word, "prompt" if i else "model") for i, word in enumerate(WORDS)]
     if "think" in question.question:

@@ -48,7 +48,7 @@ class Answers(Scripted):
         yield Message("warn", "not everything fits: split into 2 parts")
         yield Message("warn", "the pool in /home/someone/x is started again")
         if "too long" in question.question:
-            raise ContextOverflowError("the prompt has 9 tokens", "Shorten it.")
+            raise ContextOverflowError("the prompt has 9 tokens", hint="Shorten it.")
         yield Prompted(11)
         yield Reading(5, 11)
         words = [f"{word} " for word in ANSWER.split(" ")]

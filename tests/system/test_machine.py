@@ -166,7 +166,7 @@ def check_bounds() -> None:
 
 
 def fail() -> None:
-    raise ModelError("odd", "Mend it.")
+    raise ModelError("odd", hint="Mend it.")
 
 
 def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:

@@ -287,7 +287,7 @@ def test_a_long_text_of_an_error_is_cut_and_debug_keeps_code_and_lines(monkeypat
     monkeypatch.setattr("ngtcli.cli.about.load_presets", raising(ValueError("x" * 10**6)))
     assert call(monkeypatch, "presets", "list") == 1
     assert len(capsys.readouterr().err) < 600
-    error = InputError("a.txt: empty", "Give another.")
+    error = InputError("a.txt: empty", hint="Give another.")
     monkeypatch.setattr("ngtcli.cli.about.load_presets", raising(error))
     for arguments in (("--debug", "presets", "list"), ("presets", "list", "--debug")):
         assert call(monkeypatch, *arguments) == 3

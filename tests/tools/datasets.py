@@ -57,7 +57,7 @@ def with_noise(items: Sequence[Item], count: int, seed: int = 0) -> list[list[Do
     """
     if any(item.message for item in items):
         what = "noise cannot be mixed into whole messages"
-        raise UsageError(what, "Give prompts whose documents stand apart from the question.")
+        raise UsageError(what, hint="Give prompts whose documents stand apart from the question.")
     own = [{part for d in item.documents for part in passages(d)} for item in items]
     found = []
     for i, item in enumerate(items):
@@ -66,7 +66,7 @@ def with_noise(items: Sequence[Item], count: int, seed: int = 0) -> list[list[Do
         offered = [part for part in parts if not any(part in d.text for d in item.documents)]
         if len(offered) < count:
             what = f"only {len(offered)} unrelated passages for {item.id}"
-            raise UsageError(what, "Give fewer, or more prompts to take them from.")
+            raise UsageError(what, hint="Give fewer, or more prompts to take them from.")
         chance = random.Random(f"{seed} {item.id}")  # its own: the order of items decides nothing
         mixed = list(item.documents)
         for number, part in enumerate(chance.sample(offered, count), 1):

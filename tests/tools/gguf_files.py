@@ -24,7 +24,7 @@ def names_of(config: Any) -> Any:
 
     if config.model_type not in ARCHITECTURES:
         hint = f"Choose one of {', '.join(ARCHITECTURES)}."
-        raise UsageError(f"no GGUF is written of {config.model_type}", hint)
+        raise UsageError(f"no GGUF is written of {config.model_type}", hint=hint)
     own = ARCHITECTURES[config.model_type]
     kind = next(kind for kind, name in gguf.MODEL_ARCH_NAMES.items() if name == own)
     return gguf.get_tensor_name_map(kind, config.num_hidden_layers)

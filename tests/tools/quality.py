@@ -50,9 +50,9 @@ def quality(given: QualityFlags, flags: dict[str, Any] | None = None) -> None:
     settings, notes = run.settings, run.notes
     if settings.quantize == "none" and settings.dtype in ("auto", "float32"):
         what = "this compares with float32, and nothing else is asked for"
-        raise UsageError(what, "Give --dtype bfloat16, --dtype float16 or --quantize int8.")
+        raise UsageError(what, hint="Give --dtype bfloat16, --dtype float16 or --quantize int8.")
     if given.files and (given.tasks or given.limit):
-        raise UsageError("--tasks and --limit choose prompts", "Leave them out, or the files.")
+        raise UsageError("--tasks and --limit choose prompts", hint="Leave them out, or the files.")
     settings = replace(settings, method="none")
     check_session(settings, Notes().warn)
     prompts: Any = given  # all that read_items reads of flags
@@ -64,7 +64,7 @@ def quality(given: QualityFlags, flags: dict[str, Any] | None = None) -> None:
     if given.prompts and not items:
         what = f"{given.prompts}: no prompt has a reference answer"
         hint = "Give some, as in manual/measuring.md, or texts in place of prompts."
-        raise InputError(what, hint)
+        raise InputError(what, hint=hint)
     notes.status(f"Loading {settings.model} …")
     from tests.tools.measuring.precision import compare  # it loads torch
 

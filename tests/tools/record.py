@@ -16,7 +16,7 @@ from ngtcli.cli.measuring import Run
 from ngtcli.cli.options import with_settings
 from ngtcli.config import Settings
 from ngtcli.engine.session import AnswerOptions
-from ngtcli.errors import counted
+from ngtcli.words import counted
 from tests.tools.measuring.flags import OF_MODEL, main, put_out, settings_in, with_invocation
 from tests.tools.measuring.results import RecordResult
 from tests.tools.measuring.tables import forms_of

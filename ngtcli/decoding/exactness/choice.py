@@ -8,8 +8,9 @@ from ngtcli.decoding.exactness.trials import is_exact
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.scores import rounds
 from ngtcli.decoding.sizes import capacity_for
-from ngtcli.errors import ModelError, counted
+from ngtcli.errors import ModelError
 from ngtcli.models.weights.trials import places_of
+from ngtcli.words import counted
 
 
 class Exactness:
@@ -59,7 +60,7 @@ class Exactness:
             raise ModelError(
                 f"{model.name} cannot decode exactly here: tokens get other scores where passes"
                 " group them differently",
-                "Leave out --exact, or try another --dtype, --device or --num-draft.",
+                hint="Leave out --exact, or try another --dtype, --device or --num-draft.",
             )
         return NOT_EXACT
 

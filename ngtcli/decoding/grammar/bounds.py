@@ -25,9 +25,10 @@ from ngtcli.decoding.grammar.numbers import (
     with_range,
 )  # fmt: skip
 from ngtcli.decoding.grammar.process import Trials
-from ngtcli.errors import UsageError, shortened
+from ngtcli.errors import UsageError
 from ngtcli.system.json_form import Schema
 from ngtcli.system.yaml_file import shown
+from ngtcli.words import shortened
 
 __all__ = ["ITEMS", "KEY", "KEYS", "QUOTE", "STRING", "WHOLE", "bounded", "json_text", "refused"]
 
@@ -81,7 +82,7 @@ def bounded(schema: Schema, trials: Trials | None = None) -> Schema:
     try:
         _try_parts(whole, parts, trials or Trials())
     except _Crash as crash:
-        raise UsageError(f"schema: {crash.error}", crash.error.hint) from None
+        raise UsageError(f"schema: {crash.error}", hint=crash.error.hint) from None
     return whole
 
 
@@ -113,7 +114,7 @@ def _try_parts(whole: Schema, parts: list[tuple[str, Schema]], trials: Trials) -
 
 def refused(path: str, what: str, hint: str = _IN_OTHER_WORDS) -> UsageError:
     """The error for the part of a schema at a path."""
-    return UsageError(f"schema: {shortened(path)}: {what}", hint)
+    return UsageError(f"schema: {shortened(path)}: {what}", hint=hint)
 
 
 class _Bounding:

@@ -34,10 +34,10 @@ def schema_of_concise(text: str) -> Schema:
         head, _, about = part.partition(":")
         name, field = _field(head, part)
         if name in properties:
-            raise UsageError(f"schema: the field {shown(name)} stands twice", "Leave one out.")
+            raise UsageError(f"schema: the field {shown(name)} stands twice", hint="Leave one out.")
         properties[name] = {**field, "description": about.strip()} if about.strip() else field
     if not properties:
-        raise UsageError("schema: no field", _HINT)
+        raise UsageError("schema: no field", hint=_HINT)
     return shape(properties)
 
 
@@ -45,22 +45,26 @@ def _field(head: str, part: str) -> tuple[str, Schema]:
     """The name of a field and its schema, by what stands before a colon in a part of a text."""
     words = head.split()
     if not words:
-        raise UsageError(f"schema: {shown(part)} has no name before the colon", _HINT)
+        raise UsageError(f"schema: {shown(part)} has no name before the colon", hint=_HINT)
     if len(words) > 2:
         what = f"schema: {shown(head.strip())} is more than a name and a type"
         choice = re.sub(r"\s*\|\s*", "|", head.strip())
         if choice.count(" ") < 2:
-            raise UsageError(what, f"A choice has no spaces: write {choice}")
+            raise UsageError(what, hint=f"A choice has no spaces: write {choice}")
         is_typed = words[-1].rstrip("?[]") in _TYPES
         name = "_".join(words[:-1] if is_typed else words)
-        raise UsageError(what, f"A name has no spaces: write {name}{is_typed * f' {words[-1]}'}")
+        raise UsageError(
+            what, hint=f"A name has no spaces: write {name}{is_typed * f' {words[-1]}'}"
+        )
     (name, marks), (kind, more) = (
         (match[1], match[2]) if (match := _WORD.fullmatch(word)) else ("", "")
         for word in (*words, "str")[:2]
     )
     if not _NAME.fullmatch(name):
         what = f"schema: {shown(name or words[0])} is no name of a field"
-        raise UsageError(what, "A name has letters, digits, _, - and dots; for others give JSON.")
+        raise UsageError(
+            what, hint="A name has letters, digits, _, - and dots; for others give JSON."
+        )
     return name, _typed(name, kind, marks + more)
 
 
@@ -72,7 +76,9 @@ def _typed(name: str, kind: str, marks: str) -> Schema:
         meant = _MEANT.get(kind.lower())
         near = f"Did you mean {meant}?" if meant else f"A name has no spaces: write {name}_{kind}."
         hint = f"{near} {types}"
-        raise UsageError(f"schema: unknown type {shown(kind)} of the field {shown(name)}", hint)
+        raise UsageError(
+            f"schema: unknown type {shown(kind)} of the field {shown(name)}", hint=hint
+        )
     own = {"enum": list(filter(None, choices))} if len(choices) > 1 else _TYPES[kind]
     for mark in re.findall(r"\?|\[\]", marks):
         if mark == "[]":

@@ -18,10 +18,11 @@ from ngtcli.decoding.grammar.concise import QUOTATION, schema_of_concise
 from ngtcli.decoding.grammar.matcher import library
 from ngtcli.decoding.grammar.process import Trials
 from ngtcli.decoding.grammar.quotations import json_with_quotes, plain_grammar
-from ngtcli.errors import UsageError, shortened
+from ngtcli.errors import UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.system.json_form import Schema, shape
 from ngtcli.system.yaml_file import shown
+from ngtcli.words import shortened
 
 _MOST_TEXT = 200_000  # characters of a schema; guess
 _LONGEST = 2000  # characters of an answer by a regular expression; guess
@@ -65,7 +66,7 @@ def form_of(settings: Settings) -> AnswerForm | None:
     given = [name for name in FORMS if getattr(settings, name)]
     if len(given) > 1:
         names = " and ".join(name.replace("_", "-") for name in given)
-        raise UsageError(f"{names} together", "An answer has one form: give one of them.")
+        raise UsageError(f"{names} together", hint="An answer has one form: give one of them.")
     return _form(given[0], getattr(settings, given[0])) if given else None
 
 
@@ -97,9 +98,9 @@ def _try(name: str, grammar: str, trials: Trials, **how: str) -> None:
     try:
         fault = trials.error(grammar, **how)
     except UsageError as error:
-        raise UsageError(f"{name}: {error}", error.hint) from None
+        raise UsageError(f"{name}: {error}", hint=error.hint) from None
     if fault:
-        raise UsageError(f"{name}: {explained(fault)}", "Make it simpler.")
+        raise UsageError(f"{name}: {explained(fault)}", hint="Make it simpler.")
 
 
 def grammar_of(
@@ -129,17 +130,17 @@ def grammar_of(
 def _schema_of(text: str) -> Schema:
     """The JSON Schema in a text, which is that or a concise one. Raises UsageError."""
     if len(text) > _MOST_TEXT:
-        raise UsageError(f"schema: more than {_MOST_TEXT:,} characters", "Give a smaller one.")
+        raise UsageError(f"schema: more than {_MOST_TEXT:,} characters", hint="Give a smaller one.")
     try:
         data = json.loads(
             text, object_pairs_hook=_object, parse_constant=_no_number, parse_float=_finite
         )
     except (ValueError, RecursionError) as error:
         if re.match(r"\s*[{\[]", text):
-            raise UsageError(f"schema: not JSON ({error})", "Mend it.") from None
+            raise UsageError(f"schema: not JSON ({error})", hint="Mend it.") from None
         return schema_of_concise(text)
     if not isinstance(data, dict):
-        raise UsageError(f"schema: {shown(data)} is no JSON object", "Give a JSON Schema.")
+        raise UsageError(f"schema: {shown(data)} is no JSON object", hint="Give a JSON Schema.")
     return data
 
 

@@ -14,9 +14,10 @@ from weakref import WeakKeyDictionary
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.errors import MissingDependencyError, ModelError, UsageError, shortened
+from ngtcli.errors import MissingDependencyError, ModelError, UsageError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.json_form import Schema
+from ngtcli.words import shortened
 
 _SIMPLER = "Make the schema simpler."
 _WITHOUT = "Leave the schema out, or give a model with a tokenizer.json."
@@ -41,7 +42,7 @@ class Grammar:
         self._first = library().LLMatcher(words, text, log_level=0)
         if self._first.is_error():
             what = f"the grammar is not usable: {in_a_line(self._first.get_error())}"
-            raise UsageError(what, _SIMPLER)
+            raise UsageError(what, hint=_SIMPLER)
 
     def start(self) -> "Matcher":
         """The state of an answer that has not begun."""
@@ -102,7 +103,7 @@ class Matcher:
             if self._state.is_error() or not (any(self._mask) or self.ended or self.accepts):
                 why = in_a_line(self._state.get_error()) or "no token of the model may follow"
                 hint = _SIMPLER if self._state.is_error() else _WITHOUT
-                raise ModelError(f"the answer cannot go on by its schema: {why}", hint)
+                raise ModelError(f"the answer cannot go on by its schema: {why}", hint=hint)
         return self._mask
 
     def follow(self, token: int) -> bool:
@@ -136,7 +137,7 @@ def library() -> Any:
         import llguidance
     except ImportError:
         what = "an answer by a schema needs the extra schema"
-        raise MissingDependencyError(what, "pip install 'ngtcli[schema]'") from None
+        raise MissingDependencyError(what, hint="pip install 'ngtcli[schema]'") from None
     return llguidance
 
 
@@ -177,12 +178,14 @@ def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
         return kept[key]
     fast = getattr(backend, "backend_tokenizer", None)
     if fast is None:
-        raise ModelError("no schema with this model: its tokenizer has no fast form", _WITHOUT)
+        raise ModelError("no schema with this model: its tokenizer has no fast form", hint=_WITHOUT)
     room = max(size, len(backend))
     try:
         own = library().LLTokenizer(fast.to_str(), n_vocab=room, eos_token=sorted(ends) or None)
     except ValueError as error:
-        raise ModelError(f"no schema with this tokenizer: {in_a_line(error)}", _WITHOUT) from None
+        raise ModelError(
+            f"no schema with this tokenizer: {in_a_line(error)}", hint=_WITHOUT
+        ) from None
     return kept.setdefault(key, own)
 
 

@@ -19,7 +19,8 @@ from typing import IO
 
 import ngtcli
 from ngtcli.decoding.grammar.matcher import in_a_line, library
-from ngtcli.errors import NgtError, UsageError, reason_of
+from ngtcli.errors import NgtError, UsageError
+from ngtcli.words import reason_of
 
 _SECONDS = 10.0  # of processor time that all grammars of one form may take; guess
 _WALL = 10  # seconds on the clock for each of the processor; guess
@@ -160,10 +161,12 @@ class Trials:
                 what = f"compiling it takes more than {self._seconds:g} s"
             else:
                 what = str(failed)
-            raise UsageError(what, _SIMPLER) from None
+            raise UsageError(what, hint=_SIMPLER) from None
         except OSError as failure:
             what = f"no process to compile a grammar in can be started ({reason_of(failure)})"
-            raise NgtError(what, "Close other programs, or raise the limit of processes.") from None
+            raise NgtError(
+                what, hint="Close other programs, or raise the limit of processes."
+            ) from None
         except BaseException:  # a reply that nobody read must not be that to another request
             process.close()
             raise

@@ -78,7 +78,7 @@ def _documents(texts: Sequence[str], form: Callable[[str], str], warn: Warn) -> 
     """The rule of stretches of texts, each piece in this form."""
     found = [piece for text in texts for piece in (*map(form, pieces(text)), _BETWEEN)]
     if not any(piece.strip() for piece in found if piece != _BETWEEN):
-        raise UsageError("there is no document to quote from", "Give documents, as with -d.")
+        raise UsageError("there is no document to quote from", hint="Give documents, as with -d.")
     if left := sum(map(len, found[MOST_PIECES:])):
         warn(f"nothing is quoted of the last {left:,} characters: they are too many")
     return f"DOCUMENTS: %regex {json.dumps({'substring_chunks': found[:MOST_PIECES]})}"

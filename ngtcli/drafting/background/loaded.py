@@ -11,9 +11,9 @@ from ngtcli.drafting.background.counting import phrase_counts
 from ngtcli.drafting.background.files import SHIPPED, open_background, save
 from ngtcli.drafting.background.phrases import read_phrases
 from ngtcli.drafting.tries.background import TOKEN, BackgroundCounts
-from ngtcli.errors import reason_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.files import DamagedFileError
+from ngtcli.words import reason_of
 
 Notify = Callable[[str], object]
 

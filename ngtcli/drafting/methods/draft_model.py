@@ -30,7 +30,7 @@ class DraftModel(Drafter):
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)
         if settings.assistant is None:
-            raise UsageError("there is no draft model", "Name one with --set draft_model.")
+            raise UsageError("there is no draft model", hint="Name one with --set draft_model.")
         self._assistant = settings.assistant
         self._vocabulary = 0  # of the target model; 0 where it is not known
 

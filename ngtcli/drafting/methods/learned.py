@@ -21,7 +21,7 @@ class Learned(Auto):
 
     def __init__(self, settings: DraftSettings, options: MethodOptions) -> None:
         if settings.heads is None:
-            raise UsageError("there is no head of this kind", "Name one with --heads.")
+            raise UsageError("there is no head of this kind", hint="Name one with --heads.")
         own = replace(settings, costs=None, pool=None, background=None)
         super().__init__(own, _AS_GIVEN, heads_only=True)
         self.tallies.trust_heads()

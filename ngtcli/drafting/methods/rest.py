@@ -72,9 +72,11 @@ class Rest(Drafter):
         try:
             self._datastore = load_datastore(name, context.tokenizer, context.vocabulary)
         except DamagedFileError as error:
-            raise InputError(f"the datastore {name!r} is bad ({error})", hint) from None
+            raise InputError(f"the datastore {name!r} is bad ({error})", hint=hint) from None
         if self._datastore is None:
-            raise InputError(f"there is no datastore {name!r} for this model's tokenizer", hint)
+            raise InputError(
+                f"there is no datastore {name!r} for this model's tokenizer", hint=hint
+            )
         self._tokenizer = context.tokenizer
 
     def propose(self, log: TokenLog, room: Room) -> Draft:

@@ -44,7 +44,7 @@ class Space(Drafter):
         super().__init__(settings, options)
         if not settings.masks:
             what = "the model was not tuned to fill masks"
-            raise UsageError(what, "Its config.json must have mask_id and mask_num (SPACE).")
+            raise UsageError(what, hint="Its config.json must have mask_id and mask_num (SPACE).")
 
     def begin(self, context: Context) -> None:
         self._takes_masks = not context.chains

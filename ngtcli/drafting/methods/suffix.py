@@ -46,7 +46,7 @@ class Suffix(Indexed):
         except ImportError as error:
             raise MissingDependencyError(
                 f"arctic-inference cannot be imported ({error})",
-                "Install the extra in your clone: pip install -e '.[peers]' (it needs a C++"
+                hint="Install the extra in your clone: pip install -e '.[peers]' (it needs a C++"
                 " compiler).",
             ) from None
 

@@ -78,7 +78,7 @@ class Extraction:
         settings, preset = tasks.of[TASK]
         form = form_of(settings)
         if form is None or not form.fields:
-            raise UsageError("no schema says which fields are wanted", _NO_FIELDS)
+            raise UsageError("no schema says which fields are wanted", hint=_NO_FIELDS)
         name = "schema_multi" if form.multi else "schema"
         if not getattr(settings, name).lstrip().startswith("{"):
             own = form.schema["properties"]["items"]["items"] if form.multi else form.schema
@@ -178,7 +178,7 @@ class Asking:
                 for start in at
             ]
         except (ValueError, IndexError, StopIteration):  # as of engines that know no grammar
-            raise NgtError("its answer is no JSON", "Name another model (-m).") from None
+            raise NgtError("its answer is no JSON", hint="Name another model (-m).") from None
 
     # --- a question a field ---
 

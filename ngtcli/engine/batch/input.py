@@ -16,7 +16,8 @@ from typing import IO
 
 from ngtcli.documents.text import Unreadable, check_format
 from ngtcli.engine.batch.lines import BatchLine, Id, Ids, read_line
-from ngtcli.errors import InputError, NgtError, reason_of
+from ngtcli.errors import InputError, NgtError
+from ngtcli.words import reason_of
 
 AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
 IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; guess
@@ -60,10 +61,10 @@ class InputLine:
                 file.seek(self.start)
                 raw = file.read(self.size)
         except OSError as error:
-            return InputError(f"{path}: {reason_of(error)}", "Run it again.")
+            return InputError(f"{path}: {reason_of(error)}", hint="Run it again.")
         if hash(raw) != self.hash:
             hint = "Start again with --restart, and leave the input as it is while it runs."
-            return InputError("the line has changed since the run began", hint)
+            return InputError("the line has changed since the run began", hint=hint)
         return read_line(raw)[1]
 
 
@@ -102,11 +103,13 @@ def read_lines(
             line = InputLine(index, number, number, start=start, size=len(raw), hash=hash(raw))
             if too_long:
                 what = f"a line of more than {most / 1e6:g} MB"
-                yield replace(line, said=InputError(what, "Raise the bound with --set max_mb."))
+                yield replace(
+                    line, said=InputError(what, hint="Raise the bound with --set max_mb.")
+                )
             else:
                 yield _read(line, raw, known, check)
     if not count:
-        raise InputError(f"{name}: empty", "Write one JSON object a line.")
+        raise InputError(f"{name}: empty", hint="Write one JSON object a line.")
 
 
 def _check_head(head: bytes, name: str) -> None:
@@ -145,7 +148,7 @@ def scan(
             lines = read_lines(file, str(path), most, shard, ids=0, check=check)
             return [replace(n, said=None) if n.task else n for n in lines], sha256  # not wrong
     except (OSError, ValueError) as error:
-        raise InputError(f"{path}: {reason_of(error)}", "Name a file of JSON lines.") from None
+        raise InputError(f"{path}: {reason_of(error)}", hint="Name a file of JSON lines.") from None
 
 
 class Lines:

@@ -19,9 +19,10 @@ from msgspec import Meta, Struct
 from ngtcli.config import Use, check_key, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.documents.text import Unreadable, checked_text, utf8
-from ngtcli.errors import InputError, UsageError, nearest
+from ngtcli.errors import InputError, UsageError
 from ngtcli.prompts.preset import TASKS
 from ngtcli.system.yaml_file import shown
+from ngtcli.words import nearest
 
 AnyLine = TypeVar("AnyLine", bound=Struct)
 Id = Annotated[str, Meta(max_length=1000)] | Annotated[int, Meta(ge=1 - 2**63, le=2**63 - 1)]
@@ -87,13 +88,13 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
             (bool(self.schema) and "schema" in self.settings, "schema twice", "Leave one out."),
         ):
             if wrong:
-                raise InputError(what, hint)
+                raise InputError(what, hint=hint)
         if self.schema is not None:
             self.settings = {"schema": self.schema, **self.settings}
         for name in self.settings:
             if name not in _PER_LINE:
                 what = f"settings: {shown(name)} cannot be set for one line"
-                raise UsageError(what, nearest(name, _PER_LINE))
+                raise UsageError(what, hint=nearest(name, _PER_LINE))
         own = self.settings.items()
         self.settings = {name: check_key(name, value, "settings") for name, value in own}
         if self.predict.strip():
@@ -123,7 +124,7 @@ def converted(data: Mapping[str, Any], kind: type[AnyLine]) -> AnyLine:
     keys = kind.__struct_fields__
     unknown = [name for name in given if name not in keys]
     if unknown and kind.__struct_config__.forbid_unknown_fields:
-        raise InputError(f"unknown key {shown(unknown[0])}", nearest(unknown[0], keys))
+        raise InputError(f"unknown key {shown(unknown[0])}", hint=nearest(unknown[0], keys))
     try:
         return msgspec.convert(given, kind)
     except msgspec.ValidationError as error:
@@ -132,7 +133,7 @@ def converted(data: Mapping[str, Any], kind: type[AnyLine]) -> AnyLine:
     for key, index in place:
         value = value[key] if key else value[int(index)]
     hint = _HINTS.get("id" if place[0][0].endswith("id") else place[0][0], "It must be a string.")
-    raise InputError(f"{where} is {shown(value)}", hint)
+    raise InputError(f"{where} is {shown(value)}", hint=hint)
 
 
 def read_line(raw: bytes) -> tuple[Id | None, BatchLine | InputError | UsageError]:
@@ -146,7 +147,7 @@ def read_line(raw: bytes) -> tuple[Id | None, BatchLine | InputError | UsageErro
         own = converted({"id": data.get("id")}, _WithId).id
         return own, repeated or converted(data, BatchLine)
     except UnicodeDecodeError as error:
-        return None, InputError(f"not UTF-8 (byte {error.start})", "Save the lines as UTF-8.")
+        return None, InputError(f"not UTF-8 (byte {error.start})", hint="Save the lines as UTF-8.")
     except (InputError, UsageError) as error:
         return own, error
 
@@ -169,7 +170,7 @@ class Ids:
             self._numbers.popitem(last=False)
         if first != number:
             hint = "Give each line an id of its own."
-            raise InputError(f"id {shown(own)} stands in line {first} already", hint)
+            raise InputError(f"id {shown(own)} stands in line {first} already", hint=hint)
 
 
 def json_object(line: str) -> dict[str, Any]:
@@ -205,18 +206,18 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
         if "\\u" in line:  # an escaped half of a character, too, would be read
             json.dumps(data, ensure_ascii=False).encode()
     except UnicodeEncodeError:
-        raise InputError("half of a character (a lone surrogate)", HINT) from None
+        raise InputError("half of a character (a lone surrogate)", hint=HINT) from None
     except RecursionError:
-        raise InputError("nested too deeply", HINT) from None
+        raise InputError("nested too deeply", hint=HINT) from None
     except ValueError as error:  # a number with too many digits, too
         place = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
         what = str(error).split(":")[0].lower()
-        raise InputError(f"not JSON ({what}{place})", HINT) from None
+        raise InputError(f"not JSON ({what}{place})", hint=HINT) from None
     if not isinstance(data, dict):
-        raise InputError("no JSON object", HINT)
+        raise InputError("no JSON object", hint=HINT)
     if not twice:
         return data, None
-    return data, InputError(f"{shown(twice[0])} stands there twice", "Give each key once.")
+    return data, InputError(f"{shown(twice[0])} stands there twice", hint="Give each key once.")
 
 
 def below(folder: str, path: str) -> str:

@@ -120,7 +120,7 @@ class FileOutput:
         for start, raw in self._file.lines(self._most):
             if not self._journal.begun and not self._places:
                 what = "is there, and no journal says what it was made from"
-                raise UsageError(f"{self._given}: {what}", _FORCE)
+                raise UsageError(f"{self._given}: {what}", hint=_FORCE)
             places = self._places.get(self._written, ())
             own = [f"{self._text(place)}\n".encode() for place in places]
             if not raw.endswith(b"\n") and any(line.startswith(raw) for line in own):
@@ -133,7 +133,7 @@ class FileOutput:
                     "Move the file away, and it is made again, name another with -o, or write over"
                     " it with --force."
                 )
-                raise UsageError(f"{self._given}: {what}", hint)
+                raise UsageError(f"{self._given}: {what}", hint=hint)
             self._is_old |= raw != own[-1]
             self._written += 1
 
@@ -190,4 +190,4 @@ def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> No
     for path in map(expanded, paths):
         if os.path.abspath(path) in own or identity(path) in written:
             what = f"line {number} reads {path}, and this command would write over it"
-            raise UsageError(what, "Name another file with -o.")
+            raise UsageError(what, hint="Name another file with -o.")

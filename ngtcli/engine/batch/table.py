@@ -60,9 +60,9 @@ class _Record(Struct, frozen=True, omit_defaults=True):
 def check_table(path: Path) -> None:
     """Raise UsageError for a name that is not that of a table, and for what is no file."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{path}: no table is written under such a name", NAMES)
+        raise UsageError(f"{path}: no table is written under such a name", hint=NAMES)
     if path.exists() and not path.is_file():  # a device or a pipe, which nothing can be resumed in
-        raise UsageError(f"{path}: not a regular file", NAMES)
+        raise UsageError(f"{path}: not a regular file", hint=NAMES)
 
 
 class RowsOutput(ABC):
@@ -182,7 +182,7 @@ class RowsOutput(ABC):
         found = [(p, why) for p in paths if not self._force and (why := self._changed(p))]
         if found:
             more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-            raise UsageError(f"{found[0][0]}: {found[0][1]}{more}", _KEEP)
+            raise UsageError(f"{found[0][0]}: {found[0][1]}{more}", hint=_KEEP)
 
     def _write(self, path: Path, text: str) -> None:
         """Write a file whole, unless it is there. Raises as `put`."""

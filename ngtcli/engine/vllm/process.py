@@ -17,10 +17,11 @@ from typing import Any, BinaryIO, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.engine.vllm import keeper
-from ngtcli.errors import MissingDependencyError, NgtError, UsageError, plain_number
+from ngtcli.errors import MissingDependencyError, NgtError, UsageError
 from ngtcli.models.checkpoint import fetch
 from ngtcli.models.quantized import name_of
 from ngtcli.system.process import without_collection
+from ngtcli.words import plain_number
 
 T = TypeVar("T")
 PROPOSER = "ngtcli.engine.vllm.proposer.NgramTrieProposer"
@@ -56,21 +57,21 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     """Raise UsageError for settings that vLLM cannot follow."""
     if settings.method not in METHODS:
         what = f"method {settings.method} does not draft for vLLM"
-        raise UsageError(what, f"Use {' or '.join(METHODS)}.")
+        raise UsageError(what, hint=f"Use {' or '.join(METHODS)}.")
     for name, (low, high) in _RANGES.items():
         if not low <= getattr(settings, name) <= high:
             hint = f"vLLM takes values from {plain_number(low)} to {plain_number(high)}."
-            raise UsageError(f"{name} is {getattr(settings, name)}", hint)
+            raise UsageError(f"{name} is {getattr(settings, name)}", hint=hint)
     if not drafts(settings):
         return
     if settings.pipeline_parallel > 1:  # its runner V1, 0.32, has a drafter on the last rank alone
         what = "vLLM does not take drafts for a pipeline (--set pipeline_parallel)"
-        raise UsageError(what, "Give --method none as well, or --set tensor_parallel alone.")
+        raise UsageError(what, hint="Give --method none as well, or --set tensor_parallel alone.")
     if settings.min_p > 0:
-        raise UsageError("vLLM has no min_p with drafts", "Give --method none as well.")
+        raise UsageError("vLLM has no min_p with drafts", hint="Give --method none as well.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):
         what = f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program"
-        raise UsageError(what, "Unset it, or give --method none.")
+        raise UsageError(what, hint="Unset it, or give --method none.")
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -185,7 +186,7 @@ class VllmEngine:
                 from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
             what = f"--engine vllm needs the extra vllm ({error})"
-            raise MissingDependencyError(what, "pip install 'ngtcli[vllm]'") from error
+            raise MissingDependencyError(what, hint="pip install 'ngtcli[vllm]'") from error
         self._parameters, self._kind = SamplingParams, RequestOutputKind.DELTA
         given = engine_arguments(settings, sequences, current_platform.is_cpu())
         arguments = AsyncEngineArgs(**given, enable_log_requests=False)
@@ -193,7 +194,7 @@ class VllmEngine:
         if drafts(settings) and config.use_v2_model_runner:
             raise UsageError(
                 "this vLLM runs its model runner V2 alone, which takes drafts of no other program",
-                "Give --method none.",
+                hint="Give --method none.",
             )
 
         async def start() -> Any:
@@ -236,13 +237,13 @@ class VllmEngine:
         reason = first_words(str(error)) or type(error).__name__
         if _OF_PARENT in reason or type(error).__name__ == "EngineDeadError":
             reason = self._last_error() or reason
-        return NgtError(f"{what}: {reason}", _OWN_WORDS)
+        return NgtError(f"{what}: {reason}", hint=_OWN_WORDS)
 
     def check_alive(self) -> None:
         """Raise NgtError where vLLM's process has ended."""
         if self._vllm.errored:
             reason = self._last_error() or "its process has ended"
-            raise NgtError(f"vLLM failed: {reason}", _OWN_WORDS)
+            raise NgtError(f"vLLM failed: {reason}", hint=_OWN_WORDS)
 
     def _last_error(self) -> str:
         """The last error in vLLM's log."""
@@ -280,7 +281,7 @@ def _piece(output: Any) -> Piece:
     counted = getattr(output, "spec_decode_metrics", None)
     reason = output.finish_reason or ""
     if reason not in ("", "stop", "length"):
-        raise NgtError(f"vLLM ended the answer: {reason}", "Try it again.")
+        raise NgtError(f"vLLM ended the answer: {reason}", hint="Try it again.")
     ended = reason == "stop" and not isinstance(output.stop_reason, str)
     counts = (tuple(counted.histogram), int(counted.num_draft_tokens)) if counted else ((), 0)
     return Piece(tuple(output.token_ids), reason, ended, *counts)

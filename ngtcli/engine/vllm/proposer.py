@@ -80,7 +80,7 @@ def read_options(given: Any) -> Options:
         hint = "ngt help vllm lists its options."
         if "$.background" in str(error):
             hint = f'Give "english" or "none". {OWN_BACKGROUNDS}'
-        raise UsageError(what, hint) from None
+        raise UsageError(what, hint=hint) from None
 
 
 class NgramTrieProposer:

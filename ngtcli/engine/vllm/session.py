@@ -43,7 +43,7 @@ class VllmRun:
         room = min(limits.max_output, model.context - len(ids))
         if room < 1:
             what = f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}"
-            raise ContextOverflowError(what, "Shorten the prompt.")
+            raise ContextOverflowError(what, hint="Shorten the prompt.")
         self.model = model
         self.drafter = parse_method("none", DraftSettings()).build()  # vLLM's is in its process
         self.statistics = Statistics(prompt_tokens=len(ids))

@@ -132,7 +132,7 @@ def _of_text(config: Any) -> Any:
         what = f"{config.model_type} is not for text alone, and its part for text"
         raise ModelError(
             f"{what} ({text.model_type}) is not one that transformers loads by itself",
-            "Name a model for text.",
+            hint="Name a model for text.",
         )
     text = deepcopy(text)
     text.dtype = text.dtype or config.dtype
@@ -182,7 +182,7 @@ def _opened(path: str, empty: Any, progress: Notify, is_part: bool) -> Stored | 
             tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
         if not quantization_method(path) and any(map(_is_integer, tensors.items())):
             what = f"{path}: its weights are integers, of which config.json says nothing"
-            raise ModelError(what, _HINT)
+            raise ModelError(what, hint=_HINT)
     total = sum(map(os.path.getsize, paths))
     bar = ByteBar("Reading", total, progress) if total > _SHOWN else None
     stored: Stored = {name: _Stored(one, bar) for name, one in tensors.items()}

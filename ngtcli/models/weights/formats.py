@@ -132,14 +132,14 @@ def int8_kernel(device: str = "cpu") -> Int8Kernel:
     """
     if device != "cpu":
         what = f"--quantize int8 is for a CPU, and the device is {device}"
-        raise ModelError(what, "Give --device cpu, or leave out --quantize int8.")
+        raise ModelError(what, hint="Give --device cpu, or leave out --quantize int8.")
     signed = [Int8Kernel(True, 127)] if "amx_int8" in instruction_sets() else []
     for kernel in (*signed, Int8Kernel(False, 127), Int8Kernel(False, 63)):
         if kernel.is_correct():
             return kernel
     raise ModelError(
         "this CPU, or this version of torch, has no right product of 8-bit integers",
-        "Leave out --quantize int8; --dtype bfloat16 takes half of float32's memory.",
+        hint="Leave out --quantize int8; --dtype bfloat16 takes half of float32's memory.",
     )
 
 

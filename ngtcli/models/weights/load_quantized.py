@@ -12,7 +12,7 @@ from typing import Any
 import torch
 from torch import nn
 
-from ngtcli.errors import ModelError, reason_of
+from ngtcli.errors import ModelError
 from ngtcli.models.pretrained import read_config
 from ngtcli.models.quantized import QUANTIZED, identity, kept_file
 from ngtcli.models.weights.checkpoints import empty_model, read_checkpoint, tell_source
@@ -30,6 +30,7 @@ from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.system.progress import sized
+from ngtcli.words import reason_of
 
 Notify = Callable[[str], None]
 Report = dict[str, Any]
@@ -62,7 +63,7 @@ def load_quantized(
     started = time.perf_counter()
     config = read_config(path, path)
     if getattr(config, "quantization_config", None):
-        raise ModelError(f"{path}: its weights are quantized already", "Leave out --quantize.")
+        raise ModelError(f"{path}: its weights are quantized already", hint="Leave out --quantize.")
     for part in (config, config.get_text_config()):
         vars(part).pop("quantization_config", None)  # the layers are made here
     source = _source(path)

@@ -24,11 +24,12 @@ from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import reporter
-from ngtcli.errors import INTERRUPTED, InputError, UsageError, counted, nearest
+from ngtcli.errors import INTERRUPTED, InputError, UsageError
 from ngtcli.prompts.preset import Preset, deciding
 from ngtcli.system import process
 from ngtcli.system.files import key_of
 from ngtcli.system.journal import errors_named
+from ngtcli.words import counted, nearest
 from tests.tools.heads.data import held_out, parts_of, record
 from tests.tools.heads.folder import KINDS, Plan, Trained, TrainingFolder
 from tests.tools.measuring.flags import main
@@ -94,7 +95,7 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     The same command goes on where it was interrupted.
     """
     if given.kind not in KINDS:
-        raise UsageError(f"--kind {given.kind}", nearest(given.kind, KINDS))
+        raise UsageError(f"--kind {given.kind}", hint=nearest(given.kind, KINDS))
     check_name(given.output)
     resolved = tasks_of(flags or {}, None, _TASKS)
     tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.of.items()}
@@ -102,7 +103,7 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
     if tasks["ask"][0].quantize != "none" and not reads_states:
         what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
-        raise UsageError(what, "Leave out --quantize.")
+        raise UsageError(what, hint="Leave out --quantize.")
     notes = Notes(given.verbose)
     check_session(tasks["ask"][0], notes.warn)
     if given.recording and not recorded_files(given.recording):
@@ -154,7 +155,7 @@ def _trained(
     found = read_traces(recording, max_mb=settings.max_mb)
     if found.tokenizer != session.model.tokenizer.fingerprint:
         what = f"{recording}: recorded with another tokenizer than that of {settings.model}"
-        raise UsageError(what, "Name the model that was recorded with --model.")
+        raise UsageError(what, hint="Name the model that was recorded with --model.")
     traces = found.traces[: given.answers]
     if not given.recording:  # as asked for, whatever was answered first
         by_id = {trace.id: trace for trace in found.traces}
@@ -179,7 +180,9 @@ def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
     """
     settings = tasks["ask"][0]
     if not (given.data or given.prompts):
-        raise UsageError("nothing to train on", "Name documents with --data, or a --recording.")
+        raise UsageError(
+            "nothing to train on", hint="Name documents with --data, or a --recording."
+        )
     items = read_jsonl(given.prompts, settings) if given.prompts else []
     if given.data:
         read = read_documents(given.data, piped_stdin(), settings, notes).documents
@@ -188,7 +191,7 @@ def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
         items += [item for item in file_items(parts, parts) if item.question in wanted]
     if len(items) < _FEWEST:
         what = f"{counted(len(items), 'prompt')}: too few to train on and to validate"
-        raise InputError(what, "Give more documents, or smaller parts (--part-tokens).")
+        raise InputError(what, hint="Give more documents, or smaller parts (--part-tokens).")
     Random(0).shuffle(items)
     drafting = {n for n, s in SETTINGS.items() if s.panel == "Drafting"}  # they change no answer
     how = {task: deciding(*own).items() for task, own in tasks.items()}

@@ -10,10 +10,11 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.engine.events import Wants
 from ngtcli.engine.question import Question, Tasks
-from ngtcli.errors import ContextOverflowError, NgtError, counted
+from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.prompts.preset import Preset
 from ngtcli.system.files import key_of
 from ngtcli.system.progress import progress_bar
+from ngtcli.words import counted
 from tests.tools.heads.folder import Text
 from tests.tools.measuring.traces import Trace, TraceWriter
 

@@ -13,9 +13,10 @@ from typing import Any
 
 from msgspec import Struct
 
-from ngtcli.errors import UsageError, reason_of
+from ngtcli.errors import UsageError
 from ngtcli.system.files import key_of, new_file
 from ngtcli.system.journal import Form, Journal
+from ngtcli.words import reason_of
 
 KINDS = ("medusa", "hydra", "eagle3", "dflash")
 RECORDING = "recording"  # the folder of the answers in the head's
@@ -113,13 +114,13 @@ class TrainingFolder:
             path.mkdir(parents=True, exist_ok=True)
             others = {one.name for one in path.iterdir()} - {_LOG}
         except OSError as error:
-            raise UsageError(f"{path}: {reason_of(error)}", ELSEWHERE) from None
+            raise UsageError(f"{path}: {reason_of(error)}", hint=ELSEWHERE) from None
         self._journal = Journal(path / _LOG, _FORM, asdict(plan), _LONGEST, restart=False)
         self.close = self._journal.close
         if others and not self._journal.begun:
             self.close()
             what = f"{path}: there are files that ngt did not write ({min(others)[:100]})"
-            raise UsageError(what, ELSEWHERE)
+            raise UsageError(what, hint=ELSEWHERE)
         self._written: dict[tuple[str, int, int], Line] = {}
         for _, line in self._journal:
             self._take(line)
@@ -141,7 +142,9 @@ class TrainingFolder:
         if not self._on:
             self.note(on=on)
         elif on != self._on:
-            raise UsageError(f"{self.path} was begun with another model or other texts", ELSEWHERE)
+            raise UsageError(
+                f"{self.path} was begun with another model or other texts", hint=ELSEWHERE
+            )
 
     def note(self, **facts: Any) -> None:
         """Add a line with these fields to the journal. Raises OSError."""
@@ -157,7 +160,7 @@ class TrainingFolder:
         if not path.exists():
             return None
         if (line := self._written.get(_stamp(name, path))) is None:
-            raise UsageError(f"{path}: ngt did not write it, or it was changed", ELSEWHERE)
+            raise UsageError(f"{path}: ngt did not write it, or it was changed", hint=ELSEWHERE)
         return line
 
     def write(self, name: str, data: bytes, **facts: Any) -> None:

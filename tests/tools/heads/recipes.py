@@ -332,7 +332,7 @@ def unused_token(model: TargetModel) -> int:
         if token is not None and 0 <= token < model.vocabulary and token not in used:
             return int(token)
     what = f"{model.name} has no token left that can stand for a mask"
-    raise UsageError(what, "Choose another kind of head: medusa, hydra or eagle3.")
+    raise UsageError(what, hint="Choose another kind of head: medusa, hydra or eagle3.")
 
 
 RECIPES = {

@@ -19,12 +19,13 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from ngtcli.decoding.model import TargetModel
-from ngtcli.errors import UsageError, counted
+from ngtcli.errors import UsageError
 from ngtcli.heads.files import WEIGHTS, Target
 from ngtcli.models.hf import accepted
 from ngtcli.models.weights.linear import bits_of
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
+from ngtcli.words import counted
 from tests.tools.heads.folder import CHECKPOINT, Plan, Text, Trained, TrainingFolder
 from tests.tools.heads.recipes import NONE, RECIPES, Batch, Subject
 
@@ -46,7 +47,7 @@ def check_trainable(model: TargetModel, plan: Plan) -> None:
     stored = getattr(model.hf.config, "quantization_config", None)
     if (stored or bits_of(model.hf)) and not alone:
         what = f"{plan.kind} is trained by the model's own weights, and {model.name} has integers"
-        raise UsageError(what, "Name the model as it was before it was quantised.")
+        raise UsageError(what, hint="Name the model as it was before it was quantised.")
 
 
 class Trainer:
@@ -73,7 +74,9 @@ class Trainer:
             held[:: max(1, len(held) // _HELD)][:_HELD],
         )
         if not (self._train and self._held):
-            raise UsageError("too few answers to train on and to validate", "Give more documents.")
+            raise UsageError(
+                "too few answers to train on and to validate", hint="Give more documents."
+            )
         check_trainable(model, plan)
         folder.begin(model.name, texts)
         plan = replace(plan, depth=plan.depth or self._recipe.depth)

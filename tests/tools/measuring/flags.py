@@ -42,7 +42,7 @@ class PageFlags(OutputFlags):
     def check(self) -> str:
         """The flag of the form that is asked for, "" for tables. Raises UsageError."""
         if self.json and self.markdown:
-            raise UsageError("--json and --markdown are both given", "Give one of them.")
+            raise UsageError("--json and --markdown are both given", hint="Give one of them.")
         check_output_files({"-o": self.output, "--html": self.html})
         check_written(self.outputs, self.force)
         return "json" if self.json else "markdown" if self.markdown else ""
@@ -60,7 +60,7 @@ class NodeFlags:
         """The numbers of draft nodes to try. Raises UsageError."""
         if self.num_draft and self.sweep_num_draft:
             what = "--num-draft and --sweep-num-draft are both given"
-            raise UsageError(what, "Give one of them.")
+            raise UsageError(what, hint="Give one of them.")
         if self.sweep_num_draft:
             return list(SWEEP)
         return numbers_of("--num-draft", self.num_draft) or [run.settings.num_draft]

@@ -23,10 +23,11 @@ from ngtcli.decoding.memory_limits import fits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.documents.load import Document
 from ngtcli.engine.local import LocalSession
-from ngtcli.errors import ContextOverflowError, InputError, ModelError, counted
+from ngtcli.errors import ContextOverflowError, InputError, ModelError
 from ngtcli.models.hf import accepted
 from ngtcli.prompts.build import Prompt, check_known
 from ngtcli.prompts.preset import Preset
+from ngtcli.words import counted
 from tests.tools.measuring.results import QualityResult, QualityRow
 from tests.tools.measuring.scores import Quality, Scores
 
@@ -121,7 +122,7 @@ def distributions(model: TargetModel, passage: Passage) -> Iterator[tuple[Tensor
     with torch.inference_mode():
         if not fits(model, read):
             what = f"out of memory in a pass over {len(passage.ids)} tokens"
-            raise ContextOverflowError(what, "Give shorter prompts.")
+            raise ContextOverflowError(what, hint="Give shorter prompts.")
         for at in range(0, count, _ROWS):
             scores, came = (x[at : at + _ROWS] for x in (found[0], ids[passage.first :]))
             yield scores.float().log_softmax(-1).clamp_min_(_LOWEST), came
@@ -151,7 +152,7 @@ def score(
             made.same += int((likeliest == best).sum())
     if math.isnan(made.loss):
         what = f"{model.name}: its scores in {weights} are not numbers"
-        raise ModelError(what, "Give another --dtype.")
+        raise ModelError(what, hint="Give another --dtype.")
     return made
 
 
@@ -247,6 +248,6 @@ def _within(passages: list[Passage], vocabulary: int) -> tuple[list[Passage], st
         taken.append(passage)
     done, all_of = (sum(p.scored for p in some) for some in (taken, passages))
     if not done:
-        raise InputError("there is nothing to score", "Give a text of two words or more.")
+        raise InputError("there is nothing to score", hint="Give a text of two words or more.")
     left = f"the first {done} of {all_of} tokens were scored: the distributions of more take over"
     return taken, f"{left} {MOST_BYTES / 1e9:g} GB" if done < all_of else ""

@@ -23,8 +23,9 @@ from ngtcli.drafting.registry import MethodSpec, parse_method
 from ngtcli.drafting.steps import Statistics
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.drafting.tries.background import BackgroundCounts
-from ngtcli.errors import ModelError, NgtError, UsageError, nearest
+from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.models.pretrained import load_tokenizer
+from ngtcli.words import nearest
 from tests.tools.measuring.results import (
     ReplayedGeneration,
     ReplayResult,
@@ -197,12 +198,12 @@ def select(
     "all": choose settings on one half, report on the other.
     """
     if ids not in IDS:
-        raise UsageError(f"no ids {ids!r}", nearest(ids, IDS))
+        raise UsageError(f"no ids {ids!r}", hint=nearest(ids, IDS))
     named = choose(traces, tasks, None, "the recording")
     halved = [t for t in named if ids == "all" or is_odd(t.id) == (ids == "odd")]
     out = choose(halved, (), limit)
     if not out:
-        raise UsageError("nothing to replay", "Record something, or raise --limit.")
+        raise UsageError("nothing to replay", hint="Record something, or raise --limit.")
     return out
 
 

@@ -6,11 +6,11 @@ from dataclasses import dataclass
 from html import escape
 
 from ngtcli.bench import summary
-from ngtcli.errors import counted
 from ngtcli.render.page import policy
 from ngtcli.render.results import Shown, figures, table
 from ngtcli.render.tables import Column, Forms, Table, to_plain
 from ngtcli.render.terminal import cell, one_line, visible
+from ngtcli.words import counted
 from tests.tools.measuring.results import (
     OVERALL,
     QualityResult,

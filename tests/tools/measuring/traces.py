@@ -21,9 +21,10 @@ from ngtcli.config import Settings
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.engine.batch.lines import Id, converted, json_object
-from ngtcli.errors import InputError, reason_of
+from ngtcli.errors import InputError
 from ngtcli.system.files import write_atomically
 from ngtcli.system.journal import LineFile
+from ngtcli.words import reason_of
 
 FORMAT = "ngt-trace"
 VERSION = 1
@@ -136,7 +137,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
             path, text = folder / _HEAD, json.dumps(head, indent=1) + "\n"
             is_own = more and path.is_file() and path.read_bytes() == text.encode()
             if not is_own and any(folder.iterdir()):
-                raise InputError(f"{folder}: is not empty", "Name a new folder to record to.")
+                raise InputError(f"{folder}: is not empty", hint="Name a new folder to record to.")
             if not is_own:
                 write_atomically(path, text)
             self._lines = LineFile(folder / _LINES, 0o644)
@@ -149,7 +150,7 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
                 self.done = {one.id for one in read_traces(folder, _OWN_MB).traces}
         except OSError as error:
             what = f"{folder}: cannot be written ({reason_of(error)})"
-            raise InputError(what, "Name another folder.") from None
+            raise InputError(what, hint="Name another folder.") from None
 
     def __exit__(self, *_: object) -> None:
         self._lines.close()
@@ -183,7 +184,7 @@ def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
     reader, path = Reader(max_mb or Settings().max_mb), folder / _HEAD
     if not os.path.isfile(path):  # False for a name that is too long
         hint = "Give a folder written by python -m tests.tools.record."
-        raise InputError(f"{folder}: no recording here", hint)
+        raise InputError(f"{folder}: no recording here", hint=hint)
     try:
         head = converted(json_object(decode_text(reader.read(path))), _Head)
         if (head.format, head.version) != (FORMAT, VERSION):
@@ -193,7 +194,7 @@ def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
     except Unreadable as error:
         raise error.of(str(path)) from None
     except InputError as error:
-        raise InputError(f"{path}: {error}", _ANEW) from None
+        raise InputError(f"{path}: {error}", hint=_ANEW) from None
     traces = []
     for row in read_rows(folder / _LINES, reader):
         try:

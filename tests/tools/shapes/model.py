@@ -136,7 +136,7 @@ def check_memory(plan: Plan, tokens: int, copies: int = 1) -> None:
             f"{plan.shape.name}: {plan.parameters / _GB:.1f} billion parameters in"
             f" {name_of(plan.dtype)} take {needed / _GB:.1f} GB, and {free / _GB:.1f} GB are"
             f" free on this {plan.device}",
-            f"Choose a smaller shape{smaller}.",
+            hint=f"Choose a smaller shape{smaller}.",
         )
 
 

@@ -200,7 +200,7 @@ def replay_with_passes(
             what = f"{trace.id}: prompt and answer have {tokens} tokens"
             raise ContextOverflowError(
                 f"{what}, the shape takes {model.context}",
-                "Choose another shape, or other questions with --tasks and --limit.",
+                hint="Choose another shape, or other questions with --tasks and --limit.",
             )
     if not model.takes_drafts:
         notes.append(f"this shape decodes without drafts: {model.mode.why}")
