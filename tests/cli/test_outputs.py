@@ -12,7 +12,7 @@ from ngtcli.cli.output import check_written, write_result
 from ngtcli.cli.reading import read_documents
 from ngtcli.config import Settings
 from ngtcli.errors import UsageError
-from tests.support.helpers import HARBOUR, ngt
+from tests.support.helpers import HARBOUR, ngt, without_note
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
 
     def run(*more: str) -> tuple[int, str]:
         done = ngt(*asked, *more, cwd=tmp_path)
-        return done.returncode, done.stderr.decode()
+        return done.returncode, without_note(done.stderr).decode()
 
     out.write_text("Mine.")
     written = 0, "ngt: the answer is cut off: it has as many tokens as --max-tokens allows\n"
