@@ -234,7 +234,7 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
         ended: list[Ended] = []
         not_ready(monkeypatch, lambda: len(ended) >= ready_after)
         own = session.with_settings(settings)
-        own._stand_ins, own.tell = True, said.append
+        own._stand_ins, own.report = True, said.append
         engine = LocalEngine(own, size=2, many=True)
         drawn = [
             (i, Question(task="ask", settings=settings, preset=preset, question=f"Who is {i}?"))
