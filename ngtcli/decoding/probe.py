@@ -428,7 +428,8 @@ def _try_batching(model: TargetModel) -> Support:
     with suppress(ModelError):
         if _holds(_batch_agrees, model):
             return SUPPORTED
-    use_own(model.hf)
+    if not model.runner.can_split:
+        use_own(model.hf)
     return Support.no("several texts in one pass get other scores than one does")
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from ngtcli.decoding.attention import use_registered
 from ngtcli.decoding.batched_attention import BatchedAttention
 from ngtcli.decoding.captured import Outputs, Shape
 from ngtcli.decoding.kv_cache import KVCache, PlannedCache
@@ -48,7 +49,9 @@ class ModelRunner:
             for layer in layers
         ]
         self.masks = Masks(hf.dtype, hf.device, window, is_mixed)
-        self.can_split = window is None and can_split(hf)
+        # What is read apart replaces the attention of a forward pass, which must be a registered
+        # one; a model without groups of heads has transformers' own until then.
+        self.can_split = window is None and can_split(hf) and use_registered(hf)
 
     def prefill(
         self,
