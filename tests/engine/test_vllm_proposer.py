@@ -131,7 +131,7 @@ def test_rows_that_change_places_keep_their_text(
         for i in running:
             prompt, output = runs[i]
             assert proposer._logs[str(i)].token_ids == [*prompt, *output[: engine.done[i]]]
-            assert proposer._drafters[str(i)].sources.own.tokens == engine.done[i]
+            assert proposer._drafters[str(i)].sources.own_text.trie.tokens == engine.done[i]
         running = engine.unfinished(running)
 
 
