@@ -13,7 +13,7 @@ from ngtcli.config import Settings
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.output import MAX_PERIOD, MIN_REPEATED, Repetition
 from ngtcli.drafting.drafter import Context, DraftSettings
-from tests.support.helpers import ngt
+from tests.support.helpers import ngt, without_note
 from tests.support.runs import Run
 from tests.support.tiny_models import make_drafter, make_target, prompts
 from tests.support.together import joint, own, target, together
@@ -95,7 +95,7 @@ def test_a_command_says_that_an_answer_was_cut_off(tmp_path: Path) -> None:
     cut = ngt("summarize", str(text), "--json", *LOOP)
     assert json.loads(cut.stdout)["finish_reason"] == "repetition"
     assert cut.returncode == 1
-    message, hint = cut.stderr.decode().splitlines()
+    message, hint = without_note(cut.stderr).decode().splitlines()
     assert message == "ngt: the model repeated itself: this is no answer"
     assert "--set max_repeats=0" in hint
     whole = ngt("summarize", str(text), "--json", *LOOP, "--set", "max_repeats=0")
