@@ -23,7 +23,7 @@ from ngtcli.prompts.preset import load_preset
 from ngtcli.server import client, wire
 from ngtcli.server.client import NotServedError, served
 from ngtcli.server.places import Place, ServedAlreadyError, absolute, flags_of, folder, places
-from tests.support.helpers import wait_until
+from tests.support.helpers import wait_until, without_note
 from tests.support.warm import Warm
 
 # A server whose model spells the question, with a pause before each letter.
@@ -97,8 +97,12 @@ class Started:
         self.process = Warm(code=own)
 
     def line(self) -> str:
+        """The next line, without what the built-in model is."""
         assert self.process.stdout is not None
-        return self.process.stdout.readline().decode().rstrip("\n")
+        line = self.process.stdout.readline()
+        if line and not without_note(line):
+            line = self.process.stdout.readline()
+        return line.decode().rstrip("\n")
 
     def end(self) -> None:
         self.process.kill()

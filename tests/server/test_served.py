@@ -66,8 +66,12 @@ def answered() -> int:
 
 
 def timeless(text: bytes) -> str:
-    """A text without what differs from run to run: seconds, rates, what was read before."""
+    """A text without what differs from run to run: seconds, rates, what was read before.
+
+    Where lines are broken between facts depends on their lengths.
+    """
     said = re.sub(r"[\d.]+ (tokens/s|s|ms)\b", r"_ \1", text.decode())
+    said = said.replace("\x1b[0m\n\x1b[2m", "\n").replace(" · ", "\n")
     return re.sub(r"of \d+ tokens(, [^\n]*)?", "", said)
 
 
