@@ -280,4 +280,4 @@ def chained(truth: list[int], start: int) -> Scripted:
 
 
 def family(name: str) -> Family:
-    return next(f for f in FAMILIES if f.name == name)
+    return next(family for family in [*FAMILIES, *OTHERS] if family.name == name)
