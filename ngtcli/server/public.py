@@ -74,7 +74,7 @@ def words_of(error: NgtError, *, with_settings: bool) -> str:
     """What an error says to a program; flags as `settings` of a request, where it may have them.
 
     >>> from ngtcli.errors import ContextOverflowError
-    >>> error = ContextOverflowError("too long", "Use --overflow truncate to cut. Name one (-m).")
+    >>> error = ContextOverflowError("too long", hint="Use --overflow truncate to cut. Name one (-m).")
     >>> words_of(error, with_settings=True)
     'too long. Use "settings": {"overflow": "truncate"} to cut. Name one.'
     >>> words_of(error, with_settings=False)
