@@ -74,9 +74,9 @@ def words_of(error: NgtError, *, with_settings: bool) -> str:
     """What an error says to a program; flags as `settings` of a request, where it may have them.
 
     >>> from ngtcli.errors import ContextOverflowError
-    >>> error = ContextOverflowError("too long", hint="Use --overflow truncate to cut. Name one (-m).")
+    >>> error = ContextOverflowError("too long", hint="Use --overflow truncate. Name one (-m).")
     >>> words_of(error, with_settings=True)
-    'too long. Use "settings": {"overflow": "truncate"} to cut. Name one.'
+    'too long. Use "settings": {"overflow": "truncate"}. Name one.'
     >>> words_of(error, with_settings=False)
     'too long. Name one.'
     """
