@@ -55,7 +55,7 @@ class Speller:
             steps, reason = [], "stop"
             for number, letter in enumerate(question.question):
                 if letter == "!":
-                    on_event(InputError("no letter", "Leave it out."))
+                    on_event(InputError("no letter", hint="Leave it out."))
                     return
                 if ticket.ended.wait(PAUSE if letter == "." else 0):
                     print("cancelled", flush=True)
