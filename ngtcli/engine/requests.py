@@ -118,24 +118,22 @@ class Requests:
 
     def interrupt(self) -> list[RequestEvent]:
         """End all requests as far as they came, without a forward pass: one may be half done."""
-        self._delivered.clear()
-        try:
-            if self._engine.is_open:
-                self._engine.finish(store=False)
-        finally:
-            for request in [*self._open]:
-                self.stop(request)
+        self._end_all(self.stop)
         return self._take_events()
 
     def close(self) -> None:
         """End all requests without an event: nobody waits for them."""
+        self._end_all(self._remove)
+
+    def _end_all(self, end: Callable[[Request], None]) -> None:
+        """Close the engine, then end each open request by `end`, even where closing fails."""
         self._delivered.clear()
         try:
             if self._engine.is_open:
                 self._engine.finish(store=False)
         finally:
-            for request in [*self._open]:
-                self._remove(request)
+            for request in list(self._open):
+                end(request)
 
     # --- one step ---
 
