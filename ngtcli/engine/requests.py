@@ -82,9 +82,9 @@ class Requests:
         if isinstance(prepared, Unasked):
             self._events += [(request, event) for event in _answer_unasked(prepared)]
         elif isinstance(prepared, PreparedParts):
-            session, question = prepared.session, request.question
-            parts = PartsInProgress(session, question, prepared.plan, prepared.level)
-            self._open[request] = parts
+            self._open[request] = PartsInProgress(
+                prepared.session, request.question, prepared.plan, prepared.level
+            )
             self._add_level(request, prepared.level)
         else:
             self._open[request] = None
@@ -184,24 +184,27 @@ class Requests:
         work = self._running.get(job)
         if work is None:
             return
-        if isinstance(event, NgtError):
-            del self._running[job]
-            self._fail(work, event)
-        elif not isinstance(event, Ended):
+        if not isinstance(event, Ended | NgtError):
             if work.part is None:
                 self._events.append((work.request, event))
+            return
+
+        del self._running[job]
+        if isinstance(event, NgtError):
+            self._fail(work, event)
+        elif work.part is None:
+            self._ended.append((work, job, event))
         else:
-            del self._running[job]
-            if work.part is None:
-                self._ended.append((work, job, event))
-            else:
-                self._part_ended(work, job, event)
+            self._part_ended(work, job, event)
 
     # --- how requests end ---
 
     def _complete(self, work: _Work, job: Job, answer: Ended) -> None:
         """Add to an answer what is known of its prompt, its sources, and remarks."""
-        request, prompt, session = work.request, job.prepared.prompt, job.prepared.session
+        request = work.request
+        settings = request.question.settings
+        prompt = job.prepared.prompt
+        model = job.prepared.session.facts
         parts = self._open[request]
         answer = replace(
             answer,
@@ -214,14 +217,15 @@ class Requests:
             answer = replace(answer, finish_reason=PROMPT)
         if parts and answer.finish_reason != "interrupted":
             self._delivered.append(parts.kept)
-        settings, model = request.question.settings, session.facts
+
         answer = replace(answer, facts=(speed_fact(settings, answer),))
         if request.wants.sources:
             answer = self._with_sources(job, answer)
         if request.wants.remarks:
             sentences = remarks(settings, model, answer, job.numerics, job.background)
-            more = tuple(details(settings, model, answer))
-            answer = replace(answer, remarks=tuple(sentences), details=more)
+            more = details(settings, model, answer)
+            answer = replace(answer, remarks=tuple(sentences), details=tuple(more))
+
         self._remove(request)
         self._events.append((request, answer))
 
@@ -298,8 +302,8 @@ class Requests:
             warning = f"{part.words}, {part.part.name}: its summary is cut off: it repeats itself"
             _report(request, Message("warn", warning))
         try:
-            prompt, count = job.prepared.prompt, len(answer.tokens)
-            report = self._parts_of(request).answered(part, prompt, answer.text, count)
+            parts = self._parts_of(request)
+            report = parts.answered(part, job.prepared.prompt, answer.text, len(answer.tokens))
         except BaseException as error:
             self._fail(work, caught(error))
             return
