@@ -26,16 +26,20 @@ PARTS = Kind("parts", str)
 _VERSION = 3
 
 
-class KeptParts:
+class CachedParts:
     """The summaries of finished parts, by their prompts, the settings and the model.
 
-    For other owners than the user nothing is cached.
+    Nothing is cached for other owners than the user.
     """
 
     def __init__(self, session: Session, preset: Preset) -> None:
         settings = session.settings
-        how = settings.engine, json.dumps(deciding(settings, preset), sort_keys=True)
-        self._made_by = (_VERSION, session.facts.tokenizer.fingerprint, *how)
+        self._made_by = (
+            _VERSION,
+            session.facts.tokenizer.fingerprint,
+            settings.engine,
+            json.dumps(deciding(settings, preset), sort_keys=True),
+        )
         self.is_stored = not session.owner
         self._keys: set[str] = set()
 
@@ -135,7 +139,7 @@ class PartsInProgress:
 
     def __init__(self, session: Session, question: Question, plan: Plan, level: Level) -> None:
         self.session = session
-        self.kept = KeptParts(session, question.preset)
+        self.cache = CachedParts(session, question.preset)
         self.level = level
         self.reports: list[PartReport] = []  # of the levels that are finished
         self._plan = plan
@@ -146,7 +150,7 @@ class PartsInProgress:
 
     def reuse(self, part: NumberedPart, prompt: Prompt) -> PartReport | None:
         """Return what an earlier run made of a part; None where it is to be answered."""
-        text = self.kept.get(prompt)
+        text = self.cache.get(prompt)
         if text is None:
             self.report_reused()
             return None
@@ -156,7 +160,7 @@ class PartsInProgress:
 
     def answered(self, part: NumberedPart, prompt: Prompt, text: str, tokens: int) -> PartReport:
         """Cache what the model made of a part, in so many tokens."""
-        self.kept.put(prompt, text)
+        self.cache.put(prompt, text)
         self._finished_count += 1
         return PartReport(part.part.name, text, False, part.level, tokens)
 
@@ -189,9 +193,9 @@ class PartsInProgress:
         return AnswerOptions(trie=trie, many=True)
 
     @property
-    def kept_words(self) -> str:
+    def resume_hint(self) -> str:
         """How many parts are cached, as the end of a sentence; "" for none."""
-        if not self._finished_count or not self.kept.is_stored:
+        if not self._finished_count or not self.cache.is_stored:
             return ""
         of = f"{self._finished_count} of {counted(self._total_count, 'part')}"
         return f"; kept {of}: the same command goes on from there"

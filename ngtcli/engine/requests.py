@@ -27,7 +27,7 @@ from ngtcli.engine.no_answer import (
     not_in_documents,
     repeats_instructions,
 )
-from ngtcli.engine.parts import KeptParts, Level, NumberedPart, PartsInProgress
+from ngtcli.engine.parts import CachedParts, Level, NumberedPart, PartsInProgress
 from ngtcli.engine.report import details, remarks, speed_fact, with_sources
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.prompts.reports import PartReport
@@ -62,7 +62,7 @@ class Requests:
         self._running: dict[Job, _Work] = {}
         self._ended: deque[tuple[_Work, Job, Ended]] = deque()  # to be compared with documents
         self._events: list[RequestEvent] = []  # to be returned by the next step
-        self._delivered: list[KeptParts] = []  # of answers that the caller has by the next step
+        self._delivered: list[CachedParts] = []  # of answers that the caller has by the next step
         self._reported_at = 0.0  # when parts were reported last, by time.monotonic
 
     @property
@@ -216,7 +216,7 @@ class Requests:
         if _is_echo(request, answer):
             answer = replace(answer, finish_reason=PROMPT)
         if parts and answer.finish_reason != "interrupted":
-            self._delivered.append(parts.kept)
+            self._delivered.append(parts.cache)
 
         answer = replace(answer, facts=(speed_fact(settings, answer),))
         if request.wants.sources:
@@ -258,15 +258,15 @@ class Requests:
             error = self._stopped(request)
         elif part is not None:
             parts = self._open[request]
-            kept = parts.kept_words if parts else ""
-            warning = f"failed at {part.words.lower()}, {part.part.name}{kept}"
+            hint = parts.resume_hint if parts else ""
+            warning = f"failed at {part.words.lower()}, {part.part.name}{hint}"
             _report(request, Message("warn", warning))
         self._remove(request)
         self._events.append((request, error))
 
     def _stopped(self, request: Request) -> StoppedError:
         parts = self._open[request]
-        return StoppedError(f"interrupted{parts.kept_words if parts else ''}")
+        return StoppedError(f"interrupted{parts.resume_hint if parts else ''}")
 
     def _remove(self, request: Request) -> None:
         """Work on a request no longer."""

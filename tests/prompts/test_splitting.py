@@ -21,7 +21,7 @@ from ngtcli.documents.selection import Excerpt
 from ngtcli.engine.batch.output import FileOutput
 from ngtcli.engine.engine import Prepared
 from ngtcli.engine.local_engine import LocalEngine
-from ngtcli.engine.parts import PARTS, KeptParts
+from ngtcli.engine.parts import PARTS, CachedParts
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.build import Task
@@ -114,7 +114,7 @@ def short(tmp_path_factory: pytest.TempPathFactory) -> tuple[str, ...]:
 
 
 def failing(put: Any, at: int, error: BaseException) -> Any:
-    """`KeptParts.put`, whose call number `at` raises `error`."""
+    """`CachedParts.put`, whose call number `at` raises `error`."""
     done: list[Any] = []
 
     def instead(*arguments: Any) -> None:
@@ -147,7 +147,7 @@ def check_going_on_after_ctrl_c(
 ) -> None:
     """What comes of `count` parts is `body`, after a run that ended with the third one as well."""
     with monkeypatch.context() as patch:
-        patch.setattr(KeptParts, "put", failing(KeptParts.put, 3, KeyboardInterrupt()))
+        patch.setattr(CachedParts, "put", failing(CachedParts.put, 3, KeyboardInterrupt()))
         stopped = ngt(*command)
     assert stopped.returncode == 130 and stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
@@ -230,23 +230,25 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     assert row["text"] and all(part["kept"] for part in row["parts"]) and not PARTS.each()
 
 
-def test_kept_parts_are_those_of_one_engine_and_of_the_user() -> None:
+def test_cached_parts_are_those_of_one_engine_and_of_the_user() -> None:
     preset = load_preset("summarize")
     prompt: Any = SimpleNamespace(ids=(1, 2))
 
-    def kept(engine: str, owner: str = "") -> KeptParts:
-        model, own = SimpleNamespace(tokenizer=Tokenizer(FakeBackend())), Settings(engine=engine)
-        session: Any = SimpleNamespace(settings=own, facts=model, owner=owner)
-        return KeptParts(session, preset)
+    def cached(engine: str, owner: str = "") -> CachedParts:
+        model = SimpleNamespace(tokenizer=Tokenizer(FakeBackend()))
+        settings = Settings(engine=engine)
+        session: Any = SimpleNamespace(settings=settings, facts=model, owner=owner)
+        return CachedParts(session, preset)
 
     for owner in ("another", ""):  # of whom nothing is stored
-        assert kept("vllm").get(prompt) is None
-        kept("vllm", owner).put(prompt, "theirs")
-    assert kept("ngt").get(prompt) is None and kept("vllm", "another").get(prompt) is None
-    last = kept("vllm")
-    assert last.get(prompt) == "theirs"
-    last.forget()
-    assert kept("vllm").get(prompt) is None
+        assert cached("vllm").get(prompt) is None
+        cached("vllm", owner).put(prompt, "theirs")
+    assert cached("ngt").get(prompt) is None
+    assert cached("vllm", "another").get(prompt) is None
+    parts = cached("vllm")
+    assert parts.get(prompt) == "theirs"
+    parts.forget()
+    assert cached("vllm").get(prompt) is None
 
 
 def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:
