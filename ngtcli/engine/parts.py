@@ -113,8 +113,8 @@ def in_parts(session: Session, question: Question) -> Plan:
             )
         level += 1
         previous_count = len(parts)
-        of = counted(len(parts), "part")
-        session.warn(f"{problem}: split into {of}, each is summarized, then their summaries")
+        count = counted(len(parts), "part")
+        session.warn(f"{problem}: split into {count}, each is summarized, then their summaries")
         numbered = [NumberedPart(part, level, i, len(parts)) for i, part in enumerate(parts, 1)]
         reports = yield Level(numbered, options)
         summaries = [Document(report.name, report.text) for report in reports]
@@ -144,7 +144,6 @@ class PartsInProgress:
         self.reports: list[PartReport] = []  # of the levels that are finished
         self._plan = plan
         self._done: dict[int, PartReport] = {}  # of this level, by number
-        self._finished_count = 0
         self._total_count = len(level.parts)
         self._reused_count = 0  # from an earlier run, and not reported yet
 
@@ -154,14 +153,12 @@ class PartsInProgress:
         if text is None:
             self.report_reused()
             return None
-        self._finished_count += 1
         self._reused_count += 1
         return PartReport(part.part.name, text, True, part.level, 0)
 
     def answered(self, part: NumberedPart, prompt: Prompt, text: str, tokens: int) -> PartReport:
         """Cache what the model made of a part, in so many tokens."""
         self.cache.put(prompt, text)
-        self._finished_count += 1
         return PartReport(part.part.name, text, False, part.level, tokens)
 
     def add(self, part: NumberedPart, report: PartReport) -> Level | Prompt | None:
@@ -183,8 +180,8 @@ class PartsInProgress:
     def report_reused(self) -> None:
         """Report how many parts an earlier run has made, once."""
         if self._reused_count:
-            of = f"{self._reused_count} of {counted(self._total_count, 'part')}"
-            self.session.warn(f"took {of} from an earlier run")
+            count = f"{self._reused_count} of {counted(self._total_count, 'part')}"
+            self.session.warn(f"took {count} from an earlier run")
         self._reused_count = 0
 
     def last_options(self, prompt: Prompt) -> AnswerOptions:
@@ -195,7 +192,8 @@ class PartsInProgress:
     @property
     def resume_hint(self) -> str:
         """How many parts are cached, as the end of a sentence; "" for none."""
-        if not self._finished_count or not self.cache.is_stored:
+        finished = len(self.reports) + len(self._done)
+        if not finished or not self.cache.is_stored:
             return ""
-        of = f"{self._finished_count} of {counted(self._total_count, 'part')}"
-        return f"; kept {of}: the same command goes on from there"
+        count = f"{finished} of {counted(self._total_count, 'part')}"
+        return f"; kept {count}: the same command goes on from there"
