@@ -1,4 +1,4 @@
-"""What an answer yields step by step, and how long that took. Knows no torch."""
+"""The steps of an answer, their tokens, and how long they took. Imports no torch."""
 
 import time
 from collections import Counter
@@ -9,7 +9,7 @@ from typing import Self
 from ngtcli.system.json_form import HIDDEN, json_key, json_property, schema_of, shape
 
 OWN = "model"
-_THOUGHT = "text of a thought, for a token that is none of the answer's"
+_THOUGHT = "text of the model's reasoning, for a token that is none of the answer's"
 _PROBABILITY = "at temperature 1, among the tokens that may stand here"
 
 
@@ -17,10 +17,11 @@ _PROBABILITY = "at temperature 1, among the tokens that may stand here"
 class Token:
     """One emitted token and the text it completed.
 
-    `origin` is OWN for the model's own choice; an accepted draft names its source, or "draft".
-    `thought` is the text of a thought that it completed, None for a token of the answer.
-    `probability`, where it is wanted, is that at temperature 1 among the tokens that a grammar
-    allows.
+    Attributes:
+        origin: OWN for the model's own choice; for an accepted draft its source, or "draft".
+        thought: The text of reasoning that it completed; None for a token of the answer.
+        probability: Its probability at temperature 1 among the tokens that a grammar allows;
+            None where that is not wanted.
     """
 
     id: int
@@ -39,12 +40,13 @@ class Token:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """What one step emitted; `nodes` were drafted; `finish_reason` is "" but in the last step.
+    """The tokens that one step emitted.
 
-    Of the nodes `predicted` came from a predicted answer.
-
-    Reasons: "stop" (an end token or stop string), "repetition" (the text repeats itself), "length"
-    (max_tokens), "context" (no room left).
+    Attributes:
+        finish_reason: "stop" (an end token or stop string), "repetition" (the text repeats itself),
+            "length" (max_tokens) or "context" (no room left); "" in all steps but the last.
+        nodes: Number of drafted nodes.
+        predicted: How many of them came from a predicted answer.
     """
 
     tokens: tuple[Token, ...]
@@ -74,7 +76,8 @@ class Stopwatch:
         self.parts = dict.fromkeys(PARTS, 0.0)
         self._wait = wait_for_device
         self._part = ""
-        self._began = self._last = time.perf_counter()
+        self._began = time.perf_counter()
+        self._last = self._began
 
     @property
     def elapsed_s(self) -> float:
@@ -98,9 +101,13 @@ class Stopwatch:
 
 @dataclass(frozen=True, slots=True)
 class Reused:
-    """How many tokens of a prompt were read for an earlier one, and their rows kept.
+    """The tokens of a prompt whose KV entries were cached when an earlier prompt was read.
 
-    Those `from_disk` are among them. Their rows came back in `seconds`; reading them took `read_s`.
+    Attributes:
+        tokens: Their number.
+        from_disk: How many of them came from disk.
+        seconds: What copying their KV entries into place took.
+        read_s: What their prefill took.
     """
 
     tokens: int = 0
@@ -109,38 +116,39 @@ class Reused:
     read_s: float = 0.0
 
 
-_CACHED = "tokens of the prompt that were read before: their rows were kept"
-_PREDICTED = "drafts that came from a predicted answer and were"
-_THOUGHTS = "new tokens that are none of the answer's, of a model that thinks"
+_CACHED = "tokens of the prompt that were read before: their KV entries were cached"
+_REASONING = "new tokens of the model's reasoning, which are none of the answer's"
 
 
 @dataclass(slots=True)
 class Statistics:
-    """Grows step by step. Times are in seconds of wall clock.
+    """The counts and times of one sequence, which grow step by step; seconds of wall clock.
 
-    `shared_steps` are those whose passes served other texts, too; `plain_steps` those over one row
-    alone, which took `plain_s`.
+    `shared_steps` are those whose forward passes served other sequences, too. `plain_steps` are
+    those over a single query token, and took `plain_s`.
     """
 
     prompt_tokens: int = 0
     cached_tokens: int = field(default=0, metadata=json_key(about=_CACHED))
     cached_from_disk: int = field(default=0, metadata=json_key(about="of these, from disk"))
     cached_s: float = field(
-        default=0.0, metadata=json_key(digits=6, about="seconds to bring their rows back")
+        default=0.0, metadata=json_key(digits=6, about="seconds to copy their KV entries")
     )
     cached_read_s: float = field(
-        default=0.0, metadata=json_key(digits=6, about="seconds that reading them took")
+        default=0.0, metadata=json_key(digits=6, about="seconds that their prefill took")
     )
     new_tokens: int = 0
-    thought_tokens: int | None = field(default=None, metadata=json_key(omit=True, about=_THOUGHTS))
+    thought_tokens: int | None = field(default=None, metadata=json_key(omit=True, about=_REASONING))
     steps: int = 0
     drafted_tokens: int = 0
     accepted_tokens: int = 0
     accepted_prediction_tokens: int | None = field(
-        default=None, metadata=json_key(omit=True, about=f"{_PREDICTED} accepted")
+        default=None,
+        metadata=json_key(omit=True, about="tokens drafted from the predicted answer and accepted"),
     )
     rejected_prediction_tokens: int | None = field(
-        default=None, metadata=json_key(omit=True, about=f"{_PREDICTED} not")
+        default=None,
+        metadata=json_key(omit=True, about="tokens drafted from the predicted answer and rejected"),
     )
     acceptance_histogram: Counter[int] = field(default_factory=Counter)
     prefill_s: float = field(default=0.0, metadata=json_key(digits=6))
@@ -155,10 +163,12 @@ class Statistics:
     plain_s: float = field(default=0.0, metadata=HIDDEN)
 
     def add_prefill(self, seconds: float, reused: Reused) -> None:
-        """Count the seconds of reading the prompt, again if need be; at first some was known."""
+        """Add the seconds of a prefill; what the first one reused of the cache counts."""
         if not self.prefill_s:
-            self.cached_tokens, self.cached_from_disk = reused.tokens, reused.from_disk
-            self.cached_s, self.cached_read_s = reused.seconds, reused.read_s
+            self.cached_tokens = reused.tokens
+            self.cached_from_disk = reused.from_disk
+            self.cached_s = reused.seconds
+            self.cached_read_s = reused.read_s
         self.prefill_s += seconds
 
     def add_step(self, drafted: int, accepted: int, emitted: int) -> None:
@@ -175,11 +185,18 @@ class Statistics:
         rejected = drafted - accepted
         self.rejected_prediction_tokens = (self.rejected_prediction_tokens or 0) + rejected
 
-    def add_time(self, watch: Stopwatch, rows: int, of: int) -> None:
-        """Count the share of a step's seconds for `rows` of the `of` that its pass had."""
-        share = rows / of
-        self.shared_steps += rows < of
-        if of == 1:
+    def add_time(self, watch: Stopwatch, query_tokens: int, total: int) -> None:
+        """Add this sequence's share of the seconds of a step.
+
+        Args:
+            watch: The time of the step.
+            query_tokens: How many query tokens of the forward pass were this sequence's.
+            total: How many the forward pass had.
+        """
+        share = query_tokens / total
+        if query_tokens < total:
+            self.shared_steps += 1
+        if total == 1:
             self.plain_steps += 1
             self.plain_s += watch.elapsed_s
         self.decode_s += share * watch.elapsed_s
@@ -207,7 +224,13 @@ class Statistics:
 
 @dataclass(frozen=True, slots=True)
 class PassesReport:
-    """How many shapes of passes are captured, the seconds that took, and why none is."""
+    """How forward passes were run.
+
+    Attributes:
+        captured: How many shapes of them are captured as CUDA graphs.
+        seconds: What capturing took.
+        reason: Why none is captured.
+    """
 
     captured: int
     seconds: float = field(metadata=json_key(digits=3))
