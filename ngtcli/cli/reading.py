@@ -13,12 +13,12 @@ from ngtcli.documents.find import STDIN, Skipped, converting, kinds
 from ngtcli.documents.load import Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.engine.question import MOST_PREDICTED
+from ngtcli.engine.question import MAX_PREDICTED
 from ngtcli.errors import InputError
 from ngtcli.words import counted
 
 _STDIN_FILE = 0  # its descriptor
-_PREDICTION = f"Name a text file of at most {MOST_PREDICTED // 1_000_000} MB."
+_PREDICTION = f"Name a text file of at most {MAX_PREDICTED // 1_000_000} MB."
 _SHOWN = 5  # lines about single files; -v shows all
 
 
@@ -37,7 +37,7 @@ def standard_input(paths: Sequence[str]) -> BinaryIO | None:
 def read_prediction(path: str) -> str:
     """The text of a file that the answer is said to be like. Raises InputError."""
     try:
-        data = Reader(MOST_PREDICTED // 1_000_000).read(path, pipes=True)
+        data = Reader(MAX_PREDICTED // 1_000_000).read(path, pipes=True)
         return decode_text(data)
     except Unreadable as error:
         raise InputError(f"--predict {path}: {error}", hint=_PREDICTION) from None

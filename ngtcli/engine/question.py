@@ -1,4 +1,4 @@
-"""What is asked: documents, a question, what was said before, how it is answered. Loads little."""
+"""What is asked: documents, a question, the turns before it, and settings. Loads little."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -12,10 +12,10 @@ from ngtcli.models.recommended import demonstration_limit
 from ngtcli.prompts.preset import TASKS, Preset, can_ask, for_task, load_preset, without_documents
 from ngtcli.prompts.turns import Turn
 
-# Characters of a predicted answer at most, about 250,000 tokens, of which 110 MB of counts are made
-# (derived: 7 nodes a token); guess.
-MOST_PREDICTED = 1_000_000
-_PREDICTED = ("auto", "trie", "llma")  # methods that draft from a text beside the prompt
+# Characters that a predicted answer may have: about 250,000 tokens, whose counts take 110 MB
+# (derived: 7 nodes a token). The bound is a guess.
+MAX_PREDICTED = 1_000_000
+_PREDICTED_METHODS = ("auto", "trie", "llma")  # these draft from a text beside the prompt
 _NOTHING = Loaded(())
 
 
@@ -27,25 +27,36 @@ def check_prediction(text: str, settings: Settings) -> None:
     """Raise UsageError for a predicted answer that is too long, or that nothing drafts from."""
     if not text:
         return
-    if len(text) > MOST_PREDICTED:
-        what = f"the predicted answer has more than {MOST_PREDICTED:,} characters"
-        raise UsageError(what, hint="Give the part that the answer is like.")
-    idle = "--engine vllm" if settings.engine == "vllm" else f"--method {settings.method}"
-    if settings.engine == "vllm" or settings.method.partition(":")[0] not in _PREDICTED:
-        raise UsageError(f"a predicted answer does nothing with {idle}", hint="Leave it out.")
+    if len(text) > MAX_PREDICTED:
+        raise UsageError(
+            f"the predicted answer has more than {MAX_PREDICTED:,} characters",
+            hint="Give the part that the answer is like.",
+        )
+    flag = ""
+    if settings.engine == "vllm":
+        flag = "--engine vllm"
+    elif settings.method.partition(":")[0] not in _PREDICTED_METHODS:
+        flag = f"--method {settings.method}"
+    if flag:
+        raise UsageError(f"a predicted answer does nothing with {flag}", hint="Leave it out.")
 
 
 def check_form(task: str, settings: Settings) -> None:
-    """Raise UsageError for a form that no answer of the task has, with the place in a schema."""
+    """Raise UsageError for a form that no answer of the task can have, or that is not valid."""
     if not settings.has_form:
         return
     from ngtcli.decoding.grammar.form import form_of  # here: few questions need it
 
     name = next(name for name in FORMS if getattr(settings, name))
-    idle = {"a summary": task == "summarize", "--engine vllm": settings.engine == "vllm"}
-    idle["stop, which would end an answer within it"] = bool(settings.stop)
-    for what in (what for what, is_so in idle.items() if is_so):
-        raise SettingError(name, f"{SETTINGS[name].flag} with {what}", "Leave one of them out.")
+    clash = ""
+    if task == "summarize":
+        clash = "a summary"
+    elif settings.engine == "vllm":
+        clash = "--engine vllm"
+    elif settings.stop:
+        clash = "stop, which would end an answer within it"
+    if clash:
+        raise SettingError(name, f"{SETTINGS[name].flag} with {clash}", "Leave one of them out.")
     try:
         form_of(settings)
     except UsageError as error:
@@ -56,10 +67,14 @@ def check_form(task: str, settings: Settings) -> None:
 class Question:
     """What is answered, and how.
 
-    `task` is "summarize", where `question` is "", "ask" or "extract". "generate" follows the
-    question as it stands, with the documents, if any, before it; "chat" does so after the `turns`.
-    `prediction` is a text like which the answer may be: drafts come from it, too. Of documents that
-    do not fit passages are read for each of the `queries`, or else for the question.
+    Attributes:
+        task: "summarize", "ask" or "extract". "generate" continues the question as it stands, with
+            the documents, if any, before it; "chat" does so after the `turns`.
+        question: "" where the task is "summarize".
+        turns: What was said before in a conversation.
+        prediction: A text that the answer may be like; drafts come from it, too.
+        queries: Of documents that do not fit, passages are read for each of these; for the question
+            where there is none.
     """
 
     task: str
@@ -80,13 +95,15 @@ class Question:
         """The error of an answer that has a form and ended within it, for a finish reason."""
         if not self.settings.has_form or reason == "stop":
             return None
-        why = {"length": "max_tokens were made", "context": "the context is full"}
-        hint = "Give it room (max_tokens), or the schema bounds (maxLength, maxItems)."
-        return NgtError(f"the answer is not whole: {why.get(reason, reason)}", hint=hint)
+        causes = {"length": "max_tokens were made", "context": "the context is full"}
+        return NgtError(
+            f"the answer is not whole: {causes.get(reason, reason)}",
+            hint="Give it room (max_tokens), or the schema bounds (maxLength, maxItems).",
+        )
 
     @property
     def wording(self) -> Preset:
-        """The preset as it words what there is."""
+        """The preset; without documents one that does not speak of them."""
         return self.preset if self.documents else without_documents(self.preset)
 
 
@@ -124,16 +141,17 @@ class Tasks:
         `worded`: where the named one has no place for a question, `ask` is worded by its own.
         With `like` all have the model of these settings. Raises UsageError.
         """
-        found = {}
+        resolved = {}
         for task in tasks:
-            named = load_preset(task if preset is None else preset)
-            settings = settings_of([*layers, named.settings]).settings
+            wording = load_preset(task if preset is None else preset)
+            settings = settings_of([*layers, wording.settings]).settings
             if like is not None:
                 loaded = {name: getattr(like, name) for name in settings_where(Use.LOADS)}
                 settings = replace(settings, **loaded)
-            is_mute = worded and task == "ask" and not can_ask(named)
-            found[task] = settings, load_preset(task) if is_mute else named
-        return cls(found)
+            if worded and task == "ask" and not can_ask(wording):
+                wording = load_preset(task)
+            resolved[task] = settings, wording
+        return cls(resolved)
 
     def question(
         self,

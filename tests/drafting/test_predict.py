@@ -17,7 +17,7 @@ from ngtcli.drafting.origins import PREDICTED
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.steps import Statistics
 from ngtcli.engine.events import Ended, Wants
-from ngtcli.engine.question import MOST_PREDICTED, Question, check_prediction
+from ngtcli.engine.question import MAX_PREDICTED, Question, check_prediction
 from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import wire
@@ -203,7 +203,7 @@ def test_a_line_of_a_batch_has_its_own(tmp_path: Path) -> None:
     ("content", "what"),
     [
         (None, "no such file"), (b"", "empty"), (b" \n", "empty"), (b"\x00\x01\x02" * 50, "binary"),
-        (b"a" * (MOST_PREDICTED + 1), "more than 1 MB"),
+        (b"a" * (MAX_PREDICTED + 1), "more than 1 MB"),
     ],
 )  # fmt: skip
 def test_a_file_that_is_no_text_is_an_error(
@@ -220,9 +220,9 @@ def test_a_file_that_is_no_text_is_an_error(
 
 
 def test_a_prediction_has_a_bound() -> None:
-    check_prediction("a" * MOST_PREDICTED, Settings())
+    check_prediction("a" * MAX_PREDICTED, Settings())
     for text, settings in (
-        ("a" * (MOST_PREDICTED + 1), Settings()),
+        ("a" * (MAX_PREDICTED + 1), Settings()),
         ("a", Settings(method="none")),
     ):
         with pytest.raises(UsageError):
