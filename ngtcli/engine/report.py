@@ -1,4 +1,4 @@
-"""What is reported of an answer besides its text: facts, remarks, its steps and its sources."""
+"""What is reported of an answer besides its text: its sources, facts, details and remarks."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,29 +17,29 @@ from ngtcli.words import counted
 
 
 def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
-    """An answer, and where what it copies stands in what the model read of the documents."""
+    """Return an answer with its sources: where it copies what the model read of the documents."""
     excerpts = answer.selection.excerpts if answer.selection else None
-    found = sources_of(answer.text, documents, excerpts)
-    facts = (*answer.facts, copied_fact(found)) if documents else answer.facts
-    return replace(answer, sources=found, facts=facts)
+    sources = sources_of(answer.text, documents, excerpts)
+    facts = (*answer.facts, copied_fact(sources)) if documents else answer.facts
+    return replace(answer, sources=sources, facts=facts)
 
 
 def speed_fact(settings: Settings, answer: Ended) -> str:
-    """The first fact of the line under an answer: its tokens, their time, what drafting brought.
+    """Return the first fact of the line under an answer: tokens, seconds, the gain by drafting.
 
-    The time is that of reading the prompt and of decoding.
+    The seconds are those of prefill and decoding.
     """
     s = answer.statistics
-    thought = f", {s.thought_tokens} of thought," if s.thought_tokens else ""
-    said = f"{counted(s.new_tokens, 'token')}{thought} in {s.prefill_s + s.decode_s:.1f} s"
+    reasoning = f", {s.thought_tokens} of thought," if s.thought_tokens else ""
+    fact = f"{counted(s.new_tokens, 'token')}{reasoning} in {s.prefill_s + s.decode_s:.1f} s"
     plain_s = plain_decoding_s(settings, answer)
     if s.drafted_tokens and s.decode_s and plain_s is not None:
-        said += f", {plain_s / s.decode_s:.1f}× by drafting"
-    return said
+        fact += f", {plain_s / s.decode_s:.1f}× by drafting"
+    return fact
 
 
 def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:
-    """What -v says of the making of an answer besides its facts."""
+    """Yield what -v adds to the facts of an answer: how it was drafted, prefilled and decoded."""
     s = answer.statistics
     yield f"{s.tokens_per_s:.1f} tokens/s"
     if s.drafted_tokens:
@@ -52,8 +52,11 @@ def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[st
         yield f"nothing drafted: {_why_no_drafts(settings, model, answer)}"
     yield f"prefill {s.prefill_s:.2f} s"
     if s.cached_tokens:
-        of = {0: "memory", s.cached_tokens: "disk"}
-        place = of.get(s.cached_from_disk, "memory and disk")
+        place = "memory and disk"
+        if s.cached_from_disk == 0:
+            place = "memory"
+        elif s.cached_from_disk == s.cached_tokens:
+            place = "disk"
         yield (
             f"{s.cached_tokens:,} of {s.prompt_tokens:,} tokens read before, from {place} in"
             f" {s.cached_s:.2f} s instead of {s.cached_read_s:.2f} s"
@@ -89,20 +92,28 @@ def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
 def remarks(
     settings: Settings, model: ModelFacts, answer: Ended, numerics: Numerics, background: str
 ) -> Iterator[str]:
-    """What -v says below an answer: from what it was drafted, and whether it is exact.
+    """Yield the sentences that -v shows below an answer.
 
-    `numerics` says whether it is exact, `background` says what general text was drafted from.
+    Args:
+        settings: The settings of the answer.
+        model: The model that answered.
+        answer: The answer.
+        numerics: Whether it is exact.
+        background: A sentence that says which general text it was drafted from.
     """
-    if line := _saved(settings, answer):
-        yield line
+    saving = _saving(settings, answer)
+    if saving:
+        yield saving
     yield background
     dtype = name_of(model.dtype)
-    takes_drafts = model.draft_support is not DraftSupport.STEPS
-    if numerics.is_exact and takes_drafts:
-        yield f"Exact: {numerics.why}; plain decoding with --exact has the same tokens."
-    elif (kind := settings.quantize if settings.quantize != "none" else dtype) != "float32":
-        if takes_drafts:
-            yield f"Not exact: in {kind} drafts may change tokens at near ties; see --exact."
+    number_format = dtype if settings.quantize == "none" else settings.quantize
+    if model.draft_support is not DraftSupport.STEPS:
+        if numerics.is_exact:
+            yield f"Exact: {numerics.why}; plain decoding with --exact has the same tokens."
+        elif number_format != "float32":
+            yield (
+                f"Not exact: in {number_format} drafts may change tokens at near ties; see --exact."
+            )
     if model.draft_support is DraftSupport.CHAINS:
         yield f"Drafts have no branches: {model.draft_why}."
     if model.dtype_why:
@@ -116,19 +127,21 @@ def remarks(
         yield f"The model's passes are not captured: {model.capturing.why}."
 
 
-def _saved(settings: Settings, answer: Ended) -> str:
-    """Say what drafting saved; "" where that is not known or nothing was drafted."""
-    s, plain_s = answer.statistics, plain_decoding_s(settings, answer)
+def _saving(settings: Settings, answer: Ended) -> str:
+    """Return a sentence on what drafting saved; "" if that is unknown or nothing was drafted."""
+    s = answer.statistics
+    plain_s = plain_decoding_s(settings, answer)
     if plain_s is None or not s.drafted_tokens:
         return ""
     saved_s = plain_s - s.decode_s
+    verb = "saved" if saved_s >= 0 else "cost"
     return (
-        f"Drafting {'saved' if saved_s >= 0 else 'cost'} {abs(saved_s):.2f} s: plain decoding"
+        f"Drafting {verb} {abs(saved_s):.2f} s: plain decoding"
         f" would have taken about {plain_s:.2f} s for {s.new_tokens:,} forward passes,"
         f" and this took {s.decode_s:.2f} s for {s.steps:,}."
     )
 
 
-def _short(value: object, most: int = 40) -> str:
+def _short(value: object, max_length: int = 40) -> str:
     text = str(value)
-    return text if len(text) <= most else f"{text[: most - 1]}…"
+    return text if len(text) <= max_length else f"{text[: max_length - 1]}…"
