@@ -99,12 +99,13 @@ def remarks(
         model: The model that answered.
         answer: The answer.
         numerics: Whether it is exact.
-        background: A sentence that says which general text it was drafted from.
+        background: A sentence that says which general text it was drafted from; "" for none.
     """
     saving = _saving(settings, answer)
     if saving:
         yield saving
-    yield background
+    if background:
+        yield background
     dtype = name_of(model.dtype)
     number_format = dtype if settings.quantize == "none" else settings.quantize
     if model.draft_support is not DraftSupport.STEPS:
