@@ -191,16 +191,6 @@ class KVCache:
         self._shapes: dict[KVLayer, tuple[Tensor, Tensor]] = {}
 
     @property
-    def regions(self) -> list[KVSlot]:
-        """The slots, as the decoder calls them."""
-        return self.slots
-
-    @property
-    def places(self) -> int:
-        """The capacity of a slot, as the decoder calls it."""
-        return self.slot_capacity
-
-    @property
     def length(self) -> int:
         """The valid positions of the first slot."""
         return self.slots[0].length

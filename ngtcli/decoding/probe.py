@@ -446,7 +446,7 @@ def _batch_agrees(model: TargetModel) -> bool:
         alone.append(model.forward(*root).clone())
     for slot, prompt in enumerate(prompts):
         if slot:
-            model.resize(len(prompts), model.cache.places)
+            model.resize(len(prompts), model.cache.slot_capacity)
         model.start(capacity, beside=slot)
         model.prefill(prompt[:-1])
     batched = model.score(model.lay_out(roots))

@@ -76,7 +76,7 @@ class Scheduler:
             return True
         if batch_size >= self._max_size:
             return False
-        slots = len(self._model.cache.regions)
+        slots = len(self._model.cache.slots)
         return batch_size < max(slots, self._allowed_slots(self._needed_entries))
 
     # --- sequences that come ---
@@ -189,16 +189,16 @@ class Scheduler:
                 self._cache_prompt(slot)
                 self._model.close(slot, slot)
         except Exception:  # whatever a device raises that has just failed
-            for region in self._model.cache.regions:
-                region.chunks.clear()  # none is relied on
+            for kv_slot in self._model.cache.slots:
+                kv_slot.chunks.clear()  # none is relied on
         self.waiting.extendleft(reversed(self.running))
         self.running = []
 
     def _cache_prompt(self, slot: int) -> None:
         """Keep the prompt of a slot that is about to go in the prefix cache."""
         model = self._model
-        if model.prefixes and len(model.cache.regions) > 1:
-            fits(model, partial(model.prefixes.keep, model.cache, model.cache.regions[slot]))
+        if model.prefixes and len(model.cache.slots) > 1:
+            fits(model, partial(model.prefixes.keep, model.cache, model.cache.slots[slot]))
 
     # --- memory of a batch ---
 
@@ -210,7 +210,7 @@ class Scheduler:
         """Whether the slots of a batch have, or get, room for these draft trees."""
         if len(trees) == 1:
             return True
-        slots = self._model.cache.regions[: len(trees)]
+        slots = self._model.cache.slots[: len(trees)]
         rows = self._model.rows_of(trees)
         return self._make_room(
             max(
@@ -222,7 +222,7 @@ class Scheduler:
     @property
     def _needed_entries(self) -> int:
         """KV entries that each slot needs, as all slots are equally large."""
-        slots = self._model.cache.regions[: len(self.running)]
+        slots = self._model.cache.slots[: len(self.running)]
         return max(
             max(sequence.needed_entries, slot.length)
             for sequence, slot in zip(self.running, slots, strict=True)
@@ -246,7 +246,7 @@ class Scheduler:
         """Have slots of so many entries, and more of them; False where memory is short."""
         cache = self._model.cache
         slots = len(self.running) + more_slots
-        if entries <= cache.places and slots <= len(cache.regions):
+        if entries <= cache.slot_capacity and slots <= len(cache.slots):
             return True
         entries = capacity_for(max(entries, self._needed_entries))
         self._steps_to_lookup = 0
