@@ -6,15 +6,14 @@ call, where each has as many query tokens and that costs less.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Any
+from dataclasses import dataclass, replace
 
 import torch
 from torch import Tensor, nn
 
 from ngtcli.decoding.attention import grouped, is_special
 from ngtcli.decoding.layout import Span
-from ngtcli.models.hf import SingleAttention
+from ngtcli.models.hf import AttentionCall, SingleAttention
 
 # What one more call of attention takes, in products of a query and a key of all heads, times the
 # width of these heads. Measured (two threads, 8 × 32 and 14 × 64 wide): 30 us a call.
@@ -40,36 +39,33 @@ class BatchedAttention:
     window: int | None = None
     gathered: int = 0
 
-    def attend(
-        self,
-        single: SingleAttention,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **options: Any,
-    ) -> Tensor:
+    def attend(self, call: AttentionCall, single: SingleAttention) -> Tensor:
         """As `PassAttention`."""
-        assert mask is not None
+        assert call.mask is not None
         batch = self
         first = [0] * len(self.spans)
-        if self._slides(module):
+        if self._slides(call.module):
             if self.gathered:
                 batch = self._of_gathered()
-            elif query.device.type == "cpu":
+            elif call.query.device.type == "cpu":
                 first = self._first_in_window()
+
         # In one call all keys of a slot count, under the mask.
-        is_known = single.is_sdpa and not is_special(options)
-        if is_known and not any(first) and batch._costs_less_at_once(query):
-            return batch._at_once(query, key, value, mask, options.get("scaling"))
+        is_softmax = single.is_sdpa and not is_special(call.options)
+        if is_softmax and not any(first) and batch._costs_less_at_once(call.query):
+            return batch._at_once(call.query, call.key, call.value, call.mask, call.scale)
 
         outputs = []
         for span, begin in zip(batch.spans, first, strict=True):
             keys = slice(span.start + begin, span.start + span.length)
-            states = query[:, :, span.rows], key[:, :, keys], value[:, :, keys]
-            own_mask = mask[:, :, span.rows, begin : span.length]
-            outputs.append(single.attend(module, *states, own_mask, **options)[0])
+            of_sequence = replace(
+                call,
+                query=call.query[:, :, span.rows],
+                key=call.key[:, :, keys],
+                value=call.value[:, :, keys],
+                mask=call.mask[:, :, span.rows, begin : span.length],
+            )
+            outputs.append(single.attend(of_sequence)[0])
         return torch.cat(outputs, 1)
 
     def _slides(self, module: nn.Module) -> bool:

@@ -10,10 +10,10 @@ from functools import partial
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from ngtcli.decoding.attention import GROUPED, group_size, grouped
-from ngtcli.models.hf import SingleAttention, attention_name
+from ngtcli.models.hf import AttentionCall, SingleAttention, attention_name
 
 # Keys from which on the prefix is read by itself. Derived, from forward passes of an 8B on an H100
 # (bfloat16, 8 / 32 / 64 query tokens): in ms under a mask 11.3 / 12.1 / 12.4 at 2,048 keys and
@@ -58,18 +58,9 @@ class PrefixAndTree:
             self._parts[heads, folded] = (parts * folded).int(), ends.int(), mask
         return self._parts[heads, folded]
 
-    def attend(
-        self,
-        single: SingleAttention,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **options: Any,
-    ) -> Tensor:
+    def attend(self, call: AttentionCall, single: SingleAttention) -> Tensor:
         """As `PassAttention`."""
-        return self.compute(query, key, value, options.get("scaling"))
+        return self.compute(call.query, call.key, call.value, call.scale)
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """As `grouped` under one mask of all keys, but (1, queries, heads, head_dim)."""
@@ -101,18 +92,9 @@ class PrefixAndTree:
 class PrefillChunk:
     """The attention of a forward pass over a chunk of a prompt, whose last token sees all keys."""
 
-    def attend(
-        self,
-        single: SingleAttention,
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **options: Any,
-    ) -> Tensor:
+    def attend(self, call: AttentionCall, single: SingleAttention) -> Tensor:
         """As `PassAttention`."""
-        return self.compute(query, key, value, options.get("scaling"))
+        return self.compute(call.query, call.key, call.value, call.scale)
 
     def compute(self, query: Tensor, key: Tensor, value: Tensor, scale: float | None) -> Tensor:
         """As `PrefixAndTree.compute`, causal."""

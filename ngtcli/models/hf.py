@@ -27,26 +27,43 @@ def accepted(hf: Any) -> frozenset[str]:
 
 # --- attention ---
 # transformers looks an attention up by the name in a model's configuration. The names below are
-# registered once and stay; which attention a forward pass takes is said by `attending`.
+# registered once and stay; `attending` says which attention a forward pass takes.
 
-# A model's attention: of a module, queries, keys, values (1, heads, length, head_dim) and a mask
-# (1, 1, queries, keys); gives (1, queries, heads, head_dim) and no weights.
+# transformers' signature of an attention: the module, query, key, value, mask and options of an
+# `AttentionCall`. It returns (1, queries, heads, head_dim), and weights that nobody reads.
 AttentionFunction = Callable[..., tuple[Tensor, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class AttentionCall:
+    """What one layer passes to its attention.
+
+    Attributes:
+        module: The layer's attention.
+        query: (1, heads, queries, head_dim).
+        key: (1, key heads, keys, head_dim).
+        value: As `key`; its last dimension may differ.
+        mask: (1, 1, queries, keys), added to the logits, or bool: which keys count.
+        options: The keyword arguments, such as `scaling`.
+    """
+
+    module: nn.Module
+    query: Tensor
+    key: Tensor
+    value: Tensor
+    mask: Tensor | None
+    options: Mapping[str, Any]
+
+    @property
+    def scale(self) -> float | None:
+        """The factor of the logits; None: one over the square root of head_dim."""
+        return self.options.get("scaling")
 
 
 class PassAttention(Protocol):
     """How the query tokens of one forward pass attend."""
 
-    def attend(
-        self,
-        single: "SingleAttention",
-        module: nn.Module,
-        query: Tensor,
-        key: Tensor,
-        value: Tensor,
-        mask: Tensor | None,
-        **options: Any,
-    ) -> Tensor:
+    def attend(self, call: AttentionCall, single: "SingleAttention") -> Tensor:
         """(1, queries, heads, head_dim); `single` is the model's attention of one sequence."""
 
 
@@ -69,17 +86,16 @@ class SingleAttention:
         """Whether it is a softmax of the products of queries and keys, and nothing more."""
         return self.base == "sdpa"
 
-    def attend(self, module: nn.Module, *states: Any, **options: Any) -> tuple[Tensor, Any]:
+    def attend(self, call: AttentionCall) -> tuple[Tensor, Any]:
         """As `AttentionFunction`."""
+        function: AttentionFunction
         if self.replacement is not None:
-            return self.replacement(module, *states, **options)
-        if self.is_sdpa:
-            sdpa: tuple[Tensor, Any] = sdpa_attention_forward(module, *states, **options)
-            return sdpa
-        # The eager attention is the family's own.
-        eager = sys.modules[type(module).__module__].eager_attention_forward
-        weighted: tuple[Tensor, Any] = eager(module, *states, **options)
-        return weighted
+            function = self.replacement
+        elif self.is_sdpa:
+            function = sdpa_attention_forward
+        else:  # each family has an eager attention of its own
+            function = sys.modules[type(call.module).__module__].eager_attention_forward
+        return function(call.module, call.query, call.key, call.value, call.mask, **call.options)
 
 
 _registered: dict[str, SingleAttention] = {}
@@ -102,10 +118,11 @@ def _dispatch(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Any]:
+    call = AttentionCall(module, query, key, value, attention_mask, options)
     attention = _of_pass.get()
     if attention is None:
-        return single.attend(module, query, key, value, attention_mask, **options)
-    return attention.attend(single, module, query, key, value, attention_mask, **options), None
+        return single.attend(call)
+    return attention.attend(call, single), None
 
 
 @contextmanager

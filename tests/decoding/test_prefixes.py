@@ -28,6 +28,7 @@ from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstac
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.engine import local
 from ngtcli.engine.local import LocalSession
+from ngtcli.models.hf import AttentionCall, SingleAttention
 from ngtcli.models.quantized import weights_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.load_quantized import load_quantized
@@ -211,14 +212,12 @@ def test_exact_passes_get_no_rows_that_another_kernel_computed(
     """On a GPU in half precision a prompt's chunks are read by a kernel that exact passes avoid."""
 
     class OtherKernel:
-        def attend(
-            self, single: Any, module: Any, query: Tensor, key: Tensor, value: Tensor, mask: Any,
-            **options: Any,
-        ) -> Tensor:  # fmt: skip
-            scale = options["scaling"]
-            rows, places = query.shape[2], key.shape[2]
-            seen = torch.ones(rows, places).tril(places - rows).bool()[None, None]
-            return 1.01 * attention.grouped(query, key, value, seen, scale).transpose(1, 2)
+        def attend(self, call: AttentionCall, single: SingleAttention) -> Tensor:
+            queries = call.query.shape[2]
+            keys = call.key.shape[2]
+            mask = torch.ones(queries, keys).tril(keys - queries).bool()[None, None]
+            out = attention.grouped(call.query, call.key, call.value, mask, call.scale)
+            return 1.01 * out.transpose(1, 2)
 
     monkeypatch.setattr(runner, "can_split", lambda _: True)
     monkeypatch.setattr(runner, "PrefillChunk", OtherKernel)
