@@ -1,10 +1,10 @@
-"""Forward passes over draft trees, captured by shape as CUDA graphs; elsewhere they are eager.
+"""Forward passes over draft trees, captured by shape as CUDA graphs on a GPU, eager elsewhere.
 
-At first a shape is run eagerly: one that is met once or twice is not worth its capture. It is
-captured on an input of other tokens, and the logits of the capture for the true input are compared
-with the eager ones: what a model decides in Python by its tokens would show. Where a model cannot
-be captured, its forward passes stay eager; where memory ends the graphs go, and a shape is tried
-later.
+A shape first runs eagerly, as one that comes once or twice is not worth its capture. It is captured
+on an input of other tokens. Then the graph runs on the true input, and its logits are compared with
+the eager ones: they differ if the model's Python code depends on the tokens. Where a model cannot
+be captured, its forward passes stay eager. Where memory ends, all graphs are dropped, and the shape
+is tried again later.
 """
 
 import time
@@ -24,7 +24,7 @@ from ngtcli.decoding.scores import same_scores
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.drafting.steps import PassesReport
 
-# What a forward pass over packed inputs gives: logits, and hidden states where they are wanted.
+# The outputs of a forward pass over packed inputs: logits, and hidden states where they are wanted.
 Outputs = tuple[Tensor, ...]
 Pass = Callable[[Tensor], Outputs]
 Capture = Callable[[Pass, Tensor], Pass]
@@ -50,38 +50,40 @@ class Shape(NamedTuple):
     any_kernel: bool = True
 
 
-# One eager forward pass over the packed inputs (layout.py) of a shape; the number is that of the
-# tokens before it, for a model that asks.
+# Runs one forward pass eagerly, on the packed inputs (layout.py) of a shape. The number counts the
+# tokens before it, for models that ask their cache.
 EagerPass = Callable[[Tensor, Shape, int], Outputs]
-# Shapes captured at most; the one unused for longest makes room. Guess: an answer has about five
-# numbers of rows and one capacity.
-_MOST = 64
-_COMPARED = 8  # rows of logits compared at most, as they are compared on the host; a guess
+# Captured shapes; beyond these the least recently used one is dropped. Guess: an answer has about
+# five numbers of rows and one capacity.
+_MAX_SHAPES = 64
+_MAX_COMPARED_ROWS = 8  # of logits, as they are compared on the host; guess
 USES = 2  # eager runs of a shape before its capture; guess: a capture takes as long as ten
-LATER = 64  # runs of a shape before it is tried again, where memory ended; a guess
+LATER = 64  # runs of a shape before it is tried again, where memory ended; guess
 
 
 class Passes:
     """Runs forward passes. The logits of one hold until the next.
 
     Args:
-        step: Runs one eagerly.
+        run_eagerly: Runs one eagerly.
         vocab_size: Of the model.
         exact: Whether the model runs in float32.
 
     Attributes:
-        capturing: Whether they are captured, where they can be.
-        took_longer: Whether the last was eager where others of its shape are captured.
-        seconds: That capturing has taken in all.
+        capturing: Whether forward passes are captured on a device that has graphs.
+        took_longer: Whether the last forward pass was eager where later ones of its shape may be
+            replayed.
+        seconds: The time that all captures took.
     """
 
-    def __init__(self, step: EagerPass, vocab_size: int, exact: bool) -> None:
-        self._step = step
+    def __init__(self, run_eagerly: EagerPass, vocab_size: int, exact: bool) -> None:
+        self._run_eagerly = run_eagerly
         self._vocab_size = vocab_size
         self._exact = exact
         self._captured: OrderedDict[Shape, Pass] = OrderedDict()
-        self._uses: Counter[Shape] = Counter()  # eager runs
-        # Where all graphs of so many rows put their outputs, so that they share memory.
+        self._eager_runs: Counter[Shape] = Counter()
+        # Outputs of graphs by their index and shape. Graphs of the same shapes share them, to save
+        # memory.
         self._outputs: dict[tuple[int, torch.Size], Tensor] = {}
         self._capture: Capture | None = None
         self._warn: Callable[[str], None] = lambda _: None
@@ -90,7 +92,7 @@ class Passes:
         self.seconds = 0.0
 
     def switch_on(self, device: torch.device, warn: Callable[[str], None]) -> None:
-        """Capture from now on, on a device that has graphs."""
+        """Capture from now on, if the device has graphs; `warn` gets the reason of a failure."""
         self._capture = graph_recorder() if device.type == "cuda" else None
         self._warn = warn
         self.capturing = SUPPORTED
@@ -102,7 +104,7 @@ class Passes:
 
     @property
     def kind(self) -> str:
-        """How passes are run, for what depends on it."""
+        """The name of how forward passes are run, for keys of measured times."""
         return "captured" if self.captures else "eager"
 
     @property
@@ -111,72 +113,89 @@ class Passes:
         return len(self._captured)
 
     def report(self) -> PassesReport:
-        """How many shapes are captured, the seconds that took, and why not."""
+        """The number of captured shapes, the seconds that took, and why there are no more."""
         return PassesReport(self.captured, self.seconds, self.capturing.why)
 
     def forget(self) -> None:
-        """Drop what is captured: the buffers of the cache have moved, or memory is short."""
+        """Drop all graphs, as the buffers of the cache have moved or memory is short."""
         self._captured.clear()
         self._outputs.clear()
 
     def run(self, packed: Tensor, shape: Shape, past: int) -> Outputs:
         """The logits (rows, vocab_size), and hidden states where they are wanted."""
         self.took_longer = False
-        if (known := self._captured.get(shape)) is not None:
+        replay = self._captured.get(shape)
+        if replay is not None:
             self._captured.move_to_end(shape)
-            return known(packed)
-        outputs, clock = self._step(packed, shape, past), time.perf_counter()
-        if self._capture is None:
-            return outputs
-        self.took_longer = True
-        self._uses[shape] += 1
-        if self._uses[shape] <= USES:
-            return outputs
-        found = self._captured_outputs(self._capture, packed, shape, past, outputs)
-        if found is None:
-            found = self._step(packed, shape, past)  # its rows were overwritten
-        self.seconds += time.perf_counter() - clock
-        return found
+            return replay(packed)
 
-    def _captured_outputs(
-        self, capture: Capture, packed: Tensor, shape: Shape, past: int, true: Outputs
+        expected = self._run_eagerly(packed, shape, past)
+        if self._capture is None:
+            return expected
+        self.took_longer = True
+        self._eager_runs[shape] += 1
+        if self._eager_runs[shape] <= USES:
+            return expected
+
+        started = time.perf_counter()
+        outputs = self._capture_shape(self._capture, packed, shape, past, expected)
+        if outputs is None:  # the attempt has overwritten the KV entries of this forward pass
+            outputs = self._run_eagerly(packed, shape, past)
+        self.seconds += time.perf_counter() - started
+        return outputs
+
+    def _capture_shape(
+        self, capture: Capture, packed: Tensor, shape: Shape, past: int, expected: Outputs
     ) -> Outputs | None:
-        """Capture a shape; what its capture gives, None unless the logits are the `true` ones."""
-        rows, other = shape.rows, packed.clone()
-        other[:rows] = (other[:rows] + 1) % self._vocab_size
-        wrong = past - 1 if past else 1  # a length that a model asks for would be captured, too
-        kept = tuple(
-            self._outputs.setdefault((at, one.shape), torch.empty_like(one))
-            for at, one in enumerate(true)
+        """Capture a shape, and run it; None where it fails or gives other logits than `expected`.
+
+        Args:
+            capture: Captures a function.
+            packed: The inputs.
+            shape: Theirs.
+            past: The number of tokens before them.
+            expected: The eager outputs.
+        """
+        rows = shape.rows
+        other_tokens = packed.clone()
+        other_tokens[:rows] = (other_tokens[:rows] + 1) % self._vocab_size
+        # A model that asks for the length gets another one, so that the comparison fails where the
+        # length becomes part of the graph.
+        other_past = past - 1 if past else 1
+        outputs = tuple(
+            self._outputs.setdefault((index, tensor.shape), torch.empty_like(tensor))
+            for index, tensor in enumerate(expected)
         )
 
-        def run(given: Tensor) -> Outputs:
-            for to, found in zip(kept, self._step(given, shape, wrong), strict=True):
-                to.copy_(found)
-            return kept
+        def run(inputs: Tensor) -> Outputs:
+            results = self._run_eagerly(inputs, shape, other_past)
+            for output, result in zip(outputs, results, strict=True):
+                output.copy_(result)
+            return outputs
 
         try:
-            replay = capture(run, other.to(true[0].device))
-            found = replay(packed)
+            replay = capture(run, other_tokens.to(expected[0].device))
+            replayed = replay(packed)
         except Exception as error:  # whatever a model's own code or the device raises
-            self._failed(error, shape)
+            self._handle_failure(error, shape)
             return None
-        some = slice(0, rows, -(-rows // _COMPARED))
-        if not same_scores(list(found[0][some]), true[0][some], self._exact):
+
+        compared = slice(0, rows, -(-rows // _MAX_COMPARED_ROWS))
+        if not same_scores(list(replayed[0][compared]), expected[0][compared], self._exact):
             self._give_up("captured, they gave other scores")
             return None
         self._captured[shape] = replay
-        if len(self._captured) > _MOST:
+        if len(self._captured) > _MAX_SHAPES:
             self._captured.popitem(last=False)
-        return found
+        return replayed
 
-    def _failed(self, error: Exception, shape: Shape) -> None:
-        """Where memory ended a shape is tried later, without the other graphs; else none is."""
+    def _handle_failure(self, error: Exception, shape: Shape) -> None:
+        """Try the shape again later if memory ended; else capture no more."""
         if is_out_of_memory(error):
             self.forget()
             torch.cuda.empty_cache()
-            self._uses.clear()
-            self._uses[shape] = -LATER
+            self._eager_runs.clear()
+            self._eager_runs[shape] = -LATER
             self._warn("memory does not suffice to capture all passes of the model")
             return
         lines = str(error).strip().splitlines() or [type(error).__name__]
@@ -184,76 +203,90 @@ class Passes:
 
     def _give_up(self, reason: str) -> None:
         self.forget()
-        self._capture, self.capturing = None, Support.no(reason)
+        self._capture = None
+        self.capturing = Support.no(reason)
         self._warn(f"the model's passes are not captured: {reason}")
-
-
-class _NoCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Within it whatever waits for a GPU, or copies to or from it, raises RuntimeError.
-
-    A capture that does is broken off by CUDA, and torch's allocator does not recover from that.
-    """
-
-    @classmethod
-    def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here; to be left out of that, torch loads its compiler
-
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
-    ) -> Any:
-        found, name = func(*args, **(kwargs or {})), func._schema.name
-        tensors = [one for one in tree_leaves((args, kwargs, found)) if isinstance(one, Tensor)]
-        if all(one.device.type == "cpu" for one in tensors):
-            return found
-        copies = any(one.device.type == "cpu" and one.ndim for one in tensors)
-        of_index = args[1] if name in _INDEXING else ()
-        counts = any(one is not None and one.dtype == torch.bool for one in of_index)
-        counts |= name not in _INDEXING and torch.Tag.dynamic_output_shape in func.tags
-        if copies or counts or isinstance(found, bool | int | float):
-            raise RuntimeError(f"its code waits for what the GPU computes ({name})")
-        return found
 
 
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}
 
 
-def graph_recorder() -> Capture:
-    """A function that captures passes as CUDA graphs, which share one pool of memory.
+class _NoCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+    """Raises RuntimeError where an operation waits for a GPU, or copies to or from it.
 
-    The graphs are never replayed at the same time, and what one gives is read before the next. A
-    pass that cannot be captured raises RuntimeError.
+    CUDA breaks off a capture that does so, and torch's allocator does not recover from that.
     """
-    graphs, pool, side = WeakSet[Any](), list[Any](), list[Any]()
 
-    def capture(run: Pass, example: Tensor) -> Pass:
-        given = example.clone()  # the graph reads its input here
-        if not graphs:  # a pool that all graphs left is of no use while tensors live in it
-            pool[:] = [torch.cuda.graph_pool_handle()]
-        now = torch.cuda.current_stream(given.device)
-        if not side:  # libraries keep memory for each stream
-            side.append(torch.cuda.Stream(given.device))  # type: ignore[no-untyped-call]
-        side[0].wait_stream(now)
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        return False  # nothing is compiled here; True would make torch load its compiler
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        name = func._schema.name
+        tensors = [leaf for leaf in tree_leaves((args, kwargs, result)) if isinstance(leaf, Tensor)]
+        if all(tensor.device.type == "cpu" for tensor in tensors):
+            return result
+
+        copies = any(tensor.device.type == "cpu" and tensor.ndim for tensor in tensors)
+        if name in _INDEXING:  # a mask has to be counted
+            waits = any(index is not None and index.dtype == torch.bool for index in args[1])
+        else:
+            waits = torch.Tag.dynamic_output_shape in func.tags
+        if copies or waits or isinstance(result, bool | int | float):
+            raise RuntimeError(f"its code waits for what the GPU computes ({name})")
+        return result
+
+
+class _GraphRecorder:
+    """Captures functions as CUDA graphs, which share one pool of memory.
+
+    The graphs are never replayed at the same time, and the outputs of one are read before the next
+    one runs.
+    """
+
+    def __init__(self) -> None:
+        self._graphs: WeakSet[torch.cuda.CUDAGraph] = WeakSet()
+        self._pool: Any = None  # a handle of torch.cuda
+        self._stream: torch.cuda.Stream | None = None
+
+    def capture(self, run: Pass, example: Tensor) -> Pass:
+        """Capture a function. Raises RuntimeError where that cannot be done."""
+        inputs = example.clone()  # the graph reads them here
+        if not self._graphs:  # a pool without graphs cannot be used again while tensors live in it
+            self._pool = torch.cuda.graph_pool_handle()
+        if self._stream is None:  # one for all captures: libraries keep memory for each stream
+            self._stream = torch.cuda.Stream(inputs.device)  # type: ignore[no-untyped-call]
+
+        current_stream = torch.cuda.current_stream(inputs.device)
+        self._stream.wait_stream(current_stream)
         graph = torch.cuda.CUDAGraph()
-        with torch.cuda.stream(side[0]):
-            with _NoCopies():  # type: ignore[no-untyped-call]  # a pass in which libraries set themselves up, too
-                run(given)
-            # Other threads of a server may do meanwhile what only this one must not.
-            graph.capture_begin(pool=pool[0], capture_error_mode="thread_local")
+        with torch.cuda.stream(self._stream):
+            # Libraries set themselves up in a first run.
+            with _NoCopies():  # type: ignore[no-untyped-call]
+                run(inputs)
+            # Other threads of a server may meanwhile do what this one must not.
+            graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
-                outputs = run(given)
+                outputs = run(inputs)
             except BaseException:
                 with suppress(RuntimeError):
                     graph.capture_end()
                 raise
             graph.capture_end()
-        now.wait_stream(side[0])
-        graphs.add(graph)
+        current_stream.wait_stream(self._stream)
+        self._graphs.add(graph)
 
         def replay(packed: Tensor) -> Outputs:
-            given.copy_(packed, non_blocking=True)
+            inputs.copy_(packed, non_blocking=True)
             graph.replay()
             return outputs
 
         return replay
 
-    return capture
+
+def graph_recorder() -> Capture:
+    """A function that captures others as CUDA graphs, which share one pool of memory."""
+    return _GraphRecorder().capture

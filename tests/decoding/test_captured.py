@@ -145,7 +145,7 @@ def test_a_capture_that_gives_other_scores_is_switched_off_with_one_line(decides
     said: list[str] = []
     model, eager = switched_on(make_target(), said), make_target()
     for one in (model, eager):
-        one.passes._step = lambda packed, shape, length, step=one.passes._step: (
+        one.passes._run_eagerly = lambda packed, shape, length, step=one.passes._run_eagerly: (
             step(packed, shape, length)[0] + decides(packed, length),
         )
     assert all(map(torch.equal, passes(model), passes(eager)))
@@ -241,7 +241,7 @@ def test_a_text_that_is_left_alone_is_captured_again() -> None:
 
 
 def test_no_more_shapes_are_held_than_the_bound(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(captured, "_MOST", 3)
+    monkeypatch.setattr(captured, "_MAX_SHAPES", 3)
     model = switched_on(make_target())
     model.start(150)
     model.prefill([1, 2, 3])
