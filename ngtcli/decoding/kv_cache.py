@@ -53,20 +53,22 @@ class Chunk:
 
 
 @dataclass(frozen=True, slots=True)
-class Keeping:
-    """Whose a prompt is, and what is cached of it.
+class CachePolicy:
+    """What the prefix cache may do for a prompt.
 
     Attributes:
-        owner: No prompt gets what was computed for another owner's; the user's own are "".
-        reads: Whether chunks on disk are used.
-        least_s: Seconds of prefill from which on chunks are written to disk.
-        most: Bytes of a prompt's chunks up to which they are written.
+        owner: The client that sent the prompt, "" for the user. No prompt gets what was computed
+            for another owner.
+        reads_disk: Whether chunks on disk are used.
+        min_disk_s: The prefill of a prompt has to take so many seconds for it to be written to
+            disk.
+        max_disk_bytes: Prompts whose chunks are larger are not written to disk.
     """
 
     owner: str = ""
-    reads: bool = False
-    least_s: float = math.inf
-    most: int = 0
+    reads_disk: bool = False
+    min_disk_s: float = math.inf
+    max_disk_bytes: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -78,7 +80,7 @@ class KVSlot:
         length: The valid positions, from `start` on.
         used: The positions that may have been written.
         chunks: Those at its start that can be cached.
-        keeping: What is cached of its prompt; None: nothing.
+        cache_policy: What the prefix cache may do for its prompt; None: nothing.
         root: Stands for all that the bits of the chunks depend on beside the token ids.
         refused: They were to be written to disk, and could not be.
     """
@@ -87,7 +89,7 @@ class KVSlot:
     length: int = 0
     used: int = 0
     chunks: list[Chunk] = field(default_factory=list)
-    keeping: Keeping | None = None
+    cache_policy: CachePolicy | None = None
     root: str = ""
     refused: bool = False
 
@@ -261,7 +263,7 @@ class KVCache:
         """Empty a slot but for so many chunks at its start."""
         kept = chunks * CHUNK
         # First: where an interrupt comes between, no chunk may be known whose states are gone.
-        slot.keeping = None
+        slot.cache_policy = None
         slot.length = kept
         slot.refused = False
         del slot.chunks[chunks:]

@@ -10,7 +10,7 @@ from collections.abc import Callable, Sequence
 import torch
 
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
-from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.model import PREFILL_CHUNK, TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.drafting.guesses import StateReader
@@ -27,13 +27,13 @@ def read_prompt(
     progress: Callable[[int], object],
     *,
     numerics: Numerics = NOT_EXACT,
-    keeping: Keeping | None = None,
+    cache_policy: CachePolicy | None = None,
     reader: StateReader | None = None,
     beside: int = 0,
 ) -> None:
     """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
 
-    `numerics`, `keeping`, `reader` and `beside` are as for `TargetModel.start`. `progress` is
+    `numerics`, `cache_policy`, `reader` and `beside` are as for `TargetModel.start`. `progress` is
     called before each chunk with the number of ids read. Raises ContextOverflowError where memory
     ends.
     """
@@ -43,7 +43,7 @@ def read_prompt(
         model.prefill(ids[done:], chunk, lambda at: progress(done + at))
 
     chunk = PREFILL_CHUNK
-    if not fits(model, lambda: model.start(capacity, numerics, ids, keeping, reader, beside)):
+    if not fits(model, lambda: model.start(capacity, numerics, ids, cache_policy, reader, beside)):
         model.start(capacity, numerics, reader=reader, beside=beside)
     while not fits(model, read_rest):
         if chunk <= SHORTEST:

@@ -16,7 +16,7 @@ from torch import Tensor
 from ngtcli.decoding.attention import use_registered
 from ngtcli.decoding.captured import Outputs, Passes, Shape
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
-from ngtcli.decoding.kv_cache import CHUNK, Keeping, KVCache
+from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, KVCache
 from ngtcli.decoding.layout import Layout, Root
 from ngtcli.decoding.prefixes import Prefixes, fingerprint, prefix_caching
 from ngtcli.decoding.replays import Replays
@@ -181,7 +181,7 @@ class TargetModel:
         capacity: int,
         numerics: Numerics = NOT_EXACT,
         ids: Sequence[int] = (),
-        keeping: Keeping | None = None,
+        cache_policy: CachePolicy | None = None,
         reader: StateReader | None = None,
         beside: int = 0,
     ) -> None:
@@ -191,12 +191,12 @@ class TargetModel:
             capacity: The tokens of the first, drafts included; for others `resize` has made room.
             numerics: Which sizes forward passes have until the next `start`.
             ids: The prompt: its chunks that are cached are there already.
-            keeping: What is cached of it.
+            cache_policy: What is cached of it.
             reader: Gets the hidden states of all tokens that are read or kept from now on, if the
                 model verifies draft trees.
             beside: The number of sequences that stay.
         """
-        need = Need(capacity, numerics, ids, keeping, reader)
+        need = Need(capacity, numerics, ids, cache_policy, reader)
         _, self.reused = self.slots.open(beside, need, self.context)
 
     def use_any_rows(self) -> None:

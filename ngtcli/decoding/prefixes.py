@@ -21,7 +21,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from ngtcli.decoding.kv_cache import CHUNK, Chunk, ChunkStates, Keeping, KVCache, KVSlot
+from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, Chunk, ChunkStates, KVCache, KVSlot
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.models.weights.tensor_store import Tensors, array_of, tensors_of
 from ngtcli.models.weights.trials import SPREAD, places_of, what_matters
@@ -52,13 +52,13 @@ class PromptPrefix:
 
     Attributes:
         token_ids: Of the prompt.
-        keeping: Whose it is; None: nothing is found or cached.
+        cache_policy: Whose it is; None: nothing is found or cached.
         layers: The layers whose hidden states are wanted of each token.
         kernel: Names all that the bits of its keys and values depend on beside the model.
     """
 
     token_ids: Sequence[int] = ()
-    keeping: Keeping | None = None
+    cache_policy: CachePolicy | None = None
     layers: Sequence[int] = ()
     kernel: str = ""
 
@@ -102,11 +102,11 @@ class Prefixes:
 
     def find(self, cache: KVCache, slot: KVSlot, prompt: PromptPrefix) -> FoundPrefix:
         """Find the chunks that a prompt begins with: in its slot, in others, in memory, on disk."""
-        keeping = prompt.keeping
-        if keeping is None:
+        cache_policy = prompt.cache_policy
+        if cache_policy is None:
             return FoundPrefix()
         layers = prompt.layers
-        root = self._root(keeping.owner, prompt.kernel)
+        root = self._root(cache_policy.owner, prompt.kernel)
         in_place = 0
         behind: list[_Cached] = []
         volatile = 0
@@ -121,7 +121,7 @@ class Prefixes:
             if other is not None:
                 cached = other.chunks[number], cache.chunk(other, number)
             elif cached is None or not cached[0].is_for(wanted, layers):
-                cached = self._read(wanted, layers) if keeping.reads else None
+                cached = self._read(wanted, layers) if cache_policy.reads_disk else None
                 from_disk += CHUNK if cached is not None else 0
             if cached is None or not cached[0].is_for(wanted, layers):
                 break
@@ -145,7 +145,7 @@ class Prefixes:
             states: Its hidden states by layer.
         """
         is_whole = len(ids) == CHUNK and slot.length == (len(slot.chunks) + 1) * CHUNK
-        if is_whole and slot.keeping is not None:
+        if is_whole and slot.cache_policy is not None:
             before = slot.chunks[-1].key if slot.chunks else slot.root
             slot.chunks.append(_chunk(before, ids, seconds, states))
 
@@ -156,17 +156,18 @@ class Prefixes:
         """
         if slot is None:
             return sum(self.store(cache, one) for one in cache.slots)
-        keeping, chunks = slot.keeping, slot.chunks
-        if keeping is None or not chunks:
+        cache_policy = slot.cache_policy
+        chunks = slot.chunks
+        if cache_policy is None or not chunks:
             return 0
         size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
-        if size > keeping.most:
-            limit = sized(keeping.most)
+        if size > cache_policy.max_disk_bytes:
+            limit = sized(cache_policy.max_disk_bytes)
             why = f"it takes {sized(size)}, and the cache may have {limit}"
             self._not_stored = Support.no(why)
             slot.refused = True
             return 0
-        if sum(chunk.seconds for chunk in chunks) < keeping.least_s:
+        if sum(chunk.seconds for chunk in chunks) < cache_policy.min_disk_s:
             return 0
         written = 0
         try:

@@ -133,7 +133,7 @@ class Scheduler:
                 entries,
                 lambda read: self._progress(read, total),
                 numerics=sequence.numerics,
-                keeping=sequence.caching,
+                cache_policy=sequence.cache_policy,
                 reader=sequence.drafter.heads if self.is_single else None,
                 beside=slot,
             )

@@ -9,7 +9,7 @@ from torch import Tensor
 from ngtcli.config import Settings
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.guide import Guide
-from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.output import Output
@@ -40,7 +40,7 @@ class Sequence:
         make_drafter: Gives the drafter that it has when it is decoded by itself. Drafters of a
             batch come from the batch (drafting/batch.py).
         numerics: Whether it is decoded exactly; in a batch it is not.
-        caching: What the prefix cache keeps of its prompt; None: nothing.
+        cache_policy: What the prefix cache keeps of its prompt; None: nothing.
 
     Attributes:
         log: Its tokens: the prompt, the emitted ones, the expected ones.
@@ -66,7 +66,7 @@ class Sequence:
         limits: Limits,
         make_drafter: Callable[[], Drafter],
         numerics: Numerics = NOT_EXACT,
-        caching: Keeping | None = None,
+        cache_policy: CachePolicy | None = None,
     ) -> None:
         room = room_for_output(model, len(context.ids))
         self.context = replace(
@@ -78,7 +78,7 @@ class Sequence:
         self.limits = limits
         self.make_drafter = make_drafter
         self.numerics = numerics
-        self.caching = caching
+        self.cache_policy = cache_policy
 
         self.log = TokenLog(context.ids)
         self.output = Output(

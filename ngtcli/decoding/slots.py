@@ -16,7 +16,7 @@ from torch import Tensor
 
 from ngtcli.decoding.captured import Outputs, Passes, Shape
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
-from ngtcli.decoding.kv_cache import CHUNK, Keeping, KVCache, KVSlot, runs
+from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, KVCache, KVSlot, runs
 from ngtcli.decoding.layout import (
     Layout,
     Root,
@@ -49,14 +49,14 @@ class Need:
         tokens: KV positions, drafts included.
         numerics: Which sizes its forward passes have.
         token_ids: Of its prompt; (): nothing cached is looked for.
-        keeping: What is cached of the prompt.
+        cache_policy: What is cached of the prompt.
         reader: Gets the hidden states of all tokens that are prefilled or kept.
     """
 
     tokens: int
     numerics: Numerics = NOT_EXACT
     token_ids: Sequence[int] = ()
-    keeping: Keeping | None = None
+    cache_policy: CachePolicy | None = None
     reader: StateReader | None = None
 
     @property
@@ -189,7 +189,7 @@ class TreeSlots:
             self.prefixes.keep(cache, slot, found.in_place)
         cache.reset(slot, found.in_place)
         if self.prefixes is not None:
-            slot.keeping = need.keeping
+            slot.cache_policy = need.cache_policy
             slot.root = found.root
         # Those in other slots first: they may be overwritten when room is made.
         for chunk, states in found.behind[: found.volatile]:
@@ -217,7 +217,7 @@ class TreeSlots:
             token_ids = token_ids[:-1]  # it wants the last token, which is then read in any case
         is_split = self.runner.can_split and need.numerics.allows_any_kernel
         kernel = "apart" if is_split else ""
-        return PromptPrefix(token_ids, need.keeping, need.state_layers, kernel)
+        return PromptPrefix(token_ids, need.cache_policy, need.state_layers, kernel)
 
     def _begin_reader(self, slot: KVSlot, need: Need) -> None:
         """Begin the reader's sequence with what was cached, whose hidden states lie beside it."""

@@ -16,7 +16,7 @@ from ngtcli.decoding.decoder import decode
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.grammar.form import form_of, grammar_of
 from ngtcli.decoding.grammar.matcher import Grammar
-from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import ModelSpec, load_model, use_threads
 from ngtcli.decoding.model import TargetModel
@@ -237,16 +237,21 @@ class LocalSession(session.Session):
         own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
         return replace(parsed, settings=own)
 
-    def keeping(self, many: bool = False) -> Keeping:
-        """What is kept of a prompt; of one of `many` or of passages on disk only by order.
+    def cache_policy(self, many: bool = False) -> CachePolicy:
+        """What the prefix cache may do for a prompt.
 
-        What others than the user ask stays in memory.
+        Prompts of clients stay in memory. One of `many` prompts, or one made of passages, goes to
+        disk only if the settings say so.
         """
         wanted = self.settings.keep_documents
         if self.owner or wanted == "off":
-            return Keeping(self.owner)
-        least_s = 0.0 if wanted == "on" else math.inf if many else WORTH_S
-        return Keeping("", True, least_s, self.settings.cache_mb * 1_000_000)
+            return CachePolicy(self.owner)
+        min_disk_s = WORTH_S
+        if wanted == "on":
+            min_disk_s = 0.0
+        elif many:
+            min_disk_s = math.inf
+        return CachePolicy("", True, min_disk_s, self.settings.cache_mb * 1_000_000)
 
     def save(self, *, documents: bool = True) -> None:
         """Store what `auto` learned of answers that have ended, and what was read for them."""
@@ -286,7 +291,7 @@ class LocalSession(session.Session):
             limits,
             lambda: drafter,
             numerics,
-            self.keeping(options.many or prompt.selection is not None),
+            self.cache_policy(options.many or prompt.selection is not None),
         )
 
     def batch_sequence(
@@ -299,7 +304,7 @@ class LocalSession(session.Session):
             self.settings,
             begun.limits,
             lambda: options.drafter or self._drafter_of(begun.method),
-            caching=self.keeping(many),
+            cache_policy=self.cache_policy(many),
         )
 
     def decode(self, sequence: Sequence, split_times: bool = False) -> Iterator[Step]:

@@ -15,7 +15,7 @@ from ngtcli.decoding.batched_attention import BatchedAttention
 from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import find_batching
@@ -267,7 +267,8 @@ def test_a_text_alone_goes_on_beside_others_whose_prompts_begin_as_its_own(
     model.keep_prefixes(memory=False)
     limits = Limits(12, 8)
     every = [
-        sequence_of(model, text, limits, GREEDY, Keeping(), make_drafter("trie")) for text in ids
+        sequence_of(model, text, limits, GREEDY, CachePolicy(), make_drafter("trie"))
+        for text in ids
     ]
     decoder = Decoder(model)
     ended = decoder.add(every[0])

@@ -21,7 +21,7 @@ from ngtcli.decoding import attention, kv_cache, memory_limits, runner
 from ngtcli.decoding import prefixes as module
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.kv_cache import Keeping, KVCache
+from ngtcli.decoding.kv_cache import CachePolicy, KVCache
 from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.support import DraftSupport, ExecutionMode, NoTrees, Obstacle
@@ -44,8 +44,8 @@ CHUNK = 64  # tokens, fewer than in truth but for one test: it takes long
 CONTEXT = 2048
 IDS = random.Random(0).choices(range(4, 90), k=2 * CHUNK + 40)
 OTHER = [*IDS[: CHUNK + 7], *reversed(IDS[CHUNK + 7 :])]  # the first chunk is the same
-MINE = Keeping()
-DISK = Keeping(reads=True, least_s=0.0, most=10**9)
+MINE = CachePolicy()
+DISK = CachePolicy(reads_disk=True, min_disk_s=0.0, max_disk_bytes=10**9)
 Make = Callable[..., TargetModel]
 
 
@@ -106,11 +106,14 @@ def anew(model: TargetModel, memory: bool = True) -> TargetModel:
 
 
 def read(
-    model: TargetModel, ids: list[int], keeping: Keeping | None = MINE, rows: int | None = None
+    model: TargetModel,
+    ids: list[int],
+    cache_policy: CachePolicy | None = MINE,
+    rows: int | None = None,
 ) -> list[int]:
     """Where the chunks begin that are read."""
     began: list[int] = []
-    model.start(3 * CHUNK, Numerics(rows and PassRows.fixed(rows)), ids, keeping)
+    model.start(3 * CHUNK, Numerics(rows and PassRows.fixed(rows)), ids, cache_policy)
     done = model.length
     assert model.reused.tokens == done
     model.prefill(ids[done:], CHUNK, lambda at: began.append(done + at))
@@ -152,7 +155,7 @@ def test_a_chunk_has_the_size_of_the_prefills(monkeypatch: pytest.MonkeyPatch) -
     assert size == 1024
     drafter = make_drafter("none", DraftSettings())
     for cached in (0, size):
-        run = decode(model, drafter, ids, keeping=MINE, max_tokens=1)
+        run = decode(model, drafter, ids, cache_policy=MINE, max_tokens=1)
         assert run.statistics.cached_tokens == cached
 
 
@@ -162,10 +165,10 @@ def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
     prompts = [[*IDS, 5], [*IDS[: CHUNK + 9], 7], [*IDS, 9], [*OTHER, 5]]
     model.passes.switch_on(model.device, print)
     wanted = [decode(model, drafter, prompt).output for prompt in prompts]
-    runs = [decode(model, drafter, prompt, keeping=MINE) for prompt in prompts]
+    runs = [decode(model, drafter, prompt, cache_policy=MINE) for prompt in prompts]
     assert [run.output for run in runs] == wanted
     assert [run.statistics.cached_tokens // CHUNK for run in runs] == [0, 1, 2, 1]
-    members = together(model, prompts, own(), 3, keeping=MINE)
+    members = together(model, prompts, own(), 3, cache_policy=MINE)
     assert [member.token_ids[:20] for member in members] == [ids[:20] for ids in wanted]
     assert [m.statistics.cached_tokens // CHUNK for m in members] == [2, 1, 2, 2]
 
@@ -177,7 +180,7 @@ def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) 
     read(anew(model), OTHER)
     model.resize(2, 4 * CHUNK)
     for reused in (CHUNK, 2 * CHUNK):
-        model.start(3 * CHUNK, ids=IDS, keeping=MINE, beside=1)
+        model.start(3 * CHUNK, ids=IDS, cache_policy=MINE, beside=1)
         assert model.reused.tokens == reused
         model.prefill(IDS[model.length :], CHUNK)
         region = model.cache.slots[1]
@@ -199,7 +202,7 @@ def test_a_text_that_leaves_its_slot_for_the_first_one_keeps_its_rows(
     mine = random.Random(2).choices(range(4, 90), k=2 * CHUNK + 9)
     read(anew(model), mine)
     model.resize(2, 4 * CHUNK)
-    model.start(3 * CHUNK, ids=IDS, keeping=MINE, beside=1)
+    model.start(3 * CHUNK, ids=IDS, cache_policy=MINE, beside=1)
     model.prefill(IDS, CHUNK)
     assert read(model, IDS) == [2 * CHUNK]
     assert len(model.cache.slots) == 1
@@ -239,7 +242,7 @@ def test_exact_passes_get_no_rows_that_another_kernel_computed(
 
 
 def test_only_whole_chunks_that_the_prefill_read_are_kept(model: TargetModel) -> None:
-    model.start(3 * CHUNK, ids=IDS, keeping=MINE)
+    model.start(3 * CHUNK, ids=IDS, cache_policy=MINE)
     model.prefill(IDS, chunk=CHUNK // 2)  # as where memory ends
     assert read(model, IDS) == [0, CHUNK, 2 * CHUNK]
     model.truncate(CHUNK + 3)  # the others may be written over
@@ -250,11 +253,11 @@ def test_only_whole_chunks_that_the_prefill_read_are_kept(model: TargetModel) ->
 
 def test_no_owner_gets_rows_of_another(model: TargetModel) -> None:
     """Not even whether a prompt was read shows: from the cache, memory or disk."""
-    for keeping in (MINE, DISK):
+    for cache_policy in (MINE, DISK):
         for owner in ("", "a", "b"):
-            assert read(model, IDS, replace(keeping, owner=owner))[0] == 0
+            assert read(model, IDS, replace(cache_policy, owner=owner))[0] == 0
         for owner in ("b", "a", ""):
-            assert read(model, IDS, replace(keeping, owner=owner)) == [2 * CHUNK]
+            assert read(model, IDS, replace(cache_policy, owner=owner)) == [2 * CHUNK]
         anew(model)
     assert read(model, IDS, replace(DISK, owner="c"))[0] == 0
 
@@ -293,15 +296,17 @@ def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> N
 
 
 @pytest.mark.parametrize(
-    "keeping",
+    "cache_policy",
     [
-        MINE, replace(DISK, least_s=math.inf), replace(DISK, most=1),
-        Keeping("", False, math.inf, 10**9),
+        MINE, replace(DISK, min_disk_s=math.inf), replace(DISK, max_disk_bytes=1),
+        CachePolicy("", False, math.inf, 10**9),
     ],
 )  # fmt: skip
-def test_nothing_is_written_where_it_is_not_worth_it(model: TargetModel, keeping: Keeping) -> None:
-    read(model, IDS, keeping)
-    assert model.prefixes.store(model.cache) == 0 and read(model, OTHER, keeping)
+def test_nothing_is_written_where_it_is_not_worth_it(
+    model: TargetModel, cache_policy: CachePolicy
+) -> None:
+    read(model, IDS, cache_policy)
+    assert model.prefixes.store(model.cache) == 0 and read(model, OTHER, cache_policy)
     assert not files()
 
 
@@ -309,7 +314,7 @@ def test_why_a_prompt_is_not_written_is_told_once_and_of_no_later_prompt(
     model: TargetModel,
 ) -> None:
     """Also not when its rows go for the next prompt, which is written."""
-    read(model, IDS, replace(DISK, most=1))
+    read(model, IDS, replace(DISK, max_disk_bytes=1))
     assert model.prefixes.store(model.cache) == 0
     refused = model.prefixes.take_not_stored()
     assert refused is not None
@@ -318,7 +323,7 @@ def test_why_a_prompt_is_not_written_is_told_once_and_of_no_later_prompt(
     read(model, other, DISK)
     assert model.prefixes.store(model.cache) > 0
     assert model.prefixes.take_not_stored() is None
-    read(model, IDS, replace(DISK, most=1))  # again: it is told again
+    read(model, IDS, replace(DISK, max_disk_bytes=1))  # again: it is told again
     assert model.prefixes.store(model.cache) == 0
     assert model.prefixes.take_not_stored() is not None
 
@@ -395,7 +400,7 @@ def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path)
 
 
 @pytest.mark.parametrize(
-    ("keep", "many", "owner", "reads", "least_s"),
+    ("keep", "many", "owner", "reads_disk", "min_disk_s"),
     [
         ("auto", False, "", True, module.WORTH_S), ("auto", True, "", True, math.inf),
         ("on", True, "", True, 0.0), ("off", False, "", False, math.inf),
@@ -403,13 +408,13 @@ def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path)
     ],
 )  # fmt: skip
 def test_the_setting_says_what_goes_to_disk(
-    keep: str, many: bool, owner: str, reads: bool, least_s: float
+    keep: str, many: bool, owner: str, reads_disk: bool, min_disk_s: float
 ) -> None:
     session = object.__new__(LocalSession)
     session.settings, session.owner = Settings(keep_documents=keep, cache_mb=5), owner
-    found = session.keeping(many)
-    assert (found.owner, found.reads, found.least_s) == (owner, reads, least_s)
-    assert found.most == 5_000_000 * reads
+    found = session.cache_policy(many)
+    assert (found.owner, found.reads_disk, found.min_disk_s) == (owner, reads_disk, min_disk_s)
+    assert found.max_disk_bytes == 5_000_000 * reads_disk
 
 
 def test_prompts_about_the_same_documents_begin_alike() -> None:

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from ngtcli.config import Settings
 from ngtcli.decoding import kv_cache, memory_limits, prefixes
-from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
@@ -212,8 +212,8 @@ def drafted(model: TargetModel, heads: Watched, method: str, prompt: list[int]) 
         return draft
 
     drafter.propose = watched  # type: ignore[method-assign]
-    keeping = Keeping(reads=True, least_s=0.0, most=10**9)
-    run = decode(model, drafter, prompt, keeping=keeping, max_tokens=6, num_draft=8)
+    cache_policy = CachePolicy(reads_disk=True, min_disk_s=0.0, max_disk_bytes=10**9)
+    run = decode(model, drafter, prompt, cache_policy=cache_policy, max_tokens=6, num_draft=8)
     if model.prefixes is not None:
         model.prefixes.store(model.cache)
         assert run.statistics.cached_tokens == model.reused.tokens
@@ -256,11 +256,13 @@ def test_drafts_behind_kept_rows_are_those_behind_rows_just_read(
         assert read[1:] == [2 * size, size - less, 2 * size - less]
     model.use(model.mode)
     model.keep_prefixes(memory=True)
-    keeping = Keeping()
-    decode(model, make_drafter("none"), questions[1], keeping=keeping, max_tokens=1)
+    cache_policy = CachePolicy()
+    decode(model, make_drafter("none"), questions[1], cache_policy=cache_policy, max_tokens=1)
     drafter = make_drafter(method, DraftSettings(heads=heads))
     for tokens in (0 if heads.reads_all else 2 * size, 2 * size):
-        run = decode(model, drafter, questions[1], keeping=keeping, max_tokens=6, num_draft=8)
+        run = decode(
+            model, drafter, questions[1], cache_policy=cache_policy, max_tokens=6, num_draft=8
+        )
         assert run.output == wanted[1][0] and run.statistics.cached_tokens == tokens
-    decode(model, make_drafter("none"), questions[1], keeping=keeping, max_tokens=1)
+    decode(model, make_drafter("none"), questions[1], cache_policy=cache_policy, max_tokens=1)
     assert model.reused.tokens == 2 * size  # more than is wanted

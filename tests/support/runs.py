@@ -6,7 +6,7 @@ from typing import Any, Self
 from ngtcli.config import Settings
 from ngtcli.decoding.decoder import decode
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
-from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.sequence import Sequence
 from ngtcli.drafting.drafter import Context, Drafter
@@ -19,11 +19,11 @@ class Run:
     def __init__(
         self, model: Any, drafter: Drafter, context: Context, sampling: Settings, limits: Limits,
         progress: Callable[[int, int], object] = lambda read, total: None,
-        keeping: Keeping | None = None, numerics: Numerics = NOT_EXACT,
+        cache_policy: CachePolicy | None = None, numerics: Numerics = NOT_EXACT,
     ) -> None:  # fmt: skip
         self.model, self.drafter, self._progress = model, drafter, progress
         self.sequence = Sequence(
-            model, context, sampling, limits, lambda: drafter, numerics, keeping
+            model, context, sampling, limits, lambda: drafter, numerics, cache_policy
         )
 
     @property

@@ -108,10 +108,14 @@ def prompts(count: int, vocabulary: int = VOCABULARY, seed: int = 0) -> list[lis
 # --- decoding ---
 
 
-def decode(model: TargetModel, drafter, prompt, sampling=GREEDY, keeping=None, **limits) -> Run:
+def decode(
+    model: TargetModel, drafter, prompt, sampling=GREEDY, cache_policy=None, **limits
+) -> Run:
     limits = {"max_tokens": 40, **limits}
     context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
-    return Run(model, drafter, context, sampling, Limits(**limits), keeping=keeping).finish()
+    return Run(
+        model, drafter, context, sampling, Limits(**limits), cache_policy=cache_policy
+    ).finish()
 
 
 def plain(model: TargetModel, prompt, sampling=GREEDY, **limits) -> list[int]:

@@ -5,7 +5,7 @@ from functools import lru_cache
 
 from ngtcli.config import Settings
 from ngtcli.decoding.decoder import Decoder
-from ngtcli.decoding.kv_cache import Keeping
+from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sequence import Sequence as DecodedSequence
@@ -24,22 +24,24 @@ def target(family: str) -> TargetModel:
 
 def sequence_of(
     model: TargetModel, prompt: Sequence[int], limits: Limits, sampling: Settings = GREEDY,
-    caching: Keeping | None = None, drafter: Drafter | None = None,
+    cache_policy: CachePolicy | None = None, drafter: Drafter | None = None,
 ) -> DecodedSequence:  # fmt: skip
     """One to be added to a decoder; `drafter` is that which it has by itself."""
     context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
     own = drafter or make_drafter("none")
-    return DecodedSequence(model, context, sampling, limits, lambda: own, caching=caching)
+    return DecodedSequence(model, context, sampling, limits, lambda: own, cache_policy=cache_policy)
 
 
 def together(
     model: TargetModel, texts: Sequence[Sequence[int]], drafting: Drafting, size: int,
     sampling: Settings = GREEDY, limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
-    keeping: Keeping | None = None,
+    cache_policy: CachePolicy | None = None,
 ) -> list[DecodedSequence]:  # fmt: skip
     """The texts' ends in their own order; each joins as soon as there is room."""
     batch = Decoder(model, drafting, size)
-    every = [sequence_of(model, ids, limits(i), sampling, keeping) for i, ids in enumerate(texts)]
+    every = [
+        sequence_of(model, ids, limits(i), sampling, cache_policy) for i, ids in enumerate(texts)
+    ]
     waiting, ended = [*every], list[DecodedSequence]()
     while waiting or not batch.is_done:
         while waiting and batch.takes_more:
