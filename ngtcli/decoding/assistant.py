@@ -3,7 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from ngtcli.config import Settings
-from ngtcli.decoding.memory_limits import SHORTEST, fits
+from ngtcli.decoding.memory_limits import MIN_CHUNK, fits
 from ngtcli.decoding.model import PREFILL_CHUNK, TargetModel
 from ngtcli.decoding.sampling import Sampler
 from ngtcli.drafting.tree import DraftTree
@@ -104,7 +104,7 @@ class AssistantModel:
             rest = self._rows[self.model.length :]  # what was read before a failure stays
             if fits(self.model, lambda rest=rest, chunk=chunk: self.model.prefill(rest, chunk)):  # type: ignore[misc]
                 break
-            if chunk <= SHORTEST:
+            if chunk <= MIN_CHUNK:
                 return False
             chunk //= 2
         return True

@@ -1,7 +1,7 @@
 """What a run does when memory ends: shorter chunks of the prompt, smaller drafts, then an error.
 
-The chunk of a prompt that failed is read again in halves. Where one row or a short chunk is still
-too much, an error says what does not fit.
+The rest of a prompt is prefilled again in chunks of half the length. Where one query token or the
+shortest chunk does not fit either, an error says what was too large.
 """
 
 import gc
@@ -16,47 +16,59 @@ from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.drafting.guesses import StateReader
 from ngtcli.errors import ContextOverflowError, NgtError
 
-SHORTEST = 64  # tokens of a chunk; guess: below it a chunk takes little less memory
+MIN_CHUNK = 64  # tokens; guess: a shorter chunk takes little less memory
 _HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
 
 
-def read_prompt(
+def prefill_prompt(
     model: TargetModel,
-    ids: Sequence[int],
+    token_ids: Sequence[int],
     capacity: int,
     progress: Callable[[int], object],
     *,
     numerics: Numerics = NOT_EXACT,
     cache_policy: CachePolicy | None = None,
     reader: StateReader | None = None,
-    beside: int = 0,
+    slot: int = 0,
 ) -> None:
-    """Start the model with room for `capacity` tokens and read `ids`, in chunks that fit.
+    """Start a sequence and prefill its prompt, in chunks that fit into memory.
 
-    `numerics`, `cache_policy`, `reader` and `beside` are as for `TargetModel.start`. `progress` is
-    called before each chunk with the number of ids read. Raises ContextOverflowError where memory
-    ends.
+    Args:
+        model: The target model.
+        token_ids: The prompt.
+        capacity: The tokens that the slot has room for.
+        progress: Called before each chunk with the number of tokens that are prefilled.
+        numerics: As for `TargetModel.start`.
+        cache_policy: As for `TargetModel.start`.
+        reader: As for `TargetModel.start`.
+        slot: As for `TargetModel.start`.
+
+    Raises:
+        ContextOverflowError: Where memory ends.
     """
 
-    def read_rest() -> None:
-        done = model.length  # what was read before a failure stays
-        model.prefill(ids[done:], chunk, lambda at: progress(done + at))
+    def start() -> None:
+        model.start(capacity, numerics, token_ids, cache_policy, reader, slot)
+
+    def prefill_rest() -> None:
+        done = model.length  # what was prefilled before a failure stays
+        model.prefill(token_ids[done:], chunk, lambda count: progress(done + count))
 
     chunk = PREFILL_CHUNK
-    if not fits(model, lambda: model.start(capacity, numerics, ids, cache_policy, reader, beside)):
-        model.start(capacity, numerics, reader=reader, beside=beside)
-    while not fits(model, read_rest):
-        if chunk <= SHORTEST:
-            raise too_long(len(ids)) if beside else _does_not_fit(model, ids, capacity)
-        chunk = max(SHORTEST, min(chunk, len(ids)) // 2)
-        if model.reader is not None:  # what it has of the rows is not known, and takes memory
+    if not fits(model, start):  # perhaps it does without cached chunks
+        model.start(capacity, numerics, reader=reader, slot=slot)
+    while not fits(model, prefill_rest):
+        if chunk <= MIN_CHUNK:
+            raise too_long(len(token_ids)) if slot else _does_not_fit(model, token_ids, capacity)
+        chunk = max(MIN_CHUNK, min(chunk, len(token_ids)) // 2)
+        if model.reader is not None:  # how far it came is not known, and its states take memory
             model.reader.reset(model.length)
-        if not model.verifies_trees:  # its state after a pass that failed is not known
+        if not model.verifies_trees:  # its state after a forward pass that failed is not known
             model.start(capacity, numerics, reader=reader)
 
 
 def fits(model: TargetModel, work: Callable[[], object]) -> bool:
-    """Do `work`; False where memory ended, which then is free again."""
+    """Do `work`; return False if memory ended. Then all that can be done without is freed."""
     try:
         work()
         return True
@@ -66,25 +78,25 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
     if model.prefixes is not None:
         model.prefixes.drop()
     model.passes.forget()
-    gc.collect()  # what the frames of the error held, where they hold each other
+    gc.collect()  # the frames of the error may hold tensors, and each other
     if model.device.type == "cuda":
         torch.cuda.empty_cache()
     return False
 
 
 def too_long(tokens: int) -> NgtError:
-    """The error for a text of so many tokens, whose next pass over one row does not fit."""
+    """The error for a sequence of so many tokens whose next forward pass does not fit."""
     return ContextOverflowError(
         f"out of memory after {tokens} tokens of prompt and answer", hint=_HINT
     )
 
 
-def _does_not_fit(model: TargetModel, ids: Sequence[int], capacity: int) -> NgtError:
-    """What was read, or how much room is lacking. Empties the cache."""
+def _does_not_fit(model: TargetModel, token_ids: Sequence[int], capacity: int) -> NgtError:
+    """The error for a prompt that does not fit by itself. Empties the cache."""
     done = model.length
-    model.use(model.mode)  # without buffers
+    model.use(model.mode)  # drops the buffers
     if done:
-        what = f"out of memory after {done} of the prompt's {len(ids) + 1} tokens"
+        message = f"out of memory after {done} of the prompt's {len(token_ids) + 1} tokens"
     else:
-        what = f"out of memory: room for {capacity} tokens does not fit"
-    return ContextOverflowError(what, hint=_HINT)
+        message = f"out of memory: room for {capacity} tokens does not fit"
+    return ContextOverflowError(message, hint=_HINT)

@@ -180,32 +180,32 @@ class TargetModel:
         self,
         capacity: int,
         numerics: Numerics = NOT_EXACT,
-        ids: Sequence[int] = (),
+        token_ids: Sequence[int] = (),
         cache_policy: CachePolicy | None = None,
         reader: StateReader | None = None,
-        beside: int = 0,
+        slot: int = 0,
     ) -> None:
-        """Begin a sequence in the slot number `beside`; those behind it are gone.
+        """Begin a sequence in a slot; the slots behind it are gone.
 
         Args:
-            capacity: The tokens of the first, drafts included; for others `resize` has made room.
+            capacity: The tokens of the first slot, drafts included; `resize` makes room for others.
             numerics: Which sizes forward passes have until the next `start`.
-            ids: The prompt: its chunks that are cached are there already.
-            cache_policy: What is cached of it.
-            reader: Gets the hidden states of all tokens that are read or kept from now on, if the
-                model verifies draft trees.
-            beside: The number of sequences that stay.
+            token_ids: The prompt; its cached chunks are put into the slot.
+            cache_policy: What the prefix cache may do for the prompt; None: nothing.
+            reader: Gets the hidden states of all tokens that are prefilled or kept from now on, if
+                the model verifies draft trees.
+            slot: The number of the slot, which is that of the sequences that stay.
         """
-        need = Need(capacity, numerics, ids, cache_policy, reader)
-        _, self.reused = self.slots.open(beside, need, self.context)
+        need = Need(capacity, numerics, token_ids, cache_policy, reader)
+        _, self.reused = self.slots.open(slot, need, self.context)
 
     def use_any_rows(self) -> None:
         """From now on forward passes are exact no more: each has as many rows as it needs."""
         self.slots.use_any_rows()
 
-    def resize(self, count: int, places: int) -> None:
+    def resize(self, count: int, capacity: int) -> None:
         """Have room for `count` sequences of this capacity. Raises as KVCache.resize."""
-        self.slots.resize(count, places)
+        self.slots.resize(count, capacity)
 
     def close(self, at: int, last: int) -> None:
         """A sequence of several is done: the `last` takes its slot. With the last memory goes."""
@@ -213,15 +213,15 @@ class TargetModel:
 
     def prefill(
         self,
-        ids: Sequence[int],
+        token_ids: Sequence[int],
         chunk: int = PREFILL_CHUNK,
         progress: Callable[[int], object] = lambda _: None,
     ) -> None:
-        """Read `ids` in chunks, into the slot of the sequence that was begun last.
+        """Prefill tokens in chunks, into the slot of the sequence that was begun last.
 
-        `progress` is called before each chunk with the number of ids read.
+        `progress` is called before each chunk with the number of tokens that are prefilled.
         """
-        self.slots.last.prefill(ids, chunk, progress)
+        self.slots.last.prefill(token_ids, chunk, progress)
 
     # --- forward passes over drafts ---
 

@@ -447,7 +447,7 @@ def _batch_agrees(model: TargetModel) -> bool:
     for slot, prompt in enumerate(prompts):
         if slot:
             model.resize(len(prompts), model.cache.slot_capacity)
-        model.start(capacity, beside=slot)
+        model.start(capacity, slot=slot)
         model.prefill(prompt[:-1])
     batched = model.score(model.lay_out(roots))
     model.close(0, 0)

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from collections.abc import Sequence as SequenceOf
 from functools import partial
 
-from ngtcli.decoding.memory_limits import fits, read_prompt, too_long
+from ngtcli.decoding.memory_limits import fits, prefill_prompt, too_long
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sequence import Sequence
 from ngtcli.decoding.sizes import capacity_for
@@ -127,7 +127,7 @@ class Scheduler:
             return too_long(total)
         assert sequence.drafter is not None
         try:
-            read_prompt(
+            prefill_prompt(
                 model,
                 token_ids[:-1],
                 entries,
@@ -135,7 +135,7 @@ class Scheduler:
                 numerics=sequence.numerics,
                 cache_policy=sequence.cache_policy,
                 reader=sequence.drafter.heads if self.is_single else None,
-                beside=slot,
+                slot=slot,
             )
         except (ContextOverflowError, ModelError) as error:
             return error

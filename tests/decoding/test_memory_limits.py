@@ -10,7 +10,7 @@ from torch import Tensor
 
 from ngtcli.decoding import memory_needs
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.memory_limits import read_prompt
+from ngtcli.decoding.memory_limits import prefill_prompt
 from ngtcli.decoding.memory_needs import memory_words
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
@@ -110,7 +110,7 @@ class Greedy(Head):
 def test_heads_without_memory_for_a_chunk_stay_in_step() -> None:
     model, head = long_model(), Greedy()
     heads = HeadRows([head])
-    read_prompt(model, PROMPT[:-1], LONG + 8, lambda _: None, reader=heads)
+    prefill_prompt(model, PROMPT[:-1], LONG + 8, lambda _: None, reader=heads)
     assert heads.follow(PROMPT) and head.read_rows[-1] == (LONG - 2, PROMPT[-1])
     assert head.read_rows == [*enumerate(PROMPT[1:])][head.read_rows[0][0] :]
 
@@ -193,7 +193,7 @@ def test_buffers_that_do_not_fit_are_told() -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(torch.Tensor, "new_zeros", new_zeros)
         with pytest.raises(ContextOverflowError) as caught:
-            read_prompt(model, PROMPT, capacity, lambda _: None)
+            prefill_prompt(model, PROMPT, capacity, lambda _: None)
     assert str(caught.value) == "out of memory: room for 4000 tokens does not fit"
 
 

@@ -180,7 +180,7 @@ def test_a_text_begins_where_one_like_it_was_left_half_read(model: TargetModel) 
     read(anew(model), OTHER)
     model.resize(2, 4 * CHUNK)
     for reused in (CHUNK, 2 * CHUNK):
-        model.start(3 * CHUNK, ids=IDS, cache_policy=MINE, beside=1)
+        model.start(3 * CHUNK, token_ids=IDS, cache_policy=MINE, slot=1)
         assert model.reused.tokens == reused
         model.prefill(IDS[model.length :], CHUNK)
         region = model.cache.slots[1]
@@ -202,7 +202,7 @@ def test_a_text_that_leaves_its_slot_for_the_first_one_keeps_its_rows(
     mine = random.Random(2).choices(range(4, 90), k=2 * CHUNK + 9)
     read(anew(model), mine)
     model.resize(2, 4 * CHUNK)
-    model.start(3 * CHUNK, ids=IDS, cache_policy=MINE, beside=1)
+    model.start(3 * CHUNK, token_ids=IDS, cache_policy=MINE, slot=1)
     model.prefill(IDS, CHUNK)
     assert read(model, IDS) == [2 * CHUNK]
     assert len(model.cache.slots) == 1
@@ -242,7 +242,7 @@ def test_exact_passes_get_no_rows_that_another_kernel_computed(
 
 
 def test_only_whole_chunks_that_the_prefill_read_are_kept(model: TargetModel) -> None:
-    model.start(3 * CHUNK, ids=IDS, cache_policy=MINE)
+    model.start(3 * CHUNK, token_ids=IDS, cache_policy=MINE)
     model.prefill(IDS, chunk=CHUNK // 2)  # as where memory ends
     assert read(model, IDS) == [0, CHUNK, 2 * CHUNK]
     model.truncate(CHUNK + 3)  # the others may be written over
