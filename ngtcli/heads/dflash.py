@@ -59,19 +59,19 @@ class DFlash(nn.Module):
         if draft != self.tokens:
             self.lm_head = nn.Linear(self.size, draft, bias=False)
 
-    def remember(self, states: Tensor, given: HeadPass) -> None:
+    def remember(self, states: Tensor, head_pass: HeadPass) -> None:
         """Keep the keys and values of rows (batch, rows, layers x hidden size) of the text."""
         rows = self.hidden_norm(self.fc(states))
-        rotation = self.rotary(rows, given.positions[None])
+        rotation = self.rotary(rows, head_pass.positions[None])
         for one in self.layers:
-            _remember(one.self_attn, rows, rotation, given)
+            _remember(one.self_attn, rows, rotation, head_pass)
 
-    def through(self, tokens: Tensor, given: HeadPass) -> Tensor:
+    def through(self, tokens: Tensor, head_pass: HeadPass) -> Tensor:
         """What leaves the network, (1, rows, hidden size), for tokens (rows,) of blocks."""
         rows = self.target.embed(tokens, scaled=False)[None] * self._scale
-        rotation = self.rotary(rows, given.positions[None])
+        rotation = self.rotary(rows, head_pass.positions[None])
         for one in self.layers:
-            rows = through(one, rows, rotation, given)
+            rows = through(one, rows, rotation, head_pass)
         out: Tensor = self.norm(rows)
         return out
 
@@ -80,9 +80,9 @@ class DFlash(nn.Module):
         found: Tensor = (self.lm_head or self.target.score)(rows) * self._multiplier
         return (found / self._cap).tanh() * self._cap if self._cap else found
 
-    def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        self.remember(states[None], given)
-        return given.last_of(states)
+    def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
+        self.remember(states[None], head_pass)
+        return head_pass.last_of(states)
 
     def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
         tokens = torch.cat([root, root.new_full((self.depth,), self.mask)])
@@ -90,7 +90,7 @@ class DFlash(nn.Module):
 
 
 def _remember(
-    attention: Any, rows: Tensor, rotation: tuple[Tensor, Tensor], given: HeadPass
+    attention: Any, rows: Tensor, rotation: tuple[Tensor, Tensor], head_pass: HeadPass
 ) -> None:
     """Keep the keys and values of rows (batch, rows, hidden size)."""
     keys, values = (
@@ -100,7 +100,7 @@ def _remember(
     keys = attention.k_norm(keys) if hasattr(attention, "k_norm") else keys
     keys, (cosines, sines) = keys.transpose(1, 2), rotation
     turned = keys * cosines[:, None] + rotate_half(keys) * sines[:, None]
-    given.cache.update(turned, values.transpose(1, 2), attention.layer_idx)
+    head_pass.cache.update(turned, values.transpose(1, 2), attention.layer_idx)
 
 
 def layers_read(values: Mapping[str, Any], depth: int) -> tuple[int, ...]:

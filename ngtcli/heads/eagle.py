@@ -53,21 +53,23 @@ class Eagle(nn.Module):
         """(…, hidden size) of the target's states (…, reads x width)."""
         return states
 
-    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
+    def layered(self, states: Tensor, embedded: Tensor, head_pass: HeadPass) -> Tensor:
         """What leaves the layer: states of the next depth.
 
         `states` are fused or of the depth before, `embedded` the embeddings of the tokens that
         follow; all are (batch, rows, hidden size).
         """
         rows = self.fc(torch.cat([embedded, states], -1))
-        return through(self.layers[0], rows, self.rotary(rows, given.positions[None]), given)
+        return through(
+            self.layers[0], rows, self.rotary(rows, head_pass.positions[None]), head_pass
+        )
 
-    def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return given.last_of(self.step(self.fuse(states), following, 0, given))
+    def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
+        return head_pass.last_of(self.step(self.fuse(states), following, 0, head_pass))
 
-    def step(self, states: Tensor, tokens: Tensor, depth: int, given: HeadPass) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depth: int, head_pass: HeadPass) -> Tensor:
         embedded = (self.embed_tokens or self.target.embed)(tokens).to(states.dtype)
-        return self.layered(states[None], embedded[None], given)[0]
+        return self.layered(states[None], embedded[None], head_pass)[0]
 
     def scores(self, states: Tensor, depth: int = 0) -> Tensor:
         return self.target.score(states)
@@ -102,12 +104,12 @@ class Eagle3(Eagle):
         fused: Tensor = self.fc(self.input_norm(states))
         return fused
 
-    def layered(self, states: Tensor, embedded: Tensor, given: HeadPass) -> Tensor:
-        own, rotation = self.midlayer, self.rotary(states, given.positions[None])
+    def layered(self, states: Tensor, embedded: Tensor, head_pass: HeadPass) -> Tensor:
+        own, rotation = self.midlayer, self.rotary(states, head_pass.positions[None])
         normed = own.hidden_norm(states)
         rows = torch.cat([own.input_layernorm(embedded), normed], -1)
         residual = normed if self._fields.get("norm_before_residual") else states
-        rows = residual + through(own.self_attn, rows, rotation, given)
+        rows = residual + through(own.self_attn, rows, rotation, head_pass)
         out: Tensor = rows + own.mlp(own.post_attention_layernorm(rows))
         return out
 

@@ -177,7 +177,7 @@ class AtOnce(Head):
     def _plan(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         def block(rows: int) -> HeadPass:
             sees = torch.ones((rows, rows), dtype=torch.bool, device=last.device)
-            return self._rows.given(length, sees, torch.arange(rows, device=last.device))
+            return self._rows.tree(length, sees, torch.arange(rows, device=last.device))
 
         return [*likeliest(self.network.guess(last, root, block), self.network.ids)]
 
@@ -203,7 +203,7 @@ class ByPath(Head):
             parents, ids = at // width, tokens.flatten()[at]
             before, end = (depth - 1) * beam, depth * beam
             sees = sees.index_select(0, parents) | (nodes == nodes[before:end, None])
-            given = self._rows.given(length, sees[:, :end], nodes[:end] // beam, before)
+            given = self._rows.tree(length, sees[:, :end], nodes[:end] // beam, before)
             states = network.step(states.index_select(0, parents), ids, depth, given)
             led.append((first + parents, ids))
             tokens, own = likeliest(network.scores(states, depth), network.ids)

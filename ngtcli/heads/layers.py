@@ -64,13 +64,18 @@ def rotary(config: PreTrainedConfig, target: Target) -> nn.Module:
     return made
 
 
-def through(layer: Any, rows: Tensor, rotation: tuple[Tensor, Tensor], given: HeadPass) -> Tensor:
+def through(
+    layer: Any, rows: Tensor, rotation: tuple[Tensor, Tensor], head_pass: HeadPass
+) -> Tensor:
     """What leaves a layer, or an attention, (batch, rows, hidden size), for rows of a pass."""
     number = getattr(layer, "self_attn", layer).layer_idx
-    mask = given.mask(number)
-    own = {"position_embeddings": rotation, "attention_mask": mask, "past_key_values": given.cache}
-    found = layer(rows, **own)
-    out: Tensor = found[0] if isinstance(found, tuple) else found
+    outputs = layer(
+        rows,
+        position_embeddings=rotation,
+        attention_mask=head_pass.mask(number),
+        past_key_values=head_pass.cache,
+    )
+    out: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
     return out
 
 

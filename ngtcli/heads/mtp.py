@@ -31,11 +31,11 @@ class Mtp:
         slides = kind == "sliding_attention"
         self.sights = (Sight(model.config.sliding_window if slides else None),)
 
-    def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return given.last_of(self.step(states, following, 0, given))
+    def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
+        return head_pass.last_of(self.step(states, following, 0, head_pass))
 
-    def step(self, states: Tensor, tokens: Tensor, depth: int, given: HeadPass) -> Tensor:
-        model, places = self._model, given.positions[None]
+    def step(self, states: Tensor, tokens: Tensor, depth: int, head_pass: HeadPass) -> Tensor:
+        model, places = self._model, head_pass.positions[None]
         embedded, rotation = model.embed_tokens(tokens)[None].to(states), None
         if model.rotary_emb is not None:
             rotation = model.rotary_emb(embedded, position_ids=places, **self._named)
@@ -43,9 +43,9 @@ class Mtp:
             embedded,
             states[None],
             position_embeddings=rotation,
-            attention_mask=given.mask(0),
+            attention_mask=head_pass.mask(0),
             position_ids=places,
-            past_key_values=given.cache,
+            past_key_values=head_pass.cache,
         )[0]
         return model.shared_post_norm(out) if model.use_shared_post_norm else out
 

@@ -65,8 +65,8 @@ class Medusa(nn.ModuleList):
                 layers.append(nn.Linear(target.width, target.vocabulary, bias=False))
             self.append(nn.Sequential(*layers))
 
-    def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
-        return given.last_of(states)
+    def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
+        return head_pass.last_of(states)
 
     def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
         return self.scores(last)[:, 0]
@@ -108,19 +108,19 @@ class Hydra(nn.Module):
                 self.hydra_lm_head.append(nn.Linear(width, target.vocabulary, bias=bias))
         self.prefix_embedding_layer = prefix
 
-    def read(self, states: Tensor, following: Tensor, given: HeadPass) -> Tensor:
+    def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
         if self.prefix_embedding_layer is not None:
             states = self.prefix_embedding_layer(
                 inputs_embeds=states[None],
-                attention_mask=given.mask(0),
-                position_ids=given.positions[None],
-                past_key_values=given.cache,
+                attention_mask=head_pass.mask(0),
+                position_ids=head_pass.positions[None],
+                past_key_values=head_pass.cache,
                 use_cache=True,
             ).last_hidden_state[0]
-        path = nn.functional.pad(given.last_of(states), (0, self.depth * self.target.width))
-        return self.step(path, given.last_of(following), 0, given)
+        path = nn.functional.pad(head_pass.last_of(states), (0, self.depth * self.target.width))
+        return self.step(path, head_pass.last_of(following), 0, head_pass)
 
-    def step(self, states: Tensor, tokens: Tensor, depth: int, given: HeadPass) -> Tensor:
+    def step(self, states: Tensor, tokens: Tensor, depth: int, head_pass: HeadPass) -> Tensor:
         paths = states.view(len(states), -1, self.target.width).clone()
         paths[:, depth + 1] = self.target.embed(tokens)
         return paths.flatten(1)

@@ -68,7 +68,7 @@ def test_a_plan_in_a_padded_pass_is_that_of_the_rows_themselves(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Texts read in pieces of any length, with gaps; in turns as far as is likely, and whole."""
-    monkeypatch.setattr("ngtcli.heads.rows._LEAST", 32)  # so that buffers move
+    monkeypatch.setattr("ngtcli.heads.rows._MIN_CAPACITY", 32)  # so that buffers move
     rng, (free, width) = random.Random(kind), made(kind, tmp_path / "head")
     padded = planning(made(kind, tmp_path / "head")[0])
     at, size = 0, width * len(free.layers)
