@@ -34,4 +34,4 @@ class Limits:
     @property
     def max_output(self) -> int:
         """Tokens of reasoning and answer at most."""
-        return self.max_tokens + (self.thinking.room if self.thinking else 0)
+        return self.max_tokens + (self.thinking.extra_tokens if self.thinking else 0)

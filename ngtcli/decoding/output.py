@@ -7,7 +7,7 @@ ones many times in a row.
 import numpy as np
 
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.reasoning import ANSWER, TextStream
+from ngtcli.decoding.reasoning import Part, TextStream
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.steps import OWN, Token
 from ngtcli.models.tokenizer import Detokenizer, Tokenizer
@@ -76,8 +76,8 @@ class Output:
     def tokens_left(self) -> int:
         """Tokens that can still be emitted."""
         left = self.max_tokens - self.log.emitted
-        if self.stream.part == ANSWER:
-            left = min(left, self._limits.max_tokens - self.stream.answered)
+        if self.stream.part == Part.ANSWER:
+            left = min(left, self._limits.max_tokens - self.stream.answer_tokens)
         return left
 
     def append(self, token: int, is_end: bool, origin: str = OWN, finish_reason: str = "") -> Token:
@@ -91,7 +91,7 @@ class Output:
         """
         self.log.emit([token])
         reasoning, text = (None, "") if is_end else self.stream.push(token)
-        repeats = self.stream.part == ANSWER and self._repetition.push(token)
+        repeats = self.stream.part == Part.ANSWER and self._repetition.push(token)
         self.finish_reason = self._reason(is_end or self.stream.stopped, repeats) or finish_reason
         if self.finish_reason:
             reasoning, text = self.stream.flush(reasoning, text)
@@ -103,7 +103,7 @@ class Output:
         if repeats:
             return "repetition"
         has_room = self.log.emitted < self.max_tokens
-        if has_room and self.stream.answered < self._limits.max_tokens:
+        if has_room and self.stream.answer_tokens < self._limits.max_tokens:
             return ""
         if not has_room and self.max_tokens < self._limits.max_output:
             return "context"

@@ -257,7 +257,7 @@ class Sequence:
             accepted = sum(token.origin == PREDICTED for token in tokens)
             self.statistics.add_predicted(predicted, accepted)
         if self.limits.thinking:
-            self.statistics.thought_tokens = self.output.stream.thought
+            self.statistics.thought_tokens = self.output.stream.reasoning_tokens
         self.steps.append(Step(tuple(tokens), self.finish_reason, tree.drafts, predicted))
         return len(tokens)
 
@@ -286,4 +286,4 @@ def _max_reasoning(limits: Limits, room: int) -> int:
     if limits.thinking is None:
         return 0
     for_answer = min(limits.max_tokens, room // 2) + len(limits.thinking.closing)
-    return min(limits.thinking.most, max(0, room - for_answer))
+    return min(limits.thinking.max_tokens, max(0, room - for_answer))

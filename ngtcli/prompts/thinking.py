@@ -7,16 +7,7 @@ from dataclasses import replace
 from functools import lru_cache
 
 from ngtcli.config import Settings, arguments_of
-from ngtcli.decoding.reasoning import (
-    ANSWER,
-    CHANNEL,
-    FORMATS,
-    HEADER,
-    THOUGHT,
-    Format,
-    Thinking,
-    part_of,
-)
+from ngtcli.decoding.reasoning import FORMATS, Format, Part, Thinking, part_of
 from ngtcli.errors import UsageError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.chat import Chat, short_chat, template_of
@@ -48,10 +39,10 @@ def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
         if short_chat(tokenizer, off) != short_chat(tokenizer, on):
             return on if think == "on" else off
     part = _part_after(short_chat(tokenizer, plain), found)
-    if part == ANSWER and think == "on":
+    if part == Part.ANSWER and think == "on":
         raise UsageError("--think on: the chat template closes the thought", hint="Leave it out.")
-    opening = "" if part in (THOUGHT, ANSWER) else found.opening
-    closing = found.closing if think == "off" and part != ANSWER else ""
+    opening = "" if part in (Part.REASONING, Part.ANSWER) else found.opening
+    closing = found.closing if think == "off" and part != Part.ANSWER else ""
     return replace(plain, ending=opening + closing)
 
 
@@ -71,8 +62,8 @@ def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
         {ids[mark]: to for mark, to in found.marks.items() if mark in ids},
         {mark: to for mark, to in found.marks.items() if mark not in ids},
         tuple(closing),
-        part or ANSWER,
-        part == ANSWER or settings.think == "off",
+        part or Part.ANSWER,
+        part == Part.ANSWER or settings.think == "off",
         settings.max_thinking,
     )
 
@@ -81,17 +72,18 @@ def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
     """The format that the chat template names; channels need tokens of their own."""
     template = template_of(tokenizer.backend, chat.template)
     names = set(tokenizer.control.texts.values()) if template else set()
-    for one in FORMATS:
-        ending = [mark for mark in one.marks if mark in one.closing][-1]
-        if ending in template and (HEADER not in one.marks.values() or names >= set(one.marks)):
-            return one
+    for candidate in FORMATS:
+        ending = [mark for mark in candidate.marks if mark in candidate.closing][-1]
+        has_channels = Part.HEADER in candidate.marks.values()
+        if ending in template and (not has_channels or names >= set(candidate.marks)):
+            return candidate
     return None
 
 
-def _part_after(text: str, found: Format) -> str:
-    """What follows a rendered chat: THOUGHT, ANSWER where it has ended one, HEADER, or ""."""
+def _part_after(text: str, found: Format) -> Part | None:
+    """What follows a rendered chat: the answer only where reasoning has ended; None: not known."""
     text = text.rstrip()
-    part = next((to for mark, to in found.marks.items() if text.endswith(mark)), "")
-    if part == CHANNEL:
+    part = next((to for mark, to in found.marks.items() if text.endswith(mark)), None)
+    if part == Part.CHANNEL:
         return part_of(text.removesuffix("<|message|>").rpartition("<|channel|>")[2])
-    return HEADER if HEADER in found.marks.values() else part
+    return Part.HEADER if Part.HEADER in found.marks.values() else part

@@ -25,7 +25,7 @@ from ngtcli.decoding.exactness.trials import PathTrial, gives_equal_bits, is_exa
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.decoding.reasoning import ANSWER, THOUGHT, Thinking
+from ngtcli.decoding.reasoning import Part, Thinking
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.registry import method_names
@@ -68,8 +68,10 @@ def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     elif end == "end":
         model.end_ids = frozenset({rng.choice(free.output)})
     elif end == "thought":
-        marks = {rng.choice(free.output): THOUGHT, 11: ANSWER}
-        thinking = Thinking(marks, {}, (10, 11, 10), THOUGHT, False, rng.randrange(max_tokens))
+        marks = {rng.choice(free.output): Part.REASONING, 11: Part.ANSWER}
+        thinking = Thinking(
+            marks, {}, (10, 11, 10), Part.REASONING, False, rng.randrange(max_tokens)
+        )
         limits = replace(limits, thinking=thinking)
     truth, text = run(model, make_drafter("none"), prompt, sampling, limits, rows)
     drafter = Guessing(free.output, seed)

@@ -31,7 +31,7 @@ from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.decoding.reasoning import ANSWER, THOUGHT, Thinking
+from ngtcli.decoding.reasoning import Part, Thinking
 from ngtcli.decoding.sampling import draw, keys_of, warp
 from ngtcli.drafting.drafter import Context, Drafter, DraftSettings
 from ngtcli.drafting.origins import GRAMMAR
@@ -409,8 +409,8 @@ def test_a_thought_is_free_and_the_grammar_begins_behind_it(most: int, opens: bo
     model = cached_tiny("llama", 1)
     prompt, grammar = prompt_of(model), bound(model, WORDS)
     free = answer(model, make_drafter("none"), prompt, None, SAMPLED)[0].output
-    marks, closing = {free[9]: ANSWER, free[0]: THOUGHT}, (5, 6, free[9], 7)
-    thinking = Thinking(marks, {}, closing, ANSWER if opens else THOUGHT, False, most)
+    marks, closing = {free[9]: Part.ANSWER, free[0]: Part.REASONING}, (5, 6, free[9], 7)
+    thinking = Thinking(marks, {}, closing, Part.ANSWER if opens else Part.REASONING, False, most)
     thought = free[:10] if most >= 10 else [*free[: max(most, opens)], *closing]
     right = [*thought, *naive(model, [*prompt, *thought], WORDS, SAMPLED)]
     known = Scripted(drafts_of({tuple(prompt): right}, 2))

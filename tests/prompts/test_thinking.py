@@ -15,7 +15,7 @@ from transformers import LogitsProcessor
 
 from ngtcli.config import Settings
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.reasoning import ANSWER, FORMATS, HEADER, THOUGHT, TextStream, Thinking
+from ngtcli.decoding.reasoning import FORMATS, Part, TextStream, Thinking
 from ngtcli.documents.load import Document
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.steps import Token
@@ -64,8 +64,8 @@ def split(
             break
     thought, text = stream.flush()
     both = sum(bool(token.text) for token in tokens if token.thought is not None)
-    assert stream.thought == sum(token.thought is not None for token in tokens) - both
-    assert stream.thought + stream.answered == len(tokens)
+    assert stream.reasoning_tokens == sum(token.thought is not None for token in tokens) - both
+    assert stream.reasoning_tokens + stream.answer_tokens == len(tokens)
     thoughts = "".join(token.thought or "" for token in tokens) + (thought or "")
     return thoughts.strip(), "".join(token.text for token in tokens) + text
 
@@ -96,10 +96,10 @@ def test_tags_split_a_stream_where_a_search_of_the_whole_text_does(
     begins = {"model": "\n<think>", "prompt": "", "none": ""}[start]
     text = answer if start == "none" else f"{begins}{thought}</think>{answer}"
     found = re.fullmatch(r"\s*(?:<think>)?(.*?)</think>(.*)", text, re.DOTALL)
-    marks = {"<think>": THOUGHT, "</think>": ANSWER}
+    marks = {"<think>": Part.REASONING, "</think>": Part.ANSWER}
     texts = cut(text, borders, list(marks) if are_tokens else [])
     ids = {i: marks[t] for i, t in enumerate(texts) if t in marks} if are_tokens else {}
-    part = THOUGHT if start == "prompt" else ANSWER
+    part = Part.REASONING if start == "prompt" else Part.ANSWER
     thinking = Thinking(ids, {} if are_tokens else marks, (0,), part, False, 9)
     shown = split(["" if i in ids else t for i, t in enumerate(texts)], thinking, stop=[stop])
     if found is None:
@@ -124,7 +124,7 @@ def test_channels_split_a_stream_where_a_search_of_the_whole_text_does(
     text = "<|end|><|start|>assistant".join(parts)
     texts = cut(text, borders, list(marks))
     ids = {i: marks[t] for i, t in enumerate(texts) if t in marks}
-    thinking = Thinking(ids, {}, (0,), HEADER, False, 9)
+    thinking = Thinking(ids, {}, (0,), Part.HEADER, False, 9)
     thought, answer = split(["" if i in ids else t for i, t in enumerate(texts)], thinking)
     found = re.findall(r"<\|channel\|>(\w+)<\|message\|>([^<]*)", text)
     assert thought.split() == [w for c, said in found if c != "final" for w in said.split()]
@@ -132,7 +132,7 @@ def test_channels_split_a_stream_where_a_search_of_the_whole_text_does(
 
 
 def test_a_thought_may_quote_the_name_of_a_mark_that_is_a_token() -> None:
-    thinking = Thinking({0: ANSWER}, {}, (0,), THOUGHT, False, 9)
+    thinking = Thinking({0: Part.ANSWER}, {}, (0,), Part.REASONING, False, 9)
     texts = ["", "the tag ", "</think>", " ends it"]
     stream = TextStream(Detokenizer(Pieces(texts)), (), thinking, 9)  # type: ignore[arg-type]
     found = [stream.push(i)[0] for i in (1, 2, 3, 0)]
@@ -140,7 +140,7 @@ def test_a_thought_may_quote_the_name_of_a_mark_that_is_a_token() -> None:
 
 
 def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
-    thinking = Thinking({9: HEADER}, {}, (9,), HEADER, False, 9)
+    thinking = Thinking({9: Part.HEADER}, {}, (9,), Part.HEADER, False, 9)
     assert split(["Nine", " o'clock"], thinking) == ("", "Nine o'clock")
 
 
@@ -150,18 +150,18 @@ def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
 @pytest.mark.parametrize(
     ("kind", "part", "closing"),
     [
-        ("qwen", ANSWER, "\n</think>\n\n"),
-        ("deepseek", THOUGHT, "\n</think>\n\n"),
-        ("harmony", HEADER, "<|end|><|start|>assistant<|channel|>final<|message|>"),
-        ("granite", ANSWER, "\nHere is my response:\n\n"),
+        ("qwen", Part.ANSWER, "\n</think>\n\n"),
+        ("deepseek", Part.REASONING, "\n</think>\n\n"),
+        ("harmony", Part.HEADER, "<|end|><|start|>assistant<|channel|>final<|message|>"),
+        ("granite", Part.ANSWER, "\nHere is my response:\n\n"),
     ],
 )
 def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None:
     backend = tokenizer(TEMPLATES[kind])
     found = thinking_of(Settings(max_thinking=7), Tokenizer(backend))
-    assert found is not None and (found.part, found.settled, found.most) == (part, False, 7)
+    assert found is not None and (found.part, found.settled, found.max_tokens) == (part, False, 7)
     assert backend.decode(found.closing) == closing
-    assert found.room == 7 + 2 * len(found.closing)
+    assert found.extra_tokens == 7 + 2 * len(found.closing)
     names = [] if kind == "granite" else backend.convert_ids_to_tokens(sorted(found.tokens))
     assert {*names, *found.texts} <= {mark for one in FORMATS for mark in one.marks}
 
@@ -179,20 +179,20 @@ SILENT = "<|end|><|start|>assistant<|channel|>final<|message|>"
 @pytest.mark.parametrize(
     ("kind", "think", "end", "part"),
     [
-        ("qwen", "auto", "<|im_start|>assistant\n", ANSWER),
-        ("qwen", "on", "<|im_start|>assistant\n", ANSWER),
-        ("qwen", "off", f"<|im_start|>assistant\n{EMPTY}", ANSWER),
-        ("deepseek", "on", f"<|im_end|>{OPENED}", THOUGHT),
-        ("deepseek", "off", f"<|im_end|>{EMPTY}", ANSWER),
-        ("v3.1", "on", f"<|im_end|>{OPENED.strip()}", THOUGHT),
-        ("v3.1", "off", "<|im_end|></think>", ANSWER),
-        ("old r1", "on", f"<|im_end|>{OPENED}", THOUGHT),
-        ("old r1", "off", f"<|im_end|>{EMPTY}", ANSWER),
-        ("harmony", "auto", "<|start|>assistant", HEADER),
-        ("harmony", "on", "assistant<|channel|>analysis<|message|>", THOUGHT),
-        ("harmony", "off", f"assistant<|channel|>analysis<|message|>{SILENT}", ANSWER),
-        ("granite", "on", "'Here is my response:'.\nassistant: ", ANSWER),
-        ("granite", "off", "user: 1\nassistant: ", ANSWER),
+        ("qwen", "auto", "<|im_start|>assistant\n", Part.ANSWER),
+        ("qwen", "on", "<|im_start|>assistant\n", Part.ANSWER),
+        ("qwen", "off", f"<|im_start|>assistant\n{EMPTY}", Part.ANSWER),
+        ("deepseek", "on", f"<|im_end|>{OPENED}", Part.REASONING),
+        ("deepseek", "off", f"<|im_end|>{EMPTY}", Part.ANSWER),
+        ("v3.1", "on", f"<|im_end|>{OPENED.strip()}", Part.REASONING),
+        ("v3.1", "off", "<|im_end|></think>", Part.ANSWER),
+        ("old r1", "on", f"<|im_end|>{OPENED}", Part.REASONING),
+        ("old r1", "off", f"<|im_end|>{EMPTY}", Part.ANSWER),
+        ("harmony", "auto", "<|start|>assistant", Part.HEADER),
+        ("harmony", "on", "assistant<|channel|>analysis<|message|>", Part.REASONING),
+        ("harmony", "off", f"assistant<|channel|>analysis<|message|>{SILENT}", Part.ANSWER),
+        ("granite", "on", "'Here is my response:'.\nassistant: ", Part.ANSWER),
+        ("granite", "off", "user: 1\nassistant: ", Part.ANSWER),
     ],
 )
 def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_it(
@@ -243,7 +243,14 @@ def test_a_switch_that_is_not_there_is_one_line_and_a_hint(folder: Path, tmp_pat
 # --- tokens, against `transformers` ---
 
 # Of a random model: some of its tokens end and begin thoughts.
-RANDOM = Thinking({40: THOUGHT, 41: ANSWER, 42: ANSWER}, {}, (50, 41, 51), THOUGHT, False, 12)
+RANDOM = Thinking(
+    {40: Part.REASONING, 41: Part.ANSWER, 42: Part.ANSWER},
+    {},
+    (50, 41, 51),
+    Part.REASONING,
+    False,
+    12,
+)
 
 
 class Closing(LogitsProcessor):
@@ -262,24 +269,26 @@ class Closing(LogitsProcessor):
 
 def forced(output: Sequence[int], most: int) -> int | None:
     """The token that must follow, or None; counted anew from the first token on."""
-    part, thought, closed, begun = THOUGHT, 0, 0, False
+    part, thought, closed, begun = Part.REASONING, 0, 0, False
     for token in output:
-        if closed or (part == THOUGHT and thought >= most):
+        if closed or (part == Part.REASONING and thought >= most):
             closed += 1
         is_mark = token in RANDOM.tokens and not begun
         part = RANDOM.tokens[token] if is_mark else part
-        thought += part == THOUGHT or is_mark or bool(closed)
-        begun |= part == ANSWER and not is_mark
+        thought += part == Part.REASONING or is_mark or bool(closed)
+        begun |= part == Part.ANSWER and not is_mark
         if closed == len(RANDOM.closing):
-            closed, part = 0, ANSWER
-    return RANDOM.closing[closed] if closed or (part == THOUGHT and thought >= most) else None
+            closed, part = 0, Part.ANSWER
+    if closed or (part == Part.REASONING and thought >= most):
+        return RANDOM.closing[closed]
+    return None
 
 
 @pytest.mark.search
 @pytest.mark.parametrize("most", [0, 1, 5, 12])
 def test_thoughts_are_closed_at_the_token_at_which_generate_would_close_them(most: int) -> None:
     model = make_target("llama")
-    limits = Limits(20, 24, thinking=Thinking(**{**as_dict(RANDOM), "most": most}))
+    limits = Limits(20, 24, thinking=Thinking(**{**as_dict(RANDOM), "max_tokens": most}))
     for prompt in prompts(examples(6), seed=1):
         ids = torch.tensor([prompt])
         with torch.no_grad():
@@ -323,7 +332,7 @@ def test_texts_that_share_passes_think_as_they_do_alone(sampling: Settings) -> N
 def test_a_full_context_leaves_room_for_an_answer() -> None:
     model = make_target("llama")
     prompt = [*range(10, 60)] * 2  # of 160 places
-    limits = Limits(40, 8, thinking=Thinking(**{**as_dict(RANDOM), "most": 10**6}))
+    limits = Limits(40, 8, thinking=Thinking(**{**as_dict(RANDOM), "max_tokens": 10**6}))
     run = Run(model, drafter("trie"), context(prompt), GREEDY, limits).finish()
     answered = run.statistics.new_tokens - (run.statistics.thought_tokens or 0)
     assert answered >= 30 or run.finish_reason == "stop"
@@ -419,7 +428,9 @@ def test_an_answer_may_quote_tags_and_comes_at_once_where_no_thought_is(folder: 
     ):
         found = json.loads(ngt(*asked(folder, kind), "--json").stdout)
         assert (found["text"], found.get("thought")) == (answer, thought)
-    tags = Thinking({}, {"<think>": THOUGHT, "</think>": ANSWER}, (0,), ANSWER, False, 9)
+    tags = Thinking(
+        {}, {"<think>": Part.REASONING, "</think>": Part.ANSWER}, (0,), Part.ANSWER, False, 9
+    )
     stream = TextStream(Detokenizer(Pieces(["Nine"])), (), tags, 9)  # type: ignore[arg-type]
     assert stream.push(0) == (None, "Nine")
 

@@ -117,7 +117,7 @@ class VllmRun:
         """Count tokens and steps; how often drafts were accepted is in the last piece."""
         s, accepted = self.statistics, Counter(dict(enumerate(piece.accepted)))
         s.new_tokens, s.drafted_tokens = self.output.log.emitted, piece.drafted
-        s.thought_tokens = self.output.stream.thought if self.limits.thinking else None
+        s.thought_tokens = self.output.stream.reasoning_tokens if self.limits.thinking else None
         # Drafts behind the end of the answer were accepted, and left out of it.
         s.accepted_tokens = min(sum(accepted.elements()), max(0, s.new_tokens - 1))
         s.steps = s.new_tokens - s.accepted_tokens
