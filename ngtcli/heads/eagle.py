@@ -85,7 +85,7 @@ class Eagle3(Eagle):
 
     def __init__(self, target: Target, fields: Mapping[str, Any], embeds: bool = False) -> None:
         own = fields.get("transformer_layer_config") or fields
-        config, self.reads = layer_config(own, most=1), layers_read(fields, target.layers)
+        config, self.reads = layer_config(own, max_layers=1), layers_read(fields, target.layers)
         width = fields.get("target_hidden_size") or own.get("target_hidden_size")
         self.width, self._fields = int(width or config.hidden_size), fields
         super().__init__(target, config, embeds)
@@ -139,7 +139,7 @@ def layers_read(fields: Mapping[str, Any], depth: int) -> tuple[int, ...]:
 
 def network(files: HeadFiles, target: Target) -> Eagle:
     """That of EAGLE's files. Raises ModelError for those of another target."""
-    config = layer_config(files.fields, most=1)
+    config = layer_config(files.fields, max_layers=1)
     files.check(target, config.hidden_size, config.vocab_size)
     return Eagle(target, config, "embed_tokens.weight" in files.stored, "fc.bias" in files.stored)
 

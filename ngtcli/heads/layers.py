@@ -21,18 +21,28 @@ from ngtcli.heads.rows import HeadPass
 # Those that published heads are made of.
 _FAMILIES = {"llama": (LlamaConfig, LlamaDecoderLayer), "qwen3": (Qwen3Config, Qwen3DecoderLayer)}
 
+_MAX_LAYERS = 1000  # of a head; guess: far more than any has
 
-def layer_config(fields: Mapping[str, Any], most: int | None = None) -> PreTrainedConfig:
-    """That of a head's layers, `most` at most. Raises ValueError for what is not supported."""
+
+def layer_config(fields: Mapping[str, Any], max_layers: int = _MAX_LAYERS) -> PreTrainedConfig:
+    """Return the configuration of a head's layers.
+
+    Raises:
+        ValueError: It has more layers than `max_layers`, or something that is not supported.
+    """
     kind = str(fields.get("model_type", "llama"))
     if kind not in _FAMILIES:
         raise ValueError(f"layers of {kind}, not {' or '.join(_FAMILIES)}")
+    # Before transformers makes a list of them.
+    layers = fields.get("num_hidden_layers")
+    if isinstance(layers, int | float) and layers > _MAX_LAYERS:
+        raise ValueError(f"{layers} layers")
     config = _FAMILIES[kind][0](**{"mlp_bias": False, **fields})
     if config.rope_parameters.get("partial_rotary_factor", 1.0) != 1.0:
         raise ValueError("partial_rotary_factor")
     if config.max_position_embeddings < 1:
         raise ValueError(f"max_position_embeddings {config.max_position_embeddings}")
-    if most is not None and config.num_hidden_layers > most:
+    if config.num_hidden_layers > max_layers:
         raise ValueError(f"{config.num_hidden_layers} layers")
     config._attn_implementation = GROUPED  # no copies of keys
     return config

@@ -423,7 +423,8 @@ def test_a_head_with_any_config_is_loaded_or_refused_in_one_line(
         ("eagle3", {"vocab_size": 98}), ("eagle3", {"draft_vocab_size": 41}),
         ("eagle3", {"partial_rotary_factor": 0.5}), ("dflash", {"num_target_layers": 3}),
         ("dflash", {"dflash_config": {"mask_token_id": 97, "target_layer_ids": [0, 1]}}),
-        ("dflash", {"selector_rank": 8}), ("dflash", {"block_size": 10**9}),
+        ("dflash", {"num_hidden_layers": 10**9}), ("dflash", {"selector_rank": 8}),
+        ("dflash", {"block_size": 10**9}),
     ],
 )  # fmt: skip
 def test_a_head_of_another_model_or_formula_is_refused(
