@@ -43,6 +43,7 @@ _POSITIONS = (
     " seq_length n_ctx max_seq_length"
 ).split()
 _UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
+_MAX_LAYERS = 10_000  # of a model; guess: far more than any has
 _MOST_MASKS = 64  # of a model; a guess: the authors have 5
 _CHANGING_ROPES = {"longrope", "dynamic"}
 _SCALED_ROPES = {"linear", "yarn"}
@@ -105,8 +106,17 @@ def load_config(name: str) -> Any:
 
 def read_config(name: str, path: str) -> Any:
     """The library's own configuration of a model in a folder. Raises ModelError."""
+    _check_layers(name, read_object(Path(path) / "config.json"))
     with loading(name):
         return transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
+
+
+def _check_layers(name: str, values: dict[str, Any]) -> None:
+    """Raise ModelError for a number of layers of which the library would make endless lists."""
+    for part in (values, values.get("text_config")):
+        layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
+        if isinstance(layers, int | float) and layers > _MAX_LAYERS:
+            raise ModelError(f"{name}: {layers} layers", hint="Its config.json is damaged.")
 
 
 def mask_tokens(config: Any) -> tuple[int, ...]:

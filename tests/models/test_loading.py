@@ -21,11 +21,11 @@ from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.errors import ContextOverflowError, ModelError
 from ngtcli.models.checkpoint import find
 from ngtcli.models.hub import Remote
-from ngtcli.models.pretrained import ContextLimit, context_limit
+from ngtcli.models.pretrained import ContextLimit, context_limit, read_config
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import LongBackend, build, reason_and_way, target
-from tests.support.helpers import HARBOUR, FakeBackend, changed, run_and_look
+from tests.support.helpers import HARBOUR, FakeBackend, changed, ngt, run_and_look
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
@@ -379,3 +379,13 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
     else:
         with pytest.raises(ModelError, match="no decoder"):
             target(hf, "phi3")
+
+
+@pytest.mark.parametrize("fields", [{"num_hidden_layers": 10**9},
+                                    {"text_config": {"num_hidden_layers": 10**9}}])  # fmt: skip
+def test_a_number_of_layers_without_sense_is_refused(fields: Any, tmp_path: Path) -> None:
+    folder = changed(tmp_path / "model", **fields)
+    with pytest.raises(ModelError, match="1000000000 layers"):
+        read_config(folder, folder)
+    done = ngt("summarize", "-m", folder, HARBOUR)
+    assert done.returncode == 4 and b"1000000000 layers" in done.stderr
