@@ -1,4 +1,4 @@
-"""One model, one set of settings, and what they generate: connects the rooms below."""
+"""A session over a model that is loaded here. It connects the packages below the engine."""
 
 import math
 from collections.abc import Callable, Iterator
@@ -6,7 +6,7 @@ from collections.abc import Sequence as SequenceOf
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from typing import Any, Self
+from typing import Self
 
 import ngtcli.models.weights  # noqa: F401 - torch and transformers are imported there in one go
 from ngtcli.config import Settings
@@ -46,8 +46,15 @@ from ngtcli.system import compiled, store
 
 
 @dataclass(frozen=True, slots=True)
-class Begun:
-    """What the drafter of an answer knows, how its trie was had, when it stops, and what drafts."""
+class AnswerStart:
+    """What is known of an answer before the model is used.
+
+    Attributes:
+        context: What its drafter knows.
+        trie: How the trie of its documents was had.
+        limits: When it stops.
+        method: What drafts.
+    """
 
     context: Context
     trie: TrieReport
@@ -144,21 +151,36 @@ class LocalSession(session.Session):
         Its drafters and its pool have learned nothing.
         """
         other = super().with_settings(settings, owner, report)
-        other._drafters, other.memory = {}, self.memory.with_settings(settings)
+        other._drafters = {}
+        other.memory = self.memory.with_settings(settings)
         if self._assistant is not None:
             other._assistant = AssistantModel(self._assistant.model, settings, other.warn)
         return other
 
-    def _load(self, name: str, **more: Any) -> TargetModel:
-        """A model by the settings; `more` as of `ModelSpec` and `LoadReporter`."""
-        s = self.settings
+    def _load(
+        self,
+        name: str,
+        *,
+        drafts: bool,
+        num_draft: int | None = None,
+        ready: Callable[[TargetModel], object] = lambda _: None,
+    ) -> TargetModel:
+        """Load a model by the settings; see `ModelSpec` and `LoadReporter` for the arguments."""
         self.status(f"Loading {name} …")
-        ready = more.pop("ready", lambda _: None)
-        wanted = ModelSpec(name, s.device, s.dtype, s.packed, s.quantize, s.device_map, **more)
-        return load_model(wanted, load.LoadReporter(self.warn, self.status, ready))
+        spec = ModelSpec(
+            name,
+            device=self.settings.device,
+            dtype=self.settings.dtype,
+            packed=self.settings.packed,
+            quantize=self.settings.quantize,
+            device_map=self.settings.device_map,
+            drafts=drafts,
+            num_draft=num_draft,
+        )
+        return load_model(spec, load.LoadReporter(self.warn, self.status, ready))
 
     def _captured(self, model: TargetModel) -> TargetModel:
-        """A model, its passes captured if the settings want it."""
+        """Return a model, its forward passes captured as CUDA graphs if the settings want it."""
         if places_of(model.hf):
             model.passes.capturing = Support.no(SPREAD)
         elif self.settings.capture:
@@ -168,34 +190,44 @@ class LocalSession(session.Session):
         return model
 
     def _load_assistant(self) -> TargetModel:
-        """The draft model. Raises ModelError unless its token ids mean the same."""
+        """Load the draft model. Raises ModelError unless its token ids mean the same."""
         name = self.settings.draft_model
         model = self._load(name, drafts=False)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
-            what = f"{name} has another tokenizer than {self.settings.model}"
-            raise ModelError(what, hint="Name a draft model of the same family.")
+            raise ModelError(
+                f"{name} has another tokenizer than {self.settings.model}",
+                hint="Name a draft model of the same family.",
+            )
         return model
 
     def _load_heads(self) -> HeadRows | None:
-        """The heads that are named. Raises ModelError for one that does not fit the model."""
+        """Load the heads that are named. Raises ModelError for one that does not fit the model."""
         if not self.settings.heads:
             return None
         if not self.model.verifies_trees:
             self.warn(f"heads are not used: {self.model.mode.why}")
             return None
         self.status("Loading heads …")
-        model, warn = self.model, self.warn if self.model.passes.captures else None
-        own = model.hf, model.device, model.dtype, self.status, warn
-        return HeadRows([load_head(name, *own) for name in self.settings.heads])
+        model = self.model
+        warn = self.warn if model.passes.captures else None
+        heads = [
+            load_head(name, model.hf, model.device, model.dtype, self.status, warn)
+            for name in self.settings.heads
+        ]
+        return HeadRows(heads)
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
-        """`method`, or the settings', read with the settings' values as defaults."""
-        own = draft_settings(self.settings)
-        settings = replace(own, assistant=self._assistant, heads=self._heads, masks=self._masks)
-        return parse_method(self.settings.method if method is None else method, settings)
+        """Parse `method`, or that of the settings, whose values are its defaults."""
+        defaults = replace(
+            draft_settings(self.settings),
+            assistant=self._assistant,
+            heads=self._heads,
+            masks=self._masks,
+        )
+        return parse_method(self.settings.method if method is None else method, defaults)
 
     def available_method(self, method: str | None = None) -> MethodSpec:
-        """Return `method`, or the settings', or what drafts in its place until it is compiled."""
+        """Return what `parse_method` does, or what drafts in its place until it is compiled."""
         wanted = self.parse_method(method)
         if not self._stand_ins or not self.model.takes_drafts:
             return wanted
@@ -218,24 +250,29 @@ class LocalSession(session.Session):
         return self._drafter_of(self.available_method(method))
 
     def _drafter_of(self, parsed: MethodSpec) -> Drafter:
-        kept = self._drafters
-        if parsed.spec not in kept:
+        drafter = self._drafters.get(parsed.spec)
+        if drafter is None:
             self.status("Preparing to draft …")
-            kept[parsed.spec] = self._with_memory(parsed, lambda: self.memory.pool).build()
-        return kept[parsed.spec]
+            drafter = self._with_memory(parsed, lambda: self.memory.pool).build()
+            self._drafters[parsed.spec] = drafter
+        return drafter
 
     def new_drafter(self, method: str) -> Drafter:
-        """A drafter of the caller's own for `method`; it has learned nothing, its pool is empty."""
+        """Build a drafter for `method` that has learned nothing, and whose pool is empty."""
         return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
 
     def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
-        """The method with costs, pool and background in its settings, if it reads them."""
+        """Return the method with costs, pool and background in its settings, if it reads them."""
         if not parsed.entry.costs:
             return parsed
         self.memory.load()
-        background = self.memory.background.load()
-        own = replace(parsed.settings, costs=self.memory.costs, pool=pool(), background=background)
-        return replace(parsed, settings=own)
+        settings = replace(
+            parsed.settings,
+            costs=self.memory.costs,
+            pool=pool(),
+            background=self.memory.background.load(),
+        )
+        return replace(parsed, settings=settings)
 
     def cache_policy(self, many: bool = False) -> CachePolicy:
         """What the prefix cache may do for a prompt.
@@ -261,32 +298,33 @@ class LocalSession(session.Session):
             if refused is not None and self.settings.keep_documents == "on":
                 self.warn(f"what the model read is not kept: {refused.why}")
         self.memory.save()
-        if remark := store.take_remark():
+        remark = store.take_remark()
+        if remark:
             self.warn(remark)
 
     def sequence(
         self,
         prompt: Prompt,
         options: session.AnswerOptions = session.AS_SET,
-        begun: Begun | None = None,
+        start: AnswerStart | None = None,
     ) -> Sequence:
         """Return a prepared answer to `prompt`, to be decoded by itself.
 
-        `begun` is what `start` gave for it.
+        `start` is what the method of that name returned for it; None to call it now.
 
         Raises:
             ContextOverflowError: The prompt leaves no room for an answer.
             UsageError: The drafter lacks something.
             ModelError: It cannot be exact and is to be.
         """
-        begun = begun or self.start(prompt, options)
-        limits = begun.limits
+        start = start or self.start(prompt, options)
+        limits = start.limits
         tokens = min(len(prompt.ids) + limits.max_output, self.model.context)
         numerics = self._exactness.numerics(self.settings.exact, limits.num_draft, tokens)
-        drafter = options.drafter or self._drafter_of(begun.method)
+        drafter = options.drafter or self._drafter_of(start.method)
         return Sequence(
             self.model,
-            begun.context,
+            start.context,
             self.settings,
             limits,
             lambda: drafter,
@@ -295,15 +333,15 @@ class LocalSession(session.Session):
         )
 
     def batch_sequence(
-        self, begun: Begun, options: session.AnswerOptions, many: bool = True
+        self, start: AnswerStart, options: session.AnswerOptions, many: bool = True
     ) -> Sequence:
         """Return a prepared answer to be decoded in a batch. Raises ContextOverflowError."""
         return Sequence(
             self.model,
-            begun.context,
+            start.context,
             self.settings,
-            begun.limits,
-            lambda: options.drafter or self._drafter_of(begun.method),
+            start.limits,
+            lambda: options.drafter or self._drafter_of(start.method),
             cache_policy=self.cache_policy(many),
         )
 
@@ -323,32 +361,46 @@ class LocalSession(session.Session):
         parsed = method or self.available_method()
         return self._with_memory(parsed, lambda: self.memory.pool).build_batch()
 
-    def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> Begun:
-        """What is known of an answer to `prompt` before the model is used."""
+    def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> AnswerStart:
+        """Return what is known of an answer to `prompt` before the model is used."""
         if options.drafter is None:
             method = self.available_method(options.method)
         else:
             method = self.parse_method(options.method)
-        num_draft = method.settings.num_draft if options.num_draft is None else options.num_draft
-        grammar, wanted = self._grammar(prompt), options.probabilities
-        limits = replace(self.limits, num_draft=num_draft, grammar=grammar, probabilities=wanted)
+        limits = replace(
+            self.limits,
+            num_draft=(
+                method.settings.num_draft if options.num_draft is None else options.num_draft
+            ),
+            grammar=self._grammar(prompt),
+            probabilities=options.probabilities,
+        )
         if options.to_the_end:
             limits = replace(limits, max_repeats=0, thinking=None)
+
         if not method.entry.costs:
             prompt = prompt.with_prediction_as_document
-        whole = prompt.selection is None  # passages are others for each question
-        trie, report = options.trie or self.documents_trie(prompt.documents, whole, method)
-        known, model = (prompt.ids, trie, prompt.outside, prompt.references), self.model
-        about = model.tokenizer.fingerprint, model.vocabulary
-        context = Context(*known, *about, predicted=prompt.predicted)
-        return Begun(context, report, limits, method)
+        is_cached = prompt.selection is None  # passages are others for each question
+        trie, report = options.trie or self.documents_trie(prompt.documents, is_cached, method)
+        context = Context(
+            prompt.ids,
+            documents=trie,
+            outside=prompt.outside,
+            references=prompt.references,
+            tokenizer=self.model.tokenizer.fingerprint,
+            vocabulary=self.model.vocabulary,
+            predicted=prompt.predicted,
+        )
+        return AnswerStart(context, report, limits, method)
 
     def _grammar(self, prompt: Prompt) -> Grammar | None:
-        """The grammar of the form that the settings ask for, over the model's tokens."""
-        if (form := form_of(self.settings)) is None:
+        """Return the grammar of the form that the settings ask for, over the model's tokens."""
+        form = form_of(self.settings)
+        if form is None:
             return None
-        text, model = grammar_of(form, [d.text for d in prompt.documents], self.warn), self.model
-        return self._compiled(text, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
+        model = self.model
+        rules = grammar_of(form, [document.text for document in prompt.documents], self.warn)
+        return self._compiled(rules, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
 
     def documents_trie(
         self, documents: SequenceOf[Document], keep: bool = True, method: MethodSpec | None = None
@@ -358,6 +410,12 @@ class LocalSession(session.Session):
         if not method.entry.documents or not self.model.takes_drafts:
             return session.NO_TRIE
         self.status("Preparing the n-gram trie …")
-        how, keep = method.settings, keep and not self.owner
-        tokenizer, size = self.model.tokenizer, self.model.vocabulary
-        return document_trie(documents, tokenizer, size, how.n, how.lp, self.warn, keep=keep)
+        return document_trie(
+            documents,
+            self.model.tokenizer,
+            self.model.vocabulary,
+            method.settings.n,
+            method.settings.lp,
+            self.warn,
+            keep=keep and not self.owner,
+        )

@@ -23,7 +23,7 @@ from ngtcli.drafting.origins import DRAFT, GRAMMAR
 from ngtcli.drafting.registry import MethodSpec, parse_method
 from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request, caught
 from ngtcli.engine.events import Ended, Started, Stepped
-from ngtcli.engine.local import Begun, LocalSession
+from ngtcli.engine.local import AnswerStart, LocalSession
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
@@ -131,9 +131,9 @@ class LocalEngine(Engine):
 
     def _start(
         self, session: LocalSession, prompt: Prompt, options: AnswerOptions, private: bool
-    ) -> Begun:
-        begun = session.start(prompt, options)
-        return replace(begun, context=replace(begun.context, private=private))
+    ) -> AnswerStart:
+        start = session.start(prompt, options)
+        return replace(start, context=replace(start.context, private=private))
 
     # --- who runs with whom ---
 
