@@ -216,24 +216,27 @@ class _Extract(Lines):
 
     def _say_written(self) -> None:
         """Say where the table is, and which of its values are in doubt."""
-        table, rows = self._given.output, list[Row]()
+        table = self._given.output
         if table is None:
             return
-        for name in self._documents:
-            rows += map(dict, self._out.rows(name) if self._out.has(name) else ())
-        least = self._given.doubt or _DOUBTFUL
+        threshold = self._given.doubt or _DOUBTFUL
         doubted = [
-            f"{row['file']}: {name}"
-            for row in rows
-            for name, p in row["probability"].items()
-            if p is not None and p < least
+            f"{row['file']}: {field}"
+            for name in self._documents
+            if self._out.has(name)
+            for row in self._out.rows(name)
+            for field, probability in row["probability"].items()
+            if probability is not None and probability < threshold
         ]
         say_written(self._notes, table)
-        if doubted:
-            named = ", ".join(doubted[:_DOUBTED_SHOWN]) + ", …" * (len(doubted) > _DOUBTED_SHOWN)
-            hint = "" if self._given.doubt else f"; --doubt {least:g} names all in the table"
-            what = f"{counted(len(doubted), 'value')} below p {least:g}, to be checked"
-            self._notes.warn(f"{what}: {named}{hint}")
+        if not doubted:
+            return
+        named = ", ".join(doubted[:_DOUBTED_SHOWN])
+        if len(doubted) > _DOUBTED_SHOWN:
+            named += ", …"
+        hint = "" if self._given.doubt else f"; --doubt {threshold:g} names all in the table"
+        count = counted(len(doubted), "value")
+        self._notes.warn(f"{count} below p {threshold:g}, to be checked: {named}{hint}")
 
     # --- the questions ---
 
