@@ -308,7 +308,8 @@ class Run:
             place = served(self._settings) if self._may_be_served and not self.engine else None
             if place is not None:
                 process.unwind_on_interrupt()
-                self._began = self._shown = time.monotonic()
+                self._began = time.monotonic()
+                self._shown = self._began
                 report = reporter(self._show, self.warn)
                 remote = ServedRun(place, self._settings, self.wants, report)
                 self._deliver_all(remote.outcomes(draw), lines, deliver)
@@ -316,7 +317,8 @@ class Run:
                 if not left and not lines.wait():
                     self._conclude()
                     return
-                self.warn("the server has ended: the model is loaded here")
+                self.warn("the server has ended: the model is loaded in this process instead")
+
             engine = self.opened()
             from ngtcli.engine.drivers import run  # not before vLLM runs: it loads numba
 
