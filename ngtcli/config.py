@@ -609,6 +609,11 @@ def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
     )
 
 
+def load_key(settings: Settings) -> tuple[object, ...]:
+    """Return the values that decide what is loaded: settings of one key can share a model."""
+    return tuple(getattr(settings, name) for name in settings_where(Use.LOADS))
+
+
 def settings_schemas() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
     found: dict[str, Schema] = schema_of(Settings)["properties"]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from ngtcli.config import Settings, Use, settings_where
+from ngtcli.config import Settings, load_key
 from ngtcli.engine.events import USUAL, Answer, Event, Message, Report, Wants, ignore
 from ngtcli.engine.question import Question
 from ngtcli.errors import NgtError, StoppedError, unexpected
@@ -37,7 +37,7 @@ class Answerer:
         self._threads = threads
         self._lock = threading.Lock()
         self._is_closed = False
-        self._loaded: dict[tuple[object, ...], Any] = {}  # by what is loaded, and how
+        self._loaded: dict[tuple[object, ...], Any] = {}  # by `load_key`
         self._checked: Settings | None = None
 
     def _warn(self, words: str) -> None:
@@ -65,7 +65,7 @@ class Answerer:
 
     def place_of(self, settings: Settings) -> Place | None:
         """Return where the server is that answers by these settings; None for a model here."""
-        return None if _key(settings) in self._loaded else served(settings)
+        return None if load_key(settings) in self._loaded else served(settings)
 
     def answer_remotely(self, place: Place, question: Question, wants: Wants) -> Answer:
         """Have a question answered by the server of a place."""
@@ -75,11 +75,11 @@ class Answerer:
 
     def must_report_loading(self, settings: Settings) -> bool:
         """Whether a client waits for a model to be loaded, and is to be told so."""
-        return self._threads and _key(settings) not in self._loaded
+        return self._threads and load_key(settings) not in self._loaded
 
     def answer_here(self, question: Question, wants: Wants) -> Answer:
         """Have a question answered by a model that is loaded here, now if need be."""
-        if _key(question.settings) not in self._loaded:
+        if load_key(question.settings) not in self._loaded:
             self.check(question.settings)
         loaded = self._opened(question.settings)
         if self._stays:
@@ -93,7 +93,7 @@ class Answerer:
 
     def _opened(self, settings: Settings) -> Any:
         """Return what answers here, loaded once. Raises StoppedError after `close`."""
-        key = _key(settings)
+        key = load_key(settings)
         with self._lock:
             if self._is_closed:
                 raise StoppedError("interrupted")
@@ -194,8 +194,3 @@ def deliver(events: "Answer | Generator[Event]", ticket: "Ticket") -> None:
                 ticket.send(event)
     except BaseException as error:  # a library in another language may panic
         ticket.send(unexpected(error))
-
-
-def _key(settings: Settings) -> tuple[object, ...]:
-    """Return what is loaded by these settings, and how."""
-    return tuple(getattr(settings, name) for name in settings_where(Use.LOADS))

@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ngtcli.config import Settings, Use, settings_where
+from ngtcli.config import Settings, load_key
 from ngtcli.engine.events import Ended, Message, Outcome, Report, Wants
 from ngtcli.engine.question import OtherModelError, Question
 from ngtcli.errors import NgtError, unexpected
@@ -36,7 +36,7 @@ class ServedRun:
 
     def __init__(self, place: Place, settings: Settings, wants: Wants, report: Report) -> None:
         self._place, self._wants, self._report = place, wants, report
-        self._loaded = _loads(settings)
+        self._loaded = load_key(settings)
         self._events: SimpleQueue[tuple[RemoteAnswer, Any]] = SimpleQueue()
         self._asked: dict[RemoteAnswer, tuple[Any, Question]] = {}
         self.left: list[Drawn] = []
@@ -77,7 +77,7 @@ class ServedRun:
                     answer.interrupt()
 
     def _ask(self, key: Any, question: Question) -> None:
-        if _loads(question.settings) != self._loaded:
+        if load_key(question.settings) != self._loaded:
             raise OtherModelError("the server has another model loaded", hint="Use --no-serve.")
         answer = RemoteAnswer(self._place, question, self._wants)
         self._asked[answer] = key, question
@@ -92,8 +92,3 @@ class ServedRun:
             self._events.put((answer, error))
         except BaseException as error:  # nothing may leave the run waiting
             self._events.put((answer, unexpected(error)))
-
-
-def _loads(settings: Settings) -> tuple[Any, ...]:
-    """The values of the settings that say what is loaded."""
-    return tuple(getattr(settings, name) for name in settings_where(Use.LOADS))
