@@ -8,12 +8,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from ngtcli.engine.engine import Engine, PreparedParts, PreparedRequest, Request, caught
-from ngtcli.engine.events import USUAL, Ended, Event, Message, Outcome, Wants
+from ngtcli.engine.events import USUAL, Drawn, Ended, Event, Message, Outcome, Wants
 from ngtcli.engine.question import OtherModelError, Question
 from ngtcli.engine.requests import RequestEvent, Requests
 from ngtcli.errors import NgtError, StoppedError
-
-Drawn = tuple[Any, Question | NgtError]  # the caller's key; in place of a question its error
 
 
 class Answering:
@@ -68,17 +66,20 @@ class Answering:
 
 
 @dataclass(frozen=True, slots=True)
-class _Drawn:
-    """A question of a run, and its prompt once it is made."""
+class _KeyedRequest:
+    """A prepared request of a run, with the caller's key."""
 
     key: Any
-    question: Question
     prepared: PreparedRequest
+
+    @property
+    def request(self) -> Request:
+        return self.prepared.request
 
     def outcome(self, event: Ended | NgtError) -> Outcome:
         prepared = self.prepared
         prompt = None if isinstance(prepared, PreparedParts) else prepared.prompt
-        return Outcome(self.key, self.question, prompt, event)
+        return Outcome(self.key, self.request.question, prompt, event)
 
 
 def run(
@@ -86,13 +87,18 @@ def run(
 ) -> Generator[Outcome]:
     """Yield the answers to many questions as they finish, in any order.
 
-    `draw` returns the next one when there is room for it, and None where none is there now; where
-    nothing is being answered it gets True and may wait, and None is the end. Parts stay cached
-    until the next outcome is asked for. Raises NgtError for what ends the run.
+    Parts stay cached until the next outcome is asked for. Raises NgtError for what ends the run.
+
+    Args:
+        engine: What answers.
+        draw: Is called when there is room for a question, and returns the next one; None where
+            none is there now. It gets True where nothing is being answered: then it may wait, and
+            None is the end.
+        wants: What is wanted back of each.
     """
     requests = Requests(engine)
-    asked: dict[Request, _Drawn] = {}
-    prepared: _Drawn | None = None  # the next one to be added
+    running: dict[Request, _KeyedRequest] = {}
+    following: _KeyedRequest | None = None  # is prepared, and waits for room
 
     def report(event: Event) -> None:
         if isinstance(event, Message):  # the progress of many texts would be a muddle
@@ -100,7 +106,7 @@ def run(
 
     try:
         while True:
-            if prepared is None and requests.has_room():
+            if following is None and requests.has_room():
                 drawn = draw(not requests.busy)
                 if drawn is not None:
                     key, question = drawn
@@ -109,20 +115,20 @@ def run(
                         continue
                     try:
                         request = Request(question, wants=wants, report=report)
-                        prepared = _Drawn(key, question, engine.prepare(request))
+                        following = _KeyedRequest(key, engine.prepare(request))
                     except OtherModelError:
                         raise
                     except Exception as error:
                         yield Outcome(key, question, None, caught(error))
                     continue
-            if prepared is not None and requests.has_room(prepared.prepared.request):
-                asked[prepared.prepared.request] = prepared
-                requests.add(prepared.prepared)
-                prepared = None
+            if following is not None and requests.has_room(following.request):
+                running[following.request] = following
+                requests.add(following.prepared)
+                following = None
             elif requests.busy:
                 for request, event in requests.step():
                     if isinstance(event, Ended | NgtError):
-                        yield asked.pop(request).outcome(event)
+                        yield running.pop(request).outcome(event)
             else:
                 break
     finally:

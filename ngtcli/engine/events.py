@@ -169,6 +169,10 @@ class Answer(Protocol):
 Report = Callable[[Event], object]  # is called with what is worth showing at once
 
 
+# One of many questions, drawn by a run: the caller's key, and the question or why there is none.
+Drawn = tuple[Any, Question | NgtError]
+
+
 @dataclass(frozen=True, slots=True)
 class Outcome:
     """What came of one of many questions, an answer or an error; `key` is the caller's.

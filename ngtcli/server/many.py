@@ -10,7 +10,7 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ngtcli.config import Settings, load_key
-from ngtcli.engine.events import Ended, Message, Outcome, Report, Wants
+from ngtcli.engine.events import Drawn, Ended, Message, Outcome, Report, Wants
 from ngtcli.engine.question import OtherModelError, Question
 from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.client import NotServedError, RemoteAnswer
@@ -18,8 +18,6 @@ from ngtcli.server.places import Place
 
 AT_ONCE = 8  # questions that wait at the server; guess: it then has enough to share passes
 _LOOK_S = 0.2  # between two looks for questions that came meanwhile; guess
-
-Drawn = tuple[Any, Question | NgtError]  # the caller's key, and the question or why there is none
 
 
 class ServedRun:
