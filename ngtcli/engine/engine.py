@@ -8,7 +8,6 @@ while work goes on, such as how much of a prompt is read, goes to the request's 
 import threading
 from abc import ABC, abstractmethod
 from dataclasses import dataclass, field, replace
-from typing import Any
 
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.drafting.steps import Step
@@ -42,14 +41,14 @@ class Request:
 class Prepared:
     """A prompt, and all that is known of its answer before a forward pass.
 
-    `start` is what the engine made for it in `Engine._start`.
+    `start` is what the engine made for it in `Engine._start`; nobody else reads it.
     """
 
     request: Request
-    session: Any  # the Session of the engine that prepared it
+    session: Session
     prompt: Prompt
     options: AnswerOptions
-    start: Any
+    start: object
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -78,14 +77,17 @@ PreparedRequest = Prepared | PreparedParts | Unasked
 class Job:
     """A prompt whose answer is being made; it exists while the engine works on it.
 
-    The engine that made it fills in the rest: `steps` are those done so far, `sequence` is what is
-    decoded, `numerics` says whether it is exact, and `background` what general text its drafts
-    come from.
+    An engine may have a subclass, with what it decodes.
+
+    Attributes:
+        prepared: The prompt.
+        steps: Those that are done.
+        numerics: Whether the answer is exact.
+        background: A sentence that says which general text its drafts come from; "" for none.
     """
 
     prepared: Prepared
     steps: list[Step] = field(default_factory=list)
-    sequence: Any = None
     numerics: Numerics = NOT_EXACT
     background: str = ""
 
@@ -167,7 +169,9 @@ class Engine(ABC):
         settings = request.question.settings
         return self.session.with_settings(settings, request.owner, request.report)
 
-    def _start(self, session: Any, prompt: Prompt, options: AnswerOptions, private: bool) -> Any:
+    def _start(
+        self, session: Session, prompt: Prompt, options: AnswerOptions, private: bool
+    ) -> object:
         """Return what this engine has to know of an answer; `private` ones teach it nothing."""
         return None
 

@@ -9,7 +9,7 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, cast
 
 from ngtcli.config import SETTINGS, Settings, Use
 from ngtcli.decoding.decoder import Decoder
@@ -24,7 +24,7 @@ from ngtcli.drafting.registry import MethodSpec, parse_method
 from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request, caught
 from ngtcli.engine.events import Ended, Started, Stepped
 from ngtcli.engine.local import AnswerStart, LocalSession
-from ngtcli.engine.session import AnswerOptions
+from ngtcli.engine.session import AnswerOptions, Session
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
 
@@ -54,11 +54,40 @@ def private(settings: Settings) -> Settings:
     return replace(settings, keep_documents="off")
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class LocalJob(Job):
+    """A job of this engine.
+
+    Attributes:
+        candidate: What decides with which others it is decoded.
+        sequence: What is decoded; None until it has a decoder.
+    """
+
+    candidate: Candidate
+    sequence: Sequence | None = None
+
+    @property
+    def session(self) -> LocalSession:
+        """The session that prepared it."""
+        return cast(LocalSession, self.prepared.session)  # as of `LocalEngine._session_for`
+
+    @property
+    def start(self) -> AnswerStart:
+        """What is known of its answer before the model is used."""
+        return cast(AnswerStart, self.prepared.start)  # as of `LocalEngine._start`
+
+    @property
+    def begun_sequence(self) -> Sequence:
+        """Its sequence, which has begun."""
+        assert self.sequence is not None
+        return self.sequence
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class _Single:
     """The decoder of one job; its prompt is read in a step of its own."""
 
-    job: Job
+    job: LocalJob
     decoder: Decoder
     method: MethodSpec
 
@@ -92,11 +121,10 @@ class LocalEngine(Engine):
         self._sessions = OrderedDict({common_of(session.settings): session})
         self._sessions_lock = threading.Lock()
         self._state: _Single | _Batch | None = None
-        self._waiting: deque[Job] = deque()  # that are to begin, the first of them next
-        self._jobs: list[Job] = []  # that have begun
-        self._candidates: dict[Job, Candidate] = {}
+        self._waiting: deque[LocalJob] = deque()  # that are to begin, the first of them next
+        self._jobs: list[LocalJob] = []  # that have begun
         self._others_follow = False  # soon, behind the job that was added last
-        self._reading: Job | None = None  # whose prompt is being read
+        self._reading: LocalJob | None = None  # whose prompt is being read
         self._events: list[JobEvent] = []  # to be returned by the next step
         self._learning: LocalSession | None = None  # whose memory the answers teach
         if many and size != 1:
@@ -130,9 +158,9 @@ class LocalEngine(Engine):
             return session
 
     def _start(
-        self, session: LocalSession, prompt: Prompt, options: AnswerOptions, private: bool
+        self, session: Session, prompt: Prompt, options: AnswerOptions, private: bool
     ) -> AnswerStart:
-        start = session.start(prompt, options)
+        start = cast(LocalSession, session).start(prompt, options)
         return replace(start, context=replace(start.context, private=private))
 
     # --- who runs with whom ---
@@ -155,7 +183,7 @@ class LocalEngine(Engine):
         """Whether another job may begin beside those that run; None stands for any other."""
         if not self._jobs:  # what the last jobs have learned is still to be stored
             return False
-        running = [self._candidates[job] for job in self._jobs]
+        running = [job.candidate for job in self._jobs]
         if why_apart(candidate or running[0], running, self._batching):
             return False
         if self._is_stand_in_over():  # these jobs end first, and the next ones have the method
@@ -185,9 +213,8 @@ class LocalEngine(Engine):
             return True
         return self._may_join(self.candidate(request) if request is not None else None)
 
-    def add(self, prepared: Prepared, *, others: bool = False) -> Job:
-        job = Job(prepared)
-        self._candidates[job] = self.candidate(prepared.request)
+    def add(self, prepared: Prepared, *, others: bool = False) -> LocalJob:
+        job = LocalJob(prepared, candidate=self.candidate(prepared.request))
         self._waiting.append(job)
         self._others_follow = others
         return job
@@ -204,14 +231,14 @@ class LocalEngine(Engine):
         return events
 
     def drop(self, job: Job) -> Ended | None:
-        self._candidates.pop(job)
+        assert isinstance(job, LocalJob)
         if job in self._waiting:
             self._waiting.remove(job)
             return self._interrupted(job) if job.sequence is not None else None
         self._jobs.remove(job)
         if self._state is None:
             return self._interrupted(job)
-        ended = self._state.decoder.drop(job.sequence)
+        ended = self._state.decoder.drop(job.begun_sequence)
         answer = self._interrupted(job)
         self._collect(sequence for sequence in ended if sequence is not job.sequence)
         return answer
@@ -241,16 +268,16 @@ class LocalEngine(Engine):
 
     # --- how a job begins ---
 
-    def _may_begin(self, job: Job) -> bool:
+    def _may_begin(self, job: LocalJob) -> bool:
         if self._state is None or self._is_opened(job):
             return True
-        return self._may_join(self._candidates[job])
+        return self._may_join(job.candidate)
 
-    def _is_opened(self, job: Job) -> bool:
+    def _is_opened(self, job: LocalJob) -> bool:
         """Whether a job has a decoder for itself, and its prompt is to be read."""
         return isinstance(self._state, _Single) and self._state.job is job
 
-    def _begin(self, job: Job) -> None:
+    def _begin(self, job: LocalJob) -> None:
         """Do what comes next for a job that waits: make its decoder, or read its prompt."""
         try:
             if self._state is None:
@@ -266,7 +293,7 @@ class LocalEngine(Engine):
             self._waiting.remove(job)
             self._events.append((job, failure))
 
-    def _open(self, job: Job) -> None:
+    def _open(self, job: LocalJob) -> None:
         """Make a decoder for a job: its own, or one that others may join at once."""
         prepared = job.prepared
         settings = prepared.request.question.settings
@@ -275,7 +302,7 @@ class LocalEngine(Engine):
         self._learning = self._with(settings)
         if self.many and self._size != 1:
             self._warn_of_batches(settings)
-        is_single = bool(why_single(self._candidates[job], self._batching))
+        is_single = bool(why_single(job.candidate, self._batching))
         if not is_single and (self.many or self._others_follow):
             method = self._learning.available_method()
             drafting = self._learning.batch_drafting(method)
@@ -283,45 +310,45 @@ class LocalEngine(Engine):
             self._state = _Batch(decoder, method)
             return
         with self._starting:
-            sequence: Sequence = prepared.session.sequence(
-                prepared.prompt, prepared.options, prepared.start
-            )
+            sequence = job.session.sequence(prepared.prompt, prepared.options, job.start)
         decoder = Decoder(
             self._model,
             progress=self._report_reading,
             split_times=prepared.options.split_times,
         )
-        self._state = _Single(job, decoder, prepared.start.method)
+        self._state = _Single(job, decoder, job.start.method)
         job.sequence = sequence
         job.numerics = sequence.numerics
         self._add_started(job, sequence.make_drafter())
 
-    def _read(self, job: Job) -> None:
+    def _read(self, job: LocalJob) -> None:
         """Read the prompt of a job, which then runs."""
         prepared = job.prepared
         is_single = job.sequence is not None
         if not is_single:
             many = prepared.options.many or prepared.prompt.selection is not None
-            job.sequence = prepared.session.batch_sequence(prepared.start, prepared.options, many)
+            job.sequence = job.session.batch_sequence(job.start, prepared.options, many)
         self._reading = job
         try:
-            ended = self._decoder.add(job.sequence)
+            ended = self._decoder.add(job.begun_sequence)
         finally:
             self._reading = None
         self._waiting.remove(job)
         self._jobs.append(job)
         if not is_single:
-            self._add_started(job, job.sequence.drafter)
+            drafter = job.begun_sequence.drafter
+            assert drafter is not None
+            self._add_started(job, drafter)
         self._collect(ended)
 
     def _report_reading(self, read: int, total: int) -> None:
         """Report how many tokens of a prompt are read; it may be one that is read again."""
-        session = self._base if self._reading is None else self._reading.prepared.session
+        session = self._base if self._reading is None else self._reading.session
         session.reading(read, total)
 
-    def _add_started(self, job: Job, drafter: Drafter) -> None:
+    def _add_started(self, job: LocalJob, drafter: Drafter) -> None:
         origins = drafter.origins
-        if job.prepared.start.limits.grammar and drafter.drafts:
+        if job.start.limits.grammar and drafter.drafts:
             origins = (*(origins or (DRAFT,)), GRAMMAR)
         self._events.append((job, Started(origins)))
 
@@ -352,7 +379,7 @@ class LocalEngine(Engine):
                 drafting = session.batch_drafting(method)
                 single.decoder.regroup(drafting, self._size)
         except BaseException as error:
-            self._candidates[job] = replace(self._candidates[job], has_failed=True)
+            job.candidate = replace(job.candidate, has_failed=True)
             self._warn_of_failure(caught(error))
             return
         self._state = _Batch(single.decoder, method)
@@ -379,51 +406,50 @@ class LocalEngine(Engine):
         """Take the new steps of all jobs, and the answers of those that have ended."""
         for job in self._jobs:
             self._take_steps(job)
-        jobs = {job.sequence: job for job in self._jobs}
+        jobs = {job.begun_sequence: job for job in self._jobs}
         for sequence in ended:
             self._end(jobs[sequence], sequence.error)
 
-    def _take_steps(self, job: Job) -> None:
-        sequence: Sequence = job.sequence
+    def _take_steps(self, job: LocalJob) -> None:
+        sequence = job.begun_sequence
         for step in sequence.take_steps():
             job.steps.append(step)
             thought_tokens = sequence.statistics.thought_tokens or 0
             self._events.append((job, Stepped(step, thought_tokens)))
 
-    def _end(self, job: Job, error: NgtError | None) -> None:
+    def _end(self, job: LocalJob, error: NgtError | None) -> None:
         self._jobs.remove(job)
-        del self._candidates[job]
         self._events.append((job, error or self._answer(job)))
 
     def _separate(self, batch: _Batch, error: NgtError) -> None:
         """Let each job go on by itself, as nobody knows whose part of a forward pass failed."""
         self._warn_of_failure(error)
         for job in self._jobs:
-            self._candidates[job] = replace(self._candidates[job], has_failed=True)
+            job.candidate = replace(job.candidate, has_failed=True)
         batch.decoder.regroup()
         self._state = replace(batch, is_parted=True)
 
     def _warn_of_failure(self, error: NgtError) -> None:
         self.session.warn(f"answering texts together failed ({error}): each goes on by itself")
 
-    def _interrupted(self, job: Job) -> Ended:
+    def _interrupted(self, job: LocalJob) -> Ended:
         answer = self._answer(job)
         return replace(answer, finish_reason=answer.finish_reason or "interrupted")
 
-    def _answer(self, job: Job) -> Ended:
+    def _answer(self, job: LocalJob) -> Ended:
         """Return what has come of a job so far."""
-        sequence: Sequence = job.sequence
+        sequence = job.begun_sequence
         is_single = isinstance(self._state, _Single) or (
             self._state is not None and self._state.is_parted
         )
         if is_single:
-            job.background = job.prepared.session.memory.background.words()
+            job.background = job.session.memory.background.words()
         return Ended(
             finish_reason=sequence.finish_reason,
             steps=tuple(job.steps),
             exact=is_single and sequence.is_exact,
             statistics=sequence.statistics,
-            trie=job.prepared.start.trie,
+            trie=job.start.trie,
             passes=self._model.passes.report(),
             policy=sequence.policy,
             drafted_by=self._state.method.name if self._state is not None else "",

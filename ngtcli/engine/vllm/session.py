@@ -5,8 +5,8 @@ import time
 from collections import Counter
 from collections.abc import AsyncGenerator, Iterator, Sequence
 from contextlib import aclosing
-from dataclasses import replace
-from typing import Self
+from dataclasses import dataclass, replace
+from typing import Self, cast
 
 from ngtcli.config import Settings
 from ngtcli.decoding.limits import Limits
@@ -147,6 +147,13 @@ class VllmSession(Session):
         return VllmRun(self.engine, self.facts, self.settings, self.limits, prompt.ids)
 
 
+@dataclass(slots=True, eq=False, kw_only=True)
+class VllmJob(Job):
+    """A job of this engine, and its generation by vLLM."""
+
+    run: VllmRun
+
+
 class VllmTexts(Engine):
     """Answers by vLLM, which joins what is asked at once into its own batches."""
 
@@ -154,18 +161,19 @@ class VllmTexts(Engine):
         super().__init__(session, many=many)
         self._vllm = session.engine
         self._max_jobs = size or session.engine.sequences
-        self._steps: dict[Job, AsyncGenerator[Step]] = {}
-        self._coming: dict[asyncio.Task[Step | None], Job] = {}  # the next step of each job
+        self._steps: dict[VllmJob, AsyncGenerator[Step]] = {}
+        self._coming: dict[asyncio.Task[Step | None], VllmJob] = {}  # the next step of each job
         self._events: list[JobEvent] = []
         self._is_open = False
 
     def has_room(self, request: Request | None = None) -> bool:
         return len(self._steps) < self._max_jobs
 
-    def add(self, prepared: Prepared, *, others: bool = False) -> Job:
+    def add(self, prepared: Prepared, *, others: bool = False) -> VllmJob:
         self._is_open = True
-        run = prepared.session.generate(prepared.prompt)
-        job = Job(prepared, sequence=run)
+        session = cast(VllmSession, prepared.session)  # this engine's own, or one with its settings
+        run = session.generate(prepared.prompt)
+        job = VllmJob(prepared, run=run)
         self._steps[job] = run.steps()
         self._events.append((job, Started(run.drafter.origins)))
         self._await_step(job)
@@ -179,6 +187,7 @@ class VllmTexts(Engine):
         return events
 
     def drop(self, job: Job) -> Ended | None:
+        assert isinstance(job, VllmJob)
         self._end_tasks([task for task, of in self._coming.items() if of is job])
         self._steps.pop(job, None)
         answer = self._answer(job)
@@ -193,7 +202,7 @@ class VllmTexts(Engine):
         self._events = []
         self._end_tasks([*self._coming])
 
-    def _await_step(self, job: Job) -> None:
+    def _await_step(self, job: VllmJob) -> None:
         self._coming[self._vllm.loop.create_task(_next(self._steps[job]))] = job
 
     def _wait_for_steps(self) -> None:
@@ -213,7 +222,7 @@ class VllmTexts(Engine):
                 self._events.append((job, self._answer(job)))
             else:
                 job.steps.append(step)
-                thought_tokens = job.sequence.statistics.thought_tokens or 0
+                thought_tokens = job.run.statistics.thought_tokens or 0
                 self._events.append((job, Stepped(step, thought_tokens)))
                 self._await_step(job)
 
@@ -227,8 +236,8 @@ class VllmTexts(Engine):
         for job in jobs:
             self._vllm.wait(self._steps[job].aclose())
 
-    def _answer(self, job: Job) -> Ended:
-        run: VllmRun = job.sequence
+    def _answer(self, job: VllmJob) -> Ended:
+        run = job.run
         return Ended(
             finish_reason=run.finish_reason,
             steps=tuple(job.steps),
