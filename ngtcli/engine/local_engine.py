@@ -335,9 +335,8 @@ class LocalEngine(Engine):
             self._reading = None
         self._waiting.remove(job)
         self._jobs.append(job)
-        if not is_single:
-            drafter = job.begun_sequence.drafter
-            assert drafter is not None
+        drafter = job.begun_sequence.drafter
+        if not is_single and drafter is not None:  # there is none where memory did not suffice
             self._add_started(job, drafter)
         self._collect(ended)
 

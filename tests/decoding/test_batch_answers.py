@@ -16,6 +16,8 @@ from ngtcli.decoding import step as step_module
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.support import Support
 from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Context, Drafter
+from ngtcli.drafting.log import TokenLog
 from ngtcli.engine import local_engine
 from ngtcli.engine.engine import Request
 from ngtcli.engine.events import Ended, Outcome, Report, Stepped, ignore, reporter
@@ -24,7 +26,7 @@ from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.question import Question
 from ngtcli.engine.requests import RequestEvent, Requests
 from ngtcli.engine.session import AS_SET
-from ngtcli.errors import InputError, UsageError
+from ngtcli.errors import ContextOverflowError, InputError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
 from tests.support.given import GivenPrompts, NumberedPrompt, answers
@@ -167,6 +169,27 @@ def test_without_memory_for_a_batch_each_prompt_is_answered_by_itself(
     alone = {a.key: ids_of(a) for a in answered(session, given(session), 1)}
     monkeypatch.setattr(TargetModel, "resize", resize)
     assert {a.key: ids_of(a) for a in answered(session, given(session), 3)} == alone
+
+
+def test_a_prompt_without_memory_for_its_drafter_ends_alone_with_an_error(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    session = session_with()
+    prompts = given(session)
+    single = {a.key: ids_of(a) for a in answered(session, prompts, 1)}
+    failing_key, failing_prompt = prompts[1]
+    join = Drafting.join
+
+    def join_or_fail(drafting: Drafting, context: Context, log: TokenLog) -> Drafter:
+        if list(context.ids) == failing_prompt.ids:
+            raise MemoryError
+        return join(drafting, context, log)
+
+    monkeypatch.setattr(Drafting, "join", join_or_fail)
+    outcomes = {a.key: a for a in answered(session, prompts, 3)}
+    assert isinstance(outcomes.pop(failing_key).answer, ContextOverflowError)
+    del single[failing_key]
+    assert {key: ids_of(outcome) for key, outcome in outcomes.items()} == single
 
 
 def test_exact_answers_are_refused_together() -> None:
