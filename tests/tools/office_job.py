@@ -35,10 +35,10 @@ _SHOWN = 70  # characters of a wrong answer that are printed
 
 @dataclass(frozen=True, slots=True)
 class Judged:
-    """One answer: what it is of, what came, and whether it is right."""
+    """An answer, what it is about, and whether it is right."""
 
-    of: str
-    came: str
+    subject: str
+    answer: str
     is_right: bool
 
 
@@ -52,16 +52,16 @@ def says(answer: str, words: str) -> bool:
     return len(plain) <= _LONGEST and words.casefold() in plain.casefold()
 
 
-def same(value: str, wanted: str) -> bool:
+def same(value: str, expected: str) -> bool:
     """Return whether a cell has a value: a number in any form, a text whole but for a full stop.
 
     >>> same("10000.0", "10000"), same("Ludlow County.", "Ludlow County"), same("4", "11520")
     (True, True, False)
     """
     try:
-        return float(value) == float(wanted)
+        return float(value) == float(expected)
     except ValueError:
-        return value.strip(" .").casefold() == wanted.strip(" .").casefold()
+        return value.strip(" .").casefold() == expected.strip(" .").casefold()
 
 
 def _ngt(*arguments: str, folder: Path) -> subprocess.CompletedProcess[str]:
@@ -76,10 +76,12 @@ def questions(folder: Path, flags: Sequence[str]) -> Iterator[Judged]:
     done = _ngt("batch", "questions.jsonl", *flags, folder=folder)
     rows = [json.loads(line) for line in done.stdout.splitlines()]
     for question, row in zip(QUESTIONS, rows, strict=True):
-        came = row.get("text", "") or str(row.get("error"))
-        refused = row.get("finish_reason") == "not_in_documents"
-        right = says(came, question.answer) and not refused if question.answer else refused
-        yield Judged(question.text, came, right)
+        answer = row.get("text", "") or str(row.get("error"))
+        is_refused = row.get("finish_reason") == "not_in_documents"
+        is_right = is_refused
+        if question.answer:
+            is_right = not is_refused and says(answer, question.answer)
+        yield Judged(question.text, answer, is_right)
 
 
 def meetings(folder: Path, flags: Sequence[str]) -> Iterator[Judged]:
@@ -87,8 +89,8 @@ def meetings(folder: Path, flags: Sequence[str]) -> Iterator[Judged]:
     _ngt("ask", "--each", "minutes", MEETING_QUESTION, "-o", "m.csv", *flags, folder=folder)
     rows = _table(folder / "m.csv")
     for text in MINUTES:
-        came = rows.get(text.name, {}).get("answer", "")
-        yield Judged(text.name, came, says(came, text.meeting))
+        answer = rows.get(text.name, {}).get("answer", "")
+        yield Judged(text.name, answer, says(answer, text.meeting))
 
 
 def fields(
@@ -100,10 +102,10 @@ def fields(
     rows = _table(folder / table)
     for text in texts:
         row = rows.get(text.name, {})
-        for name, wanted in text.fields.items():
-            came = row.get(name, "")
-            right = wanted in came if name == "cost" else same(came, wanted)
-            yield Judged(f"{text.name}: {name}", came, right)
+        for name, expected in text.fields.items():
+            value = row.get(name, "")
+            is_right = expected in value if name == "cost" else same(value, expected)
+            yield Judged(f"{text.name}: {name}", value, is_right)
 
 
 def summaries(folder: Path, flags: Sequence[str]) -> Iterator[Judged]:
@@ -113,8 +115,8 @@ def summaries(folder: Path, flags: Sequence[str]) -> Iterator[Judged]:
         _ngt("summarize", "--per-file", kind, "-o", out, *flags, folder=folder)
         rows = _table(folder / out)
         for text in texts:
-            came = rows.get(text.name, {}).get("answer", "")
-            yield Judged(text.name, came, any(fact in came for fact in text.facts))
+            answer = rows.get(text.name, {}).get("answer", "")
+            yield Judged(text.name, answer, any(fact in answer for fact in text.facts))
 
 
 def _table(path: Path) -> Mapping[str, Mapping[str, str]]:
@@ -127,11 +129,10 @@ def _table(path: Path) -> Mapping[str, Mapping[str, str]]:
 
 def report(title: str, judged: Sequence[Judged]) -> None:
     """Print how many are right, and what came in place of the others."""
-    right = sum(one.is_right for one in judged)
-    print(f"{title}: {right} right, {len(judged) - right} wrong", flush=True)
-    for one in judged:
-        if not one.is_right:
-            print(f"    {one.of}: {' '.join(one.came.split())[:_SHOWN]!r}", flush=True)
+    wrong = [answer for answer in judged if not answer.is_right]
+    print(f"{title}: {len(judged) - len(wrong)} right, {len(wrong)} wrong", flush=True)
+    for answer in wrong:
+        print(f"    {answer.subject}: {' '.join(answer.answer.split())[:_SHOWN]!r}", flush=True)
 
 
 def main(flags: Sequence[str]) -> None:
@@ -143,10 +144,10 @@ def main(flags: Sequence[str]) -> None:
         report("ten questions (ask)", answerable)
         report("one without an answer", [control])
         report("next meeting, six minutes (--each)", list(meetings(folder, flags)))
-        own = fields(folder, "invoices", INVOICES, INVOICE_FIELDS, flags)
-        report("invoices, 8 × 5 fields (extract)", list(own))
-        own = fields(folder, "reports", REPORTS, PROJECT_FIELDS, flags)
-        report("reports, 8 × 5 fields (extract)", list(own))
+        invoices = fields(folder, "invoices", INVOICES, INVOICE_FIELDS, flags)
+        report("invoices, 8 × 5 fields (extract)", list(invoices))
+        reports = fields(folder, "reports", REPORTS, PROJECT_FIELDS, flags)
+        report("reports, 8 × 5 fields (extract)", list(reports))
         report("30 summaries (--per-file)", list(summaries(folder, flags)))
 
 

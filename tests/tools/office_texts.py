@@ -67,11 +67,11 @@ def _report(
         f"{title}\n\nClient: {client}\nAuthor: {author}\nDate: {written}\n\n{body}\n\n"
         f"Recommendation: {recommendation}"
     )
-    known = {
+    expected = {
         "client": client, "author": author, "report_date": iso, "cost": cost,
         "recommendation": recommendation,
     }  # fmt: skip
-    return OfficeText(name, text, facts, known)
+    return OfficeText(name, text, facts, expected)
 
 
 REPORTS = (
@@ -145,17 +145,17 @@ REPORTS = (
 def _invoice(
     name: str, number: str, customer: str, dates: Sequence[str], lines: Sequence[str], total: str
 ) -> OfficeText:
-    made, made_iso, due, due_iso = dates
+    issued, issued_iso, due, due_iso = dates
     text = (
-        f"Invoice {number}\n\nCustomer: {customer}\nInvoice date: {made}\nDue date: {due}\n\n"
+        f"Invoice {number}\n\nCustomer: {customer}\nInvoice date: {issued}\nDue date: {due}\n\n"
         + "\n".join(lines)
         + f"\n\nTotal: {total} pounds"
     )
-    known = {
-        "invoice_number": number, "customer": customer, "invoice_date": made_iso,
+    expected = {
+        "invoice_number": number, "customer": customer, "invoice_date": issued_iso,
         "due_date": due_iso, "total": total.replace(",", ""),
     }  # fmt: skip
-    return OfficeText(name, text, (f"Total: {total}", total), known)
+    return OfficeText(name, text, (f"Total: {total}", total), expected)
 
 
 _JANUARY = ("14 January 2025", "2025-01-14", "13 February 2025", "2025-02-13")
@@ -213,35 +213,31 @@ MINUTES = (
 )  # fmt: skip
 
 
-def _letter(name: str, text: str, facts: tuple[str, ...]) -> OfficeText:
-    return OfficeText(name, text, facts)
-
-
 LETTERS = (
-    _letter("noise.eml", "To the engineers of Alder Bridge\n\nThe pile driving wakes my children"
-            " at six every morning. Please start it later, or never.\n\nP. Ostrander, Mill Lane",
-            ("wakes", "start it later")),
-    _letter("beams.eml", "Offer of steel beams\n\nWe offer 22 beams for the library within six"
-            " weeks. The price of the steel beams is 14,300 pounds, delivered.\n\nGrove Steel",
-            ("14,300", "22 beams")),
-    _letter("course.txt", "To the head of the office\n\nI ask for leave to attend the course on"
-            " timber bridges in Graz from 6 to 10 October. It costs 1,150 euros.\n\nJana Holm",
-            ("timber bridges", "1,150")),
-    _letter("thanks.docx", "Dear Mr Veit\n\nThe school thanks you for the quick inspection after"
-            " the storm. The hall could be used again on Monday.\n\nA. Roth, head teacher",
-            ("thanks you", "used again")),
-    _letter("lease.pdf", "Lease of the office\n\nThe rent rises to 2,900 pounds a month from"
-            " January 2026. All other terms stay as they are.\n\nLinden Estates",
-            ("2,900", "rent rises")),
-    _letter("application.html", "Application\n\nI have drawn bridges for seven years and would like"
-            " to work on yours. I could begin in August.\n\nSamir Haddad",
-            ("seven years", "begin in August")),
-    _letter("complaint.txt", "Invoice KB-2204\n\nYour laboratory tested twelve cores, and you"
-            " charge for eighteen. Please send a right invoice.\n\nBrook Parking Ltd",
-            ("eighteen", "right invoice")),
-    _letter("insurance.eml", "Insurance of the rig\n\nThe rig is insured from its delivery for"
-            " 120,000 pounds. The yearly premium is 1,980 pounds.\n\nNorth Mutual",
-            ("1,980", "insured")),
+    OfficeText("noise.eml", "To the engineers of Alder Bridge\n\nThe pile driving wakes my children"
+               " at six every morning. Please start it later, or never.\n\nP. Ostrander, Mill Lane",
+               ("wakes", "start it later")),
+    OfficeText("beams.eml", "Offer of steel beams\n\nWe offer 22 beams for the library within six"
+               " weeks. The price of the steel beams is 14,300 pounds, delivered.\n\nGrove Steel",
+               ("14,300", "22 beams")),
+    OfficeText("course.txt", "To the head of the office\n\nI ask for leave to attend the course on"
+               " timber bridges in Graz from 6 to 10 October. It costs 1,150 euros.\n\nJana Holm",
+               ("timber bridges", "1,150")),
+    OfficeText("thanks.docx", "Dear Mr Veit\n\nThe school thanks you for the quick inspection after"
+               " the storm. The hall could be used again on Monday.\n\nA. Roth, head teacher",
+               ("thanks you", "used again")),
+    OfficeText("lease.pdf", "Lease of the office\n\nThe rent rises to 2,900 pounds a month from"
+               " January 2026. All other terms stay as they are.\n\nLinden Estates",
+               ("2,900", "rent rises")),
+    OfficeText("application.html", "Application\n\nI have drawn bridges for seven years and would"
+               " like to work on yours. I could begin in August.\n\nSamir Haddad",
+               ("seven years", "begin in August")),
+    OfficeText("complaint.txt", "Invoice KB-2204\n\nYour laboratory tested twelve cores, and you"
+               " charge for eighteen. Please send a right invoice.\n\nBrook Parking Ltd",
+               ("eighteen", "right invoice")),
+    OfficeText("insurance.eml", "Insurance of the rig\n\nThe rig is insured from its delivery for"
+               " 120,000 pounds. The yearly premium is 1,980 pounds.\n\nNorth Mutual",
+               ("1,980", "insured")),
 )  # fmt: skip
 FOLDERS = {"reports": REPORTS, "invoices": INVOICES, "minutes": MINUTES, "letters": LETTERS}
 
@@ -255,13 +251,13 @@ def write(folder: Path) -> None:
 
 
 def _write(path: Path, text: str) -> None:
-    made: Mapping[str, Callable[[str], bytes]] = {
+    writers: Mapping[str, Callable[[str], bytes]] = {
         ".docx": _docx, ".eml": _mail, ".html": _html, ".pdf": _pdf,
     }  # fmt: skip
     if path.suffix == ".xlsx":
         _workbook(path, text)
     else:
-        path.write_bytes(made.get(path.suffix, str.encode)(text))
+        path.write_bytes(writers.get(path.suffix, str.encode)(text))
 
 
 def _docx(text: str) -> bytes:
