@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 # Below this share of a question's weight the documents are taken not to have its answer. Chosen and
 # measured by `python -m tests.tools.answerable`: see there.
-LEAST_SHARE = 0.32
+MIN_SHARE = 0.32
 _SMOOTHING = 20  # passages that are added to those there are, so that few do not decide; guess
 _NAME = 2.0  # weight of a name or a number beside that of another word; swept from 1 to 3
 _ELSEWHERE = 0.3  # of a word's weight where only other passages of a document have it; 0 to 1 tried
@@ -62,7 +62,7 @@ _ENDINGS = {
     "ing": ("", "e"), "ly": ("",), "ers": ("", "e"), "er": ("", "e"), "ions": ("", "e"),
     "ion": ("", "e"),
 }  # fmt: skip
-_LEAST_BASE = 3  # letters of a base; guess
+_MIN_BASE = 3  # letters of a base; guess
 
 
 def coverage(index: "Index", question: str) -> Coverage | None:
@@ -75,22 +75,24 @@ def coverage(index: "Index", question: str) -> Coverage | None:
     asked = _asked_words(question)
     if not asked or not len(index) or any(_UNSPACED.search(word) for word in asked):
         return None
-    total, shares = 0.0, np.zeros(len(index))
-    found: dict[str, tuple[float, npt.NDArray[np.bool_]]] = {}
+    total_weight = 0.0
+    weights = np.zeros(len(index))  # of the question's words that each passage has
+    compared: dict[str, tuple[float, npt.NDArray[np.bool_]]] = {}
     for word, shown in asked.items():
         having = index.having(_inflections(word))
         count = int(having.sum())
         weight = log(1 + (len(index) + _SMOOTHING - count + 0.5) / (count + 0.5))
         weight *= _NAME if _is_name(shown, question) else 1.0
         near = index.of_same_documents(having)
-        shares += weight * np.where(having, 1.0, _ELSEWHERE * near)
-        total += weight
-        found[shown] = weight, having
-    nearest = int(shares.argmax())
-    lacked = {shown: weight for shown, (weight, having) in found.items() if not having[nearest]}
-    missing = sorted(lacked, key=lambda shown: -lacked[shown])
-    share = float(shares[nearest]) / total
-    return Coverage(share, share >= LEAST_SHARE, tuple(missing))
+        weights += weight * np.where(having, 1.0, _ELSEWHERE * near)
+        total_weight += weight
+        compared[shown] = weight, having
+
+    nearest = int(weights.argmax())
+    lacking = {shown: weight for shown, (weight, having) in compared.items() if not having[nearest]}
+    missing = sorted(lacking, key=lambda shown: -lacking[shown])
+    share = float(weights[nearest]) / total_weight
+    return Coverage(share, share >= MIN_SHARE, tuple(missing))
 
 
 def _asked_words(question: str) -> dict[str, str]:
@@ -136,7 +138,7 @@ def _bases(word: str) -> Iterator[str]:
     """What a word may be without its ending."""
     for ending, others in _ENDINGS.items():
         stem = word.removesuffix(ending)
-        if stem == word or len(stem) < _LEAST_BASE:
+        if stem == word or len(stem) < _MIN_BASE:
             continue
         for other in others:
             yield stem + other

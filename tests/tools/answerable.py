@@ -21,7 +21,7 @@ from typing import Any
 
 from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
-from ngtcli.retrieval.coverage import LEAST_SHARE, coverage
+from ngtcli.retrieval.coverage import MIN_SHARE, coverage
 from ngtcli.retrieval.index import Index, index_of
 
 SETS = 300  # of each kind; half of them choose the threshold
@@ -154,11 +154,11 @@ def main(folder: Path) -> None:
     found = {name: list(make()) for name, make in kinds.items()}
     chosen_on = [pairs[::2] for name, pairs in found.items() if "meeting" not in name]
     chosen = best_threshold(chosen_on)
-    print(f"chosen on one half: {chosen:.2f}; in the code: {LEAST_SHARE:.2f}; of the other half:")
+    print(f"chosen on one half: {chosen:.2f}; in the code: {MIN_SHARE:.2f}; of the other half:")
     print(f"{'documents':32}{'questions':>12}{'wrong refusals':>18}{'missed':>10}")
     for name, pairs in found.items():
         other = pairs[1::2]
-        at = rates(other, LEAST_SHARE)
+        at = rates(other, MIN_SHARE)
         print(f"{name:32}{f'2 × {len(other)}':>12}{at.wrong:>18.1%}{at.missed:>10.1%}")
 
 
