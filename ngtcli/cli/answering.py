@@ -47,7 +47,7 @@ from ngtcli.words import counted
 _CUT_OFF = CUT_OFF | {
     "interrupted": "interrupted; the answer is incomplete",
 }
-_OTHER_WORDS = "Ask with words that stand in them, or name a model with -m that reads the question."
+_OTHER_WORDS = "Use words that the documents have, or name another model with -m."
 _WORDS = 400  # characters of a thought, of which a status line shows the last; guess
 
 

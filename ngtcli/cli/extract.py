@@ -234,7 +234,7 @@ class _Extract(Lines):
         named = ", ".join(doubted[:_DOUBTED_SHOWN])
         if len(doubted) > _DOUBTED_SHOWN:
             named += ", …"
-        hint = "" if self._given.doubt else f"; --doubt {threshold:g} names all in the table"
+        hint = "" if self._given.doubt else f"; --doubt {threshold:g} marks them in the table"
         count = counted(len(doubted), "value")
         self._notes.warn(f"{count} below p {threshold:g}, to be checked: {named}{hint}")
 

@@ -167,13 +167,16 @@ def test_what_is_no_schema_is_told_in_a_line(text: str, says: str) -> None:
 def test_a_type_that_is_meant_is_the_only_one_proposed() -> None:
     with pytest.raises(UsageError) as caught:
         form("name string")
-    assert caught.value.hint.startswith("Did you mean str? Types: ")
+    assert caught.value.hint.startswith("Did you mean the type str? A name has no spaces: ")
 
 
 @pytest.mark.parametrize(
     ("text", "hint"),
     [
-        ("invoice number", "Did you mean float? Types: str, int,"),
+        (
+            "invoice number",
+            "Did you mean the type float? A name has no spaces: write invoice_number. Types: str,",
+        ),
         (
             "due day",
             "A name has no spaces: write due_day. Types: str, int, float, bool, date, quote",

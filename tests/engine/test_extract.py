@@ -187,7 +187,7 @@ def test_a_total_without_a_label_is_named_as_doubtful(tmp_path: Path) -> None:
     (tmp_path / "in" / "a.txt").write_text(text)
     done = ngt("extract", "in", "--schema", "total float", "-o", "t.csv", cwd=tmp_path)
     assert done.returncode == 0
-    assert b"1 value below p 0.75, to be checked: a.txt: total; --doubt 0.75 names" in done.stderr
+    assert b"1 value below p 0.75, to be checked: a.txt: total; --doubt 0.75 marks" in done.stderr
 
 
 def test_a_table_has_a_row_a_file_and_columns_in_the_order_asked_for(

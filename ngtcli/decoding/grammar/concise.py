@@ -74,8 +74,9 @@ def _typed(name: str, kind: str, marks: str) -> Schema:
     if len(choices) == 1 and kind not in _TYPES:
         types = f"Types: {', '.join(_TYPES)}, or a choice as paid|open."
         meant = _MEANT.get(kind.lower())
-        near = f"Did you mean {meant}?" if meant else f"A name has no spaces: write {name}_{kind}."
-        hint = f"{near} {types}"
+        hint = f"A name has no spaces: write {name}_{kind}. {types}"
+        if meant:
+            hint = f"Did you mean the type {meant}? {hint}"
         raise UsageError(
             f"schema: unknown type {shown(kind)} of the field {shown(name)}", hint=hint
         )

@@ -129,10 +129,7 @@ class FileOutput:
                 return
             if raw not in own:
                 what = f"line {self._written + 1} is not as it was written"
-                hint = (
-                    "Move the file away, and it is made again, name another with -o, or write over"
-                    " it with --force."
-                )
+                hint = "Move the file away, name another with -o, or write over it with --force."
                 raise UsageError(f"{self._given}: {what}", hint=hint)
             self._is_old |= raw != own[-1]
             self._written += 1
