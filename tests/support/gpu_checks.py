@@ -50,11 +50,12 @@ on_cpu = _disable_current_modes()  # what it decorates is not watched, which tak
 
 
 def on(device: str, family: str = "llama", **changes: Any) -> tuple[TargetModel, list[str]]:
-    """A tiny model on a device, its passes captured there, and what is said of them."""
-    hf, said = make_hf(family, **changes).to(device), list[str]()
+    """A tiny model on a device, its forward passes captured there, and the warnings about them."""
+    hf = make_hf(family, **changes).to(device)
     model = target_model(hf, Tokenizer(FakeBackend()), family)
-    model.passes.switch_on(model.device, said.append)
-    return model, said
+    warnings: list[str] = []
+    model.passes.switch_on(model.device, warnings.append)
+    return model, warnings
 
 
 def answers(model: TargetModel, texts: Sequence[Sequence[int]], sampling: Settings) -> list[Any]:
@@ -64,57 +65,69 @@ def answers(model: TargetModel, texts: Sequence[Sequence[int]], sampling: Settin
 
 def tokens_are_the_cpus(device: str) -> None:
     for family in ("llama", "gemma3-sliding"):
-        (model, said), cpu, texts = on(device, family), make_target(family), prompts(3, seed=5)
+        model, warnings = on(device, family)
+        cpu = make_target(family)
         model.end_ids = cpu.end_ids = frozenset()
+        texts = prompts(3, seed=5)
         for text, sampling in zip(texts, (GREEDY, SAMPLED, PENALISED), strict=True):
             truth = {tuple(text): on_cpu(plain)(cpu, text, sampling, max_tokens=25)}
-            known = Scripted(drafts_of(truth, wrong=3))
-            drafted = decode(model, known, text, sampling, num_draft=7, max_tokens=25)
-            assert drafted.output == truth[tuple(text)]
-            assert drafted.statistics.accepted_tokens > 9
-        assert said == [] and (device == "mps" or model.passes.captured)
+            drafter = Scripted(drafts_of(truth, wrong=3))
+            run = decode(model, drafter, text, sampling, num_draft=7, max_tokens=25)
+            assert run.output == truth[tuple(text)]
+            assert run.statistics.accepted_tokens > 9
+        assert warnings == []
+        assert device == "mps" or model.passes.captured
 
 
 def answers_by_a_grammar_are_the_cpus(device: str) -> None:
-    from tests.decoding import test_grammar as by
+    from tests.decoding import test_grammar
 
-    model, cpu = by.tiny(device=device), by.tiny()
-    prompt, grammar = by.prompt_of(cpu), by.bound(cpu, by.PERSON)
+    model = test_grammar.tiny(device=device)
+    cpu = test_grammar.tiny()
+    prompt = test_grammar.prompt_of(cpu)
+    grammar = test_grammar.bound(cpu, test_grammar.PERSON)
+    answer = test_grammar.answer
     methods = ("auto", "recycling", "none", "auto")
-    for sampling, method in zip(by.SAMPLINGS, methods, strict=True):
-        run, _ = on_cpu(by.answer)(cpu, make_drafter("none"), prompt, grammar, sampling)
-        truth = run.output
-        run, _ = by.answer(model, make_drafter(method), prompt, grammar, sampling)
-        assert run.output == truth
+    for sampling, method in zip(test_grammar.SAMPLINGS, methods, strict=True):
+        expected, _ = on_cpu(answer)(cpu, make_drafter("none"), prompt, grammar, sampling)
+        run, _ = answer(model, make_drafter(method), prompt, grammar, sampling)
+        assert run.output == expected.output
 
 
 def texts_together_have_the_cpus_tokens(device: str) -> None:
     texts = prompts(5, seed=2)
-    (model, said), cpu = on(device, "gemma2-sliding"), make_target("gemma2-sliding")
+    model, warnings = on(device, "gemma2-sliding")
+    cpu = make_target("gemma2-sliding")
     truth = [on_cpu(plain)(cpu, text, max_tokens=20) for text in texts]
     for _ in range(2):
         assert outputs(together(model, texts, own("trie", 7), 3)) == truth
         assert plain(model, texts[0], max_tokens=20) == truth[0]
-    several = [shape for shape in model.passes._captured if shape.sequences > 1]
-    assert said == [] and bool(several) == (device == "cuda")
+    batched = [shape for shape in model.passes._captured if shape.sequences > 1]
+    assert warnings == []
+    assert bool(batched) == (device == "cuda")
 
 
 def nearly_all_passes_of_growing_prompts_are_replayed(device: str) -> None:
-    """And nothing is captured anew when a prompt is longer, but a next power of two of places."""
+    """A longer prompt is captured anew only where it needs the next power of two of capacity."""
     long = {"max_position_embeddings": 4000}
-    (model, said), cpu, rng = on(device, **long), make_target(**long), random.Random(2)
+    model, warnings = on(device, **long)
+    cpu = make_target(**long)
     model.end_ids = cpu.end_ids = frozenset()
     model.context = cpu.context = 4000
-    steps, words = 0, [rng.randrange(VOCABULARY) for _ in range(1000)]
+    rng = random.Random(2)
+    token_ids = [rng.randrange(VOCABULARY) for _ in range(1000)]
+    steps = 0
     for n in range(8):
-        text = words[: 250 + 30 * n]
-        truth = on_cpu(plain)(cpu, text, max_tokens=60)
-        known = Scripted(drafts_of({tuple(text): truth[:30]}, wrong=1))  # then one token a pass
-        run = decode(model, known, text, max_tokens=60, num_draft=4 + n)
+        prompt = token_ids[: 250 + 30 * n]
+        truth = on_cpu(plain)(cpu, prompt, max_tokens=60)
+        # Behind what it knows there is one token for each forward pass.
+        drafter = Scripted(drafts_of({tuple(prompt): truth[:30]}, wrong=1))
+        run = decode(model, drafter, prompt, max_tokens=60, num_draft=4 + n)
         assert run.output == truth
         steps += run.statistics.steps
-    replayed = pretended.total("replayed")
-    assert replayed >= 0.9 * steps and model.passes.captured <= 6 and said == []
+    assert pretended.total("replayed") >= 0.9 * steps
+    assert model.passes.captured <= 6
+    assert warnings == []
 
 
 def a_step_has_one_copy_each_way(device: str) -> None:
@@ -122,39 +135,52 @@ def a_step_has_one_copy_each_way(device: str) -> None:
     model, _ = on(device)
     texts = prompts(2, seed=4)
     answers(model, texts, GREEDY)
-    for sampling, most in ((GREEDY, 1), (SAMPLED, 2), (PENALISED, 3)):
-        found = pretended.steps()
+    for sampling, max_copies_in in ((GREEDY, 1), (SAMPLED, 2), (PENALISED, 3)):
+        step_counts = pretended.steps()
         answers(model, texts, sampling)
-        for kind, limit in (("in", most), ("out", 1), ("wait", 0)):
-            if device == "mps" and sampling is SAMPLED:
-                continue  # which has no float64 to draw with
-            numbers = [sum(n for (k, _), n in one.items() if k == kind) for one in found]
-            assert len(numbers) > 5 and max(numbers) <= limit, (sampling, kind, max(numbers))
+        if device == "mps" and sampling is SAMPLED:
+            continue  # it has no float64 to draw with
+        for kind, limit in (("in", max_copies_in), ("out", 1), ("wait", 0)):
+            numbers = pretended.numbers_of(kind, step_counts)
+            assert len(numbers) > 5
+            assert max(numbers) <= limit, (sampling, kind, max(numbers))
 
 
 def what_waits_for_the_device_begins_no_capture(device: str) -> None:
     """A capture that must fail would leave torch's allocator as it is within one."""
-    scores = torch.rand(3, 4, device=device)
-    at, one = torch.ones(1, dtype=torch.int64, device=device), torch.ones(1, device=device)
-    looks = (lambda: bool(scores.sum() > 0), lambda: scores[scores[:, 0] > 0], scores.nonzero)
-    for look in (*looks, scores.cpu):
+    logits = torch.rand(3, 4, device=device)
+    index = torch.ones(1, dtype=torch.int64, device=device)
+    value = torch.ones(1, device=device)
+    waits = (
+        lambda: bool(logits.sum() > 0),
+        lambda: logits[logits[:, 0] > 0],
+        logits.nonzero,
+        logits.cpu,
+    )
+    for wait in waits:
         with captured._NoCopies():  # type: ignore[no-untyped-call]
-            scores[0].exp().index_copy_(0, at, one)
+            logits[0].exp().index_copy_(0, index, value)
             with pytest.raises(RuntimeError, match="waits for what the GPU computes"):
-                look()
+                wait()
 
 
 def scores_are_compared_as_on_the_cpu(device: str) -> None:
-    rows, ids = torch.randn(3, 400), torch.tensor([5, 6, 7])
-    for other in (rows, rows + 1.0):
-        found = same_scores(list(rows.to(device)), list(other.to(device)), True)
-        assert found == torch.equal(rows, other)
-    mine, true = (as_guesses(*likeliest(one)) for one in (rows.to(device), rows))
-    assert mine.tokens.tolist() == true.tokens.tolist()
-    assert mine.probabilities.tolist() == true.probabilities.tolist()
-    losses, passage = list[float](), precision.Passage((4, 5, 6, 7), 1)
-    for on_ in ("cpu", device):
-        parts = [(rows.log_softmax(-1).to(on_), ids.to(on_))]
+    logits = torch.randn(3, 400)
+    on_device = logits.to(device)
+    for other in (logits, logits + 1.0):
+        are_same = same_scores(list(on_device), list(other.to(device)), True)
+        assert are_same == torch.equal(logits, other)
+
+    guesses = as_guesses(*likeliest(on_device))
+    expected = as_guesses(*likeliest(logits))
+    assert guesses.tokens.tolist() == expected.tokens.tolist()
+    assert guesses.probabilities.tolist() == expected.probabilities.tolist()
+
+    losses: list[float] = []
+    passage = precision.Passage((4, 5, 6, 7), 1)
+    token_ids = torch.tensor([5, 6, 7])
+    for place in ("cpu", device):
+        parts = [(logits.log_softmax(-1).to(place), token_ids.to(place))]
         with patch.object(precision, "distributions", lambda *_, parts=parts: iter(parts)):
             losses.append(precision.score(make_target(), [passage], "float32").loss)
     assert losses[0] == losses[1] > 0
@@ -168,116 +194,139 @@ def exact_passes_have_the_tokens_of_plain_ones(device: str) -> None:
     exact = Exactness(model, lambda _: None).numerics("on", 12, 120)
     for text in prompts(2, seed=5):
         context = Context(text, outside=(tuple(text),), vocabulary=VOCABULARY)
-        found = [
+        plain_run, drafted_run = (
             Run(model, make_drafter(method), context, GREEDY, Limits(30, num_draft), numerics=exact)
-            .finish()
-            .output
             for method, num_draft in (("none", 0), ("auto", 12))
-        ]
-        assert found[0] == found[1]
+        )
+        assert plain_run.finish().output == drafted_run.finish().output
 
 
 def what_is_read_apart_is_what_one_mask_gives(device: str) -> None:
-    for dtype, near in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
-        for rows, reach, heads, groups in ((8, 0, 2, 3), (16, 5, 1, 4), (8, 333, 2, 1)):
-            torch.manual_seed(reach)
+    for dtype, tolerance in ((torch.float32, 1e-5), (torch.bfloat16, 2e-2)):
+        for queries, prefix, heads, groups in ((8, 0, 2, 3), (16, 5, 1, 4), (8, 333, 2, 1)):
+            torch.manual_seed(prefix)
             draw = partial(torch.randn, dtype=dtype)
-            query = draw(1, heads * groups, rows, 16)
-            key, value = (draw(1, heads, 400, 16) for _ in range(2))
-            slots, at = torch.arange(reach, reach + rows), torch.arange(400)
-            seen = (at < reach).expand(rows, 400).clone()
-            seen[:, reach : reach + rows] = torch.rand(rows, rows).tril() + torch.eye(rows) > 0.5
+            query = draw(1, heads * groups, queries, 16)
+            key = draw(1, heads, 400, 16)
+            value = draw(1, heads, 400, 16)
+            positions = torch.arange(400)
+            end = prefix + queries
+            write_at = positions[prefix:end]
+
+            seen = (positions < prefix).expand(queries, 400).clone()
+            tree = torch.rand(queries, queries).tril() + torch.eye(queries) > 0.5
+            seen[:, prefix:end] = tree
             mask = torch.zeros(()).masked_fill(~seen, torch.finfo(dtype).min).to(dtype)[None, None]
             truth = attention.grouped(query, key, value, mask, 0.3).transpose(1, 2)
-            own = mask[..., reach : reach + rows].contiguous()
-            here = [one.to(device) for one in (slots, torch.tensor(reach), own, query, key, value)]
-            prefix = split_attention.PrefixAndTree(*here[:3])
-            found = prefix.compute(*here[3:], 0.3).cpu()
-            torch.testing.assert_close(found, truth, atol=near, rtol=near)
-            causal = at[: reach + rows] <= slots[:, None]
-            until = [one[:, :, : reach + rows] for one in (key, value)]
-            truth = attention.grouped(query, *until, causal[None, None], None).transpose(1, 2)
-            chunk = [one.to(device) for one in (query, *until)]
-            found = split_attention.PrefillChunk().compute(*chunk, None).cpu()
-            torch.testing.assert_close(found, truth, atol=near, rtol=near)
+            by_tree = split_attention.PrefixAndTree(
+                write_at.to(device),
+                torch.tensor(prefix).to(device),
+                mask[..., prefix:end].contiguous().to(device),
+            )
+            states = [tensor.to(device) for tensor in (query, key, value)]
+            out = by_tree.compute(*states, 0.3).cpu()
+            torch.testing.assert_close(out, truth, atol=tolerance, rtol=tolerance)
+
+            causal = (positions[:end] <= write_at[:, None])[None, None]
+            chunk = (query, key[:, :, :end], value[:, :, :end])
+            truth = attention.grouped(*chunk, causal, None).transpose(1, 2)
+            states = [tensor.to(device) for tensor in chunk]
+            out = split_attention.PrefillChunk().compute(*states, None).cpu()
+            torch.testing.assert_close(out, truth, atol=tolerance, rtol=tolerance)
 
 
 def long_prompts_are_read_apart(device: str) -> None:
     """In half precision their scores are those under one mask but for rounding, captured too."""
     long = {"max_position_embeddings": 4000}
-    hf, text = make_hf("llama", **long).to(torch.bfloat16), [(7 * i) % 90 for i in range(2200)]
-    models = [
-        target_model(one, Tokenizer(FakeBackend()), "llama")
-        for one in (deepcopy(hf).to(device), hf)
-    ]
-    assert models[0].runner.can_split and not models[1].runner.can_split
-    models[0].passes.switch_on(models[0].device, print)
-    found = []
-    for model in models:
+    hf = make_hf("llama", **long).to(torch.bfloat16)
+    prompt = [(7 * i) % 90 for i in range(2200)]
+    here = target_model(deepcopy(hf).to(device), Tokenizer(FakeBackend()), "llama")
+    cpu = target_model(hf, Tokenizer(FakeBackend()), "llama")
+    assert here.runner.can_split
+    assert not cpu.runner.can_split
+    here.passes.switch_on(here.device, print)
+
+    def logits_of(model: TargetModel) -> torch.Tensor:
         model.context = 4000
         model.start(2300)
-        model.prefill(text)
-        scores = []
-        for at in range(5):
-            scores.append(model.forward(5, a_tree(7, seed=at)).float().cpu())
+        model.prefill(prompt)
+        logits = []
+        for seed in range(5):
+            logits.append(model.forward(5, a_tree(7, seed=seed)).float().cpu())
             model.keep([0])
-        found.append(torch.cat(scores))
-    assert models[0].passes.captured and same_scores(list(found[0]), found[1], exact=False)
+        return torch.cat(logits)
+
+    assert same_scores(list(logits_of(here)), logits_of(cpu), exact=False)
+    assert here.passes.captured
 
 
 def layers_take_few_kernels(device: str) -> None:
-    """In passes over a tree whose scores are those of the CPU, which has the model's own layers."""
-    families = {"llama": 21, "mistral-sliding": 21, "qwen2": 21, "qwen3": 23, "gemma3-sliding": 43}
-    for family, most in families.items():
+    """In passes over a tree whose logits are those of the CPU, which has the model's own layers."""
+
+    def logits_of(hf: Any, family: str) -> torch.Tensor:
+        model = prepared(hf, Tokenizer(FakeBackend()), family)
+        model.start(60)
+        model.prefill([*range(2, 32)])
+        pretended.counts.clear()
+        return model.forward(5, a_tree(7)).cpu()
+
+    max_launches = {
+        "llama": 21,
+        "mistral-sliding": 21,
+        "qwen2": 21,
+        "qwen3": 23,
+        "gemma3-sliding": 43,
+    }  # of one layer
+    for family, limit in max_launches.items():
         for dtype in (torch.float32, torch.bfloat16):
             launches = []
             for layers in (1, 2):
                 hf = make_hf(family, num_hidden_layers=layers).to(dtype)
-                with torch.no_grad():  # of norms and biases
-                    for weight in (one for one in hf.parameters() if one.ndim == 1):
-                        weight.add_(torch.rand_like(weight))
-                here, scores = deepcopy(hf).to(device), list[torch.Tensor]()
-                for one in (hf, here):
-                    model = prepared(one, Tokenizer(FakeBackend()), family)
-                    model.start(60)
-                    model.prefill([*range(2, 32)])
-                    pretended.counts.clear()
-                    scores.append(model.forward(5, a_tree(7)).cpu())
+                with torch.no_grad():
+                    for parameter in hf.parameters():
+                        if parameter.ndim == 1:  # of norms and biases
+                            parameter.add_(torch.rand_like(parameter))
+                on_device = deepcopy(hf).to(device)
+                truth = logits_of(hf, family)
+                logits = logits_of(on_device, family)
                 launches.append(pretended.total("launch"))
-                assert same_scores(list(scores[1]), scores[0], exact=dtype == torch.float32)
-            assert launches[1] - launches[0] <= most, (family, launches)
+                assert same_scores(list(logits), truth, exact=dtype == torch.float32)
+            assert launches[1] - launches[0] <= limit, (family, launches)
 
 
 def models_with_a_state_give_the_cpus_tokens(device: str) -> None:
     """A cache that is cropped, one that is restored, and one of several kinds of layers."""
     for name in ("lfm2", "mamba2", "qwen3_next"):
-        hf, text = families.build(families.family(name)), families.prompts()[1]
-        truth = on_cpu(generate)(hf, text, 14)
+        hf = families.build(families.family(name))
+        prompt = families.prompts()[1]
+        truth = on_cpu(generate)(hf, prompt, 14)
         model = families.target(hf.to(device), name)
-        run = decode(model, families.chained(truth, len(text)), text, max_tokens=14)
-        assert run.output == truth and run.statistics.accepted_tokens > 3
+        run = decode(model, families.chained(truth, len(prompt)), prompt, max_tokens=14)
+        assert run.output == truth
+        assert run.statistics.accepted_tokens > 3
 
 
 def layers_on_two_devices_give_the_cpus_tokens(device: str) -> None:
     """The second half of them on "mps", as accelerate would put them on a second GPU."""
 
     def placed(hf: Any, *_: object) -> dict[str, str]:
-        count, first = len(hf.model.layers), f"{device}:0"
+        count = len(hf.model.layers)
+        first = f"{device}:0"
         parts = [f"model.{name}" for name, _ in hf.model.named_children() if name != "layers"]
         layers = {f"model.layers.{i}": first if 2 * i < count else "mps" for i in range(count)}
         return dict.fromkeys([*parts, "lm_head"], first) | layers
 
-    wanted, said = ModelSpec("builtin", device, "float32", device_map="auto"), list[str]()
+    spec = ModelSpec("builtin", device, "float32", device_map="auto")
+    messages: list[str] = []
     with patch("transformers.modeling_utils._get_device_map", placed):
-        model = load_model(wanted, LoadReporter(said.append))
-    assert {one.device.type for one in model.hf.parameters()} == {device, "mps"}
-    cpu, text = (
-        load_model(ModelSpec("builtin", "cpu", "float32", packed=False)),
-        [5, 6, 7, 8, 9] * 6,
-    )
-    drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), text, max_tokens=24)
-    assert drafted.output == on_cpu(plain)(cpu, text, max_tokens=24)
-    assert drafted.statistics.accepted_tokens > 9 and said[0].endswith("on mps")
+        model = load_model(spec, LoadReporter(messages.append))
+    assert {parameter.device.type for parameter in model.hf.parameters()} == {device, "mps"}
+    cpu = load_model(ModelSpec("builtin", "cpu", "float32", packed=False))
+    prompt = [5, 6, 7, 8, 9] * 6
+    run = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=24)
+    assert run.output == on_cpu(plain)(cpu, prompt, max_tokens=24)
+    assert run.statistics.accepted_tokens > 9
+    assert messages[0].endswith("on mps")
 
 
 def check(name: str, device: str) -> None:

@@ -19,6 +19,7 @@ import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
+from itertools import pairwise
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -60,7 +61,8 @@ def total(kind: str) -> int:
 
 def count(kind: str, name: str = "") -> None:
     """Count what the caller in ngt does."""
-    frame, place = sys._getframe(1), "?"
+    frame = sys._getframe(1)
+    place = "?"
     while frame is not None:
         file = frame.f_code.co_filename
         if "/ngtcli/" in file:
@@ -84,12 +86,13 @@ def library() -> Path:
     with built.with_suffix(".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)  # others wait for the one that builds
         if not built.exists():
-            folders = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
-            made, where = built.with_suffix(".made"), Path(torch.__file__).parent / "lib"
-            flags = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", *folders]
-            wanted = [f"-L{where}", "-lc10", "-ltorch_cpu", "-o", str(made)]
-            subprocess.run(["c++", *flags, str(_SOURCE), *wanted], check=True)
-            made.rename(built)
+            headers = [f"-isystem{folder}" for folder in cpp_extension.include_paths()]
+            flags = ["-std=c++20", "-O0", "-w", "-shared", "-fPIC", *headers]
+            libraries = [f"-L{Path(torch.__file__).parent / 'lib'}", "-lc10", "-ltorch_cpu"]
+            unfinished = built.with_suffix(".made")
+            command = ["c++", *flags, str(_SOURCE), *libraries, "-o", str(unfinished)]
+            subprocess.run(command, check=True)
+            unfinished.rename(built)
     return built
 
 
@@ -110,116 +113,152 @@ class Watch(TorchDispatchMode):  # type: ignore[no-untyped-call]
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kwargs, name = kwargs or {}, func._schema.name
+        kwargs = kwargs or {}
+        name = func._schema.name
         if name in ("aten::pin_memory", "aten::_pin_memory"):
             pinned = args[0].clone()
             pinned.is_pinned_memory = True
             return pinned
-        given = _tensors(args, *kwargs.values())
-        here = [one for one in given if one.device.type in _DEVICES]
-        work = _as_on_gpu(name, func) if here else func
-        out = work(*args, **kwargs)
-        made = _tensors(out)
-        there = [one for one in made if one.device.type in _DEVICES]
-        reads = here and made and not there
-        kind = "out" if reads else _kind(name, args, given, here, bool(there))
+        inputs = _tensors(args, *kwargs.values())
+        device_inputs = [tensor for tensor in inputs if tensor.device.type in _DEVICES]
+        compute = _as_on_gpu(name, func) if device_inputs else func
+        result = compute(*args, **kwargs)
+        outputs = _tensors(result)
+        device_outputs = [tensor for tensor in outputs if tensor.device.type in _DEVICES]
+
+        if device_inputs and outputs and not device_outputs:
+            kind = "out"
+        else:
+            kind = _kind(name, args, inputs, device_inputs, bool(device_outputs))
         if kind:
-            pinned = any(hasattr(one, "is_pinned_memory") for one in given)
-            count(kind, f"{name} pinned" if pinned else name)
+            is_pinned = any(hasattr(tensor, "is_pinned_memory") for tensor in inputs)
+            count(kind, f"{name} pinned" if is_pinned else name)
             if CUDAGraph.current is not None:
                 CUDAGraph.current.is_good = False
                 raise Refused(f"operation not permitted when stream is capturing ({name})")
-        if not there or name in _NO_KERNEL:
-            return out
-        if not func._schema.is_mutable and here and all(_is_of(one, here) for one in there):
-            return out  # a view
+
+        is_mutable = func._schema.is_mutable
+        if not device_outputs or name in _NO_KERNEL:
+            return result
+        if not is_mutable and device_inputs:
+            if all(_shares_memory(tensor, device_inputs) for tensor in device_outputs):
+                return result  # a view
         count("launch", name)
         if CUDAGraph.current is not None:
-            CUDAGraph.current.record(work, args, kwargs, [] if func._schema.is_mutable else made)
-        return out
+            CUDAGraph.current.record(compute, args, kwargs, [] if is_mutable else outputs)
+        return result
 
 
-def _tensors(*given: Any) -> list[Tensor]:
+def _tensors(*values: Any) -> list[Tensor]:
     """Those among arguments or results, in their order; `tree_leaves` takes three times as long."""
-    found = list[Tensor]()
-    for one in given:
-        if isinstance(one, Tensor):
-            found.append(one)
-        elif isinstance(one, (list, tuple)):
-            found += _tensors(*one)
-    return found
+    tensors: list[Tensor] = []
+    for value in values:
+        if isinstance(value, Tensor):
+            tensors.append(value)
+        elif isinstance(value, (list, tuple)):
+            tensors += _tensors(*value)
+    return tensors
 
 
-def _kind(name: str, args: Any, given: list[Tensor], here: list[Tensor], there: bool) -> str:
-    """What an operation is besides a kernel: "in", "out", "wait", "" for none of them.
+def _kind(
+    name: str, args: Any, inputs: list[Tensor], device_inputs: list[Tensor], stays: bool
+) -> str:
+    """What an operation is besides a kernel.
 
-    Raises Refused where it has tensors of several devices.
+    Args:
+        name: Of the operation.
+        args: Its positional arguments.
+        inputs: The tensors among its arguments.
+        device_inputs: Those on a device.
+        stays: Whether it has outputs on a device.
+
+    Returns:
+        "in", "out", "wait", or "" for none of them.
+
+    Raises:
+        Refused: Where it has tensors of several devices.
     """
-    places = {one.device.type for one in here}
     if name == "aten::copy_":
-        to, source = args[0].device.type, args[1].device.type
-        return "" if to == source else "in" if source == "cpu" else "out"
+        target = args[0].device.type
+        source = args[1].device.type
+        if target == source:
+            return ""
+        return "in" if source == "cpu" else "out"
     if name in _MOVES:  # lift_fresh is of torch.tensor, which has sent it
-        return "in" if there and (not here or name == "aten::lift_fresh") else ""
-    if name in _WAITS and here and (len(given) > 1 or name != "aten::repeat_interleave"):
-        return "wait"
-    others = [one for one in given if one.device.type == "cpu" and one.ndim]
-    if name in _INDEXING and here:
-        places_of = [one for one in args[1] if one is not None]
-        if any(one.dtype in (torch.bool, torch.uint8) for one in places_of):
+        return "in" if stays and (not device_inputs or name == "aten::lift_fresh") else ""
+    if name in _WAITS and device_inputs:
+        if len(inputs) > 1 or name != "aten::repeat_interleave":
             return "wait"
-        return "in" if others else ""
-    if len(places) > 1 or (here and others):
+
+    of_cpu = [tensor for tensor in inputs if tensor.device.type == "cpu"]
+    has_cpu_array = any(tensor.ndim for tensor in of_cpu)
+    if name in _INDEXING and device_inputs:
+        indices = [index for index in args[1] if index is not None]
+        if any(index.dtype in (torch.bool, torch.uint8) for index in indices):
+            return "wait"
+        return "in" if has_cpu_array else ""
+    devices = {tensor.device.type for tensor in device_inputs}
+    if len(devices) > 1 or (device_inputs and has_cpu_array):
         raise Refused(f"Expected all tensors to be on the same device ({name})")
-    is_number_sent = name == "aten::where" and any(one.device.type == "cpu" for one in given)
-    return "in" if here and is_number_sent else ""
+    sends_number = name == "aten::where" and bool(of_cpu)
+    return "in" if device_inputs and sends_number else ""
 
 
-def _is_of(made: Tensor, given: list[Tensor]) -> bool:
+def _shares_memory(tensor: Tensor, others: list[Tensor]) -> bool:
     """Whether a tensor lies in the memory of others."""
-    own = made.untyped_storage().data_ptr()
-    return any(one.untyped_storage().data_ptr() == own for one in given)
+    address = tensor.untyped_storage().data_ptr()
+    return any(other.untyped_storage().data_ptr() == address for other in others)
 
 
-def cpu(given: Any) -> Any:
+def cpu(values: Any) -> Any:
     """The same tensors as the CPU sees them: of the same memory."""
-    return tree_map_only(Tensor, torch.ops.pretended.cpu, given)
+    return tree_map_only(Tensor, torch.ops.pretended.cpu, values)
 
 
 def _as_on_gpu(name: str, func: Any) -> Any:
     """The operation, or what computes it where the CPU has no kernel of that name."""
-    own = _KERNELS.get(name)
-    if own is None:
+    kernel = _KERNELS.get(name)
+    if kernel is None:
         return func
 
-    def work(*args: Any, **kwargs: Any) -> Any:
-        to = _tensors(args)[0].device
+    def compute(*args: Any, **kwargs: Any) -> Any:
+        device = _tensors(args)[0].device
         with _disable_current_modes():
-            return tree_map_only(Tensor, lambda one: one.to(to), own(*cpu(args), **cpu(kwargs)))
+            result = kernel(*cpu(args), **cpu(kwargs))
+            return tree_map_only(Tensor, lambda tensor: tensor.to(device), result)
 
-    return work
+    return compute
 
 
-def _attended(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float | None) -> Any:
-    """(…, rows, width) and the logarithms of the softmax's sums, (…, rows), in float32."""
-    scores = query.float() @ key.float().mT * (scale or query.shape[-1] ** -0.5)
-    scores = scores if mask is None else scores + mask.float()
-    sums = scores.logsumexp(-1)
-    return (scores - sums[..., None]).exp() @ value.float(), sums
+def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: float | None) -> Any:
+    """(…, queries, width) and the logarithms of the softmax's sums, (…, queries), in float32."""
+    logits = query.float() @ key.float().mT * (scale or query.shape[-1] ** -0.5)
+    if mask is not None:
+        logits = logits + mask.float()
+    sums = logits.logsumexp(-1)
+    return (logits - sums[..., None]).exp() @ value.float(), sums
 
 
 def _varlen(
-    query: Tensor, key: Tensor, value: Tensor, of_q: Tensor, of_k: Tensor, *_: Any,
+    query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor, *_: Any,
     scale: float | None = None,
 ) -> Any:  # fmt: skip
-    """Flash attention of sequences side by side, (rows, heads, width) each."""
-    out, sums = torch.zeros_like(query), torch.full((query.shape[1], len(query)), torch.inf)
-    bounds = zip(of_q.tolist(), of_q.tolist()[1:], of_k.tolist(), of_k.tolist()[1:], strict=False)
-    for a, b, c, d in bounds:
-        if c < d:
-            q, k, v = (one.transpose(0, 1) for one in (query[a:b], key[c:d], value[c:d]))
-            found, own = _attended(q, k, v, None, scale)
-            out[a:b], sums[:, a:b] = found.transpose(0, 1), own
+    """Flash attention of sequences side by side, (queries, heads, width) each."""
+    out = torch.zeros_like(query)
+    sums = torch.full((query.shape[1], len(query)), torch.inf)
+    bounds = zip(pairwise(query_bounds.tolist()), pairwise(key_bounds.tolist()), strict=True)
+    for query_span, key_span in bounds:
+        queries = slice(*query_span)
+        keys = slice(*key_span)
+        if keys.start < keys.stop:
+            attended, sums[:, queries] = _attention(
+                query[queries].transpose(0, 1),
+                key[keys].transpose(0, 1),
+                value[keys].transpose(0, 1),
+                None,
+                scale,
+            )
+            out[queries] = attended.transpose(0, 1)
     return out, sums, *(query.new_empty(0) for _ in range(3))
 
 
@@ -227,20 +266,29 @@ def _flash(
     query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, debug: bool = False,
     scale: float | None = None,
 ) -> Any:  # fmt: skip
-    times, (rows, places) = query.shape[1] // key.shape[1], (query.shape[2], key.shape[2])
-    key, value = (one.repeat_interleave(times, 1) for one in (key, value))
-    mask = torch.full((rows, places), -torch.inf).triu(places - rows + 1) if causal else None
-    found, sums = _attended(query, key, value, mask, scale)
-    return found.to(query.dtype), sums, None, None, rows, places, None, None, None
+    groups = query.shape[1] // key.shape[1]
+    queries = query.shape[2]
+    keys = key.shape[2]
+    mask = None
+    if causal:
+        mask = torch.full((queries, keys), -torch.inf).triu(keys - queries + 1)
+    key = key.repeat_interleave(groups, 1)
+    value = value.repeat_interleave(groups, 1)
+    out, sums = _attention(query, key, value, mask, scale)
+    return out.to(query.dtype), sums, None, None, queries, keys, None, None, None
 
 
 def _efficient(
     query: Tensor, key: Tensor, value: Tensor, mask: Tensor, *_: Any, scale: float | None = None
 ) -> Any:
     assert all(step % 8 == 0 for step in mask.stride()[:-1]) and mask.stride(-1) == 1
-    found, sums = _attended(query, key, value, mask, scale)
-    whole = torch.nn.functional.pad(sums, (0, -sums.shape[-1] % 32), value=torch.inf)
-    return found.to(query.dtype), whole, torch.zeros(1), torch.zeros(1)
+    out, sums = _attention(query, key, value, mask, scale)
+    padded_sums = torch.nn.functional.pad(sums, (0, -sums.shape[-1] % 32), value=torch.inf)
+    return out.to(query.dtype), padded_sums, torch.zeros(1), torch.zeros(1)
+
+
+def _histogram(values: Tensor, *args: Any, **kwargs: Any) -> Tensor:
+    return torch.histc(values.float(), *args, **kwargs).to(values.dtype)
 
 
 _KERNELS: dict[str, Callable[..., Any]] = {
@@ -249,9 +297,7 @@ _KERNELS: dict[str, Callable[..., Any]] = {
     "aten::_flash_attention_forward": _varlen,
     "aten::_scaled_dot_product_flash_attention": _flash,
     "aten::_scaled_dot_product_efficient_attention": _efficient,
-    "aten::histc": lambda given, *more, **how: torch.histc(given.float(), *more, **how).to(
-        given.dtype
-    ),
+    "aten::histc": _histogram,
 }
 
 
@@ -265,7 +311,8 @@ class CUDAGraph:
     modes: set[str] = set()  # that captures were begun in
 
     def __init__(self, keep_graph: bool = False) -> None:
-        self._done: list[tuple[Any, Any, Any, list[Tensor]]] = []
+        # What computes, its arguments and the tensors of its result.
+        self._operations: list[tuple[Any, Any, Any, list[Tensor]]] = []
         self.is_good = True
 
     def capture_begin(self, pool: Any = None, capture_error_mode: str = "global") -> None:
@@ -283,20 +330,23 @@ class CUDAGraph:
         if not self.is_good:
             raise Refused("operation failed due to a previous error during capture")
 
-    def record(self, work: Any, args: Any, kwargs: Any, made: list[Tensor]) -> None:
-        self._done.append((work, *cpu((args, kwargs, made))))
-        for one, kept in zip(made, self._done[-1][3], strict=True):
+    def record(self, compute: Any, args: Any, kwargs: Any, outputs: list[Tensor]) -> None:
+        args, kwargs, seen_by_cpu = cpu((args, kwargs, outputs))
+        self._operations.append((compute, args, kwargs, seen_by_cpu))
+        for output, on_cpu in zip(outputs, seen_by_cpu, strict=True):
             # Kernels of a GPU do not run in a capture, so that no index is out of bounds there:
             # 0 is the index that every tensor has.
-            kept.fill_(float("nan") if one.is_floating_point() else one.dtype == torch.bool)
-            self._pool.tensors.append(one.untyped_storage()._weak_ref())
+            is_float = output.is_floating_point()
+            on_cpu.fill_(float("nan") if is_float else output.dtype == torch.bool)
+            self._pool.tensors.append(output.untyped_storage()._weak_ref())
 
     def replay(self) -> None:
         count("replayed")
         with _disable_current_modes():
-            for work, args, kwargs, kept in self._done:
-                for old, new in zip(kept, _tensors(work(*args, **kwargs)), strict=False):
-                    old.copy_(new)
+            for compute, args, kwargs, outputs in self._operations:
+                results = _tensors(compute(*args, **kwargs))
+                for output, result in zip(outputs, results, strict=False):
+                    output.copy_(result)
 
     def pool(self) -> Any:
         return next(key for key, pool in _pools.items() if pool is self._pool)
@@ -306,13 +356,16 @@ class Pool:
     """Memory of graphs. One that was left by all while tensors live in it is of no use."""
 
     def __init__(self) -> None:
-        self.users, self.tensors, self.is_new = 0, list[Any](), True
+        self.users = 0
+        self.tensors: list[Any] = []  # weak references to their storages
+        self.is_new = True
 
     def use(self) -> None:
-        lives = any(not torch.UntypedStorage._expired(one) for one in self.tensors)
+        lives = any(not torch.UntypedStorage._expired(storage) for storage in self.tensors)
         if not (self.is_new or self.users or not lives):
             raise Refused("it->second->use_count > 0 INTERNAL ASSERT FAILED")
-        self.users, self.is_new = self.users + 1, False
+        self.users += 1
+        self.is_new = False
 
     def leave(self) -> None:
         self.users -= 1
@@ -335,7 +388,8 @@ class Stream:
 
 @contextlib.contextmanager
 def _stream(stream: Stream | None) -> Iterator[None]:
-    before, Stream.now = Stream.now, None if stream is _DEFAULT else stream
+    before = Stream.now
+    Stream.now = None if stream is _DEFAULT else stream
     try:
         yield
     finally:
@@ -399,49 +453,60 @@ def install() -> None:
 
 def steps() -> list[collections.Counter[tuple[str, str]]]:
     """What each step of decoding does from now on; those that capture are left out."""
-    found: list[collections.Counter[tuple[str, str]]] = []
+    step_counts: list[collections.Counter[tuple[str, str]]] = []
     run_step = step.run_step
 
-    def counted(*given: Any) -> bool:
+    def run_and_count(*args: Any) -> bool:
         counts["step", ""] += 1
         before = counts.copy()
-        done = run_step(*given)
-        new = counts - before
-        if not any(kind == "captured" for kind, _ in new):
-            found.append(new)
-        return done
+        result = run_step(*args)
+        step_count = counts - before
+        if not any(kind == "captured" for kind, _ in step_count):
+            step_counts.append(step_count)
+        return result
 
-    step.run_step = counted  # type: ignore[assignment]
-    return found
+    step.run_step = run_and_count  # type: ignore[assignment]
+    return step_counts
 
 
-def report(found: list[collections.Counter[tuple[str, str]]]) -> None:
+def numbers_of(kind: str, step_counts: list[collections.Counter[tuple[str, str]]]) -> list[int]:
+    """How often each step did something."""
+    return [
+        sum(number for (other, _), number in step_count.items() if other == kind)
+        for step_count in step_counts
+    ]
+
+
+def report(step_counts: list[collections.Counter[tuple[str, str]]]) -> None:
     """Print what steps did on stderr: the mean and the most of each kind, and the places."""
-    whole: collections.Counter[tuple[str, str]] = collections.Counter()
-    for one in found:
-        whole.update(one)
-    print(f"{len(found)} steps; in all { ({k: total(k) for k, _ in counts}) }", file=sys.stderr)
-    for kind in sorted({kind for kind, _ in whole}):
-        numbers = [sum(n for (k, _), n in one.items() if k == kind) for one in found]
+    steps_total: collections.Counter[tuple[str, str]] = collections.Counter()
+    for step_count in step_counts:
+        steps_total.update(step_count)
+    in_all = {kind: total(kind) for kind, _ in counts}
+    print(f"{len(step_counts)} steps; in all {in_all}", file=sys.stderr)
+    for kind in sorted({kind for kind, _ in steps_total}):
+        numbers = numbers_of(kind, step_counts)
         mean = sum(numbers) / len(numbers)
         print(f"{kind}: {mean:.1f} a step, {max(numbers)} at most", file=sys.stderr)
-        for (of, place), number in whole.most_common():
-            if of == kind and number >= len(found) / 10:
-                print(f"  {number / len(found):6.2f} {place}", file=sys.stderr)
+        for (other, place), number in steps_total.most_common():
+            if other == kind and number >= len(step_counts) / 10:
+                print(f"  {number / len(step_counts):6.2f} {place}", file=sys.stderr)
 
 
 def main() -> None:
     """Run ngt with the arguments given, and say what its steps did."""
     install()
-    if megabytes := os.environ.get("PRETENDED_MB"):
+    megabytes = os.environ.get("PRETENDED_MB")
+    if megabytes:
         torch.ops.pretended.limit(int(float(megabytes) * 1e6))
-    found, leave = steps(), process.leave
+    step_counts = steps()
+    leave = process.leave
 
-    def told(code: int) -> None:
-        report(found)
+    def report_and_leave(code: int) -> None:
+        report(step_counts)
         leave(code)
 
-    process.leave = told  # type: ignore[assignment]
+    process.leave = report_and_leave  # type: ignore[assignment]
     from ngtcli.__main__ import main as ngt
 
     sys.argv[0] = "ngt"
