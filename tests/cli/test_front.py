@@ -84,7 +84,7 @@ def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> 
     assert done.returncode == 2 and said in done.stderr.decode()
 
 
-USE = (ROOT_FOLDER / "README.md").read_text("utf-8").split("## Use")[1].split("### ")[0]
+USE = (ROOT_FOLDER / "README.md").read_text("utf-8").split("\n## Use")[1].split("\n## ")[0]
 SHOWN = re.findall(r"\$ (ngt [^\n]*)\n(.*?)(?=\n\$ |```)", USE, re.DOTALL)
 
 
