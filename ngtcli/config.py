@@ -12,7 +12,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
-from dataclasses import asdict, dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields, replace
 from enum import Flag, auto
 from functools import partial
 from pathlib import Path
@@ -39,7 +39,7 @@ KINDS = {
 }
 _SCHEMA_FILES = (".json", ".txt")  # ends of names that are no field
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
-_OF_ONE_DEVICE = ("device", "quantize", "exact")  # settings
+_ONE_DEVICE = "That is for one device: leave one out."
 _LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
@@ -246,21 +246,26 @@ _vllm = partial(setting, "Engine", Use.VLLM)
 
 
 @dataclass(frozen=True, slots=True)
-class Settings:
-    """How to decode; the same names are flags (with dashes), NGT_* variables and YAML keys."""
+class _Part:
+    """A part of the settings. Its values are checked when it is made."""
+
+    def __post_init__(self) -> None:
+        for one in fields(self):
+            SETTINGS[one.name].check(getattr(self, one.name))
+        self._check()
+
+    def _check(self) -> None:
+        """Raise SettingError for a value that no range rules out, or that contradicts another."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelSettings(_Part):
+    """What is loaded, and what runs it: requests of equal parts can share a model."""
 
     model: str = _model(
         "builtin",
         "Folder of a transformers model, GGUF file, hub id or builtin.",
         complete="models",
-    )
-    method: str = _drafting(
-        "auto",
-        "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
-        " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
-        " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
-        Use.DRAFTS,
-        complete="methods",
     )
     draft_model: str = _drafting(
         "",
@@ -274,6 +279,70 @@ class Settings:
         " heads' own methods draft from them. May be given again.",
         Use.LOADS | Use.NGT,
         complete="models",
+    )
+    device: str = _loads("auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"))
+    device_map: str = _loads(
+        "none",
+        "none, or auto: layers are put on all GPUs, then in the host's memory, then on the disk. It"
+        " needs the extra accelerate.",
+        choices=("none", "auto"),
+    )
+    dtype: str = _model(
+        "auto",
+        "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
+        " unless this CPU multiplies the checkpoint's half precision and that is exact.",
+        choices=("auto", "float32", "bfloat16", "float16"),
+    )
+    quantize: str = _loads(
+        "none",
+        "none, or int8: linear layers and experts with weights and inputs of 8 bits, on a CPU. A"
+        " quarter of float32's memory, quicker passes, and not quite the same text.",
+        choices=("none", "int8"),
+    )
+    threads: int = _device(
+        0,
+        "Threads to compute with on a CPU; 0 takes one for each core that ngt may use.",
+        Use.NGT,
+        within=(0, MOST),
+    )
+    packed: bool = _device(
+        True,
+        "On a CPU, pack the weights where this makes passes over several tokens quicker.",
+        Use.LOADS | Use.NGT,
+    )
+    capture: bool = _device(
+        True, "Capture the model's passes as CUDA graphs, on a GPU that has them.", Use.LOADS
+    )
+    engine: str = _engine(
+        "ngt", "What runs the model: ngt, or vllm with ngt's drafts.", choices=("ngt", "vllm")
+    )
+    tensor_parallel: int = _vllm(1, "For vLLM: devices that share each layer.", within=(1, 10_000))
+    pipeline_parallel: int = _vllm(
+        1, "For vLLM: groups of layers, each on devices of its own.", within=(1, 10_000)
+    )
+    data_parallel: int = _vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
+    ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
+
+    def _check(self) -> None:
+        if self.device_map != "auto":
+            return
+        for name, value in (("device", self.device), ("quantize", self.quantize)):
+            if value != SETTINGS[name].default:
+                what = f"device_map is auto and {name} is {shown(value)}"
+                raise SettingError("device_map", what, _ONE_DEVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class DraftingSettings(_Part):
+    """How drafts are made and verified."""
+
+    method: str = _drafting(
+        "auto",
+        "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
+        " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
+        " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
+        Use.DRAFTS,
+        complete="methods",
     )
     n: int = _trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
     lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
@@ -310,6 +379,17 @@ class Settings:
         Use.NGT,
         choices=SWITCH,
     )
+
+    def _check(self) -> None:
+        if self.lp >= self.n:
+            hint = "The prefix lp must be shorter than the window n."
+            raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
+
+
+@dataclass(frozen=True, slots=True)
+class AnswerSettings(_Part):
+    """How an answer is made; a line of a batch may have its own."""
+
     max_tokens: int = _answer(
         256,
         f"At most so many tokens in the answer; if it has a form {OF_FORM}, unless they are given.",
@@ -389,39 +469,20 @@ class Settings:
         " in 128 tokens or more; 0 never.",
         within=(0, 10**6),
     )
-    device: str = _loads("auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"))
-    device_map: str = _loads(
-        "none",
-        "none, or auto: layers are put on all GPUs, then in the host's memory, then on the disk. It"
-        " needs the extra accelerate.",
-        choices=("none", "auto"),
-    )
-    dtype: str = _model(
-        "auto",
-        "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
-        " unless this CPU multiplies the checkpoint's half precision and that is exact.",
-        choices=("auto", "float32", "bfloat16", "float16"),
-    )
-    quantize: str = _loads(
-        "none",
-        "none, or int8: linear layers and experts with weights and inputs of 8 bits, on a CPU. A"
-        " quarter of float32's memory, quicker passes, and not quite the same text.",
-        choices=("none", "int8"),
-    )
-    threads: int = _device(
-        0,
-        "Threads to compute with on a CPU; 0 takes one for each core that ngt may use.",
-        Use.NGT,
-        within=(0, MOST),
-    )
-    packed: bool = _device(
-        True,
-        "On a CPU, pack the weights where this makes passes over several tokens quicker.",
-        Use.LOADS | Use.NGT,
-    )
-    capture: bool = _device(
-        True, "Capture the model's passes as CUDA graphs, on a GPU that has them.", Use.LOADS
-    )
+
+    @property
+    def has_form(self) -> bool:
+        """Whether answers have a form that their tokens obey."""
+        return any(getattr(self, name) for name in FORMS)
+
+    def _check(self) -> None:
+        arguments_of(self.template_arg)
+
+
+@dataclass(frozen=True, slots=True)
+class RetrievalSettings(_Part):
+    """What the model reads of documents that are longer than its context."""
+
     overflow: str = _answer(
         "auto",
         "Documents too long: error, truncate to cut them, retrieve to read the passages that fit"
@@ -458,6 +519,18 @@ class Settings:
         "Cross-encoder, folder or hub id, that ranks the best passages again.",
         complete="models",
     )
+
+    def _check(self) -> None:
+        if self.passage_overlap >= self.passage_tokens:
+            what = f"{self.passage_overlap} and passage_tokens is {self.passage_tokens}"
+            hint = "Passages must be longer than what they share."
+            raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
+
+
+@dataclass(frozen=True, slots=True)
+class ReadingSettings(_Part):
+    """How files are found and read: equal parts read the same text from the same files."""
+
     max_mb: int = _reading(
         256,
         "At most this many megabytes of documents (or prompts) are read.",
@@ -500,23 +573,23 @@ class Settings:
         "At most this many megabytes of memory for one of them.",
         within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
     )
-    cache_mb: int = _kept(
-        4000,
-        "At most this many megabytes are kept in the cache; what was used longest ago goes first.",
-        within=(1, 10**8),
-    )
-    keep_documents: str = _kept(
-        "auto",
-        "Keep what the model read on disk, so that it is not read again for the next question; it"
-        " is private text in another form. auto: where reading took 2 s or more.",
-        Use.NGT,
-        choices=SWITCH,
-    )
+
+    def _check(self) -> None:
+        _check_encoding(self.encoding)
+
+
+@dataclass(frozen=True, slots=True)
+class OutputSettings(_Part):
+    """How the terminal is used."""
+
     color: str = _shown("auto", "auto, always or never.", choices=("auto", "always", "never"))
     history: bool = _shown(True, "In ngt chat, keep what is typed for the next time.")
-    engine: str = _engine(
-        "ngt", "What runs the model: ngt, or vllm with ngt's drafts.", choices=("ngt", "vllm")
-    )
+
+
+@dataclass(frozen=True, slots=True)
+class ReuseSettings(_Part):
+    """What is kept from one question to the next: a process, the prefix cache, the cache's size."""
+
     serve: bool = _engine(
         True, "Ask the process of ngt serve, where one runs for these settings.", Use.NGT
     )
@@ -526,35 +599,80 @@ class Settings:
         " 10m, 1h; or off.",
         Use.NGT,
     )
-    tensor_parallel: int = _vllm(1, "For vLLM: devices that share each layer.", within=(1, 10_000))
-    pipeline_parallel: int = _vllm(
-        1, "For vLLM: groups of layers, each on devices of its own.", within=(1, 10_000)
+    keep_documents: str = _kept(
+        "auto",
+        "Keep what the model read on disk, so that it is not read again for the next question; it"
+        " is private text in another form. auto: where reading took 2 s or more.",
+        Use.NGT,
+        choices=SWITCH,
     )
-    data_parallel: int = _vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
-    ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
+    cache_mb: int = _kept(
+        4000,
+        "At most this many megabytes are kept in the cache; what was used longest ago goes first.",
+        within=(1, 10**8),
+    )
 
-    @property
-    def has_form(self) -> bool:
-        """Whether answers have a form that their tokens obey."""
-        return any(getattr(self, name) for name in FORMS)
+    def _check(self) -> None:
+        seconds_of(self.keep_warm)
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """The settings, in parts by what they decide; see the module for where their values come from.
+
+    A setting has the same name on the command line (with dashes), in variables and in files; it
+    does not say the part. `of`, `replace`, `get` and `values` work with these flat names.
+    """
+
+    model: ModelSettings = field(default_factory=ModelSettings)
+    drafting: DraftingSettings = field(default_factory=DraftingSettings)
+    answer: AnswerSettings = field(default_factory=AnswerSettings)
+    retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
+    reading: ReadingSettings = field(default_factory=ReadingSettings)
+    output: OutputSettings = field(default_factory=OutputSettings)
+    reuse: ReuseSettings = field(default_factory=ReuseSettings)
 
     def __post_init__(self) -> None:
-        for name, about in SETTINGS.items():
-            about.check(getattr(self, name))
-        arguments_of(self.template_arg)
-        seconds_of(self.keep_warm)
-        _check_encoding(self.encoding)
-        if self.lp >= self.n:
-            hint = "The prefix lp must be shorter than the window n."
-            raise SettingError("lp", f"lp is {self.lp} and n is {self.n}", hint)
-        for name in _OF_ONE_DEVICE if self.device_map == "auto" else ():
-            if (value := getattr(self, name)) not in (SETTINGS[name].default, "off"):
-                what = f"device_map is auto and {name} is {shown(value)}"
-                raise SettingError("device_map", what, "That is for one device: leave one out.")
-        if self.passage_overlap >= self.passage_tokens:
-            what = f"{self.passage_overlap} and passage_tokens is {self.passage_tokens}"
-            hint = "Passages must be longer than what they share."
-            raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
+        is_exact = self.drafting.exact not in ("auto", "off")
+        if self.model.device_map == "auto" and is_exact:
+            what = f"device_map is auto and exact is {shown(self.drafting.exact)}"
+            raise SettingError("device_map", what, _ONE_DEVICE)
+
+    @classmethod
+    def of(cls, **values: Any) -> "Settings":
+        """Return the default settings but for `values`. Raises SettingError.
+
+        >>> Settings.of(max_tokens=9).answer.max_tokens
+        9
+        """
+        return cls().replace(**values)
+
+    def replace(self, **values: Any) -> "Settings":
+        """Return these settings but for `values`.
+
+        Raises:
+            SettingError: A value is out of range, or contradicts another.
+            TypeError: There is no setting of a name.
+        """
+        by_part: dict[str, dict[str, Any]] = {}
+        for name, value in values.items():
+            if name not in PART_OF:
+                raise TypeError(f"there is no setting {name}")
+            by_part.setdefault(PART_OF[name], {})[name] = value
+        parts = {part: replace(getattr(self, part), **own) for part, own in by_part.items()}
+        return replace(self, **parts)
+
+    def get(self, name: str) -> Any:
+        """Return the value of the setting of that name."""
+        return getattr(getattr(self, PART_OF[name]), name)
+
+    def values(self) -> dict[str, Any]:
+        """Return all values by name.
+
+        >>> Settings.of(**Settings().values()) == Settings()
+        True
+        """
+        return {name: self.get(name) for name in SETTINGS}
 
 
 def _check_encoding(name: str) -> None:
@@ -591,8 +709,21 @@ def _declared(name: str, about: Setting) -> Setting:
     return replace(about, name=name)
 
 
+_PARTS: Mapping[str, type[_Part]] = {
+    "model": ModelSettings,
+    "drafting": DraftingSettings,
+    "answer": AnswerSettings,
+    "retrieval": RetrievalSettings,
+    "reading": ReadingSettings,
+    "output": OutputSettings,
+    "reuse": ReuseSettings,
+}
+# The part of `Settings` that each setting is in, by the setting's name.
+PART_OF: Mapping[str, str] = {f.name: name for name, part in _PARTS.items() for f in fields(part)}
 SETTINGS: Mapping[str, Setting] = {
-    f.name: _declared(f.name, f.metadata["setting"]) for f in fields(Settings)
+    f.name: _declared(f.name, f.metadata["setting"])
+    for part in _PARTS.values()
+    for f in fields(part)
 }
 
 
@@ -611,12 +742,14 @@ def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
 
 def load_key(settings: Settings) -> tuple[object, ...]:
     """Return the values that decide what is loaded: settings of one key can share a model."""
-    return tuple(getattr(settings, name) for name in settings_where(Use.LOADS))
+    return tuple(settings.get(name) for name in settings_where(Use.LOADS))
 
 
 def settings_schemas() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
-    found: dict[str, Schema] = schema_of(Settings)["properties"]
+    found: dict[str, Schema] = {}
+    for part in _PARTS.values():
+        found |= schema_of(part)["properties"]
     for name, about in SETTINGS.items():
         if about.choices:
             found[name] = {"enum": list(about.choices)}
@@ -627,7 +760,7 @@ def settings_schemas() -> dict[str, Schema]:
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
     """The settings by name, as output may show them: of a password only that there is one."""
-    values = asdict(settings)
+    values = settings.values()
     return {n: "(set)" if v and Use.SECRET in SETTINGS[n].uses else v for n, v in values.items()}
 
 
@@ -659,7 +792,7 @@ def merge(layers: Sequence[Layer]) -> Resolved:
         values |= layer.values
         origins |= dict.fromkeys(layer.values, layer.origin)
     try:
-        return Resolved(replace(Settings(), **values), origins)
+        return Resolved(Settings.of(**values), origins)
     except SettingError as error:
         raise UsageError(f"{error} (from {origins[error.name]})", hint=error.hint) from None
 

@@ -318,13 +318,13 @@ def test_settings_of_files_and_variables_need_not_matter_to_each_command(monkeyp
 
 def test_drafters_are_given_the_settings_that_decide_drafts_with_the_same_bounds() -> None:
     names = [*settings_where(Use.TRIE), "num_draft"]
-    changed = Settings(n=9, lp=2, num_draft=5, learn_output=True)
+    changed = Settings.of(n=9, lp=2, num_draft=5, learn_output=True)
     for settings in (Settings(), changed):
         own = draft_settings(settings)
-        assert all(getattr(own, name) == getattr(settings, name) for name in names)
+        assert all(getattr(own, name) == settings.get(name) for name in names)
     assert draft_settings(Settings()) == DraftSettings()
     for name, value in (("n", 1), ("n", 65), ("lp", 0), ("num_draft", -1), ("num_draft", 1025)):
-        for kind in (Settings, DraftSettings):
+        for kind in (Settings.of, DraftSettings):
             with pytest.raises(UsageError, match=f"{name} is {value}"):
                 kind(**{name: value})
 

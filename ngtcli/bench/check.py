@@ -31,10 +31,10 @@ def run_check(
         progress(f"Comparing: {done} of {counted(len(source.items), 'prompt')}")
         found += _compared(session, source.items[done].id, prompt, num_drafts)
     return CheckReport(
-        model=settings.model,
-        method=settings.method,
-        dtype=settings.dtype,
-        quantize=settings.quantize,
+        model=settings.model.model,
+        method=settings.drafting.method,
+        dtype=settings.model.dtype,
+        quantize=settings.model.quantize,
         exact=all(c.exact for c in found),
         prompts=len(source.items),
         prompts_available=len(source.items),
@@ -52,7 +52,7 @@ def _compared(
     """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
     plain: dict[Numerics, list[int]] = {}
     for num_draft in num_drafts:
-        drafted = _run(session, prompt, session.settings.method, num_draft)
+        drafted = _run(session, prompt, session.settings.drafting.method, num_draft)
         numerics, length = drafted.numerics, drafted.statistics.mean_acceptance_length
         if numerics not in plain:
             plain[numerics] = _run(session, prompt, "none", num_draft).token_ids
@@ -83,7 +83,7 @@ def _margin(
 
     model = session.model
     ids = [*prompt.ids, *output]
-    model.start(min(len(prompt.ids) + session.settings.max_tokens, model.context), numerics)
+    model.start(min(len(prompt.ids) + session.settings.answer.max_tokens, model.context), numerics)
     model.prefill(prompt.ids[:-1])
     for token in ids[len(prompt.ids) - 1 : -1]:
         model.forward(token, DraftTree())

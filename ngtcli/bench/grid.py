@@ -11,7 +11,7 @@ as in `trtllm:max_draft_len=8`) are listed with commas. What is wrong is shown w
 
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from decimal import Decimal
 from itertools import product
 from math import prod
@@ -63,7 +63,7 @@ class Cell:
     @property
     def num_draft(self) -> int | None:
         """The most nodes of a draft, where that is measured."""
-        return self.settings.num_draft if "num_draft" in self.values else None
+        return self.settings.drafting.num_draft if "num_draft" in self.values else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +89,13 @@ def cell_of(method: str, num_draft: int, base: Settings) -> Cell:
 
     Raises UsageError for an unknown method or a wrong option.
     """
-    settings = replace(base, method=method, num_draft=num_draft)
+    settings = base.replace(method=method, num_draft=num_draft)
     parsed = _method_of(settings)
     if parsed.name == BASELINE:
-        return Cell(method, {"method": method}, replace(settings, method=BASELINE))
+        return Cell(method, {"method": method}, settings.replace(method=BASELINE))
     own = parsed.settings.num_draft
     values: dict[str, Value] = {"method": method, "num_draft": own}
-    return Cell(f"{method} at {own}", values, replace(settings, num_draft=own))
+    return Cell(f"{method} at {own}", values, settings.replace(num_draft=own))
 
 
 def is_axis(text: str) -> bool:
@@ -122,7 +122,7 @@ def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
             for value in _values(name, part):
                 SETTINGS[name].check(value)
                 if name == "method":
-                    _method_of(replace(Settings(), method=str(value)))
+                    _method_of(Settings().replace(method=str(value)))
                 values[value] = None
         except UsageError as error:
             place = error.place if isinstance(error, GrammarError) else 0
@@ -136,12 +136,12 @@ def _method_of(settings: Settings) -> Any:
     from ngtcli.drafting.drafter import draft_settings  # here: numpy comes with it
     from ngtcli.drafting.registry import parse_method
 
-    return parse_method(settings.method, draft_settings(settings))
+    return parse_method(settings.drafting.method, draft_settings(settings))
 
 
 def _values(name: str, part: str) -> list[Value]:
     """The values that one part between commas stands for. Raises GrammarError."""
-    kind = type(getattr(Settings(), name))
+    kind = type(Settings().get(name))
     if not part:
         raise GrammarError("a value is missing", part, 0, _FORMS)
     if kind is tuple:
@@ -202,7 +202,7 @@ def grid(axes: Axes, base: Settings) -> Grid:
     for values in product(*axes.values()):
         named = dict(zip(axes, values, strict=True))
         try:
-            settings = replace(base, **dict[str, Any](named))
+            settings = base.replace(**dict[str, Any](named))
             _method_of(settings)
             made.cells.append(Cell(label_of(named), named, settings))
         except UsageError as error:

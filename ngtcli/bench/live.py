@@ -73,7 +73,7 @@ class Live:
         report = reporter(lambda words: self._progress(words) if loading else None, self._warn)
         self._session = LocalSession(settings, report, persist=False)
         if self._sweeps:
-            short = replace(settings, method=BASELINE, max_tokens=min(8, settings.max_tokens))
+            short = settings.replace(method=BASELINE, max_tokens=min(8, settings.answer.max_tokens))
             brief = self._session.with_settings(short)
             for prompt in build_prompts(brief, self.items[:1], self._preset):
                 brief.generate(prompt, AnswerOptions(to_the_end=True))
@@ -82,8 +82,8 @@ class Live:
 
     def worded(self, session: LocalSession) -> list[Prompt]:
         """The prompts of all items; those of the last settings that word them are kept."""
-        plain = {name: getattr(Settings(), name) for name in settings_where(Use.DRAFTS)}
-        own = replace(session.settings, **plain)
+        plain = {name: Settings().get(name) for name in settings_where(Use.DRAFTS)}
+        own = session.settings.replace(**plain)
         if self._worded[0] != own:
             self._worded = own, build_prompts(session, self.items, self._preset)
         return self._worded[1]
@@ -94,7 +94,7 @@ class Live:
         prompts = self.worded(session)
         if cell.key in AGAINST:
             return lambda i: generate(session, cell.key, prompts[i])
-        drafter = session.new_drafter(cell.settings.method)
+        drafter = session.new_drafter(cell.settings.drafting.method)
         options = AnswerOptions(split_times=split, drafter=drafter, to_the_end=True)
         method, model = session.parse_method(), session.model
 
@@ -116,7 +116,7 @@ class Live:
         preset = self._preset or load_preset("summarize")
         items = [(i.id, [d.text for d in i.documents], i.question) for i in self.items]
         return results.SweepData(
-            model=settings.model,
+            model=settings.model.model,
             device=f"{device}, {on.dtype}",
             data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
             data_sha256=results.digest([preset.template, items]),
@@ -156,7 +156,7 @@ def generate(session: LocalSession, name: str, prompt: Prompt) -> records.Genera
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
-                max_new_tokens=min(settings.max_tokens, model.context - len(prompt.ids)),
+                max_new_tokens=min(settings.answer.max_tokens, model.context - len(prompt.ids)),
                 eos_token_id=sorted(model.end_ids),
                 pad_token_id=min(model.end_ids, default=0),
                 **AGAINST[name],
@@ -190,19 +190,19 @@ def run_live(
     source: Live, settings: Settings, options: BenchOptions, progress: records.Notify
 ) -> results.LiveResult:
     """Measure, then put the figures together. Raises UsageError where no method can run."""
-    session = source.session(replace(settings, method=BASELINE))
+    session = source.session(settings.replace(method=BASELINE))
     source.worded(session)  # a prompt that does not fit is reported before anything is measured
     model = session.model
     race = records.raced(source, options, settings, source.prompts, progress, splits=True)
     notes = []
     if not model.takes_drafts:
-        notes.append(f"{settings.model} decodes without drafts: {model.mode.why}")
+        notes.append(f"{settings.model.model} decodes without drafts: {model.mode.why}")
     return results.LiveResult(
-        model=settings.model,
+        model=settings.model.model,
         machine=machine(model),
         questions=len(race.measured()),
         rounds=options.rounds,
-        max_tokens=settings.max_tokens,
+        max_tokens=settings.answer.max_tokens,
         fresh=options.fresh,
         interrupted=race.interrupted,
         notes=notes,

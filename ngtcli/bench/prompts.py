@@ -160,7 +160,7 @@ def read_jsonl(
     `settings` bound what is read: the lines and the files that they name. Raises InputError, and
     what `check` raises of the path of one of these files, before it is read.
     """
-    path, reader = path.expanduser(), Reader((settings or Settings()).max_mb)
+    path, reader = path.expanduser(), Reader((settings or Settings()).reading.max_mb)
     check(path)
     items, ids = list[Item](), Ids()
     for row in read_rows(path, reader, pipes=True):

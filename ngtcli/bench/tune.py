@@ -15,7 +15,7 @@ claimed; what is said of a sweep that was interrupted is said of the cells measu
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -98,7 +98,7 @@ class State:
 
 def state_key(about: SweepData, grid: Grid) -> str:
     """What makes passes comparable: data, files, versions, device and CPU, settings, the sweep."""
-    settings = asdict(grid.base)
+    settings = grid.base.values()
     for name in ("color", *grid.axes):
         settings.pop(name, None)
     axes = [{"name": name, "values": values} for name, values in grid.axes.items()]
@@ -109,8 +109,8 @@ def state_key(about: SweepData, grid: Grid) -> str:
 def files_named(grid: Grid) -> list[str]:
     """What tells the weights that the cells name, of models and heads, from changed ones."""
     every = [cell.settings for cell in grid.cells]
-    models = {name for s in every for name in (s.model, s.draft_model)} - {""}
-    heads = {name for s in every for name in s.heads} - {OWN}
+    models = {name for s in every for name in (s.model.model, s.model.draft_model)} - {""}
+    heads = {name for s in every for name in s.model.heads} - {OWN}
     folders = [*map(fetch, sorted(models)), *map(find_head, sorted(heads))]
     return [weights_of(folder) for folder in folders]
 
@@ -257,7 +257,7 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
     facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
     for name in dict.fromkeys((*settings_where(Use.DRAFTS), *grid.axes)):
-        value = getattr(settings, name)
+        value = settings.get(name)
         body[name] = list(value) if isinstance(value, tuple) else value
     body[PROVENANCE] = {
         "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),

@@ -150,17 +150,17 @@ def env(
     """Show versions, device and folders, and what a model needs here."""
     settings: config.Settings = config.merge(layers_of(flags)).settings
     full = verbose or bool(flags)
-    unreachable = _unreachable(settings.model) if full else None
+    unreachable = _unreachable(settings.model.model) if full else None
     # Only torch can tell which device is there, if it is not built for CPUs alone. It loads in
     # seconds, so it is asked only where that was asked for or the model's needs take it anyway.
-    is_known = settings.device == "cpu" or "+cpu" in _version("torch")
+    is_known = settings.model.device == "cpu" or "+cpu" in _version("torch")
     by_torch = full and (unreachable is None or not is_known)
-    device, name = settings.device, model_name()
+    device, name = settings.model.device, model_name()
     if by_torch:
-        device, name = _device_of_torch(settings.device)
+        device, name = _device_of_torch(settings.model.device)
     elif device == "auto":
         device = "cpu" if is_known else "auto (ngt env -v says which)"
-    passes = "CUDA graphs" if settings.capture and device != "cpu" else "not captured"
+    passes = "CUDA graphs" if settings.model.capture and device != "cpu" else "not captured"
     held = "; ".join(f"{what} ({means})" for means, what in sandbox.holds().items())
     found: dict[str, Any] = {
         "ngt": __version__,
@@ -168,7 +168,7 @@ def env(
         "platform": platform.platform(),
         "device": device,
         "processor": name,
-        "threads": pick_threads(settings.threads),
+        "threads": pick_threads(settings.model.threads),
         "passes": passes,
         "parsers": held or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
@@ -178,7 +178,7 @@ def env(
     if full and unreachable is None:
         from ngtcli.decoding.memory_needs import needs_of  # here: it imports torch
 
-        found["model"] = needs_of(settings.model, device)
+        found["model"] = needs_of(settings.model.model, device)
     if unreachable is not None:
         found["unreachable"] = unreachable
     return found

@@ -113,7 +113,7 @@ def generate(
     if docs is None:
         idle: Mapping[str, object] = {"--cite": given.cite, "--show-passages": show_passages}
         checks.refuse_with("no documents", idle, "Give --docs FILE or FOLDER, or leave it out.")
-    prompt = _prompt(words or [], docs or [], request.settings.max_mb)
+    prompt = _prompt(words or [], docs or [], request.settings.reading.max_mb)
     _answer(replace(request, question=prompt), flags, docs, "")
 
 

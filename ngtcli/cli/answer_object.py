@@ -137,7 +137,7 @@ def _asked(request: Question, of: "Ended | Prompt | None") -> dict[str, Any]:
     return {
         "task": request.task,
         "question": request.question or None,
-        "model": request.settings.model,
+        "model": request.settings.model.model,
         "preset": request.preset.name,
         "documents": document_objects(request),
         "skipped": tuple(dict.fromkeys(request.loaded.skipped)),
@@ -151,7 +151,7 @@ def answer_object(request: Question, answer: Ended, tokens: bool = False) -> Ans
     return AnswerObject(
         **_asked(request, answer),
         **{name: getattr(answer, name) for name in _OF_ANSWER},
-        method=request.settings.method,
+        method=request.settings.drafting.method,
         plain_decode_s=plain_decoding_s(request.settings, answer),
         settings=shown_settings(request.settings),
         tokens=answer.tokens if tokens else None,

@@ -106,7 +106,7 @@ class AnswerRequest(AnswerFlags, Question):
         One that has a form is no use half to a program.
         """
         whole = self.json or self.json_tokens or self.cite or self.out is not None
-        return whole or (self.settings.has_form and not sys.stdout.isatty())
+        return whole or (self.settings.answer.has_form and not sys.stdout.isatty())
 
 
 def documents_of(
@@ -141,22 +141,22 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
     given: dict[str, object] = {
         "--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run,
         "--cite": r.cite, "--show-thinking": r.show_thinking, "--html": r.html,
-        "--predict": r.predict, "--force": r.force, "--engine vllm": s.engine == "vllm",
+        "--predict": r.predict, "--force": r.force, "--engine vllm": s.model.engine == "vllm",
         "no -o and no --html": not (r.out or r.html),
-        "a schema": s.has_form and not s.quote,
+        "a schema": s.answer.has_form and not s.answer.quote,
         "--color always": flags.get("color") == "always",
     }  # fmt: skip
     for form, other, hint in _IDLE:
         if given[form]:
             checks.refuse_with(form, {other: given[other]}, hint)
-    if s.overflow != "retrieve":
+    if s.retrieval.overflow != "retrieve":
         unread: dict[str, object] = {f.flag: n in flags for n, f in SETTINGS.items() if f.overflow}
         unread |= {"--show-passages": r.show_passages}
-        checks.refuse_with(f"--overflow {s.overflow}", unread, "Nothing is left out.")
-    elif s.embedder or s.reranker:
+        checks.refuse_with(f"--overflow {s.retrieval.overflow}", unread, "Nothing is left out.")
+    elif s.retrieval.embedder or s.retrieval.reranker:
         from ngtcli.retrieval.encoders import check_encoders  # here: it loads numpy
 
-        check_encoders(s.embedder, s.reranker)
+        check_encoders(s.retrieval.embedder, s.retrieval.reranker)
 
 
 def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:

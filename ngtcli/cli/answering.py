@@ -94,13 +94,13 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
     keep_warm(answerer, request.settings, notes)
-    if answerer.loaded and not seconds_of(request.settings.keep_warm) and showing.started:
+    if answerer.loaded and not seconds_of(request.settings.reuse.keep_warm) and showing.started:
         suggest_keeping_warm(showing.started - began, notes)
 
 
 def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
     """Have a process keep the model loaded, where that is wanted and none does."""
-    if answerer.loaded and seconds_of(settings.keep_warm):
+    if answerer.loaded and seconds_of(settings.reuse.keep_warm):
         start(settings, notes.warn)
 
 
@@ -153,7 +153,7 @@ class Showing:
         match event:
             case Prompted():
                 if self._request.task != "chat":  # a conversation has said it
-                    model, limit = self._request.settings.model, limit_of(self._request)
+                    model, limit = self._request.settings.model.model, limit_of(self._request)
                     self._notes.demonstration(model, limit)
                 tell_passages(self._request, event.selection, self._notes)
             case Started():
@@ -174,8 +174,8 @@ class Showing:
 
     def _legend(self) -> None:
         settings = self._request.settings
-        painted = wants_color(sys.stdout, settings.color)
-        if painted and self._request.verbose and settings.method != "none":
+        painted = wants_color(sys.stdout, settings.output.color)
+        if painted and self._request.verbose and settings.drafting.method != "none":
             self._notes.legend(self._origins)
 
     def _step(self, event: Stepped) -> None:
@@ -242,7 +242,7 @@ class Showing:
         from ngtcli.render.answer_page import answer_page  # here: few runs need it
 
         documents, sources = self._request.documents, answer.sources
-        command, model = command_line(), self._request.settings.model
+        command, model = command_line(), self._request.settings.model.model
         names = ", ".join(d.name for d in documents[:3])
         if selection := answer.selection:  # what nothing was read of is left out
             read = sorted({excerpt.document for excerpt in selection.excerpts})
@@ -254,7 +254,7 @@ class Showing:
 
 
 def _new_sink(request: AnswerRequest, out: TextIO) -> PlainSink:
-    color = wants_color(sys.stdout, request.settings.color)
+    color = wants_color(sys.stdout, request.settings.output.color)
     if sys.stdout.isatty():
         return TerminalSink(out, partial(terminal_width, sys.stdout), color)
     return PlainSink(out, color)
@@ -270,7 +270,7 @@ def print_answer(request: AnswerRequest, answer: Ended, out: TextIO) -> None:
     sink.close()
     places = "".join(f"{listed(source)}\n" for source in sources.places())
     if sys.stdout.isatty():
-        styled = wants_color(sys.stdout, request.settings.color)
+        styled = wants_color(sys.stdout, request.settings.output.color)
         places = terminal_list(sources, terminal_width(sys.stdout), styled)
     out.write(f"\n{places}" if places else "")
     out.flush()

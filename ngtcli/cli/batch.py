@@ -126,7 +126,7 @@ class _Batch:
         self._given, self._tasks = given, tasks
         self._shard, self._notes = given.lines, Notes(given.verbose)
         self._settings = tasks.of["ask"][0]
-        self._most = self._settings.max_mb * 1_000_000  # bytes of a line
+        self._most = self._settings.reading.max_mb * 1_000_000  # bytes of a line
         self._run = Run(self._settings, given.batch_size, self._notes, "line", may_be_served=True)
         self._questions = Questions(tasks, given.preset, folder, given.output, self._run.warn)
 
@@ -137,7 +137,7 @@ class _Batch:
         lines, sha256 = scan(path, self._most, self._shard, self._questions.check_paths)
         self._notes.clear()
         chosen = lines[: self._given.limit or None]
-        head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.engine}
+        head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.model.engine}
         for task in sorted(self._tasks.of):
             how = sorted(deciding(*self._tasks.of[task]).items())
             head |= {f"{task}.{name}": value for name, value in how}
@@ -200,7 +200,7 @@ class _Batch:
         with closing(self._questions):
             read = partial(self._questions.read, path=path)
             self._run.answer(lines, read, deliver, interrupted)
-        self._notes.demonstration(self._settings.model)
+        self._notes.demonstration(self._settings.model.model)
 
 
 def _has_failed(outcome: Outcome) -> bool:
@@ -268,7 +268,7 @@ class Run:
         self.engine: Engine | None = None
         self._may_be_served = may_be_served and not size
         self.wants = USUAL
-        is_exact = settings.exact == "on" and settings.engine != "vllm"
+        is_exact = settings.drafting.exact == "on" and settings.model.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
         self._before = self._total = 0  # done by earlier runs, and in all; 0: not known
@@ -366,7 +366,7 @@ class Run:
         """The question of a line; say what of it the built-in model cannot do."""
         question = read(line)
         if self.warns_of_limits and (limit := limit_of(question)):
-            self._notes.demonstration(question.settings.model, limit)
+            self._notes.demonstration(question.settings.model.model, limit)
         return question
 
     def check_failed(self, failed: int, total: int, hint: str) -> None:
@@ -398,7 +398,9 @@ class Run:
             if nothing := no_answer(answer.finish_reason):
                 self.warn(f"{self._what} {outcome.key.id}: {nothing}")
             why = CUT_OFF.get(answer.finish_reason)
-            if why and not question.settings.has_form:  # half an answer in a form is an error
+            if (
+                why and not question.settings.answer.has_form
+            ):  # half an answer in a form is an error
                 self.warn(f"{self._what} {outcome.key.id}: {why}")
         self._show()
 

@@ -85,10 +85,10 @@ def bench(run: Run, given: BenchFlags) -> Generator[LiveResult]:
 
 def check_against(settings: Settings) -> None:
     """Raise UsageError where `generate` would not be asked for the same text."""
-    penalties = (settings.presence_penalty, settings.frequency_penalty)
-    if settings.temperature > 0 or settings.repetition_penalty != 1 or any(penalties):
+    penalties = (settings.answer.presence_penalty, settings.answer.frequency_penalty)
+    if settings.answer.temperature > 0 or settings.answer.repetition_penalty != 1 or any(penalties):
         raise UsageError("--against hf compares greedy decoding", hint="Leave out sampling flags.")
-    if settings.stop:
+    if settings.answer.stop:
         raise UsageError("--against hf knows no stop strings", hint="Leave out --stop.")
 
 
@@ -107,7 +107,7 @@ def _options(run: Run, given: BenchFlags) -> BenchOptions:
     """What is to be measured. Raises UsageError."""
     return BenchOptions(
         methods=methods_of(run, given.methods, _METHODS),
-        num_drafts=numbers_of("--num-draft", given.num_draft) or [run.settings.num_draft],
+        num_drafts=numbers_of("--num-draft", given.num_draft) or [run.settings.drafting.num_draft],
         against=bool(given.against),
         rounds=given.rounds,
         fresh=given.fresh,
@@ -128,9 +128,9 @@ def open_source(run: Run, given: ItemFlags, method: str) -> tuple["Live", Sequen
 
     What is wrong is reported before anything heavy is loaded.
     """
-    check_session(replace(run.settings, method=method), Notes().warn)
+    check_session(run.settings.replace(method=method), Notes().warn)
     items, skipped = read_items(run, given)
-    run.notes.status(f"Loading {run.settings.model} …")
+    run.notes.status(f"Loading {run.settings.model.model} …")
     from ngtcli.bench.live import Live
 
     process.unwind_on_interrupt()

@@ -54,10 +54,12 @@ def chat(
     stdin = streams.piped_stdin()
     conversation.pipe = stdin is not None
     if stdin is not None:
-        said: Iterable[str | None] = typed.piped(stdin, settings.max_mb, conversation.notes.warn)
+        said: Iterable[str | None] = typed.piped(
+            stdin, settings.reading.max_mb, conversation.notes.warn
+        )
     else:
         conversation.greet()
-        said = typed.typed([f"/{name}" for name in conversation.commands], settings.history)
+        said = typed.typed([f"/{name}" for name in conversation.commands], settings.output.history)
     talk(conversation, said)
     answering.keep_warm(conversation.answerer, settings, conversation.notes)
 
@@ -124,7 +126,7 @@ class Conversation:
 
     def name_model(self) -> None:
         """Say once that the built-in model cannot hold a conversation."""
-        self.notes.demonstration(self._request.settings.model, limit_of(self._request))
+        self.notes.demonstration(self._request.settings.model.model, limit_of(self._request))
 
     def take(self, text: str) -> bool:
         """Answer a question or follow a command; whether the conversation goes on."""
@@ -195,10 +197,10 @@ class Conversation:
     def _system(self, text: str) -> None:
         settings = self._request.settings
         if not text:
-            self.notes.say(settings.system or "There is no system text.")
+            self.notes.say(settings.answer.system or "There is no system text.")
             return
-        system = "" if text == "-" else text_of(text, settings.max_mb, "/system")
-        settings = replace(settings, system=system)
+        system = "" if text == "-" else text_of(text, settings.reading.max_mb, "/system")
+        settings = settings.replace(system=system)
         from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
         check_session(settings, self.notes.warn)  # whether the chat template takes it
@@ -232,18 +234,18 @@ def _as_json(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange])
         {"question": question, "answer": answer.text} | {k: getattr(answer, k) for k in keys}
         for question, answer in exchanges
     ]
-    asked = {"model": about.settings.model, "system": about.settings.system}
+    asked = {"model": about.settings.model.model, "system": about.settings.answer.system}
     return output.json_of_answer(
         {**asked, "documents": document_objects(about), "exchanges": found}
     )
 
 
 def _as_markdown(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange]) -> str:
-    parts = [f"# A conversation with {about.settings.model}"]
+    parts = [f"# A conversation with {about.settings.model.model}"]
     if about.documents:
         parts.append("Documents: " + ", ".join(d.name for d in about.documents))
-    if about.settings.system:
-        parts.append(f"System text: {about.settings.system}")
+    if about.settings.answer.system:
+        parts.append(f"System text: {about.settings.answer.system}")
     for number, (question, answer) in enumerate(exchanges, 1):
         how = " (interrupted)" if answer.finish_reason == "interrupted" else ""
         parts += [f"## Question {number}", question]

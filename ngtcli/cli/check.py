@@ -99,9 +99,9 @@ def _num_drafts(drafts: str | None, given: Mapping[str, Any], settings: Settings
     if drafts is not None and "num_draft" in given:
         raise UsageError("--drafts and --num-draft are both given", hint="Give one of them.")
     numbers = numbers_of("--drafts", DRAFTS if drafts is None else drafts)
-    numbers = [settings.num_draft] if "num_draft" in given else numbers
-    if settings.method == "none" or numbers == [0]:
-        what = "method none" if settings.method == "none" else "--num-draft 0"
+    numbers = [settings.drafting.num_draft] if "num_draft" in given else numbers
+    if settings.drafting.method == "none" or numbers == [0]:
+        what = "method none" if settings.drafting.method == "none" else "--num-draft 0"
         raise UsageError(
             f"{what} drafts nothing to check", hint="Give --method trie --num-draft 8."
         )

@@ -15,17 +15,17 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     """Raise UsageError for a flag that the other settings leave without an effect."""
     given = [SETTINGS[name] for name in flags]
     for about in given:
-        if about.engine not in ("", settings.engine):
+        if about.engine not in ("", settings.model.engine):
             engine, hint = "--engine vllm", "Leave it out."
-            if settings.engine == "ngt":
+            if settings.model.engine == "ngt":
                 engine, hint = "ngt's engine", "Give --engine vllm."
             raise UsageError(f"{about.flag} does nothing with {engine}", hint=hint)
-    if settings.engine == "vllm":
+    if settings.model.engine == "vllm":
         from ngtcli.engine.vllm.process import check
 
         check(settings)
     refuse_idle(flags, settings)
-    greedy = not settings.temperature and "temperature" not in flags
+    greedy = not settings.answer.temperature and "temperature" not in flags
     for about in given:
         if greedy and Use.SAMPLES in about.uses and flags[about.name] != about.default:
             what = "does nothing at temperature 0, where the likeliest token is taken"
@@ -36,10 +36,10 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
 def refuse_idle(flags: Mapping[str, Any], settings: Settings) -> None:
     """Raise UsageError for a flag that has no effect on a model that is quantised or placed."""
     idle = {"--set packed=no": flags.get("packed") is False}
-    if settings.device_map == "auto":
+    if settings.model.device_map == "auto":
         refuse_with("--set device_map=auto", idle, "Leave it out.")
-    if settings.quantize != "none":
-        refuse_with(f"--quantize {settings.quantize}", idle, "Leave it out.")
+    if settings.model.quantize != "none":
+        refuse_with(f"--quantize {settings.model.quantize}", idle, "Leave it out.")
 
 
 def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
@@ -49,7 +49,7 @@ def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
     from ngtcli.drafting.drafter import DraftSettings
     from ngtcli.drafting.registry import parse_method
 
-    method = parse_method(settings.method, DraftSettings())
+    method = parse_method(settings.drafting.method, DraftSettings())
     reads = {"trie": method.entry.documents, "auto": method.entry.costs, method.name: True}
     for about in given:
         off = method.name == "none" and about.method != "draft-model"
@@ -57,7 +57,7 @@ def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
         if not (reads.get(about.method) or off or heads):
             what = f"{about.flag} does nothing with --method {method.name}"
             raise UsageError(what, hint=f"It is read by --method {about.method}.")
-        if about.name == "pool_documents" and not settings.pool:
+        if about.name == "pool_documents" and not settings.drafting.pool:
             what = "--set pool_documents does nothing without the pool"
             raise UsageError(what, hint="Leave out --set pool=no.")
 

@@ -111,7 +111,7 @@ def docs_list(
         raise UsageError("standard input is not a file to list", hint="Name files or folders.")
     notes = Notes(verbose)
     notes.status("Looking for documents …")
-    key, count = tokenizer_key(settings.model), _counter(settings.model, notes)
+    key, count = tokenizer_key(settings.model.model), _counter(settings.model.model, notes)
     found = survey(paths, settings, key, count, notes.status)
     notes.clear()
     if (yield DocumentList(found.rows, distinct(found.skipped))):
@@ -176,13 +176,17 @@ def docs_show(
         refuse_with("docs show", cutting, "Give --passages, which shows them.")
     notes = Notes(verbose)
     if not text:
-        find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
+        find(settings.model.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:
         whole = "\n\n".join(document.text for document in loaded.documents)
         return visible(whole) if sys.stdout.isatty() else whole
-    count = _counter(settings.model, notes)
-    cut = Cutting(settings.passage_tokens, settings.passage_overlap) if passages else None
+    count = _counter(settings.model.model, notes)
+    cut = (
+        Cutting(settings.retrieval.passage_tokens, settings.retrieval.passage_overlap)
+        if passages
+        else None
+    )
     shown = [_shown(d, count, cut) for d in loaded.documents]
     notes.clear()
     return ShownDocuments(shown, distinct(loaded.skipped))

@@ -22,12 +22,12 @@ class UnloadedSession(Session):
 
     def __init__(self, settings: Settings, notes: Notes, warns: bool = True) -> None:
         super().__init__(settings, telling(notes, None if warns else lambda _: None))
-        self.status(f"Loading the tokenizer of {settings.model} …")
-        tokenizer, config = load_tokenizer(settings.model), load_config(settings.model)
+        self.status(f"Loading the tokenizer of {settings.model.model} …")
+        tokenizer, config = load_tokenizer(settings.model.model), load_config(settings.model.model)
         limit = context_limit(config, tokenizer)
         self._facts = ModelFacts(
             tokenizer=tokenizer, context=limit.tokens, vocabulary=config.vocab_size,
-            dtype=settings.dtype, context_why=limit.reason,
+            dtype=settings.model.dtype, context_why=limit.reason,
         )  # fmt: skip
         notes.clear()
 
@@ -50,7 +50,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     notes.clear()
     tell_passages(request, prompt.selection, notes)
     if request.verbose:
-        tokenizer, system = session.facts.tokenizer, request.settings.system
+        tokenizer, system = session.facts.tokenizer, request.settings.answer.system
         for words in look_alikes(request.documents, request.question, tokenizer, system):
             notes.remark(words)
     if request.json:
@@ -65,7 +65,7 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
 
 def _prompt(session: Session, q: AnswerRequest) -> Prompt:
     """The prompt, of a long text that of its first part. Raises ContextOverflowError."""
-    if q.settings.overflow != "split":
+    if q.settings.retrieval.overflow != "split":
         return session.prompt(q.wording, q.documents, q.question, q.turns, q.queries)
     parts = whole_or_parts(session.task(q.wording, q.documents, q.question))
     if isinstance(parts, Prompt):

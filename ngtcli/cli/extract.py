@@ -119,7 +119,7 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
         outputs = {"-o": given.output, "--html": given.html}
         checks.refuse_with("--dry-run", outputs, "There are no rows.")
     if extraction.by_field:
-        split = settings.overflow == "split"
+        split = settings.retrieval.overflow == "split"
         others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
         hint = "Name another model (-m), or give --set ask_fields=no."
         checks.refuse_with("ask_fields, where each field is asked for by itself", others, hint)
@@ -206,7 +206,7 @@ class _Extract(Lines):
         if given.html:
             write_page(self._page(documents), given.html, force=given.force)
         self._say_written()
-        self._notes.demonstration(self._settings.model)
+        self._notes.demonstration(self._settings.model.model)
         if given.verbose and self._steps:
             total = self._origins.total()
             shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
@@ -275,7 +275,7 @@ class _Extract(Lines):
 
     def _parts(self, document: Document) -> Sequence[Part]:
         """Return with --overflow split the parts of a document that does not fit, else none."""
-        if self._settings.overflow != "split":
+        if self._settings.retrieval.overflow != "split":
             return ()
         if self._given.dry_run:
             from ngtcli.cli.dry_run import UnloadedSession  # here: few runs are dry
@@ -351,7 +351,7 @@ class _Extract(Lines):
                 places = {field: first_place(at) for field, at in row["sources"].items()}
                 rows.append({**row, "sources": places})
         title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
-        command, model = options.command_line(), self._settings.model
+        command, model = options.command_line(), self._settings.model.model
         return table_page(title, command, self._names, rows, documents, model)
 
     def _dry_run(self, document: Document) -> None:

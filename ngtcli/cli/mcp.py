@@ -39,7 +39,7 @@ def mcp(
     settings = tasks.of["ask"][0]
     refuse_colour("ngt mcp", flags)
     refuse_ignored(flags, settings)
-    refuse_with("ngt mcp", {"--engine vllm": settings.engine == "vllm"}, "Leave it out.")
+    refuse_with("ngt mcp", {"--engine vllm": settings.model.engine == "vllm"}, "Leave it out.")
     if STDIN in docs:
         raise UsageError("standard input has the protocol, and no document", hint="Name a folder.")
     check_session(settings, Notes().warn)
@@ -47,7 +47,7 @@ def mcp(
     notes = Notes()
     if sys.stdin.isatty():
         notes.say(_STARTED)
-    notes.demonstration(settings.model)
+    notes.demonstration(settings.model.model)
 
     from ngtcli.server.answerer import Answerer  # here: the SDK takes a second to load
     from ngtcli.server.folder import ServedFolder
@@ -59,7 +59,7 @@ def mcp(
         closing(Answerer(threads=True)) as answers,
     ):
         server = mcp_server(
-            Tools(Service(settings.model, tasks, folder), answers.submit), on_streams=True
+            Tools(Service(settings.model.model, tasks, folder), answers.submit), on_streams=True
         )
         try:
             server.run()

@@ -143,7 +143,7 @@ def _put_out(result: Any, run: Run, given: OutputFlags, form: str) -> None:
     if form:
         text = str(getattr(forms, form)())
     elif given.output is None and sys.stdout.isatty():
-        colour = wants_color(sys.stdout, run.settings.color)
+        colour = wants_color(sys.stdout, run.settings.output.color)
         text = forms.terminal(streams.terminal_width(sys.stdout), colour)
     else:
         text = forms.plain()

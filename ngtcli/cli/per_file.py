@@ -64,7 +64,7 @@ def run_per_file(
         run.set_total(len(documents), len(lines), "made before and not again")
 
         if lines and (limits := limit_of(request, len(documents))):
-            notes.demonstration(request.settings.model, limits)
+            notes.demonstration(request.settings.model.model, limits)
         run.warns_of_limits = False
 
         def asked(line: InputLine) -> AnswerRequest:
@@ -74,7 +74,7 @@ def run_per_file(
         run.answer(Lines(lines), asked, deliver, GOES_ON if request.out else PUT_OUT)
     if _is_table(request):
         say_written(notes, request.output)
-    notes.demonstration(request.settings.model)
+    notes.demonstration(request.settings.model.model)
     again = "" if request.out is None else "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 
@@ -116,7 +116,7 @@ def how(request: AnswerRequest) -> dict[str, Any]:
     """All that decides an answer, and how it is shown, but its document, JSON-ready."""
     r, own = request, deciding(request.settings, request.preset).items()
     shown = [] if _is_table(r) else [r.cite, r.json, r.json_tokens, r.show_thinking]
-    about = {"engine": r.settings.engine, "question": r.question, "shown": shown}
+    about = {"engine": r.settings.model.engine, "question": r.question, "shown": shown}
     return about | {f"{r.task}.{name}": value for name, value in sorted(own)}
 
 
@@ -157,7 +157,7 @@ def _row(request: AnswerRequest, outcome: Outcome, written: "RowsOutput | Shown"
         raise answer
     row: Row = {"file": name, "answer": visible(answer.text.strip())}
     row = {**row, "finish_reason": answer.finish_reason}
-    if request.settings.schema or request.settings.schema_multi:
+    if request.settings.answer.schema or request.settings.answer.schema_multi:
         row = {**row, "answer": json.loads(answer.text)}
     if isinstance(written, Shown):
         return {**row, "body": _text(request, name, outcome)}
@@ -218,7 +218,7 @@ def _text(request: AnswerRequest, words: str, outcome: Outcome) -> str:
     if isinstance(outcome.answer, NgtError):
         return ""
     line, out = f"==> {reveal(one_line(words))} <==", StringIO()
-    styled = wants_color(sys.stdout, request.settings.color)
+    styled = wants_color(sys.stdout, request.settings.output.color)
     out.write(f"\n{paint(line, 'bold') if styled else line}\n")
     print_answer(request, outcome.answer, out)
     return out.getvalue()

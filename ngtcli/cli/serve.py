@@ -3,7 +3,7 @@
 import os
 from collections.abc import Callable, Generator, Iterator
 from contextlib import closing, contextmanager, nullcontext
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -86,7 +86,7 @@ class HttpFlags:
                 reading.tell(folder.documents(notes.status), notes)
                 notes.clear()
             served = folder if self.docs else None
-            service = Service(_name(server.settings.model), tasks, served)
+            service = Service(_name(server.settings.model.model), tasks, served)
             own: tuple[Any, ...] = ([], nullcontext)
             if served is not None and find_spec("mcp") is not None:
                 from ngtcli.server.mcp import Tools, mcp_routes  # here: it takes a second to load
@@ -126,14 +126,16 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     settings = settings_of(layers).settings
     tasks = Tasks.resolved(layers, None, TASKS, like=settings)
     # Which dtype is exact depends on it.
-    settings = replace(settings, num_draft=max(own.num_draft for own, _ in tasks.of.values()))
+    settings = settings.replace(
+        num_draft=max(own.drafting.num_draft for own, _ in tasks.of.values())
+    )
     check_session(settings, Notes().warn)
     notes = Notes(given.verbose)
 
     from ngtcli.server.process import Server  # here: status and stop do without a web server
 
     own: dict[str, Any] = {"status": notes.status, "say": notes.say, "warn": notes.warn}
-    server = Server(settings, _load, idle_s=seconds_of(settings.keep_warm), **own)
+    server = Server(settings, _load, idle_s=seconds_of(settings.reuse.keep_warm), **own)
     with given.others(server, tasks, notes) as others:
         if KEPT_WARM not in os.environ:
             _take_over(server.place, notes)
@@ -199,6 +201,6 @@ def _wait(place: Place, served: Served, notes: Notes) -> None:
 
 def _described(model: str) -> list[tuple[Place, Served]]:
     """The processes that keep models loaded, or this model."""
-    name = absolute(Settings(model=model)).model if model else ""
+    name = absolute(Settings.of(model=model)).model.model if model else ""
     found = [(place, request(place, "GET /about")) for place in places()]
     return [(place, one) for place, one in found if one and name in ("", one.model)]

@@ -87,10 +87,10 @@ def trie_build(
     _check(kind, name, flags)
     settings = resolve(flags, preset)[0].settings
     notes = Notes()
-    find(settings.model, ["tokenizer"])  # a wrong name is told before documents are read
+    find(settings.model.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
-    built = _built(kind, name or "default", loaded, load_tokenizer(settings.model), settings)
+    built = _built(kind, name or "default", loaded, load_tokenizer(settings.model.model), settings)
     notes.clear()
     return built
 
@@ -118,7 +118,9 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
     try:
         if kind == "trie":
             size = len(tokenizer.backend)
-            made, report = store.document_trie(documents, tokenizer, size, s.n, s.lp, Notes().warn)
+            made, report = store.document_trie(
+                documents, tokenizer, size, s.drafting.n, s.drafting.lp, Notes().warn
+            )
             about = {"status": report.status, "seconds": report.seconds, "nodes": report.nodes}
             path, tokens = report.path or "", len(made)
         else:
@@ -169,17 +171,17 @@ def trie_show(
     from ngtcli.drafting.tries import store  # here: it loads numpy
 
     s = resolve(flags, preset)[0].settings
-    tokenizer = load_tokenizer(s.model)
+    tokenizer = load_tokenizer(s.model.model)
     loaded = read_documents([path], standard_input([path]), s, Notes())
     hint = f"Build it with ngt trie build {path}"
-    key = store.trie_key(tokenizer.fingerprint, loaded.documents, s.n, s.lp)
+    key = store.trie_key(tokenizer.fingerprint, loaded.documents, s.drafting.n, s.drafting.lp)
     try:
-        trie = store.load_trie(key, s.n, s.lp, len(tokenizer.backend))
+        trie = store.load_trie(key, s.drafting.n, s.drafting.lp, len(tokenizer.backend))
     except DamagedFileError as error:
         raise InputError(f"{path}: the cached trie is bad ({error})", hint=hint) from None
     file = describe(TRIES.path(key))
     if trie is None or file is None:
         raise InputError(f"{path}: no trie is cached for it", hint=hint)
-    frequent = trie.most_frequent(s.lp, 10)
+    frequent = trie.most_frequent(s.drafting.lp, 10)
     grams = [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
     return ShownTrie(file, grams, distinct(loaded.skipped))

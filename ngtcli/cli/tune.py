@@ -134,15 +134,15 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
     """
     base = resolved.settings
     foreign = [name for name in swept if name in settings_where(Use.TRIE)]
-    method, origin = base.method, resolved.origins["method"]
+    method, origin = base.drafting.method, resolved.origins["method"]
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return base, ""
     if origin != "default" and not origin.startswith("preset"):
         what = f"auto does not read {foreign[0]} (method is auto from {origin})"
         raise UsageError(what, hint="Give --method trie, or sweep method as well.")
-    base = replace(base, method="trie")
+    base = base.replace(method="trie")
     if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
-        base = replace(base, num_draft=Settings().num_draft)
+        base = base.replace(num_draft=Settings().drafting.num_draft)
     return base, "Measured with --method trie, which reads what is swept."
 
 
@@ -164,7 +164,7 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
     notes.clear()
     if (made := report(about, cells, given.rounds, kept)) is None:
         return None
-    told = replace(made, preset=run.preset.name, method=cells.base.method, skipped=skipped)
+    told = replace(made, preset=run.preset.name, method=cells.base.drafting.method, skipped=skipped)
     return replace(told, command=command_line())
 
 
@@ -173,7 +173,7 @@ def _live(
 ) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
     """What is measured on, what is said of it, and the files that were left out of folders."""
     outputs, base, told = given.outputs, cells.base, once(Notes().warn)
-    for cell in {c.settings.method: c for c in cells.cells}.values():
+    for cell in {c.settings.drafting.method: c for c in cells.cells}.values():
         check_session(cell.settings, told)
     read = read_documents(texts, piped_stdin(), base, run.notes, outputs)
     items = preset_items(

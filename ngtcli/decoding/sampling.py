@@ -30,8 +30,8 @@ Mask = npt.NDArray[np.bool_]
 
 def penalizes(settings: Settings) -> bool:
     """Whether scores depend on what was said before."""
-    return settings.repetition_penalty != 1.0 or bool(
-        settings.presence_penalty or settings.frequency_penalty
+    return settings.answer.repetition_penalty != 1.0 or bool(
+        settings.answer.presence_penalty or settings.answer.frequency_penalty
     )
 
 
@@ -45,7 +45,7 @@ class Spoken:
     def __init__(self, settings: Settings, prompt: Sequence[int]) -> None:
         self._settings = settings
         # The repetition penalty counts the prompt, too, the others the output only.
-        self._known = set(prompt) if settings.repetition_penalty != 1.0 else set[int]()
+        self._known = set(prompt) if settings.answer.repetition_penalty != 1.0 else set[int]()
         self._ids = torch.tensor(sorted(self._known), dtype=torch.long)
         self._times = torch.empty(0)  # (vocabulary,), of each token in the output
         self._new: list[int] = []  # committed, not yet counted
@@ -85,12 +85,16 @@ class Spoken:
         The presence penalty is subtracted once, the frequency penalty for each time.
         """
         s = self._settings
-        if s.repetition_penalty != 1.0:  # as RepetitionPenaltyLogitsProcessor of `transformers`
-            pick = torch.minimum if s.repetition_penalty > 1.0 else torch.maximum
-            scores = pick(scores * s.repetition_penalty, scores / s.repetition_penalty)
-        if s.presence_penalty or s.frequency_penalty:
-            once = s.presence_penalty * times.clamp(max=1)
-            scores = scores - once - s.frequency_penalty * times
+        if (
+            s.answer.repetition_penalty != 1.0
+        ):  # as RepetitionPenaltyLogitsProcessor of `transformers`
+            pick = torch.minimum if s.answer.repetition_penalty > 1.0 else torch.maximum
+            scores = pick(
+                scores * s.answer.repetition_penalty, scores / s.answer.repetition_penalty
+            )
+        if s.answer.presence_penalty or s.answer.frequency_penalty:
+            once = s.answer.presence_penalty * times.clamp(max=1)
+            scores = scores - once - s.answer.frequency_penalty * times
         return scores
 
 
@@ -194,9 +198,11 @@ class Sampler:
         open on other devices is rare.
         """
         scores = self._scores_of(scores, path, mask)
-        if self.settings.temperature == 0.0:
+        if self.settings.answer.temperature == 0.0:
             return int(best_tokens(scores)[0])
-        keys = _sent(keys_of(self.settings.seed, [self._length + len(path)]), torch.device("cpu"))
+        keys = _sent(
+            keys_of(self.settings.answer.seed, [self._length + len(path)]), torch.device("cpu")
+        )
         return int(draw(warp(scores.cpu(), self.settings), *keys)[0])
 
     @torch.inference_mode()
@@ -224,14 +230,14 @@ class Sampler:
         `choose` is to tell. None on a CPU, which chooses those of the path alone, and for draws on
         MPS.
         """
-        where, draws = scores.device.type, self.settings.temperature != 0.0
+        where, draws = scores.device.type, self.settings.answer.temperature != 0.0
         return None if where == "cpu" or (draws and where == "mps") else self._rows(scores, tree)
 
     def _rows(self, scores: Tensor, tree: DraftTree) -> Tensor:
         if self._spoken is not None:
             said = _sent(self._spoken.gather(_paths(tree)), scores.device)
             scores = self._spoken.penalize(scores.float(), said)
-        if self.settings.temperature == 0.0:
+        if self.settings.answer.temperature == 0.0:
             return best_tokens(scores)
         return self._drawn(scores, [self._length + depth for depth in (0, *tree.depths())])
 
@@ -243,12 +249,17 @@ class Sampler:
         buffer = replays.buffer(size, scores.shape[1], torch.float32)
         buffer[: len(scores)] = scores
         keys = np.zeros((2, size), np.int64)
-        keys[:, : len(positions)] = keys_of(settings.seed, positions)
+        keys[:, : len(positions)] = keys_of(settings.answer.seed, positions)
 
         def run(given: Tensor) -> tuple[Tensor]:
             return (draw(warp(buffer, settings), *given.view(2, size)),)
 
-        how = settings.temperature, settings.top_k, settings.top_p, settings.min_p
+        how = (
+            settings.answer.temperature,
+            settings.answer.top_k,
+            settings.answer.top_p,
+            settings.answer.min_p,
+        )
         (tokens,) = replays.run((size, *how), run, torch.from_numpy(keys).flatten())
         return tokens[: len(scores)]
 
@@ -277,16 +288,16 @@ def warp(scores: Tensor, settings: Settings) -> Tensor:
     meaning of each; but where tokens tie with the last one that survives, all of them survive.
     On a device all of a row are 0 whose `top_p` the likeliest _MANY tokens do not have.
     """
-    if settings.temperature not in (0.0, 1.0):
+    if settings.answer.temperature not in (0.0, 1.0):
         # The highest is 0 then: none overflows, however low the temperature.
-        scores = (scores - scores.amax(-1, keepdim=True)) / max(settings.temperature, _TINY)
+        scores = (scores - scores.amax(-1, keepdim=True)) / max(settings.answer.temperature, _TINY)
     weights = torch.softmax(scores, dim=-1)
-    if 0 < settings.top_k < scores.shape[-1]:
-        weights = _cut(weights, highest(weights, settings.top_k)[0][:, -1:])
-    if settings.top_p < 1.0:
-        weights = _cut(weights, _least_of_mass(weights, settings.top_p))
-    if settings.min_p > 0.0:
-        weights = _cut(weights, settings.min_p * weights.amax(-1, keepdim=True))
+    if 0 < settings.answer.top_k < scores.shape[-1]:
+        weights = _cut(weights, highest(weights, settings.answer.top_k)[0][:, -1:])
+    if settings.answer.top_p < 1.0:
+        weights = _cut(weights, _least_of_mass(weights, settings.answer.top_p))
+    if settings.answer.min_p > 0.0:
+        weights = _cut(weights, settings.answer.min_p * weights.amax(-1, keepdim=True))
     return weights
 
 

@@ -171,7 +171,7 @@ class Sequence:
         Not where tokens are drawn of those that a grammar allows. The highest logits are taken as
         they are: most are allowed, and `chooser` looks at that.
         """
-        draws = self.sampler.settings.temperature != 0.0
+        draws = self.sampler.settings.answer.temperature != 0.0
         if draws and self.guide is not None and self.guide.decides_alone:
             return None
         return self.sampler.choices(logits, tree)
@@ -220,7 +220,7 @@ class Sequence:
     ) -> int:
         """Return the token of a row after `path`, of those allowed; -1 as `Sampler.choose`."""
         is_free = guide is None or guide.openings is None
-        if is_free or self.sampler.settings.temperature == 0.0:
+        if is_free or self.sampler.settings.answer.temperature == 0.0:
             token = chosen if chosen >= 0 else self.sampler.choose(row, path)
             if guide is None or token < 0 or guide.allows(token):
                 return token

@@ -155,7 +155,7 @@ class Listing:
     def leave_out(self, path: str, skipped: Skipped) -> None:
         """Note what is not read of `path`. Raises InputError if `settings` are strict."""
         written = skipped.reason == WRITTEN or skipped.reason.endswith(ANSWERS[2:])
-        if self._settings.strict and not skipped.kind and not written:
+        if self._settings.reading.strict and not skipped.kind and not written:
             what = f"{skipped.name}: {skipped.reason}"
             raise InputError(
                 what, hint="Mend or remove it, or give --set strict=no to pass over it."
@@ -166,8 +166,10 @@ class Listing:
         """Leave out pictures that were not named, where they cannot be read or are many."""
         kinds = {real: suffix_of(one.path) for real, one in self.found.items() if not one.outright}
         pictures = {real: kind for real, kind in kinds.items() if kind in PICTURE.suffixes}
-        is_read = {"off": 0, "auto": MOST_PICTURES, "force": len(pictures)}[self._settings.ocr]
-        language = self._settings.ocr_language
+        is_read = {"off": 0, "auto": MOST_PICTURES, "force": len(pictures)}[
+            self._settings.reading.ocr
+        ]
+        language = self._settings.reading.ocr_language
         if recognizer(language) and len(pictures) <= is_read:
             return
         for path, reals in self.named.items():
@@ -286,8 +288,10 @@ class Listing:
 
     def _listed(self, folder: str, depth: int) -> list[os.DirEntry[str]]:
         """The visible entries of a folder, in reverse order. Raises OSError where it is closed."""
-        if depth > self._settings.max_depth:
-            raise OSError(f"more than {self._settings.max_depth} folders deep; see --set max_depth")
+        if depth > self._settings.reading.max_depth:
+            raise OSError(
+                f"more than {self._settings.reading.max_depth} folders deep; see --set max_depth"
+            )
         entries = []
         with os.scandir(folder) as listing:
             for entry in listing:
@@ -314,7 +318,7 @@ class Listing:
 
     def _count(self, what: str) -> None:
         self._counts[what] += 1
-        if self._counts[what] > (most := self._settings.max_files):
+        if self._counts[what] > (most := self._settings.reading.max_files):
             hint = "Name fewer, or raise the bound with --set max_files."
             raise InputError(f"{self._named}: more than {most} {what}", hint=hint)
 

@@ -92,11 +92,13 @@ class Documents:
 
     def __init__(self, settings: Settings, inside: bool = False) -> None:
         self._settings, self._inside = settings, inside
-        language = settings.ocr_language
-        how = VERSION, settings.field, settings.encoding, settings.ocr
+        language = settings.reading.ocr_language
+        how = VERSION, settings.reading.field, settings.reading.encoding, settings.reading.ocr
         self._how = key_of(*how, recognizer(language))
         languages = tessdata() if language else ""
-        self._parsers = Parsers(settings.parser_seconds, settings.parser_mb, languages)
+        self._parsers = Parsers(
+            settings.reading.parser_seconds, settings.reading.parser_mb, languages
+        )
         self._pages = list[None]()  # those whose text is recognized
         self._threads = ThreadPoolExecutor(self._parsers.size)
 
@@ -113,7 +115,7 @@ class Documents:
         where nothing is piped in. Plain text is not stored: to take it from the store takes as long
         as from its file.
         """
-        reader, rest, done = Reader(self._settings.max_mb), iter(found), 0
+        reader, rest, done = Reader(self._settings.reading.max_mb), iter(found), 0
         said = "", time.monotonic()
 
         def tell() -> None:
@@ -142,7 +144,12 @@ class Documents:
         "" for what is no file, or was written just now.
         """
         s, state = self._settings, settled(one.real)
-        limits = s.max_mb, s.parser_seconds, s.parser_mb, bool(s.password)
+        limits = (
+            s.reading.max_mb,
+            s.reading.parser_seconds,
+            s.reading.parser_mb,
+            bool(s.reading.password),
+        )
         return key_of(one.real, state, suffix_of(one.path), self._how, *limits) if state else ""
 
     def _each(
@@ -190,10 +197,10 @@ class Documents:
         try:
             follows = one.outright or not self._inside or one.real == STDIN
             source_file = opened if follows else one.real
-            data = Reader(self._settings.max_mb).read(source_file, one.outright, follows)
+            data = Reader(self._settings.reading.max_mb).read(source_file, one.outright, follows)
             form = format_of(suffix, data[:HEAD]) if data else None
             if form is None:
-                text, warnings = decoded(data, self._settings.encoding)
+                text, warnings = decoded(data, self._settings.reading.encoding)
                 read = markdown(text) if suffix in _MARKDOWN else Extracted(text)
                 return "", replace(read, about=replace(read.about, warnings=warnings))
             source = key_of(self._how, hashlib.sha256(data).hexdigest(), suffix)
@@ -212,12 +219,12 @@ class Documents:
             source = Source(
                 data=data,
                 suffix=suffix,
-                most=settings.max_mb * 1_000_000,
-                password=settings.password,
-                field=settings.field,
-                encoding=settings.encoding,
-                ocr=settings.ocr,
-                ocr_language=settings.ocr_language,
+                most=settings.reading.max_mb * 1_000_000,
+                password=settings.reading.password,
+                field=settings.reading.field,
+                encoding=settings.reading.encoding,
+                ocr=settings.reading.ocr,
+                ocr_language=settings.reading.ocr_language,
                 on_page=lambda: self._pages.append(None),
             )
             text = self._parsers.extract(form, source)

@@ -74,10 +74,10 @@ class DraftSettings:
     was tuned to fill, in their order below a token.
     """
 
-    n: int = _DEFAULTS.n
-    lp: int = _DEFAULTS.lp
-    num_draft: int = _DEFAULTS.num_draft
-    learn_output: bool = _DEFAULTS.learn_output
+    n: int = _DEFAULTS.drafting.n
+    lp: int = _DEFAULTS.drafting.lp
+    num_draft: int = _DEFAULTS.drafting.num_draft
+    learn_output: bool = _DEFAULTS.drafting.learn_output
     assistant: Assistant | None = None
     costs: Costs | None = None
     pool: Pool | None = None
@@ -93,7 +93,12 @@ class DraftSettings:
 
 def draft_settings(settings: Settings) -> DraftSettings:
     """The part of the settings that drafters read."""
-    return DraftSettings(settings.n, settings.lp, settings.num_draft, settings.learn_output)
+    return DraftSettings(
+        settings.drafting.n,
+        settings.drafting.lp,
+        settings.drafting.num_draft,
+        settings.drafting.learn_output,
+    )
 
 
 @dataclass(frozen=True, slots=True)

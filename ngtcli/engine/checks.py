@@ -27,29 +27,34 @@ def check_session(settings: Settings, warn: Callable[[str], object], *, dry: boo
     No weights are read. With `dry` no model is to run.
     """
     needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
-    check_models(settings.model, "" if dry else settings.draft_model, needs)
-    for words in _tried(settings.model, Chat.of(settings)):
+    check_models(settings.model.model, "" if dry else settings.model.draft_model, needs)
+    for words in _tried(settings.model.model, Chat.of(settings)):
         warn(words)
-    if dry or settings.engine == "vllm":
+    if dry or settings.model.engine == "vllm":
         return
-    if settings.device not in ("auto", "cpu"):
-        pick_device(settings.device)
-    folder = fetch(settings.model, ["config"])
-    require_for_weights(settings.model, folder, settings.device, settings.device_map)
+    if settings.model.device not in ("auto", "cpu"):
+        pick_device(settings.model.device)
+    folder = fetch(settings.model.model, ["config"])
+    require_for_weights(
+        settings.model.model, folder, settings.model.device, settings.model.device_map
+    )
     check_drafting(settings)
 
 
 def check_drafting(settings: Settings) -> None:
     """Raise UsageError and ModelError for what is wrong with the method and what it drafts from."""
     neutral = Settings()
-    if (settings.method, settings.heads) == (neutral.method, neutral.heads):
+    if (settings.drafting.method, settings.model.heads) == (
+        neutral.drafting.method,
+        neutral.model.heads,
+    ):
         return
     from ngtcli.drafting.drafter import draft_settings  # here: they load numpy
     from ngtcli.drafting.registry import parse_method
 
-    method = parse_method(settings.method, draft_settings(settings))
-    if method.name != "draft-model" or not settings.draft_model:
-        with_masks(method, settings.model).check()
+    method = parse_method(settings.drafting.method, draft_settings(settings))
+    if method.name != "draft-model" or not settings.model.draft_model:
+        with_masks(method, settings.model.model).check()
     check_heads(method, settings)
 
 
@@ -57,12 +62,12 @@ def check_heads(method: "MethodSpec", settings: Settings) -> None:
     """Raise UsageError where a method lacks a head, and ModelError for one that is not found."""
     from ngtcli.drafting.auto.config import CONFIG  # here: check_session comes before numpy
 
-    if method.entry.heads and not settings.heads:
+    if method.entry.heads and not settings.model.heads:
         raise UsageError(f"method {method.name}: there is no head", hint="Name one with --heads.")
-    if len(settings.heads) > CONFIG.heads:
-        what = f"{len(settings.heads)} heads, and {CONFIG.heads} are the most"
+    if len(settings.model.heads) > CONFIG.heads:
+        what = f"{len(settings.model.heads)} heads, and {CONFIG.heads} are the most"
         raise UsageError(what, hint="Name fewer with --heads.")
-    for name in settings.heads:
+    for name in settings.model.heads:
         if name != OWN:
             find_head(name)
 

@@ -118,7 +118,7 @@ class Engine(ABC):
         question = request.question
         settings = question.settings
         session = self._session_for(request)
-        if settings.overflow == "split":
+        if settings.retrieval.overflow == "split":
             plan = in_parts(session, question)
             first = advance(plan)
             if isinstance(first, Level):
@@ -149,7 +149,7 @@ class Engine(ABC):
             check_known(predicted, facts.vocabulary)
             prompt = replace(prompt, predicted=tuple(predicted))
         if request.wants.remarks:
-            system = question.settings.system
+            system = question.settings.answer.system
             for words in look_alikes(
                 question.documents, question.question, facts.tokenizer, system
             ):
@@ -233,7 +233,7 @@ def _is_unasked(request: Request, prompt: Prompt) -> bool:
     coverage = prompt.coverage
     if coverage is None or coverage.enough:
         return False
-    if is_demonstration(settings.model) and not settings.has_form:
+    if is_demonstration(settings.model.model) and not settings.answer.has_form:
         return True
     request.report(Message("warn", doubt_of(coverage)))
     return False

@@ -87,15 +87,15 @@ class LocalSession(session.Session):
         self._compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
         compiled.announce(self._report_compiling)
         check_drafting(settings)  # before anything is loaded
-        use_threads(settings.threads)
+        use_threads(settings.model.threads)
         self.model: TargetModel = self._load(
-            settings.model,
-            drafts=settings.method != "none",
+            settings.model.model,
+            drafts=settings.drafting.method != "none",
             num_draft=self.parse_method().settings.num_draft,
             ready=self._captured,
         )
         self._masks = mask_tokens(self.model.config)
-        if settings.draft_model:
+        if settings.model.draft_model:
             self._assistant = AssistantModel(
                 self._captured(self._load_assistant()), settings, self.warn
             )
@@ -103,8 +103,8 @@ class LocalSession(session.Session):
         self._heads = self._load_heads()
         self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
         self._exactness = Exactness(self.model, self.status)
-        if not self.model.takes_drafts and settings.method != "none":
-            self.warn(f"{settings.model} decodes without drafts: {self.model.mode.why}")
+        if not self.model.takes_drafts and settings.drafting.method != "none":
+            self.warn(f"{settings.model.model} decodes without drafts: {self.model.mode.why}")
 
     @property
     def facts(self) -> session.ModelFacts:
@@ -169,11 +169,11 @@ class LocalSession(session.Session):
         self.status(f"Loading {name} …")
         spec = ModelSpec(
             name,
-            device=self.settings.device,
-            dtype=self.settings.dtype,
-            packed=self.settings.packed,
-            quantize=self.settings.quantize,
-            device_map=self.settings.device_map,
+            device=self.settings.model.device,
+            dtype=self.settings.model.dtype,
+            packed=self.settings.model.packed,
+            quantize=self.settings.model.quantize,
+            device_map=self.settings.model.device_map,
             drafts=drafts,
             num_draft=num_draft,
         )
@@ -183,7 +183,7 @@ class LocalSession(session.Session):
         """Return a model, its forward passes captured as CUDA graphs if the settings want it."""
         if places_of(model.hf):
             model.passes.capturing = Support.no(SPREAD)
-        elif self.settings.capture:
+        elif self.settings.model.capture:
             model.passes.switch_on(model.device, self.warn)
             if model.passes.captures:
                 model.draws = Replays("draws are", model.device, self.warn)
@@ -191,18 +191,18 @@ class LocalSession(session.Session):
 
     def _load_assistant(self) -> TargetModel:
         """Load the draft model. Raises ModelError unless its token ids mean the same."""
-        name = self.settings.draft_model
+        name = self.settings.model.draft_model
         model = self._load(name, drafts=False)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
-                f"{name} has another tokenizer than {self.settings.model}",
+                f"{name} has another tokenizer than {self.settings.model.model}",
                 hint="Name a draft model of the same family.",
             )
         return model
 
     def _load_heads(self) -> HeadRows | None:
         """Load the heads that are named. Raises ModelError for one that does not fit the model."""
-        if not self.settings.heads:
+        if not self.settings.model.heads:
             return None
         if not self.model.verifies_trees:
             self.warn(f"heads are not used: {self.model.mode.why}")
@@ -212,7 +212,7 @@ class LocalSession(session.Session):
         warn = self.warn if model.passes.captures else None
         heads = [
             load_head(name, model.hf, model.device, model.dtype, self.status, warn)
-            for name in self.settings.heads
+            for name in self.settings.model.heads
         ]
         return HeadRows(heads)
 
@@ -224,7 +224,7 @@ class LocalSession(session.Session):
             heads=self._heads,
             masks=self._masks,
         )
-        return parse_method(self.settings.method if method is None else method, defaults)
+        return parse_method(self.settings.drafting.method if method is None else method, defaults)
 
     def available_method(self, method: str | None = None) -> MethodSpec:
         """Return what `parse_method` does, or what drafts in its place until it is compiled."""
@@ -280,7 +280,7 @@ class LocalSession(session.Session):
         Prompts of clients stay in memory. One of `many` prompts, or one made of passages, goes to
         disk only if the settings say so.
         """
-        wanted = self.settings.keep_documents
+        wanted = self.settings.reuse.keep_documents
         if self.owner or wanted == "off":
             return CachePolicy(self.owner)
         min_disk_s = WORTH_S
@@ -288,14 +288,14 @@ class LocalSession(session.Session):
             min_disk_s = 0.0
         elif many:
             min_disk_s = math.inf
-        return CachePolicy("", True, min_disk_s, self.settings.cache_mb * 1_000_000)
+        return CachePolicy("", True, min_disk_s, self.settings.reuse.cache_mb * 1_000_000)
 
     def save(self, *, documents: bool = True) -> None:
         """Store what `auto` learned of answers that have ended, and what was read for them."""
         if documents and self.model.prefixes is not None:
             self.model.prefixes.store(self.model.cache)
             refused = self.model.prefixes.take_not_stored()
-            if refused is not None and self.settings.keep_documents == "on":
+            if refused is not None and self.settings.reuse.keep_documents == "on":
                 self.warn(f"what the model read is not kept: {refused.why}")
         self.memory.save()
         remark = store.take_remark()
@@ -320,7 +320,7 @@ class LocalSession(session.Session):
         start = start or self.start(prompt, options)
         limits = start.limits
         tokens = min(len(prompt.ids) + limits.max_output, self.model.context)
-        numerics = self._exactness.numerics(self.settings.exact, limits.num_draft, tokens)
+        numerics = self._exactness.numerics(self.settings.drafting.exact, limits.num_draft, tokens)
         drafter = options.drafter or self._drafter_of(start.method)
         return Sequence(
             self.model,

@@ -44,14 +44,14 @@ _SESSIONS = 8  # with other settings than those of the model's first, that are c
 
 def common_of(settings: Settings) -> tuple[Any, ...]:
     """Return the values of the settings that the answers of a batch have in common."""
-    method = settings.method.partition(":")[0]
+    method = settings.drafting.method.partition(":")[0]
     names = [name for name, reader in _COMMON.items() if reader in ("", method)]
-    return tuple((name, getattr(settings, name)) for name in names)
+    return tuple((name, settings.get(name)) for name in names)
 
 
 def private(settings: Settings) -> Settings:
     """Return settings by which nothing of the user's own is drafted from, and nothing stored."""
-    return replace(settings, keep_documents="off")
+    return settings.replace(keep_documents="off")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -128,7 +128,7 @@ class LocalEngine(Engine):
         self._events: list[JobEvent] = []  # to be returned by the next step
         self._learning: LocalSession | None = None  # whose memory the answers teach
         if many and size != 1:
-            if session.settings.exact == "on" and self._model.takes_drafts:
+            if session.settings.drafting.exact == "on" and self._model.takes_drafts:
                 raise UsageError(
                     "exact decoding takes one text at a time",
                     hint="Leave out --exact, or give --batch-size 1.",
@@ -144,7 +144,7 @@ class LocalEngine(Engine):
 
     def _session_for(self, request: Request) -> LocalSession:
         settings = request.question.settings
-        settings = replace(settings, pool=settings.pool and not request.owner)
+        settings = settings.replace(pool=settings.drafting.pool and not request.owner)
         return self._with(settings).sharing(settings, request.owner, request.report)
 
     def _with(self, settings: Settings) -> LocalSession:
@@ -170,8 +170,8 @@ class LocalEngine(Engine):
         settings = request.question.settings
         return Candidate(
             shared=common_of(settings),
-            is_exact=settings.exact == "on",
-            may_differ=self.many or bool(request.owner) or settings.exact == "off",
+            is_exact=settings.drafting.exact == "on",
+            may_differ=self.many or bool(request.owner) or settings.drafting.exact == "off",
             follows=_follows(settings),
         )
 
@@ -358,10 +358,10 @@ class LocalEngine(Engine):
         if reason:
             self.session.warn(f"prompts are answered one after another: {reason}")
             return
-        if settings.exact == "auto" and self._rounds:
+        if settings.drafting.exact == "auto" and self._rounds:
             self.session.warn(_MAY_DIFFER)
-        method = parse_method(settings.method, draft_settings(settings))
-        if settings.heads and method.entry.costs:
+        method = parse_method(settings.drafting.method, draft_settings(settings))
+        if settings.model.heads and method.entry.costs:
             self.session.warn(
                 "several texts at once are drafted without heads (--batch-size 1 uses them)"
             )
@@ -457,7 +457,7 @@ class LocalEngine(Engine):
 
 def _follows(settings: Settings) -> str:
     """Return what drafts of these settings come from that follows one text; "" for nothing."""
-    method = parse_method(settings.method, draft_settings(settings))
+    method = parse_method(settings.drafting.method, draft_settings(settings))
     if method.name == "draft-model":
         return "a draft model"
     return "a head" if method.entry.heads else ""

@@ -68,7 +68,7 @@ class AutoMemory:
         self._model, self._persist = model, persist
         self._status, self._warn = status, warn
         self._passes = PassCosts(model, persist, status)
-        self._path = pool_path(model.tokenizer.fingerprint, settings.model)
+        self._path = pool_path(model.tokenizer.fingerprint, settings.model.model)
         self._begin(settings)
 
     def _begin(self, settings: Settings) -> None:
@@ -76,10 +76,10 @@ class AutoMemory:
         self.costs: Costs | None = None
         self.pool: Pool | None = None
         self.background = Background(
-            settings.background,
+            settings.drafting.background,
             self._model.tokenizer,
             self._model.vocabulary,
-            model=settings.model,
+            model=settings.model.model,
             persist=self._persist,
             status=self._status,
             warn=self._warn,
@@ -89,24 +89,28 @@ class AutoMemory:
         """One for other settings of the model, without answers; costs and unstored counts stay."""
         other = copy(self)
         other._begin(settings)
-        if not self._persist and settings.background == self._settings.background:
+        if not self._persist and settings.drafting.background == self._settings.drafting.background:
             other.background = self.background
         return other
 
     def load(self) -> None:
         """Read what is stored of costs and pool, and measure costs where none are."""
-        self.costs = self._passes.load(self._settings.calibrate)
+        self.costs = self._passes.load(self._settings.drafting.calibrate)
         self.pool = self.pool or (self._read_pool() if self._persist else self.empty_pool())
 
     def empty_pool(self) -> Pool | None:
         """A new pool without answers; None where the settings want none."""
-        return Pool(TOKENS, self._settings.pool_documents) if self._settings.pool else None
+        return (
+            Pool(TOKENS, self._settings.drafting.pool_documents)
+            if self._settings.drafting.pool
+            else None
+        )
 
     def _read_pool(self) -> Pool | None:
-        if not self._settings.pool:
+        if not self._settings.drafting.pool:
             return None
         try:
-            quotes = self._settings.pool_documents
+            quotes = self._settings.drafting.pool_documents
             return load_pool(self._path, self._model.vocabulary, TOKENS, quotes)
         except DamagedFileError as error:
             self._warn(f"the pool of earlier answers is started again: {error}")
@@ -116,7 +120,7 @@ class AutoMemory:
         """Store the new answers of the pool, and the costs as steps have refined them."""
         try:
             if self.pool is not None and self._persist:
-                save_pool(self._path, self.pool, self._settings.model, self._model.vocabulary)
+                save_pool(self._path, self.pool, self._settings.model.model, self._model.vocabulary)
             elif self.pool is not None:
                 self.pool.new.clear()
         except OSError as error:

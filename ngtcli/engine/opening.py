@@ -22,8 +22,8 @@ def open_engine(
         many: Whether many texts are answered, which share forward passes from the first on.
         stays: Whether other questions follow, perhaps about the same documents.
     """
-    if settings.engine == "vllm":
-        report(Message("status", f"Starting vLLM with {settings.model} …"))
+    if settings.model.engine == "vllm":
+        report(Message("status", f"Starting vLLM with {settings.model.model} …"))
         from ngtcli.engine.vllm.process import VllmEngine  # here: it loads torch
 
         vllm = VllmEngine(settings, size)

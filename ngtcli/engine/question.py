@@ -1,7 +1,7 @@
 """What is asked: documents, a question, the turns before it, and settings. Loads little."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from typing import Any, Self
 
 from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings, Use, settings_where
@@ -33,27 +33,27 @@ def check_prediction(text: str, settings: Settings) -> None:
             hint="Give the part that the answer is like.",
         )
     flag = ""
-    if settings.engine == "vllm":
+    if settings.model.engine == "vllm":
         flag = "--engine vllm"
-    elif settings.method.partition(":")[0] not in _PREDICTED_METHODS:
-        flag = f"--method {settings.method}"
+    elif settings.drafting.method.partition(":")[0] not in _PREDICTED_METHODS:
+        flag = f"--method {settings.drafting.method}"
     if flag:
         raise UsageError(f"a predicted answer does nothing with {flag}", hint="Leave it out.")
 
 
 def check_form(task: str, settings: Settings) -> None:
     """Raise UsageError for a form that no answer of the task can have, or that is not valid."""
-    if not settings.has_form:
+    if not settings.answer.has_form:
         return
     from ngtcli.decoding.grammar.form import form_of  # here: few questions need it
 
-    name = next(name for name in FORMS if getattr(settings, name))
+    name = next(name for name in FORMS if settings.get(name))
     clash = ""
     if task == "summarize":
         clash = "a summary"
-    elif settings.engine == "vllm":
+    elif settings.model.engine == "vllm":
         clash = "--engine vllm"
-    elif settings.stop:
+    elif settings.answer.stop:
         clash = "stop, which would end an answer within it"
     if clash:
         raise SettingError(name, f"{SETTINGS[name].flag} with {clash}", "Leave one of them out.")
@@ -93,7 +93,7 @@ class Question:
 
     def cut_off(self, reason: str) -> NgtError | None:
         """The error of an answer that has a form and ended within it, for a finish reason."""
-        if not self.settings.has_form or reason == "stop":
+        if not self.settings.answer.has_form or reason == "stop":
             return None
         causes = {"length": "max_tokens were made", "context": "the context is full"}
         return NgtError(
@@ -116,7 +116,7 @@ def limit_of(question: Question, documents: int | None = None) -> str:
     """
     settings = question.settings
     count = len(question.documents) if documents is None else documents
-    has_schema = bool(settings.schema or settings.schema_multi)
+    has_schema = bool(settings.answer.schema or settings.answer.schema_multi)
     return demonstration_limit(question.task, count, has_schema)
 
 
@@ -146,8 +146,8 @@ class Tasks:
             wording = load_preset(task if preset is None else preset)
             settings = settings_of([*layers, wording.settings]).settings
             if like is not None:
-                loaded = {name: getattr(like, name) for name in settings_where(Use.LOADS)}
-                settings = replace(settings, **loaded)
+                loaded = {name: like.get(name) for name in settings_where(Use.LOADS)}
+                settings = settings.replace(**loaded)
             if worded and task == "ask" and not can_ask(wording):
                 wording = load_preset(task)
             resolved[task] = settings, wording
@@ -168,7 +168,7 @@ class Tasks:
         Raises UsageError for what the task, the preset or a setting cannot have.
         """
         settings, preset = self.of[task]
-        settings = for_task(task, replace(settings, **values), preset)
+        settings = for_task(task, settings.replace(**values), preset)
         if any(name in values for name in FORMS):
             settings = with_room(settings, "max_tokens" in values)
         check_prediction(prediction, settings)

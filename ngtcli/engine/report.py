@@ -76,11 +76,11 @@ def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[st
 
 
 def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
-    if settings.method == "none":
+    if settings.drafting.method == "none":
         return "method none"
     if model.draft_support is DraftSupport.STEPS:
         return model.draft_why
-    if settings.num_draft == 0:
+    if settings.drafting.num_draft == 0:
         return "num-draft is 0"
     if answer.exact and model.draft_support is not DraftSupport.TREES:
         return f"exact without drafts alone, as {model.draft_why}"
@@ -107,7 +107,7 @@ def remarks(
     if background:
         yield background
     dtype = name_of(model.dtype)
-    number_format = dtype if settings.quantize == "none" else settings.quantize
+    number_format = dtype if settings.model.quantize == "none" else settings.model.quantize
     if model.draft_support is not DraftSupport.STEPS:
         if numerics.is_exact:
             yield f"Exact: {numerics.why}; plain decoding with --exact has the same tokens."
@@ -122,7 +122,7 @@ def remarks(
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
         yield f"Left unused of the model's generation settings: {unused}."
-    if model.prefix_caching.is_refused and settings.keep_documents != "off":
+    if model.prefix_caching.is_refused and settings.reuse.keep_documents != "off":
         yield f"What it reads is not kept for later questions: {model.prefix_caching.why}."
     if model.capturing.is_refused and model.draft_support is DraftSupport.TREES:
         yield f"The model's passes are not captured: {model.capturing.why}."

@@ -380,7 +380,7 @@ def _answer_unasked(unasked: Unasked) -> list[Event]:
 def _is_echo(request: Request, answer: Ended) -> bool:
     """Return whether an answer from documents repeats the wording of its task."""
     question = request.question
-    if question.task not in ("summarize", "ask") or question.settings.has_form:
+    if question.task not in ("summarize", "ask") or question.settings.answer.has_form:
         return False
     if answer.finish_reason == "interrupted":
         return False

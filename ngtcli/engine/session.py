@@ -122,7 +122,7 @@ class Session(ABC):
     ) -> Self:
         """Return a session with other settings over the same model. Raises OtherModelError."""
         for name in settings_where(Use.LOADS):
-            if getattr(settings, name) != getattr(self.settings, name):
+            if settings.get(name) != self.settings.get(name):
                 raise OtherModelError(
                     f"another model is loaded: a session cannot change its {name}",
                     hint="Use --no-serve.",
@@ -168,11 +168,11 @@ class Session(ABC):
         """When answers stop, by the settings and the model's chat template. Raises ModelError."""
         s = self.settings
         thinking = thinking_of(s, self.facts.tokenizer)
-        repeats = 0 if s.has_form else s.max_repeats  # a form has an end
-        return Limits(s.max_tokens, s.num_draft, s.stop, repeats, thinking)
+        repeats = 0 if s.answer.has_form else s.answer.max_repeats  # a form has an end
+        return Limits(s.answer.max_tokens, s.drafting.num_draft, s.answer.stop, repeats, thinking)
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
-        if words := script_words(self.settings.model, documents, question):
+        if words := script_words(self.settings.model.model, documents, question):
             self.warn(words)
 
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:

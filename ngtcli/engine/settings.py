@@ -28,14 +28,17 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     The system text is that of the file behind an @, and a schema that of its file. Where all models
     are on this machine, the hub is not asked.
     """
-    resolved = merge([*layers, load_card(merge(layers).settings.model).settings])
+    resolved = merge([*layers, load_card(merge(layers).settings.model.model).settings])
     s = resolved.settings
-    s = replace(s, system=text_of(s.system, s.max_mb)) if s.system else s
-    one, multi = _schema(s.schema, s.max_mb), _schema(s.schema_multi, s.max_mb)
-    s = replace(s, schema=one, schema_multi=multi, regex=utf8(s.regex))
+    s = s.replace(system=text_of(s.answer.system, s.reading.max_mb)) if s.answer.system else s
+    one, multi = (
+        _schema(s.answer.schema, s.reading.max_mb),
+        _schema(s.answer.schema_multi, s.reading.max_mb),
+    )
+    s = s.replace(schema=one, schema_multi=multi, regex=utf8(s.answer.regex))
     s = with_room(s, resolved.origins["max_tokens"].partition(" ")[0] not in ("default", "preset"))
-    in_bounds.hold_to(s.cache_mb * 1_000_000)
-    named = [getattr(s, name) or "builtin" for name in settings_where(complete="models")]
+    in_bounds.hold_to(s.reuse.cache_mb * 1_000_000)
+    named = [s.get(name) or "builtin" for name in settings_where(complete="models")]
     models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
         os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
@@ -44,8 +47,12 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
 
 def with_room(settings: Settings, is_given: bool) -> Settings:
     """With more tokens for an answer in a form, unless how many `is_given`: it ends by itself."""
-    is_default = not is_given and settings.max_tokens == SETTINGS["max_tokens"].default
-    return replace(settings, max_tokens=OF_FORM) if settings.has_form and is_default else settings
+    is_default = not is_given and settings.answer.max_tokens == SETTINGS["max_tokens"].default
+    return (
+        settings.replace(max_tokens=OF_FORM)
+        if settings.answer.has_form and is_default
+        else settings
+    )
 
 
 def _schema(given: str, max_mb: int) -> str:

@@ -15,7 +15,11 @@ def plain_decoding_s(settings: Settings, answer: Ended) -> float | None:
     passes.
     """
     statistics = answer.statistics
-    if statistics.shared_steps or settings.method == "none" or settings.num_draft == 0:
+    if (
+        statistics.shared_steps
+        or settings.drafting.method == "none"
+        or settings.drafting.num_draft == 0
+    ):
         return None
     cost_s = answer.policy.cost_s.get(1) if answer.policy else None
     if cost_s is None and statistics.plain_steps >= _MIN_PLAIN_STEPS:

@@ -67,8 +67,13 @@ class Chat:
     def of(cls, settings: Settings) -> "Chat":
         """As the settings have it."""
         s = settings
-        given = s.system.strip(), s.chat_template, s.template_arg, s.template_documents
-        return cls(*given, s.think)
+        given = (
+            s.answer.system.strip(),
+            s.answer.chat_template,
+            s.answer.template_arg,
+            s.answer.template_documents,
+        )
+        return cls(*given, s.answer.think)
 
     @property
     def flags(self) -> list[str]:

@@ -86,7 +86,7 @@ def load_presets() -> tuple[list[Preset], list[BrokenPreset]]:
 def deciding(settings: Settings, preset: Preset) -> dict[str, Any]:
     """The settings on which an answer depends, and a hash of its wording, JSON-ready."""
     p = preset
-    values = {name: getattr(settings, name) for name in settings_where(Use.TEXT)}
+    values = {name: settings.get(name) for name in settings_where(Use.TEXT)}
     values |= {name: list(value) for name, value in values.items() if isinstance(value, tuple)}
     wording = key_of(p.template, p.document, p.titled_document, p.separator)
     return {**values, "wording": wording}
@@ -143,17 +143,17 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
     if asks and not can_ask(preset):
         what = f"{preset.path}: preset {preset.name} has no place for a question"
         raise UsageError(what, hint=f"Put {{question}} in its template. {_OTHER_PRESET}")
-    if asks and task != "extract" and settings.overflow == "split":
+    if asks and task != "extract" and settings.retrieval.overflow == "split":
         raise UsageError(
-            f"--overflow {settings.overflow} makes summaries of parts, and a question is asked",
+            "--overflow split makes summaries of parts, and a question is asked",
             hint="Use --overflow retrieve, which reads the passages that fit the question best.",
         )
-    if task == "chat" and settings.overflow == "truncate":
+    if task == "chat" and settings.retrieval.overflow == "truncate":
         what = "--overflow truncate would leave no room for what is said"
         raise UsageError(what, hint="Use --overflow retrieve, which reads passages.")
-    if task == "summarize" and settings.overflow == "retrieve":
+    if task == "summarize" and settings.retrieval.overflow == "retrieve":
         what = "--overflow retrieve chooses passages by a question, and a summary has none"
         raise UsageError(what, hint="Use --overflow truncate to cut the documents.")
-    if settings.overflow == "auto":
-        return replace(settings, overflow=_OVERFLOW[task])
+    if settings.retrieval.overflow == "auto":
+        return settings.replace(overflow=_OVERFLOW[task])
     return settings

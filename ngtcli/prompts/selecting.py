@@ -44,10 +44,10 @@ class _Bound:
     @classmethod
     def of(cls, settings: Settings, room: int, queries: int, found: int) -> "_Bound":
         """As the settings say, of `found` passages for so many `queries`, in a prompt of `room`."""
-        if settings.passages > 0:
-            most = max(settings.passages, queries)
+        if settings.retrieval.passages > 0:
+            most = max(settings.retrieval.passages, queries)
             return cls(most, most)
-        if settings.passages == 0:
+        if settings.retrieval.passages == 0:
             return cls(found, found)
         return cls(found, max(_FEWEST, queries), _open_tokens(settings, room))
 
@@ -58,7 +58,7 @@ class _Bound:
 
 def _open_tokens(settings: Settings, room: int) -> int:
     """The tokens of passages where their number is left open, in a prompt of `room` tokens."""
-    most = min(_MOST_TOKENS, settings.whole_tokens or _MOST_TOKENS)
+    most = min(_MOST_TOKENS, settings.retrieval.whole_tokens or _MOST_TOKENS)
     return min(most, int(_SHARE * room))
 
 
@@ -71,7 +71,7 @@ def prompt_for(
     question.
     """
     task = replace(task, turns=[turn for turn in task.turns if turn.text.strip()])
-    overflow = settings.overflow if task.documents else "error"
+    overflow = settings.retrieval.overflow if task.documents else "error"
     if overflow == "retrieve":
         prompt = _retrieve(task, settings, warn)
     else:
@@ -86,7 +86,7 @@ def prompt_for(
         those = counted(prompt.left_out, "question")
         warn(f"the context is full: the first {those} and what was answered are left out")
     if (chosen := prompt.selection) is not None and (chosen.read or not chosen.earlier):
-        most = f"longer than {settings.whole_tokens} tokens"
+        most = f"longer than {settings.retrieval.whole_tokens} tokens"
         why = most if chosen.fits else "not everything fits"
         more = " more" * bool(chosen.earlier)
         warn(
@@ -141,7 +141,7 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
         raise UsageError(what, hint="Use --overflow truncate to cut the documents.")
     alone = replace(task, turns=())
     whole, frame = fits(alone), frame_tokens(replace(alone, documents=()))
-    if whole is not None and len(whole.ids) - frame <= (s.whole_tokens or task.room):
+    if whole is not None and len(whole.ids) - frame <= (s.retrieval.whole_tokens or task.room):
         return _with_turns(task, whole)
     whole_room = task.room - frame
     room, left_out = whole_room, 0
@@ -182,13 +182,19 @@ def _compared(task: Task, s: Settings, index: "Index | None" = None) -> Coverage
     A question that follows others may leave out what it is about, and an embedding model and a
     reranker find passages in other words than the question's.
     """
-    if not task.compares or task.turns or s.embedder or s.reranker or not task.documents:
+    if (
+        not task.compares
+        or task.turns
+        or s.retrieval.embedder
+        or s.retrieval.reranker
+        or not task.documents
+    ):
         return None
     from ngtcli.retrieval.coverage import coverage  # here: they load numpy
     from ngtcli.retrieval.index import index_of
 
     if index is None:
-        cutting = Cutting(s.passage_tokens, s.passage_overlap)
+        cutting = Cutting(s.retrieval.passage_tokens, s.retrieval.passage_overlap)
         index = index_of(task.documents, cutting, task.status, task.keep)
     return coverage(index, task.question)
 
@@ -199,9 +205,9 @@ def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
     `room` is that without turns. Passages may need half of it.
     """
     room += _tokens(task, task.question)
-    each = s.passage_tokens + BETWEEN
-    if s.passages >= 0:
-        wanted = s.passages * each or room
+    each = s.retrieval.passage_tokens + BETWEEN
+    if s.retrieval.passages >= 0:
+        wanted = s.retrieval.passages * each or room
     else:
         wanted = max(_FEWEST * each, _open_tokens(s, room))
     passages = min(wanted, room // 2)
@@ -216,7 +222,7 @@ def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
 
 def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> Ranking:
     """The passages, the best first; in their own order where none has a word of the question."""
-    most = (s.passages if s.passages > 0 else room) + _PASSED_OVER
+    most = (s.retrieval.passages if s.retrieval.passages > 0 else room) + _PASSED_OVER
     earlier = earlier_questions(task.turns)
     search = Search(task.documents, s, task.question, most, earlier, task.keep, task.status, warn)
     ranker = Ranker(search)

@@ -63,8 +63,8 @@ def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
         {mark: to for mark, to in found.marks.items() if mark not in ids},
         tuple(closing),
         part or Part.ANSWER,
-        part == Part.ANSWER or settings.think == "off",
-        settings.max_thinking,
+        part == Part.ANSWER or settings.answer.think == "off",
+        settings.answer.max_thinking,
     )
 
 

@@ -85,9 +85,9 @@ class Ranker:
         from ngtcli.retrieval.index import index_of
 
         s = search.settings
-        if s.embedder or s.reranker:
+        if s.retrieval.embedder or s.retrieval.reranker:
             search = replace(search, most=max(search.most, CANDIDATES))
-        cutting = Cutting(s.passage_tokens, s.passage_overlap)
+        cutting = Cutting(s.retrieval.passage_tokens, s.retrieval.passage_overlap)
         self._search = search
         self.index = index_of(search.documents, cutting, search.status, search.keep)
         self._vectors: Vectors | None = None
@@ -97,9 +97,9 @@ class Ranker:
         search = replace(self._search, question=question)
         by_words = self.index.ranked(question, search.most, search.earlier)
         ranking = Ranking(self.index, [Ranked(at, Scores(score, score)) for at, score in by_words])
-        if search.settings.embedder and len(self.index):
+        if search.settings.retrieval.embedder and len(self.index):
             ranking = self._with_vectors(ranking, search)
-        if search.settings.reranker and ranking.found:
+        if search.settings.retrieval.reranker and ranking.found:
             ranking = replace(ranking, found=_reranked(ranking, search))
         return ranking
 
@@ -110,8 +110,8 @@ class Ranker:
         from ngtcli.retrieval.vectors import Vectors
 
         index, settings = self.index, search.settings
-        search.status(f"Loading {settings.embedder} …")
-        embedder = load_embedder(settings.embedder, settings.device)
+        search.status(f"Loading {settings.retrieval.embedder} …")
+        embedder = load_embedder(settings.retrieval.embedder, settings.model.device)
         if self._vectors is None:
             self._vectors = Vectors(index, embedder, search)
         vectors, asked = self._vectors, embedder.question(search.whole)
@@ -139,8 +139,8 @@ def _reranked(ranking: Ranking, search: Search) -> list[Ranked]:
     """The first CANDIDATES in the reranker's order, the others behind them."""
     from ngtcli.retrieval.encoders import load_reranker  # here: it loads transformers
 
-    search.status(f"Loading {search.settings.reranker} …")
-    reranker = load_reranker(search.settings.reranker, search.settings.device)
+    search.status(f"Loading {search.settings.retrieval.reranker} …")
+    reranker = load_reranker(search.settings.retrieval.reranker, search.settings.model.device)
     first = ranking.found[:CANDIDATES]
     search.status(f"Reranking {len(first)} passages …")
     scores = reranker.scores(search.whole, [ranking.index.text(one.passage) for one in first])

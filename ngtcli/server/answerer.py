@@ -162,7 +162,7 @@ class Asking:
             settings = self._question.settings
             if self._answerer.must_report_loading(settings) and not self._is_reported:
                 self._is_reported = True
-                return Message("status", f"Loading {settings.model} …")
+                return Message("status", f"Loading {settings.model.model} …")
             self._answer = self._answerer.answer_here(self._question, self._wants)
         try:
             return next(self._answer)

@@ -139,7 +139,7 @@ class RemoteAnswer:
 
 def served(settings: Settings) -> Place | None:
     """Where the server for these settings is, if there is one."""
-    if not settings.serve or settings.engine != "ngt":
+    if not settings.reuse.serve or settings.model.engine != "ngt":
         return None
     place = Place.of(settings)
     if (connected := place.connect()) is None:
@@ -178,7 +178,7 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         with open(log, "wb") as out, open(os.devnull, "rb") as no:
             started = subprocess.Popen(
-                [*command, f"--keep-warm={settings.keep_warm}"],
+                [*command, f"--keep-warm={settings.reuse.keep_warm}"],
                 stdin=no, stdout=out, stderr=out, env=_environment(), cwd="/",
                 start_new_session=True,
             )  # fmt: skip
@@ -219,11 +219,11 @@ def _why_not_started(place: Place) -> str:
 
 def _as_named(message: Any, settings: Settings) -> Any:
     """Return a message of the server with the model's name as the user wrote it, not its path."""
-    path = absolute(settings).model
-    if path == settings.model:
+    path = absolute(settings).model.model
+    if path == settings.model.model:
         return message
     texts = {field.name: getattr(message, field.name) for field in fields(message)}
-    renamed = {name: text.replace(path, settings.model) for name, text in texts.items()}
+    renamed = {name: text.replace(path, settings.model.model) for name, text in texts.items()}
     return replace(message, **renamed)
 
 

@@ -228,7 +228,7 @@ def _format(name: str, value: Any) -> dict[str, Any]:
         hint = "Give text, json_object, or json_schema with its schema."
         raise RequestError(f"{name} is {shown(value)}", hint, name)
     try:
-        check_form("chat", Settings(schema=dump_json(schema, None)))
+        check_form("chat", Settings.of(schema=dump_json(schema, None)))
     except UsageError as error:
         raise RequestError(str(error), error.hint, name) from None
     return {"schema": schema}

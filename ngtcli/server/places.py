@@ -8,7 +8,7 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +48,7 @@ class ServedAlreadyError(NgtError):
 
 def absolute(settings: Settings) -> Settings:
     """The settings with full paths for the models that are files of this machine."""
-    return replace(settings, **{name: _absolute(getattr(settings, name)) for name in _FILES})
+    return settings.replace(**{name: _absolute(settings.get(name)) for name in _FILES})
 
 
 def _absolute(named: Any) -> Any:
@@ -87,7 +87,7 @@ class Place:
     def of(cls, settings: Settings) -> "Place":
         """That of the process that can answer with these settings."""
         full = absolute(settings)
-        values = {name: getattr(full, name) for name in FIXED}
+        values = {name: full.get(name) for name in FIXED}
         read = {n: v for n, v in environment().items() if n.startswith(tuple(_VARIABLES))}
         # Commands set these: the first where all models are on this machine, the second always.
         for name in ("HF_HUB_OFFLINE", "OMP_WAIT_POLICY"):
@@ -236,7 +236,7 @@ def flags_of(settings: Settings) -> list[str]:
     """The words of a command line that give these settings' FIXED ones."""
     found = []
     for name in FIXED:
-        value = getattr(settings, name)
+        value = settings.get(name)
         items = (value or ["[]"]) if SETTINGS[name].kind is tuple else [value]
         found += [f"--set={name}={item}" for item in items]
     return found

@@ -78,7 +78,7 @@ class Server:
     ) -> None:
         self.settings, self.idle_s = absolute(settings), idle_s
         self.place = Place.of(settings)
-        self.told = f"Loading {settings.model} …"
+        self.told = f"Loading {settings.model.model} …"
         self.loaded = asyncio.Event()  # set, too, where the model will not be
         self._ends = asyncio.Event()
         self._load, self._status, self._say, self._warn = load, status, say, warn
@@ -118,7 +118,7 @@ class Server:
         """What the process says of itself."""
         state = "ready" if self.loaded.is_set() else "loading"
         return Served(
-            model=self.settings.model,
+            model=self.settings.model.model,
             state="leaving" if self._ends.is_set() else state,
             process=os.getpid(),
             version=__version__,
@@ -133,7 +133,7 @@ class Server:
 
     def run(self, others: Others | None = None) -> None:
         """Answer until the end. Raises ServedAlreadyError, and what loading the model raises."""
-        handle = self.place.lock(self.settings.model)
+        handle = self.place.lock(self.settings.model.model)
         try:
             asyncio.run(self._run(others))
         finally:
@@ -183,9 +183,9 @@ class Server:
             answerer, after = loading.result(), _stamps(self.settings)
             self._files = after if {*before} <= {*after} else before  # loading may bring files
             self._last, self._answerer = time.monotonic(), answerer
-            for one in (*words, f"{self.settings.model} is ready: {self.place.path}"):
+            for one in (*words, f"{self.settings.model.model} is ready: {self.place.path}"):
                 self._say(one)
-            if note := demonstration_note(self.settings.model):
+            if note := demonstration_note(self.settings.model.model):
                 self._say(note)
         self.loaded.set()
 
@@ -206,7 +206,7 @@ class Server:
     def _leave_if_changed(self) -> bool:
         changed = _stamps(self.settings) != self._files
         if changed and not self._ends.is_set():
-            self._say(f"leaving: files of {self.settings.model} have changed")
+            self._say(f"leaving: files of {self.settings.model.model} have changed")
             self._ends.set()
         return changed
 
@@ -285,7 +285,9 @@ class _Connection(H11Protocol):
 def _stamps(settings: Settings) -> list[tuple[str, Stamp]]:
     """The files of the models, and the state of each."""
     found = []
-    for name in filter(None, (settings.model, settings.draft_model, *settings.heads)):
+    for name in filter(
+        None, (settings.model.model, settings.model.draft_model, *settings.model.heads)
+    ):
         path = str(BUILTIN_PATH) if name == BUILTIN else name
         if not os.path.exists(path):
             with suppress(NgtError):  # loading it says what is wrong

@@ -2,7 +2,6 @@
 
 import json
 import os
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -143,10 +142,10 @@ def test_devices_and_files_past_the_bound_are_no_prompts(tmp_path: Path) -> None
         read_jsonl(Path("/dev/zero"))
     (tmp_path / "a.txt").write_text("a" * 600_000)
     line = {"documents": [{"file": "a.txt"}]}
-    assert len(read_jsonl(written(tmp_path, line), replace(Settings(), max_mb=1))) == 1
+    assert len(read_jsonl(written(tmp_path, line), Settings().replace(max_mb=1))) == 1
     for lines in ([line, line], [{"context": "x" * 1_100_000}]):
         with pytest.raises(InputError, match="more than 1 MB") as error:
-            read_jsonl(written(tmp_path, *lines), replace(Settings(), max_mb=1))
+            read_jsonl(written(tmp_path, *lines), Settings().replace(max_mb=1))
         assert "--set max_mb" in error.value.hint
 
 

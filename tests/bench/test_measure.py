@@ -39,7 +39,7 @@ from tests.support.tiny_models import make_target
 
 def cell(name: str, **settings: Any) -> Cell:
     method = name.split()[0]
-    return Cell(name, {"method": method}, Settings(method=method, **settings))
+    return Cell(name, {"method": method}, Settings.of(method=method, **settings))
 
 
 class Written:
@@ -77,7 +77,7 @@ def test_cells_answer_all_prompts_in_a_row_in_another_order_each_round() -> None
     turns = list(by_cell(cells, 2, 3))
     assert turns == list(by_cell(cells, 2, 3))
     mixed = [cell(one.key, model="xy"[i % 2]) for i, one in enumerate(cells)]
-    models = [turn.cell.settings.model for turn in by_cell(mixed, 2, 1)]
+    models = [turn.cell.settings.model.model for turn in by_cell(mixed, 2, 1)]
     assert models in (["x"] * 6 + ["y"] * 6, ["y"] * 6 + ["x"] * 6)  # each is loaded once
     orders = []
     for number in range(3):
@@ -138,7 +138,7 @@ def test_whoever_cannot_run_is_refused_while_warming_up() -> None:
 
 
 def test_generate_is_refused_by_its_own_name() -> None:
-    race = Race([hf := Cell("hf", {"method": "hf"}, Settings(method="none"))])
+    race = Race([hf := Cell("hf", {"method": "hf"}, Settings.of(method="none"))])
     race.refuse(hf, NgtError("it cannot"))
     assert race.refused == [Refusal("hf", "it cannot")] and not race.cells
     check_some_left(["none"], [cell("none")], race.refused)
@@ -346,7 +346,7 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     """With others that differ in a shared setting alone, each does what it does by itself."""
     tiny: Any = make_target(seed=3)
     monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
-    settings = Settings(max_tokens=16, calibrate=False, background="none")
+    settings = Settings.of(max_tokens=16, calibrate=False, background="none")
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
     monkeypatch.setattr(Live, "worded", lambda *_: prompts)
 

@@ -24,7 +24,7 @@ from tests.tools.spec_bench import convert
 
 def replayed(folder: Path, methods: list[str], nodes: list[int], **more: Any) -> ReplayResult:
     options = ReplayOptions(methods=methods, num_drafts=nodes, **more)
-    return run_replay(folder, options, Settings(background="none"), print, print)
+    return run_replay(folder, options, Settings.of(background="none"), print, print)
 
 
 SPEC_BENCH = SHARED / "traces" / "specbench-vicuna7b"

@@ -96,7 +96,7 @@ def test_any_text_is_read_or_refused(text: str) -> None:
     except GrammarError as error:
         assert 0 <= error.place <= len(text)
     else:
-        kind = type(getattr(Settings(), name))
+        kind = type(Settings().get(name))
         assert values and len(set(values)) == len(values)
         assert all(type(v) is kind for v in values)
 
@@ -240,7 +240,9 @@ def measured(path: Path, stop: int = 10**9) -> tuple[Any, list[str], list[int]]:
                 if len(answers) == stop:
                     raise KeyboardInterrupt
                 answers.append(tokens)
-                return Generation([1] * tokens, tokens // 2, decode_s=tokens / cell.settings.n)
+                return Generation(
+                    [1] * tokens, tokens // 2, decode_s=tokens / cell.settings.drafting.n
+                )
 
             return answer
 
@@ -270,7 +272,7 @@ def test_an_interrupted_sweep_reports_finished_passes_and_goes_on(
 
 def test_the_key_knows_data_model_settings_and_sweep_but_no_colour() -> None:
     def key(about: SweepData = ABOUT, grid: Any = GRID, **base: Any) -> str:
-        return tuning.state_key(about, replace(grid, base=replace(GRID.base, **base)))
+        return tuning.state_key(about, replace(grid, base=GRID.base.replace(**base)))
 
     assert key() == key(color="never", n=20)
     others = key(replace(ABOUT, data="c")), key(num_draft=8), key(grid=replace(GRID, axes={}))
@@ -284,7 +286,7 @@ def test_the_key_knows_versions_cpu_and_the_files_of_models(
     for name in ("config.json", "tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((BUILTIN_PATH / name).read_bytes())
     weights.write_bytes(b"one")
-    base = Settings(model=str(tmp_path))
+    base = Settings.of(model=str(tmp_path))
     swept = grid(parse_sweep(["num_draft=8"]), base)
     before = tuning.state_key(ABOUT, swept)
     assert tuning.state_key(ABOUT, swept) == before
@@ -323,7 +325,7 @@ def test_texts_make_prompts_and_questions_where_the_preset_asks_for_them(tmp_pat
 def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.engine.local import LocalSession
 
-    preset, settings = load_preset("summarize"), replace(Settings(), max_tokens=12)
+    preset, settings = load_preset("summarize"), Settings().replace(max_tokens=12)
     items = preset_items([Document("a.txt", "The tide came in at noon. The slate came by rail.")],
                          preset)  # fmt: skip
     said: list[str] = []
@@ -331,8 +333,8 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     about = source.about(settings)
     loading = len(said)
     session = LocalSession(settings)
-    trie = replace(settings, method="trie")  # what auto drafts depends on what passes take
-    for changed in (replace(trie, num_draft=2), replace(settings, method="none")):
+    trie = settings.replace(method="trie")  # what auto drafts depends on what passes take
+    for changed in (trie.replace(num_draft=2), settings.replace(method="none")):
         own = session.with_settings(changed)
         runs = []
         for item in items:
@@ -342,12 +344,12 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         made = [r.generation for r in records]
         assert [len(g.ids) for g in made] == [r.new_tokens for r in runs]
         assert [g.steps for g in made] == [r.steps for r in runs]
-        assert all((g.trie_bytes is None) == (changed.method == "none") for g in made)
+        assert all((g.trie_bytes is None) == (changed.drafting.method == "none") for g in made)
         assert all(0 < (r.generation.decode_s or 0) < r.seconds for r in records)
     assert len(said) == loading  # progress is the sweep's own
     assert about.model == "builtin" and "float32" in about.device
     model = weakref.ref(source.session(settings).model)
-    source.session(replace(settings, dtype="bfloat16"))
+    source.session(settings.replace(dtype="bfloat16"))
     assert model() is None  # one is held at a time
 
 

@@ -5,7 +5,6 @@ import os
 import signal
 import subprocess
 from collections import Counter
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -363,11 +362,13 @@ def test_a_line_that_names_the_output_is_refused_before_that_is_emptied_or_made(
 
 def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     closed: list[str] = []
-    monkeypatch.setattr(Documents, "close", lambda files: closed.append(files._settings.field))
+    monkeypatch.setattr(
+        Documents, "close", lambda files: closed.append(files._settings.reading.field)
+    )
     reader = Questions({}, None, str(tmp_path), None, lambda _: None)
     for field in "abcdae":
-        own = reader._files(replace(Settings(), field=field))
-        assert reader._files(replace(Settings(max_tokens=9), field=field)) is own
+        own = reader._files(Settings().replace(field=field))
+        assert reader._files(Settings.of(max_tokens=9).replace(field=field)) is own
     assert sorted(closed) == list("abcd")
     reader.close()
     assert closed[4:] == ["e"]

@@ -29,7 +29,7 @@ def dry_run(*documents: Document, question: str = "", **values: Any) -> None:
     run(
         AnswerRequest(
             task=task, loaded=Loaded(tuple(documents)), question=question,
-            settings=Settings(**values), preset=load_preset(task), dry_run=True, **options,
+            settings=Settings.of(**values), preset=load_preset(task), dry_run=True, **options,
         ),
         Answerer(), Notes()
     )  # fmt: skip
@@ -40,7 +40,7 @@ def test_a_dry_run_is_the_prompt_that_is_sent(overflow: str, capsys: Any) -> Non
     from ngtcli.engine.local import LocalSession
 
     documents = [SHORT, LONG] if overflow == "truncate" else [SHORT]
-    settings = Settings(overflow=overflow)
+    settings = Settings.of(overflow=overflow)
     session = LocalSession(settings)
     sent = session.prompt(load_preset("ask"), documents, "When?")
     dry_run(*documents, question="When?", overflow=overflow, json=True)

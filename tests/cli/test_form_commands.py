@@ -21,7 +21,7 @@ def text() -> str:
 
 def test_an_answer_is_json_by_its_schema_from_a_flag_or_a_file(tmp_path: Path, text: str) -> None:
     done = ngt(*ASK, "--schema", FIELDS)
-    form = form_of(Settings(schema=FIELDS))
+    form = form_of(Settings.of(schema=FIELDS))
     assert form is not None and done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
     jsonschema.validate(value, form.schema)
@@ -105,7 +105,7 @@ def test_a_summary_has_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_dry_run_shows_the_schema_with_its_bounds() -> None:
     done = ngt(*ASK, "--schema", FIELDS, "--dry-run", "--json")
-    form = form_of(Settings(schema=FIELDS))
+    form = form_of(Settings.of(schema=FIELDS))
     assert form is not None and json.loads(done.stdout)["schema"] == form.schema
     done = ngt(*ASK, "--schema", FIELDS, "--dry-run")
     assert b"maxLength" in done.stderr and b"maxLength" not in done.stdout
@@ -115,7 +115,7 @@ def test_a_dry_run_shows_the_schema_with_its_bounds() -> None:
 def test_a_field_may_have_a_description_with_a_slash(text: str, tmp_path: Path) -> None:
     done = ngt(*ASK, "--schema", text, "--dry-run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    form = form_of(Settings(schema=text))
+    form = form_of(Settings.of(schema=text))
     assert form is not None and json.loads(done.stdout)["schema"] == form.schema
 
 

@@ -65,7 +65,7 @@ def test_the_earlier_result_is_no_error_where_all_else_that_cannot_be_read_is(
 ) -> None:
     (tmp_path / "a.txt").write_text("Text a.")
     (tmp_path / "sum.txt").write_text("A summary.")
-    strict = Settings(strict=True)
+    strict = Settings.of(strict=True)
     loaded = read_documents([str(tmp_path)], None, strict, Notes(), [tmp_path / "sum.txt"])
     assert [d.name for d in loaded.documents] == ["a.txt"]
 

@@ -30,7 +30,7 @@ Schema = dict[str, Any]
 
 def form(schema: Schema | str, **more: Any) -> AnswerForm:
     text = schema if isinstance(schema, str) else json.dumps(schema)
-    found = form_of(Settings(**{"schema": text, **more}))
+    found = form_of(Settings.of(**{"schema": text, **more}))
     assert found is not None
     return found
 
@@ -111,7 +111,7 @@ def test_concise_schemas_are_those_of_llm(text: str, properties: Schema) -> None
         assert theirs.items() <= ours["properties"][key].items()
     assert list(ours["properties"]) == ours["required"] == list(properties)
     assert ours["additionalProperties"] is False
-    multi = form_of(Settings(schema_multi=text))
+    multi = form_of(Settings.of(schema_multi=text))
     assert multi and multi.multi and multi.schema["properties"]["items"]["items"] == ours
 
 
@@ -355,7 +355,7 @@ def test_a_pattern_that_is_too_large_only_behind_many_letters_is_refused_at_once
     pattern: str,
 ) -> None:
     with pytest.raises(UsageError, match="its grammar would be too large"):
-        form_of(Settings(regex=pattern))
+        form_of(Settings.of(regex=pattern))
     with pytest.raises(UsageError, match="its grammar would be too large"):
         form(objects(a={"type": "string", "pattern": pattern}))
 
@@ -520,27 +520,27 @@ def test_what_small_schemas_allow_is_valid_or_they_are_refused(schema: Schema, s
 
 def test_a_regular_expression_is_matched_as_a_whole() -> None:
     for pattern in (r"\d{3}/[a-c]+", "^(yes|no)$", r'a "b"\n?', "x\ny", r"[^a]{1,4}"):
-        own = form_of(Settings(regex=pattern))
+        own = form_of(Settings.of(regex=pattern))
         assert own is not None
         for seed in range(20):
             text = walk(grammar_of(own), seed)
             assert re.fullmatch(pattern, text), (pattern, text)
     for pattern in ("(a", "(?=a)b", "a{3000}", "a{100000000}"):
         with pytest.raises(UsageError, match="regex: "):
-            form_of(Settings(regex=pattern))
+            form_of(Settings.of(regex=pattern))
 
 
 def test_an_answer_is_one_of_the_choices() -> None:
     choices = ("yes", "yes and no", 'a "quoted" one', "日本", "back\\slash")
-    own = form_of(Settings(choices=choices))
+    own = form_of(Settings.of(choices=choices))
     assert own is not None
     assert {walk(grammar_of(own), seed) for seed in range(200)} == {*choices}
     choices = choices_of('["yes, sir", "no"]', "--choices")
-    own = form_of(Settings(choices=choices))
+    own = form_of(Settings.of(choices=choices))
     assert own is not None
     assert {walk(grammar_of(own), seed) for seed in range(50)} == {"yes, sir", "no"}
     with pytest.raises(UsageError, match="regex and choices together"):
-        form_of(Settings(choices=choices, regex="a"))
+        form_of(Settings.of(choices=choices, regex="a"))
 
 
 TEXTS = (
@@ -583,7 +583,7 @@ def test_quotations_are_stretches_of_the_documents_word_for_word() -> None:
 
 
 def test_an_answer_of_quotations_has_nothing_else() -> None:
-    own = form_of(Settings(quote=True))
+    own = form_of(Settings.of(quote=True))
     assert own is not None
     paragraphs = [part for text in TEXTS for part in text.split("\n\n")]
     allowed = {stretch for text in paragraphs for stretch in stretches(text)}

@@ -17,7 +17,7 @@ from ngtcli.drafting.log import TokenLog
 from tests.support.helpers import VOCABULARY
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
-PENALIZED = Settings(temperature=0.9, presence_penalty=0.7, repetition_penalty=1.2)
+PENALIZED = Settings.of(temperature=0.9, presence_penalty=0.7, repetition_penalty=1.2)
 OUT_OF_MEMORY = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB")
 TARGET, DRAFTS = make_target("llama"), make_target("llama", seed=1)
 OTHER_DRAFTS = make_target("llama", seed=1)
@@ -66,14 +66,14 @@ def test_nothing_is_drafted_behind_a_token_that_the_draft_model_does_not_know() 
 def test_answers_are_plain_ones_with_a_draft_model_of_another_vocabulary_size(size: int) -> None:
     assistant = AssistantModel(make_target("llama", vocab_size=size), GREEDY)
     drafter = drafter_of(assistant)
-    warm = Settings(temperature=2.0, seed=3)  # any token may come
+    warm = Settings.of(temperature=2.0, seed=3)  # any token may come
     for prompt in prompts(3, seed=4):
         assert decode(TARGET, drafter, prompt, warm).output == plain(TARGET, prompt, warm)
 
 
 def test_a_token_that_the_target_model_does_not_know_is_never_drafted() -> None:
     large = make_target("llama", vocab_size=VOCABULARY + 400)
-    drafter = drafter_of(AssistantModel(large, Settings(temperature=5.0)))
+    drafter = drafter_of(AssistantModel(large, Settings.of(temperature=5.0)))
     prompt = [5, 6, 7]
     decode(TARGET, drafter, prompt, max_tokens=2)
     for last in range(8, 40):

@@ -3,7 +3,6 @@
 import gc
 import weakref
 from collections.abc import Generator, Iterable, Iterator
-from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
@@ -51,12 +50,12 @@ def given(session: LocalSession) -> list[NumberedPrompt]:
 
 @lru_cache
 def loaded() -> LocalSession:
-    return LocalSession(Settings(max_tokens=6, method="none"), persist=False)
+    return LocalSession(Settings.of(max_tokens=6, method="none"), persist=False)
 
 
 def session_with(report: Report = ignore, **changes: Any) -> LocalSession:
     settings = {"max_tokens": 6, "method": "none", **changes}
-    return loaded().with_settings(Settings(**settings), report=report)
+    return loaded().with_settings(Settings.of(**settings), report=report)
 
 
 def answered(
@@ -267,7 +266,7 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
     texts = [TEXTS[0], *(f"{text} Question: What is told here? Answer:" for text in TOLD)]
     ids = [model.tokenizer.encode(text) for text in texts]
     asked = [(i, Prompt(text, ids[i], (), ())) for i, text in enumerate(texts)]
-    each = [replace(session.settings, max_tokens=2 if i == 0 else 30) for i in range(4)]
+    each = [session.settings.replace(max_tokens=2 if i == 0 else 30) for i in range(4)]
 
     def all_answers(size: int) -> dict[Any, list[int]]:
         prompts = GivenPrompts(session, size=size, many=True)

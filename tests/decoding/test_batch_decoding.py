@@ -51,7 +51,7 @@ from tests.support.together import (
 pytestmark = pytest.mark.numeric
 
 SHAPES = ["llama", "mistral-sliding", "gemma2-sliding", "gemma3-sliding"]
-SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=7)
+SAMPLED = Settings.of(temperature=0.8, top_p=0.9, seed=7)
 
 
 def guess(ids: Sequence[int], budget: int) -> DraftTree:
@@ -125,7 +125,7 @@ def test_penalties_stop_strings_and_a_full_context_are_as_alone() -> None:
     model = target("llama")
     long = [[1, *range(30, 60)] * 6][0][: model.context - 9]
     texts = [long, *prompts(4, seed=9), long[5:]]
-    sampling = Settings(temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3)
+    sampling = Settings.of(temperature=0.7, seed=3, repetition_penalty=1.2, frequency_penalty=0.3)
     limits = Limits(max_tokens=30, stop=("E", "!!"), num_draft=8)
     found = together(model, texts, joint(), 3, sampling, lambda i: limits)
     for member, ids in zip(found, texts, strict=True):

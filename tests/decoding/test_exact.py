@@ -123,7 +123,7 @@ def plain_answers() -> tuple[list[list[int]], list[tuple[int, Settings, list[int
     answers = []
     for seed in range(4):
         model = RoundingModel(seed, 120)
-        sampling = Settings(temperature=seed % 2 * 0.3, seed=seed)
+        sampling = Settings.of(temperature=seed % 2 * 0.3, seed=seed)
         truth, _ = run(model, make_drafter("none"), texts[seed], sampling, Limits(40, 63), 64)
         answers.append((seed, sampling, truth.output))
     return texts, answers

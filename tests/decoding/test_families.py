@@ -138,7 +138,7 @@ def test_a_family_drafts_or_says_why_not_and_gives_the_ids_of_generate(
             assert drafts or not run.statistics.drafted_tokens
             accepted += run.statistics.accepted_tokens
     if family.way != TREES:  # the rows of trees are scored alike whatever is drawn of them
-        sampling = Settings(temperature=0.8, seed=3)
+        sampling = Settings.of(temperature=0.8, seed=3)
         sampled = plain(model, prompt, sampling, max_tokens=TOKENS)
         run = decode(model, chained(sampled, len(prompt)), prompt, sampling, max_tokens=TOKENS)
         assert run.output == sampled

@@ -64,14 +64,16 @@ from tests.support.together import joint, outputs, own, sequence_of, together
 from tests.support.tokenizers_of_kinds import KINDS
 
 pytestmark = pytest.mark.search
-SAMPLED = Settings(temperature=1.2, top_p=0.95, seed=5)
+SAMPLED = Settings.of(temperature=1.2, top_p=0.95, seed=5)
 SAMPLINGS = [
-    GREEDY, SAMPLED, Settings(temperature=0.9, top_k=40, seed=2, repetition_penalty=1.3),
-    Settings(repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3),
+    GREEDY, SAMPLED, Settings.of(temperature=0.9, top_k=40, seed=2, repetition_penalty=1.3),
+    Settings.of(repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3),
 ]  # fmt: skip
 TOKENS = 40
 STRICT = {"whitespace_flexible": False}
-any_sampling = pytest.mark.parametrize("sampling", SAMPLINGS, ids=lambda s: f"{s.temperature}")
+any_sampling = pytest.mark.parametrize(
+    "sampling", SAMPLINGS, ids=lambda s: f"{s.answer.temperature}"
+)
 
 
 # --- models and grammars ---
@@ -191,9 +193,9 @@ def chosen(
     mask[[*words.eos_tokens, *ends]] = False
     mask[ends] = matcher.is_accepting()
     scores = penalized(scores, prompt, said, s).masked_fill(~torch.tensor(mask), -torch.inf)
-    if not s.temperature:
+    if not s.answer.temperature:
         return int(scores.argmax())
-    keys = [torch.from_numpy(k) for k in keys_of(s.seed, [len(prompt) + len(said)])]
+    keys = [torch.from_numpy(k) for k in keys_of(s.answer.seed, [len(prompt) + len(said)])]
     return int(draw(warp(scores[None], s), *keys)[0])
 
 
@@ -206,10 +208,12 @@ def penalized(
     scores: torch.Tensor, prompt: Sequence[int], said: Sequence[int], s: Settings
 ) -> torch.Tensor:
     scores = scores.clone()
-    for token in {*prompt, *said} if s.repetition_penalty != 1.0 else ():
-        scores[token] *= s.repetition_penalty if scores[token] < 0 else 1 / s.repetition_penalty
+    for token in {*prompt, *said} if s.answer.repetition_penalty != 1.0 else ():
+        scores[token] *= (
+            s.answer.repetition_penalty if scores[token] < 0 else 1 / s.answer.repetition_penalty
+        )
     for token in set(said):
-        scores[token] -= s.presence_penalty + s.frequency_penalty * said.count(token)
+        scores[token] -= s.answer.presence_penalty + s.answer.frequency_penalty * said.count(token)
     return scores
 
 

@@ -126,11 +126,11 @@ def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -
 @pytest.mark.parametrize(
     "sampling",
     [
-        Settings(temperature=0.8, seed=1),
-        Settings(temperature=1.3, top_p=0.9, seed=2),
-        Settings(temperature=1.0, top_k=5, seed=3, repetition_penalty=1.3),
-        Settings(temperature=2.0, min_p=0.05, seed=4, presence_penalty=1.0),
-        Settings(repetition_penalty=1.2, frequency_penalty=0.7),
+        Settings.of(temperature=0.8, seed=1),
+        Settings.of(temperature=1.3, top_p=0.9, seed=2),
+        Settings.of(temperature=1.0, top_k=5, seed=3, repetition_penalty=1.3),
+        Settings.of(temperature=2.0, min_p=0.05, seed=4, presence_penalty=1.0),
+        Settings.of(repetition_penalty=1.2, frequency_penalty=0.7),
     ],
 )
 def test_sampling_gives_the_same_text_with_and_without_drafts(sampling: Settings) -> None:
@@ -151,7 +151,7 @@ def plain_answers() -> list[tuple[TargetModel, list[int], Settings, list[int]]]:
 
     The last prompt leaves little room in the context.
     """
-    samplings = (GREEDY, Settings(temperature=0.8, top_p=0.95, seed=5))
+    samplings = (GREEDY, Settings.of(temperature=0.8, top_p=0.95, seed=5))
     return [
         (model, prompt, sampling, plain(model, prompt, sampling))
         for model in (make_target("llama"), make_target("gemma2-sliding"))

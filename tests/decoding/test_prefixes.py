@@ -411,7 +411,7 @@ def test_the_setting_says_what_goes_to_disk(
     keep: str, many: bool, owner: str, reads_disk: bool, min_disk_s: float
 ) -> None:
     session = object.__new__(LocalSession)
-    session.settings, session.owner = Settings(keep_documents=keep, cache_mb=5), owner
+    session.settings, session.owner = Settings.of(keep_documents=keep, cache_mb=5), owner
     found = session.cache_policy(many)
     assert (found.owner, found.reads_disk, found.min_disk_s) == (owner, reads_disk, min_disk_s)
     assert found.max_disk_bytes == 5_000_000 * reads_disk

@@ -18,7 +18,7 @@ from tests.support.runs import Run
 from tests.support.tiny_models import make_drafter, make_target, prompts
 from tests.support.together import joint, own, target, together
 
-LOOPING = Settings(frequency_penalty=-30.0)  # what was said is said again
+LOOPING = Settings.of(frequency_penalty=-30.0)  # what was said is said again
 
 
 def repeats(ids: Sequence[int], times: int) -> bool:

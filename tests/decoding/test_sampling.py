@@ -3,7 +3,6 @@
 import math
 import random
 from collections import Counter
-from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -31,11 +30,11 @@ from tests.support.tiny_models import distribution, make_target, prompts
 pytestmark = pytest.mark.numeric
 
 WARPED = [
-    Settings(temperature=0.7), Settings(temperature=1.0, top_k=1),
-    Settings(temperature=1.3, top_k=40), Settings(temperature=0.8, top_p=0.9),
-    Settings(temperature=1.0, top_p=0.001), Settings(temperature=2.0, top_p=0.999),
-    Settings(temperature=0.8, min_p=0.05),
-    Settings(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
+    Settings.of(temperature=0.7), Settings.of(temperature=1.0, top_k=1),
+    Settings.of(temperature=1.3, top_k=40), Settings.of(temperature=0.8, top_p=0.9),
+    Settings.of(temperature=1.0, top_p=0.001), Settings.of(temperature=2.0, top_p=0.999),
+    Settings.of(temperature=0.8, min_p=0.05),
+    Settings.of(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
 ]  # fmt: skip
 PENALTIES: list[dict[str, Any]] = [
     {}, {"repetition_penalty": 1.3, "presence_penalty": 0.4},
@@ -45,13 +44,13 @@ PENALTIES: list[dict[str, Any]] = [
 
 def by_transformers(s: Settings, scores: torch.Tensor) -> torch.Tensor:
     """Probabilities (vocabulary,) as `generate` has them."""
-    warpers = LogitsProcessorList([TemperatureLogitsWarper(s.temperature)])
-    if s.top_k:
-        warpers.append(TopKLogitsWarper(s.top_k))
-    if s.top_p < 1:
-        warpers.append(TopPLogitsWarper(s.top_p))
-    if s.min_p:
-        warpers.append(MinPLogitsWarper(s.min_p))
+    warpers = LogitsProcessorList([TemperatureLogitsWarper(s.answer.temperature)])
+    if s.answer.top_k:
+        warpers.append(TopKLogitsWarper(s.answer.top_k))
+    if s.answer.top_p < 1:
+        warpers.append(TopPLogitsWarper(s.answer.top_p))
+    if s.answer.min_p:
+        warpers.append(MinPLogitsWarper(s.answer.min_p))
     none = torch.empty((1, 0), dtype=torch.long)
     return torch.softmax(warpers(none, scores[None].clone())[0].double(), -1)
 
@@ -89,7 +88,7 @@ def test_rows_together_give_the_tokens_of_each_row_alone(warped: Settings) -> No
     tree = DraftTree((7, 8, 7, 9, 7, 5, 7), (-1, 0, -1, 1, 3, 0, 4))
     paths = [(), (7,), (7, 8), (7,), (7, 8, 9), (7, 8, 9, 7), (7, 5), (7, 8, 9, 7, 7)]
     for more in PENALTIES:
-        alone, together = (Sampler(replace(warped, **more), [1, 2]) for _ in range(2))
+        alone, together = (Sampler(warped.replace(**more), [1, 2]) for _ in range(2))
         for said in ([], [1, 5], [7, 7, 600]):
             for sampler in (alone, together):
                 sampler.commit(said)
@@ -164,7 +163,7 @@ def test_penalties_are_the_same_whatever_was_committed(
     """Against counts of the whole text, for a text cut anywhere into prompt, output and path."""
     prompt = min(prompt, len(said))
     at = min(prompt + committed, len(said))
-    penalties = Settings(
+    penalties = Settings.of(
         repetition_penalty=repetition, presence_penalty=presence, frequency_penalty=0.2
     )
     sampler = Sampler(penalties, said[:prompt])
@@ -191,13 +190,13 @@ def test_a_tiny_temperature_gives_the_greedy_token(
     temperature: float, more: dict[str, Any]
 ) -> None:
     scores = torch.tensor([30.0, -1.0, 2.0, -torch.inf])
-    sampler = Sampler(Settings(temperature=temperature, **more), [1, 2])
+    sampler = Sampler(Settings.of(temperature=temperature, **more), [1, 2])
     assert sampler.choose(scores) == 0
     mask = np.array([False, True, True, True])
     assert sampler.choose(scores, mask=mask) == 2
 
 
-@pytest.mark.parametrize("warped", [Settings(), Settings(temperature=0.9, top_p=0.9)])
+@pytest.mark.parametrize("warped", [Settings(), Settings.of(temperature=0.9, top_p=0.9)])
 def test_a_draft_model_catches_up_with_whatever_was_accepted(warped: Settings) -> None:
     """What it says is what a new one says of the same text."""
     rng = random.Random(1)

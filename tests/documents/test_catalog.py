@@ -7,7 +7,6 @@ import shutil
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -63,7 +62,7 @@ def no_race(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def texts(folder: Path, **settings: object) -> dict[str, Extracted]:
-    loaded = load([str(folder)], settings=replace(Settings(), **settings))
+    loaded = load([str(folder)], settings=Settings().replace(**settings))
     assert not loaded.remarks
     return {d.name: Extracted(d.text, d.about) for d in loaded.documents}
 
@@ -119,11 +118,11 @@ def test_texts_behind_a_password_are_not_kept(folder: Path, done: list[str]) -> 
     path = folder / "locked.pdf"
     path.write_bytes(made.pdf(1, password="tide"))
     for _ in range(2):
-        (opened,) = load([str(path)], settings=Settings(password="tide")).documents
+        (opened,) = load([str(path)], settings=Settings.of(password="tide")).documents
         assert "fishermen of the village" in opened.text and opened.about.secret
     assert done == ["locked.pdf", "pdf"] * 2 and not FILES.each() and not TEXTS.each()
     with pytest.raises(InputError, match="the password does not open it"):
-        load([str(path)], settings=Settings(password="ebb"))
+        load([str(path)], settings=Settings.of(password="ebb"))
     with pytest.raises(InputError, match="encrypted"):
         load([str(path)])
 
@@ -156,7 +155,7 @@ def test_without_a_cache_everything_is_read_and_told(folder: Path) -> None:
 
 
 def test_each_load_has_the_bound_for_itself(folder: Path) -> None:
-    one = Settings(max_mb=1)
+    one = Settings.of(max_mb=1)
     files, both = Documents(one), [str(folder / name) for name in ("long.txt", "more.txt")]
     for path in both:
         Path(path).write_text("tide " * 150_000)
@@ -191,9 +190,9 @@ def test_texts_that_nobody_asked_for_yet_are_bounded(
     monkeypatch.setattr(Parsers, "extract", extract)
     for number in range(40):
         (tmp_path / f"{number:02}.json").write_text(str(number))
-    with closing(Documents(Settings(max_mb=1))) as files:
+    with closing(Documents(Settings.of(max_mb=1))) as files:
         with pytest.raises(InputError, match="more than 1 MB of text in all"):
-            load([str(tmp_path)], settings=Settings(max_mb=1), files=files)
+            load([str(tmp_path)], settings=Settings.of(max_mb=1), files=files)
         assert len(made_ahead) <= 2 + 2 * files._parsers.size
 
 

@@ -7,7 +7,6 @@ import random
 import tempfile
 import threading
 import time
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -213,7 +212,7 @@ def test_links_out_of_a_folder_are_left_out_where_only_what_is_inside_is_wanted(
 
 
 def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Path) -> None:
-    strict = replace(Settings(), strict=True)
+    strict = Settings().replace(strict=True)
     fill(tmp_path / "x", a_txt="fine", b_gif="x")
     assert names(load([str(tmp_path / "x")], settings=strict)) == ["a.txt"]
     fill(tmp_path / "x", c_txt="")
@@ -290,7 +289,7 @@ def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None
 
 
 def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_path: Path) -> None:
-    one = replace(Settings(), max_mb=1)
+    one = Settings().replace(max_mb=1)
     fill(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)
     loaded = load([str(tmp_path)], settings=one)
     assert names(loaded) == ["a.txt", "b.txt"] and skipped(loaded) == [("c.txt", "more than 1 MB")]
@@ -303,21 +302,21 @@ def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_pa
         with pytest.raises(InputError, match=told) as caught:
             load([path], io.BytesIO(b"d" * 1_000_001), one)
         assert "--set max_mb" in caught.value.hint
-    assert len(load([str(tmp_path)], settings=replace(one, max_mb=3)).documents) == 4
+    assert len(load([str(tmp_path)], settings=one.replace(max_mb=3)).documents) == 4
 
 
 def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
     fill(tmp_path, **{f"n{i}_txt": "text" for i in range(5)}, sub__x_gif="other kinds count too")
-    assert len(load([str(tmp_path)], settings=replace(Settings(), max_files=6)).documents) == 5
+    assert len(load([str(tmp_path)], settings=Settings().replace(max_files=6)).documents) == 5
     for path in (tmp_path, tmp_path / "*.txt"):
         with pytest.raises(InputError, match="more than 4 files") as caught:
-            load([str(path)], settings=replace(Settings(), max_files=4))
+            load([str(path)], settings=Settings().replace(max_files=4))
         assert "max_files" in caught.value.hint
 
 
 def test_folders_deeper_than_the_bound_are_left_out_and_told(tmp_path: Path) -> None:
     fill(tmp_path, a__b__x_txt="two deep", a__b__c__y_txt="three deep")
-    loaded = load([str(tmp_path)], settings=replace(Settings(), max_depth=2))
+    loaded = load([str(tmp_path)], settings=Settings().replace(max_depth=2))
     assert names(loaded) == ["x.txt"]
     assert skipped(loaded) == [("c", "more than 2 folders deep; see --set max_depth")]
 

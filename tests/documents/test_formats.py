@@ -78,7 +78,7 @@ def test_a_file_is_read_word_for_word_as_it_stands_beside_it(name: str) -> None:
 
 
 def test_a_folder_is_read_in_workers_and_what_cannot_be_is_told() -> None:
-    loaded = load([str(made.FOLDER)], settings=Settings(ocr="off"))
+    loaded = load([str(made.FOLDER)], settings=Settings.of(ocr="off"))
     texts = {d.name: d.text for d in loaded.documents if d.name in WITH_TEXT}
     assert texts == {name: made.wanted(name) for name in WITH_TEXT}
     assert {Path(s.name).name: s.reason for s in loaded.skipped} == LEFT_OUT
@@ -176,7 +176,7 @@ def test_an_encoding_that_is_set_is_used_for_text_that_is_not_utf_8(tmp_path: Pa
     (tmp_path / "b.csv").write_bytes("Žluťoučký;kůň\n".encode("cp1250"))
     (tmp_path / "c.txt").write_text("Grüße", "utf-8")
     (tmp_path / "d.html").write_bytes("<p>Žluťoučký kůň".encode("cp1250"))
-    loaded = load([str(tmp_path)], settings=Settings(encoding="cp1250"))
+    loaded = load([str(tmp_path)], settings=Settings.of(encoding="cp1250"))
     texts = {d.name: d.text for d in loaded.documents}
     assert texts == {
         "a.txt": "Žluťoučký kůň",
@@ -186,7 +186,7 @@ def test_an_encoding_that_is_set_is_used_for_text_that_is_not_utf_8(tmp_path: Pa
     }
     assert not any(d.about.warnings for d in loaded.documents)
     with pytest.raises(SettingError, match="encoding is 'nonsense', which is not known"):
-        Settings(encoding="nonsense")
+        Settings.of(encoding="nonsense")
 
 
 @pytest.mark.parametrize(

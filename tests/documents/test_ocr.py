@@ -177,7 +177,7 @@ def test_what_was_recognized_is_kept_for_the_same_setting(
     (tmp_path / "page.png").write_bytes(saved(picture("Invoice 1001")))
     asked = [("auto", ""), ("force", ""), ("auto", "deu")]
     for ocr, language in asked * 2:
-        settings = Settings(ocr=ocr, ocr_language=language)
+        settings = Settings.of(ocr=ocr, ocr_language=language)
         (one,) = load([str(tmp_path)], settings=settings).documents
         assert (one.text, one.about.recognized) == ("Invoice 1001", (1,))
     assert [(one.ocr, one.ocr_language) for one in parsed] == asked
@@ -201,7 +201,7 @@ def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_
     for kind in (kinds := share([*KINDS])):
         (pages / f"{kind}.bmp").write_bytes(KINDS[kind](picture()))
     languages = shutil.copytree(find.tessdata(), tmp_path / "languages")
-    settings = Settings(ocr_language="eng+tide")
+    settings = Settings.of(ocr_language="eng+tide")
     for folder, missing in (("", "eng"), (str(languages), "tide")):
         monkeypatch.setattr(reading, "tessdata", lambda folder=folder: folder)
         with pytest.raises(InputError, match=f"cannot load the language '{missing}'") as caught:
@@ -276,7 +276,7 @@ def test_many_pictures_of_a_folder_are_left_out_and_told(
     def found(ocr: str, most: int, version: str = "1") -> tuple[int, str]:
         monkeypatch.setattr(find, "MOST_PICTURES", most)
         monkeypatch.setattr(find, "recognizer", lambda language="": version)
-        listing = find.find([str(tmp_path), str(tmp_path / "1.png")], Settings(ocr=ocr))
+        listing = find.find([str(tmp_path), str(tmp_path / "1.png")], Settings.of(ocr=ocr))
         tell_skipped(listing.all_skipped(), Notes())
         return len(listing.found), capsys.readouterr().err
 

@@ -50,7 +50,7 @@ def test_more_text_than_may_be_read_of_a_workbook_is_refused(tmp_path: Path) -> 
     data = replaced(made.xlsx(), SHEET, b"</sheetData>", wide + b"</sheetData>")
     (tmp_path / "wide.xlsx").write_bytes(data)
     with pytest.raises(InputError, match="an Excel workbook with too much text in it"):
-        load([str(tmp_path / "wide.xlsx")], settings=Settings(max_mb=1))
+        load([str(tmp_path / "wide.xlsx")], settings=Settings.of(max_mb=1))
     assert len(read(data).text) > 1_000_000
 
 

@@ -205,7 +205,7 @@ def test_other_methods_need_no_stand_in(monkeypatch: pytest.MonkeyPatch) -> None
 
 @pytest.fixture(scope="module")
 def session() -> LocalSession:
-    return LocalSession(Settings(max_tokens=8), persist=False)
+    return LocalSession(Settings.of(max_tokens=8), persist=False)
 
 
 def not_ready(monkeypatch: pytest.MonkeyPatch, ready: Callable[[], bool]) -> None:
@@ -227,7 +227,7 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
 ) -> None:
     """Those that have begun end with the stand-in; nothing is different but what drafts."""
     preset = load_preset("ask")
-    settings = Settings(max_tokens=8)
+    settings = Settings.of(max_tokens=8)
     said: list[Event] = []
 
     def answers(ready_after: int) -> list[Any]:

@@ -1,7 +1,6 @@
 """What a pass costs: measured, stored, read back, refused when it cannot be."""
 
 import random
-from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,7 +31,7 @@ def quick(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.engine.memory.calibrate", lambda _: CostCurve(MEASURED))
 
 
-TINY_SETTINGS = Settings(background="none")  # its tokenizer knows no words
+TINY_SETTINGS = Settings.of(background="none")  # its tokenizer knows no words
 
 
 def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
@@ -130,7 +129,7 @@ def test_costs_that_a_busy_machine_measured_are_measured_again_by_the_next_run(
     for busy in (True, False, False):
         monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads, busy=busy: busy)
         session = tiny_session([])
-        careful = session.with_settings(replace(TINY_SETTINGS, calibrate=False)).memory
+        careful = session.with_settings(TINY_SETTINGS.replace(calibrate=False)).memory
         careful.load()
         before = careful.costs
         memory = tiny_session([]).memory
@@ -155,27 +154,29 @@ def test_a_long_context_has_a_curve_of_its_own() -> None:
 def test_sessions_of_one_model_share_it_and_its_costs_but_nothing_that_was_learned() -> None:
     told: list[str] = []
     session = tiny_session(told, persist=False)
-    first = session.with_settings(replace(session.settings, method="auto", num_draft=4))
-    second = session.with_settings(replace(session.settings, method="auto", num_draft=8))
-    assert session.settings == TINY_SETTINGS and first.settings.num_draft == 4
+    first = session.with_settings(session.settings.replace(method="auto", num_draft=4))
+    second = session.with_settings(session.settings.replace(method="auto", num_draft=8))
+    assert session.settings == TINY_SETTINGS and first.settings.drafting.num_draft == 4
     assert first.model is second.model is session.model
     drafters = [s.drafter() for s in (first, second)]
     assert drafters[0] is not drafters[1] and drafters[0] is first.drafter()
     assert first.memory.costs is second.memory.costs is not None  # measured once
     assert first.memory.pool is not second.memory.pool
     assert first.memory.background is second.memory.background  # as they are not stored
-    other = replace(session.settings, background="english")
+    other = session.settings.replace(background="english")
     assert first.with_settings(other).memory.background is not first.memory.background
     assert first.with_settings(first.settings).memory.pool is None
     elsewhere = {"model": "other", "draft_model": "other", "device": "cpu", "dtype": "float32"}
     for name, value in elsewhere.items():
-        other = replace(session.settings, **{name: value})
+        other = session.settings.replace(**{name: value})
         with pytest.raises(OtherModelError, match=f"cannot change its {name}"):
             session.with_settings(other)
 
 
 def test_options_of_an_answer_take_the_place_of_the_settings() -> None:
-    session = tiny_session([], persist=False).with_settings(Settings(max_tokens=12, method="trie"))
+    session = tiny_session([], persist=False).with_settings(
+        Settings.of(max_tokens=12, method="trie")
+    )
     prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
     runs = {
         options: session.generate(prompt, options)
@@ -196,9 +197,9 @@ def test_a_draft_model_draws_by_the_settings_of_its_own_session() -> None:
     """Equal to the target it is always right, if it draws as the target does."""
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: make_target())
-        drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="twin", max_tokens=40)
+        drafted = TINY_SETTINGS.replace(method="draft-model", draft_model="twin", max_tokens=40)
         session = LocalSession(drafted, persist=False)
-    warm = session.with_settings(replace(drafted, temperature=1.5, seed=5))
+    warm = session.with_settings(drafted.replace(temperature=1.5, seed=5))
     prompt = Prompt("", [5, 6, 7, 5, 6, 7, 5, 6], ((5, 6, 7, 5, 6, 7, 5, 6),), ())
     for one in (warm, session, warm):
         found = one.generate(prompt).statistics
@@ -211,7 +212,7 @@ def test_a_draft_model_with_another_tokenizer_is_refused_before_its_passes_are_c
     other = SimpleNamespace(tokenizer=SimpleNamespace(fingerprint="other"))  # without passes
     models = iter([make_target(), other])
     monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: next(models))
-    drafted = replace(TINY_SETTINGS, method="draft-model", draft_model="other", capture=True)
+    drafted = TINY_SETTINGS.replace(method="draft-model", draft_model="other", capture=True)
     with pytest.raises(ModelError, match="other has another tokenizer than"):
         LocalSession(drafted, persist=False)
 

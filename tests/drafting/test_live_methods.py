@@ -26,7 +26,7 @@ from tests.support.tiny_models import (
     prompts,
 )
 
-SAMPLED = Settings(temperature=0.8, top_p=0.9, seed=5)
+SAMPLED = Settings.of(temperature=0.8, top_p=0.9, seed=5)
 
 
 class NaiveLookahead:

@@ -3,7 +3,6 @@
 import json
 import random
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -90,7 +89,7 @@ def test_predictions_that_fail_are_believed_less_in_later_answers() -> None:
 
 # --- answers ---
 
-SETTINGS = Settings(
+SETTINGS = Settings.of(
     max_tokens=32, overflow="truncate", calibrate=False, background="none", pool=False
 )
 
@@ -98,7 +97,7 @@ SETTINGS = Settings(
 def asked(prediction: str = "", **changes: Any) -> Question:
     text = Path(HARBOUR).read_text("utf-8")
     return Question(
-        task="summarize", settings=replace(SETTINGS, **changes), preset=load_preset("summarize"),
+        task="summarize", settings=SETTINGS.replace(**changes), preset=load_preset("summarize"),
         loaded=Loaded((Document("harbour.txt", text),)), prediction=prediction,
     )  # fmt: skip
 
@@ -223,7 +222,7 @@ def test_a_prediction_has_a_bound() -> None:
     check_prediction("a" * MAX_PREDICTED, Settings())
     for text, settings in (
         ("a" * (MAX_PREDICTED + 1), Settings()),
-        ("a", Settings(method="none")),
+        ("a", Settings.of(method="none")),
     ):
         with pytest.raises(UsageError):
             check_prediction(text, settings)

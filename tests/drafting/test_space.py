@@ -39,7 +39,7 @@ from tests.support.tiny_models import (
 from tests.support.together import each_by_itself, outputs, together
 
 pytestmark = pytest.mark.search
-SAMPLED = Settings(temperature=0.8, seed=5)
+SAMPLED = Settings.of(temperature=0.8, seed=5)
 MASKS = (90, 91, 92)
 CYCLE = torch.randperm(60, generator=torch.Generator().manual_seed(1)) + 10
 

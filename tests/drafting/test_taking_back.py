@@ -121,7 +121,7 @@ def settings_for(method: str, number: int) -> DraftSettings:
     heads = None if method == "auto" else KnownHeads([CORPUS * 3], [method])
     assistant = None
     if method == "draft-model":
-        sampling = Settings(temperature=0.8, repetition_penalty=1.3, seed=5)
+        sampling = Settings.of(temperature=0.8, repetition_penalty=1.3, seed=5)
         assistant = AssistantModel(small_model(number), sampling)
     return DraftSettings(learn_output=True, assistant=assistant, heads=heads, masks=(9, 9))
 

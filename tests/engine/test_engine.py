@@ -28,7 +28,7 @@ LONG = "".join(f"{i}. {TIDE}" for i in range(1000))
 
 
 def question(text: str = TIDE, **changes: Any) -> Question:
-    settings = replace(Settings(max_tokens=40, overflow="split"), **changes)
+    settings = replace(Settings.of(max_tokens=40, overflow="split"), **changes)
     loaded = Loaded((Document("a.txt", text),))
     return Question(
         task="summarize", settings=settings, preset=load_preset("summarize"), loaded=loaded

@@ -128,7 +128,7 @@ def test_a_field_of_a_concise_schema_may_be_null_and_a_json_schema_stands() -> N
     assert compiled("a, b int?, c x|y")["properties"]["a"]["type"] == ["string", "null"]
     assert compiled("a, b int?, c x|y")["properties"]["b"]["type"] == ["integer", "null"]
     assert compiled("a, b int?, c x|y")["properties"]["c"]["enum"] == ["x", "y", None]
-    kept = form_of(Settings(schema="a, b int?, c x|y"))  # as a question has it
+    kept = form_of(Settings.of(schema="a, b int?, c x|y"))  # as a question has it
     assert kept is not None and kept.schema["properties"]["a"]["type"] == "string"
     own = {"type": "object", "properties": {"a": {"type": "integer"}}, "required": ["a"]}
     assert compiled(json.dumps(own))["properties"]["a"]["type"] == "integer"

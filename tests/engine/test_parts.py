@@ -16,7 +16,7 @@ from ngtcli.prompts.reports import PartReport
 from tests.support.fakes import CONTEXT, FakeSession
 
 TIDE = "The tide came in at noon. "
-SETTINGS = Settings(max_tokens=40, overflow="split")
+SETTINGS = Settings.of(max_tokens=40, overflow="split")
 
 
 def question(text: str) -> Question:

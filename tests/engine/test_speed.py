@@ -62,4 +62,4 @@ def test_the_time_of_plain_decoding(
     answer = Ended(statistics=figures, policy=None if costs is None else policy(costs))
     found = plain_decoding_s(Settings(), answer)
     assert found == (None if expected is None else pytest.approx(expected))
-    assert plain_decoding_s(Settings(num_draft=0), answer) is None
+    assert plain_decoding_s(Settings.of(num_draft=0), answer) is None

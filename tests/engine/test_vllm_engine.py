@@ -59,13 +59,13 @@ END_ID = TOKENIZER.backend.eos_token_id
 def test_the_settings_become_vllms_arguments(
     settings: dict[str, Any], on_cpu: bool, expected: dict[str, Any]
 ) -> None:
-    arguments = engine_arguments(Settings(**settings), 8, on_cpu)
+    arguments = engine_arguments(Settings.of(**settings), 8, on_cpu)
     assert arguments.items() >= expected.items()
     assert ("data_parallel_backend" in arguments) == ("data_parallel_backend" in expected)
-    assert "max_num_seqs" not in engine_arguments(Settings(**settings), 0, on_cpu)
+    assert "max_num_seqs" not in engine_arguments(Settings.of(**settings), 0, on_cpu)
 
 
-@pytest.mark.parametrize("plain", [Settings(method="none"), Settings(num_draft=0)])
+@pytest.mark.parametrize("plain", [Settings.of(method="none"), Settings.of(num_draft=0)])
 def test_without_drafts_vllm_is_told_of_none_and_chooses_its_runner(plain: Settings) -> None:
     arguments = engine_arguments(plain, sequences=0, on_cpu=False)
     assert not arguments.keys() & {"speculative_config", "additional_config"}
@@ -79,10 +79,10 @@ def test_the_proposer_is_found_under_the_name_that_vllm_is_told() -> None:
 
 
 def test_sampling_is_told_only_where_something_is_drawn() -> None:
-    greedy = sampling_arguments(Settings(stop=("END", "")), 9)
+    greedy = sampling_arguments(Settings.of(stop=("END", "")), 9)
     assert greedy["max_tokens"] == 9 and greedy["stop"] == ["END"]
     assert not greedy.keys() & {"top_p", "extra_args"}
-    drawn = sampling_arguments(Settings(temperature=0.5, top_k=3, seed=2**40, pool=False), 9)
+    drawn = sampling_arguments(Settings.of(temperature=0.5, top_k=3, seed=2**40, pool=False), 9)
     assert (drawn["top_k"], drawn["seed"], drawn["temperature"]) == (3, 2**40, 0.5)
     assert drawn["extra_args"] == {"ngt_pool": False}
 
@@ -90,10 +90,10 @@ def test_sampling_is_told_only_where_something_is_drawn() -> None:
 @pytest.mark.parametrize(
     ("settings", "environ", "words"),
     [
-        (Settings(method="trie"), {}, "method trie does not draft for vLLM"),
-        (Settings(min_p=0.1), {}, "vLLM has no min_p with drafts"),
-        (Settings(temperature=3.0), {}, "temperature is 3.0"),
-        (Settings(pipeline_parallel=2), {}, "drafts for a pipeline"),
+        (Settings.of(method="trie"), {}, "method trie does not draft for vLLM"),
+        (Settings.of(min_p=0.1), {}, "vLLM has no min_p with drafts"),
+        (Settings.of(temperature=3.0), {}, "temperature is 3.0"),
+        (Settings.of(pipeline_parallel=2), {}, "drafts for a pipeline"),
         (Settings(), {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "VLLM_USE_V2_MODEL_RUNNER asks for"),
     ],
 )
@@ -102,7 +102,7 @@ def test_what_vllm_cannot_do_is_refused(
 ) -> None:
     with pytest.raises(UsageError, match=words):
         check(settings, environ)
-    check(Settings(method="none", min_p=0.1, pipeline_parallel=2), {})
+    check(Settings.of(method="none", min_p=0.1, pipeline_parallel=2), {})
 
 
 def refused(*arguments: str) -> str:
@@ -181,7 +181,7 @@ def test_what_was_started_of_vllm_is_ended_where_it_does_not_start(
     kept = SimpleNamespace(communicate=lambda: ended.append("the keeper"))
     monkeypatch.setattr(keeper, "start", lambda: kept)
     with pytest.raises(NgtError, match="vLLM does not start: no memory"):
-        VllmEngine(Settings(method="none"))
+        VllmEngine(Settings.of(method="none"))
     assert ended == ["the keeper"]
 
 
@@ -234,7 +234,7 @@ Served = tuple[VllmSession, FakeEngine]
 @pytest.fixture
 def served() -> Iterator[Served]:
     engine = FakeEngine({i: pieces_of(f"The answer to question {i}.") for i in range(9)})
-    session = VllmSession(Settings(max_tokens=32), engine)  # type: ignore[arg-type]
+    session = VllmSession(Settings.of(max_tokens=32), engine)  # type: ignore[arg-type]
     yield session, engine
     engine.loop.close()
 
@@ -284,17 +284,17 @@ def test_vllm_gets_the_ids_of_our_prompt_and_no_text(served: Served) -> None:
 
 def test_the_answer_ends_before_a_stop_string_within_a_piece(served: Served) -> None:
     session, engine = served
-    session = session.with_settings(Settings(max_tokens=32, stop=("STOP",)))
+    session = session.with_settings(Settings.of(max_tokens=32, stop=("STOP",)))
     only = answered(session, engine, [Piece(ids_of("One two STOP three")), Piece((1,), "stop")])
     assert (only.text, only.finish_reason) == ("One two ", "stop")
 
 
 def test_a_session_keeps_its_engine_and_refuses_another_model(served: Served) -> None:
     session, engine = served
-    other = session.with_settings(Settings(max_tokens=5))
-    assert (other.engine, other.settings.max_tokens) == (engine, 5)
+    other = session.with_settings(Settings.of(max_tokens=5))
+    assert (other.engine, other.settings.answer.max_tokens) == (engine, 5)
     with pytest.raises(OtherModelError, match="model"):
-        session.with_settings(Settings(model="elsewhere"))
+        session.with_settings(Settings.of(model="elsewhere"))
 
 
 def test_the_error_told_is_the_last_that_says_why() -> None:

@@ -30,7 +30,7 @@ from tests.support.helpers import HARBOUR, FakeBackend, ngt
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
 pytestmark = pytest.mark.search
-SAMPLED = Settings(temperature=0.8, seed=5)
+SAMPLED = Settings.of(temperature=0.8, seed=5)
 CPU = torch.device("cpu")
 DEPTH = 3
 PROMPT = [5, 9, 2, 7, 5, 9, 2, 8, 5, 9]
@@ -85,7 +85,7 @@ def test_drafts_of_heads_give_the_tokens_of_plain_decoding(
     model = make_target(family)
     for sampling in (GREEDY, SAMPLED):
         truth = plain(model, PROMPT, sampling, max_tokens=20)
-        heads = loaded(tmp_path / str(sampling.temperature), kind, model, [*PROMPT, *truth])
+        heads = loaded(tmp_path / str(sampling.answer.temperature), kind, model, [*PROMPT, *truth])
         for method in ("medusa" if kind == "medusa" else "hydra", "auto"):
             drafter = make_drafter(method, DraftSettings(heads=heads))
             # The second begins a new text; elsewhere than on a CPU passes have few shapes.

@@ -140,7 +140,7 @@ def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
 )  # fmt: skip
 def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) -> None:
     with pytest.raises(UsageError, match=f"^device_map is auto and {shown}$"):
-        Settings(device_map="auto", **given)
+        Settings.of(device_map="auto", **given)
 
 
 def test_a_missing_package_is_named_before_documents_are_read(

@@ -149,7 +149,7 @@ def test_a_missing_model_is_told_without_torch() -> None:
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
 @pytest.mark.parametrize(
     "sampling",
-    [GREEDY, Settings(temperature=0.8), Settings(repetition_penalty=1.2)],
+    [GREEDY, Settings.of(temperature=0.8), Settings.of(repetition_penalty=1.2)],
     ids=["greedy", "sampled", "penalized"],
 )
 def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: Settings) -> None:

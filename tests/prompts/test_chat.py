@@ -226,7 +226,7 @@ def test_a_template_may_look_at_texts() -> None:
 @pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])
 def test_an_argument_that_is_no_pair_is_refused(item: str) -> None:
     with pytest.raises(UsageError, match="template_arg is"):
-        Settings(template_arg=tuple(item.split(" ")) if item.count("=") == 2 else (item,))
+        Settings.of(template_arg=tuple(item.split(" ")) if item.count("=") == 2 else (item,))
 
 
 def test_values_of_arguments_are_json_or_else_text() -> None:
@@ -346,4 +346,4 @@ def test_what_is_kept_depends_on_all_of_it() -> None:
     names = ("system", "chat_template", "template_arg", "template_documents")
     assert all(name in deciding(Settings(), preset()) for name in names)
     with pytest.raises(UsageError, match="two"):
-        Settings(template_arg=("two=1", "two=2"))
+        Settings.of(template_arg=("two=1", "two=2"))

@@ -41,7 +41,7 @@ def task(tokenizer: Tokenizer, said: Any, question: str = "Why?", **more: Any) -
 
 
 def fitted(whole: Task, **more: Any) -> Prompt:
-    return prompt_for(whole, for_task("chat", Settings(**more), preset()), lambda _: None)
+    return prompt_for(whole, for_task("chat", Settings.of(**more), preset()), lambda _: None)
 
 
 @pytest.mark.search
@@ -150,7 +150,7 @@ def test_the_oldest_turns_go_together_and_documents_stay() -> None:
     for n in range(31):
         told: list[str] = []
         whole = task(tokenizer, said[: 2 * n], f"user {n} asks of boats?", context=900)
-        prompt = prompt_for(whole, Settings(overflow="error"), told.append)
+        prompt = prompt_for(whole, Settings.of(overflow="error"), told.append)
         assert "The tide is high at noon." in prompt.text and len(prompt.ids) <= whole.room
         assert prompt.text.count("<|im_start|>user") == n - prompt.left_out + 1
         words = f"the context is full: the first {prompt.left_out} questions"
@@ -165,7 +165,7 @@ def test_the_oldest_turns_go_together_and_documents_stay() -> None:
 def test_a_question_that_does_not_fit_by_itself_is_an_error() -> None:
     whole = task(with_template(CHATML), exchanges(3), "boats " * 300, context=300)
     with pytest.raises(ContextOverflowError):
-        prompt_for(whole, Settings(overflow="error"))
+        prompt_for(whole, Settings.of(overflow="error"))
 
 
 TOWN = [
@@ -239,4 +239,4 @@ def test_documents_that_fit_are_read_whole_and_before_all_turns() -> None:
 
 def test_documents_are_not_cut_in_a_conversation() -> None:
     with pytest.raises(UsageError, match="no room for what is said"):
-        for_task("chat", Settings(overflow="truncate"), preset())
+        for_task("chat", Settings.of(overflow="truncate"), preset())

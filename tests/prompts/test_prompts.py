@@ -59,7 +59,14 @@ def test_every_layer_overrides_the_next(own_home, tmp_path, monkeypatch) -> None
     monkeypatch.setenv("NGT_LP", "6")
     merged = merge([Layer("flag", {"n": 14}), *environment_and_file_layers(), preset])
     s = merged.settings
-    assert (s.n, s.lp, s.num_draft, s.seed, s.top_k, s.min_p) == (14, 6, 6, 2, 1, 0.0)
+    assert (
+        s.drafting.n,
+        s.drafting.lp,
+        s.drafting.num_draft,
+        s.answer.seed,
+        s.answer.top_k,
+        s.answer.min_p,
+    ) == (14, 6, 6, 2, 1, 0.0)
     origins = [merged.origins[k] for k in ("n", "lp", "num_draft", "seed", "top_k", "min_p")]
     assert origins == [
         "flag", "environment", "ngt.yaml", str(own_home / "config" / "config.yaml"), "preset",
@@ -126,11 +133,11 @@ def test_level_cuts_to_one_height(lengths: list[int], total: int) -> None:
 def test_stop_strings_in_the_environment_are_text_or_a_list(monkeypatch) -> None:
     for text, stop in (("###", ("###",)), ("---", ("---",)), ("[a, b]", ("a", "b")), ("7", ("7",))):
         monkeypatch.setenv("NGT_STOP", text)
-        assert merge(environment_and_file_layers()).settings.stop == stop
+        assert merge(environment_and_file_layers()).settings.answer.stop == stop
     monkeypatch.setenv("NGT_TEMPERATURE", "1e-1")
     monkeypatch.setenv("NGT_LEARN_OUTPUT", "true")
     settings = merge(environment_and_file_layers()).settings
-    assert settings.temperature == 0.1 and settings.learn_output
+    assert settings.answer.temperature == 0.1 and settings.drafting.learn_output
 
 
 class Counting(FakeBackend):

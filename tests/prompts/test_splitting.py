@@ -236,7 +236,7 @@ def test_cached_parts_are_those_of_one_engine_and_of_the_user() -> None:
 
     def cached(engine: str, owner: str = "") -> CachedParts:
         model = SimpleNamespace(tokenizer=Tokenizer(FakeBackend()))
-        settings = Settings(engine=engine)
+        settings = Settings.of(engine=engine)
         session: Any = SimpleNamespace(settings=settings, facts=model, owner=owner)
         return CachedParts(session, preset)
 

@@ -158,7 +158,7 @@ def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
 )
 def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None:
     backend = tokenizer(TEMPLATES[kind])
-    found = thinking_of(Settings(max_thinking=7), Tokenizer(backend))
+    found = thinking_of(Settings.of(max_thinking=7), Tokenizer(backend))
     assert found is not None and (found.part, found.settled, found.max_tokens) == (part, False, 7)
     assert backend.decode(found.closing) == closing
     assert found.extra_tokens == 7 + 2 * len(found.closing)
@@ -199,7 +199,7 @@ def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_
     kind: str, think: str, end: str, part: str
 ) -> None:
     backend = tokenizer(TEMPLATES[kind])
-    settings = Settings(think=think)
+    settings = Settings.of(think=think)
     chat = switched(Tokenizer(backend), Chat.of(settings))
     rendered = render(backend, [("user", "1")], chat)
     assert rendered.text.endswith(end)
@@ -317,7 +317,7 @@ def context(prompt: Sequence[int]) -> Context:
 
 
 @pytest.mark.search
-@pytest.mark.parametrize("sampling", [GREEDY, Settings(temperature=0.9, seed=3)])
+@pytest.mark.parametrize("sampling", [GREEDY, Settings.of(temperature=0.9, seed=3)])
 def test_texts_that_share_passes_think_as_they_do_alone(sampling: Settings) -> None:
     model, texts = make_target("qwen3"), prompts(6, seed=5)
     limits = Limits(18, 8, thinking=RANDOM)

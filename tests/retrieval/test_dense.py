@@ -42,7 +42,7 @@ LETTERS = ["abc def", "a", "the tide came in at dawn", "a [SEP] b"]  # no contro
 
 
 def by(embedder: str = "", reranker: str = "", tokens: int = 16) -> Settings:
-    return Settings(passage_tokens=tokens, embedder=embedder, reranker=reranker)
+    return Settings.of(passage_tokens=tokens, embedder=embedder, reranker=reranker)
 
 
 WORDS = by()

@@ -119,8 +119,8 @@ def test_what_decides_how_a_text_is_cut_is_in_the_key(own_home: Path) -> None:
 
 def fitted(documents: list[Document], question: str, context: int, **values: Any) -> Any:
     said: list[str] = []
-    own = Settings(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
-    task = Task(load_preset("ask"), documents, question, TOKENIZER, context, own.max_tokens)
+    own = Settings.of(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
+    task = Task(load_preset("ask"), documents, question, TOKENIZER, context, own.answer.max_tokens)
     prompt = prompt_for(task, own, said.append)
     return prompt, said
 
@@ -209,7 +209,7 @@ def test_each_query_has_a_passage_where_the_number_is_left_open() -> None:
     names = [f"Name{at}" for at in range(12)]
     texts = [f"{name} was a pilot. " + "He came in at dawn. " * 8 for name in names]
     documents = [Document("crew.txt", "\n\n".join(texts) + "\n\nRain fell. " * 400)]
-    own = Settings(overflow="retrieve", passage_tokens=50)
+    own = Settings.of(overflow="retrieve", passage_tokens=50)
     task = Task(load_preset("ask"), documents, "Who?", TOKENIZER, 6000, 20, queries=names)
     prompt = prompt_for(task, own)
     assert prompt.selection is not None and len(prompt.selection.passages) >= 12
@@ -226,7 +226,7 @@ def test_the_index_is_made_once_for_all_queries(monkeypatch: pytest.MonkeyPatch)
 
     monkeypatch.setattr(index_module, "index_of", counted)
     queries = [f"pilot {at}" for at in range(12)]
-    own = Settings(overflow="retrieve", passage_tokens=50)
+    own = Settings.of(overflow="retrieve", passage_tokens=50)
     task = Task(load_preset("ask"), town(200), "Who?", TOKENIZER, 6000, 20, queries=queries)
     prompt_for(task, own)
     assert len(made) == 1

@@ -16,7 +16,7 @@ from tests.support.fakes import FakeAnswers, answer_with
 
 QUESTION = Question(
     task="generate",
-    settings=Settings(max_tokens=40),
+    settings=Settings.of(max_tokens=40),
     preset=load_preset("generate"),
     question="The tide came in at noon.",
 )

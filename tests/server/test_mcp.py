@@ -185,9 +185,11 @@ def test_an_answer_comes_with_its_sources_and_with_what_was_remarked(folder: Pat
 
     called(folder, work, answering)
     ask, summary = (question for question, _ in answering.asked)
-    assert (ask.task, ask.question, ask.settings.max_tokens) == ("ask", "When?", 7)
-    assert [d.name for d in ask.documents] == ["tides.txt"] and ask.settings.overflow == "retrieve"
-    told_of = summary.task, summary.settings.overflow, len(summary.documents)
+    assert (ask.task, ask.question, ask.settings.answer.max_tokens) == ("ask", "When?", 7)
+    assert [d.name for d in ask.documents] == [
+        "tides.txt"
+    ] and ask.settings.retrieval.overflow == "retrieve"
+    told_of = summary.task, summary.settings.retrieval.overflow, len(summary.documents)
     assert told_of == ("summarize", "split", 2)
     numbers = [done for done, _ in told]
     assert numbers == sorted(set(numbers)) and told[0][1] == "Loading …"  # they grow
@@ -386,7 +388,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
 
     class Loaded:
         def __init__(self, settings: Settings, tell: object) -> None:
-            loaded.append(settings.model)
+            loaded.append(settings.model.model)
 
         def ask(self, question: Question, wants: object) -> Generator[Event]:
             return answering.answer(question, Ticket())

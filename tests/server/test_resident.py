@@ -38,7 +38,7 @@ from tests.support.head_files import save_head
 from tests.support.helpers import wait_until
 
 MILL = "The mill burnt down in {year}. The tide came in at noon. Anna wrote to the keeper."
-SETTINGS = Settings(
+SETTINGS = Settings.of(
     max_tokens=24, overflow="truncate", calibrate=False, background="none", pool=False
 )
 
@@ -46,7 +46,7 @@ SETTINGS = Settings(
 def asked(year: int = 1901, text: str = MILL, **changes: Any) -> Question:
     document = Document("a.txt", text.format(year=year) * 3)
     return Question(
-        task="ask", settings=replace(SETTINGS, **changes), preset=load_preset("ask"),
+        task="ask", settings=SETTINGS.replace(**changes), preset=load_preset("ask"),
         loaded=Loaded((document,)), question="When did the mill burn down?",
     )  # fmt: skip
 
@@ -192,7 +192,7 @@ def test_a_method_of_heads_runs_alone_and_auto_goes_on_without_them_beside_other
     target = Target(model.hf, model.device, model.dtype)
     save_head(tmp_path, Medusa(target, 2).state_dict(), {})
 
-    made = Resident(replace(SETTINGS, heads=(str(tmp_path),)), persist=False)
+    made = Resident(SETTINGS.replace(heads=(str(tmp_path),)), persist=False)
     for method, shared in (("medusa", False), ("auto", True)):
         own: Any = {**LONG, "heads": (str(tmp_path),), "method": method}
         questions = [asked(1901 + i, **own) for i in range(2)]
@@ -432,7 +432,7 @@ def test_no_text_of_one_owner_is_drafted_for_another(
 ) -> None:
     """What an answer said is drafted later for the user of this process, and for nobody else."""
     changes: dict[str, Any] = {"pool": True, "pool_documents": True, "num_draft": 64}
-    made = Resident(replace(SETTINGS, **changes), persist=False)
+    made = Resident(SETTINGS.replace(**changes), persist=False)
     encode, drafted = made._engine.session.model.tokenizer.encode, list[list[int]]()
     secret = set(encode(SECRET.format(year=12))) - set(encode(HARMLESS.format(year=12)))
     emit = DecodedSequence.emit

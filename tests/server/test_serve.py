@@ -7,7 +7,6 @@ import socket
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import closing, suppress
-from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -47,8 +46,9 @@ class Speller:
         status("Learning to spell …")
         while not os.path.exists(LOADING):
             time.sleep(0.01)
-        if not os.path.exists(settings.model) and "/" in settings.model:  # a hub would bring it
-            shutil.copytree(BUILTIN_PATH, settings.model)
+        name = settings.model.model
+        if not os.path.exists(name) and "/" in name:  # a hub would bring it
+            shutil.copytree(BUILTIN_PATH, name)
     def submit(self, question, on_event, *, owner="", wants=None):
         ticket = Ticket()
         def spell():
@@ -77,7 +77,7 @@ others = process.Others(app, listening, words=(str(listening.getsockname()[1]),)
 exchange.BEAT_S, exchange._SENDING_S, process.FINISH_S = 0.2, PATIENCE, PATIENCE
 said = lambda words: print(words, flush=True)
 own = {"idle_s": IDLE, "say": said, "warn": said}
-process.Server(Settings(model=MODEL), Speller, **own).run(others)
+process.Server(Settings.of(model=MODEL), Speller, **own).run(others)
 """
 
 
@@ -93,7 +93,7 @@ class Started:
         own = PROGRAM
         for name, value in names.items():
             own = own.replace(name, str(value))
-        self.settings = Settings(model=model)
+        self.settings = Settings.of(model=model)
         self.process = Warm(code=own)
 
     def line(self) -> str:
@@ -130,7 +130,7 @@ def start() -> Iterator[Start]:
 
 
 def asked(text: str, **settings: object) -> Question:
-    own = replace(Settings(), **settings)  # type: ignore[arg-type]
+    own = Settings().replace(**settings)  # type: ignore[arg-type]
     loaded = Loaded((Document("a.txt", "Text.", path="a.txt"),))
     return Question(
         task="ask", settings=own, preset=load_preset("ask"), loaded=loaded, question=text
@@ -337,7 +337,7 @@ def test_a_process_of_other_settings_or_code_is_not_asked(
 ) -> None:
     start()
     other = [{"dtype": "bfloat16"}, {"threads": 7}, {"serve": False}, {"model": str(tmp_path)}]
-    assert all(served(replace(Settings(), **one)) is None for one in other)  # type: ignore[arg-type]
+    assert all(served(Settings().replace(**one)) is None for one in other)  # type: ignore[arg-type]
     assert list(events_of("a", max_tokens=7, color="never"))
     monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
     assert served(Settings()) is None
@@ -349,7 +349,7 @@ def test_a_model_is_the_same_by_every_path(tmp_path: Path, monkeypatch: pytest.M
     (tmp_path / "link").symlink_to(tmp_path / "model")
     monkeypatch.chdir(tmp_path)
     names = ["model", "./model/", "link", str(tmp_path / "model")]
-    assert len({Place.of(Settings(model=name)).key for name in names}) == 1
+    assert len({Place.of(Settings.of(model=name)).key for name in names}) == 1
 
 
 def test_a_socket_whose_path_is_too_long_is_reached(
@@ -384,7 +384,7 @@ def test_durations() -> None:
         with pytest.raises(SettingError, match="keep_warm"):
             seconds_of(bad)
     with pytest.raises(SettingError, match="keep_warm is 'ten'"):
-        Settings(keep_warm="ten")
+        Settings.of(keep_warm="ten")
 
 
 def test_flags_of_a_process_name_each_head(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -392,7 +392,7 @@ def test_flags_of_a_process_name_each_head(tmp_path: Path, monkeypatch: pytest.M
     for name in ("one", "mtp"):  # the word stands for the model's own layers, also beside a folder
         (tmp_path / name).mkdir()
     for heads in ((), ("one", "mtp", "a/hub-id")):
-        words = flags_of(absolute(Settings(heads=heads)))
+        words = flags_of(absolute(Settings.of(heads=heads)))
         found = [word for word in words if word.startswith("--set=heads=")]
         expected = [str(tmp_path / head) if head == "one" else head for head in heads] or ["[]"]
         assert found == [f"--set=heads={head}" for head in expected]

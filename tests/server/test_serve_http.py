@@ -138,8 +138,13 @@ def test_chat_with_the_openai_client(live: Live) -> None:
         ("user", "Hello"), ("assistant", "Hello!"),
     ]  # fmt: skip
     s = question.settings
-    assert (s.system, s.seed, s.temperature, s.stop) == ("Be short.", 3, 0.5, ("\n",))
-    assert s.max_tokens == 40
+    assert (s.answer.system, s.answer.seed, s.answer.temperature, s.answer.stop) == (
+        "Be short.",
+        3,
+        0.5,
+        ("\n",),
+    )
+    assert s.answer.max_tokens == 40
     own = done.model_extra
     assert own is not None
     assert own["timings"] == {
@@ -167,7 +172,7 @@ def test_responses_whole_and_streamed(live: Live) -> None:
     assert done.output_text == "The tide turns at noon."
     assert [item.type for item in done.output] == ["reasoning", "message"]
     assert done.status == "completed" and done.usage and done.usage.output_tokens == 7
-    assert live.answers.last.settings.system == "Be short."
+    assert live.answers.last.settings.answer.system == "Be short."
     before = [{"role": "user", "content": "Hi"}, *[item.model_dump() for item in done.output[1:]]]
     turns: Any = [*before, {"role": "user", "content": [{"type": "input_text", "text": "So?"}]}]
     with client.stream(model="builtin", input=turns) as stream:
@@ -198,7 +203,7 @@ def test_models_and_their_names(live: Live) -> None:
 def test_the_folder_answers_with_its_sources(live: Live) -> None:
     done = live.chat("When?", "builtin+docs")
     question = live.answers.last
-    assert question.task == "ask" and question.settings.overflow == "retrieve"
+    assert question.task == "ask" and question.settings.retrieval.overflow == "retrieve"
     assert [d.name for d in question.documents] == ["deep/tides.txt"]
     found: Any = done.choices[0].message.model_dump()["annotations"]
     assert found[0]["type"] == "file_citation"
@@ -276,7 +281,7 @@ def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
     for own in formats:
         done = live.openai().responses.create(model="builtin", input="?", text={"format": own})
         assert done.text is not None and done.text.to_dict()["format"] == own
-    asked = [question.settings.schema for question, _ in live.answers.asked[-4:]]
+    asked = [question.settings.answer.schema for question, _ in live.answers.asked[-4:]]
     assert [json.loads(text or "0") for text in asked] == [schema, schema, {"type": "object"}, 0]
     with pytest.raises(openai.BadRequestError, match="recursion") as caught:
         wrong: Any = {"format": {**flat, "schema": {"$ref": "#"}}}
@@ -299,11 +304,11 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
         {"max_completion_tokens": 9, "max_tokens": 5},
     ):
         assert live.post(**newer).status_code == 200
-        assert live.answers.last.settings.max_tokens == 9
+        assert live.answers.last.settings.answer.max_tokens == 9
     assert live.post(think="off").status_code == 200
-    assert live.answers.last.settings.think == "off"
+    assert live.answers.last.settings.answer.think == "off"
     assert live.post(settings={"top_k": 5, "think": "off"}).status_code == 200
-    assert live.answers.last.settings.top_k == 5
+    assert live.answers.last.settings.answer.top_k == 5
 
 
 @pytest.mark.parametrize(
@@ -335,15 +340,15 @@ def test_what_clients_of_other_servers_write_means_the_same_here(live: Live) -> 
     seeds = set()
     for _ in range(3):
         assert live.post(seed=-1).status_code == 200
-        seeds.add(live.answers.last.settings.seed)
+        seeds.add(live.answers.last.settings.answer.seed)
     assert len(seeds) == 3  # any seed
     assert live.post(seed=-2).status_code == 200 == live.post(seed=2**70).status_code
     assert live.post(max_tokens=-1).status_code == 200
-    assert live.answers.last.settings.max_tokens == 10**6
+    assert live.answers.last.settings.answer.max_tokens == 10**6
     assert live.post(repeat_penalty=1.1).status_code == 200
-    assert live.answers.last.settings.repetition_penalty == 1.1
+    assert live.answers.last.settings.answer.repetition_penalty == 1.1
     assert live.post(chat_template_kwargs={"enable_thinking": False, "x": "a"}).status_code == 200
-    assert live.answers.last.settings.template_arg == ("enable_thinking=false", 'x="a"')
+    assert live.answers.last.settings.answer.template_arg == ("enable_thinking=false", 'x="a"')
 
 
 def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
@@ -354,7 +359,7 @@ def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
     ]
     assert live.post(messages=messages).status_code == 200
     asked = live.answers.last
-    assert asked.settings.system == "Be kind.\n\nBe brief." and asked.question == "c"
+    assert asked.settings.answer.system == "Be kind.\n\nBe brief." and asked.question == "c"
     assert [(turn.role, turn.text) for turn in asked.turns] == [("user", "a"), ("assistant", "b")]
 
 

@@ -47,7 +47,7 @@ class Live:
 def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     root = tmp_path_factory.mktemp("served")
     (root / "harbour.txt").write_text(Path(HARBOUR).read_text("utf-8"), "utf-8")
-    settings = Settings(background="none", calibrate=False, max_tokens=24, whole_tokens=0)
+    settings = Settings.of(background="none", calibrate=False, max_tokens=24, whole_tokens=0)
     presets = {name: load_preset(name) for name in ("ask", "chat", "generate", "summarize")}
     tasks = Tasks({name: (settings, preset) for name, preset in presets.items()})
     resident = Resident(settings, persist=False)

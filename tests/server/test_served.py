@@ -189,7 +189,7 @@ def test_many_texts_are_answered_by_the_server_with_the_answers_of_a_model_loade
 
 def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
     """Questions that it has not begun when it ends, and those that were not sent."""
-    settings = Settings(max_tokens=4)
+    settings = Settings.of(max_tokens=4)
     place = Place(key="nobody-is-there")
     run = ServedRun(place, settings, Wants(), ignore)
     question = Question(task="ask", settings=settings, preset=load_preset("ask"))
@@ -197,7 +197,7 @@ def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
     rest = list(drawn)
     assert not list(run.outcomes(lambda _: rest.pop(0) if rest else None))
     assert sorted([*run.left, *rest], key=lambda one: one[0]) == drawn
-    other = replace(question, settings=replace(settings, model="another"))
+    other = replace(question, settings=settings.replace(model="another"))
     with pytest.raises(OtherModelError):
         list(ServedRun(place, settings, Wants(), ignore).outcomes(lambda _: (3, other)))
 

@@ -44,8 +44,8 @@ from tests.support.together import outputs, own, together
 from tests.tools import pretended
 from tests.tools.measuring import precision
 
-SAMPLED = Settings(temperature=0.9, seed=3)
-PENALISED = Settings(repetition_penalty=1.3, frequency_penalty=0.2)
+SAMPLED = Settings.of(temperature=0.9, seed=3)
+PENALISED = Settings.of(repetition_penalty=1.3, frequency_penalty=0.2)
 on_cpu = _disable_current_modes()  # what it decorates is not watched, which takes longer
 
 

@@ -189,9 +189,9 @@ def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: Settings,
 SAMPLINGS = st.sampled_from(
     [
         Settings(),
-        Settings(temperature=0.7, seed=3),
-        Settings(temperature=1.5, top_p=0.8, seed=4, presence_penalty=0.6),
-        Settings(repetition_penalty=1.3, frequency_penalty=0.5),
+        Settings.of(temperature=0.7, seed=3),
+        Settings.of(temperature=1.5, top_p=0.8, seed=4, presence_penalty=0.6),
+        Settings.of(repetition_penalty=1.3, frequency_penalty=0.5),
     ]
 )
 

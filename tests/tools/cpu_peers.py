@@ -46,10 +46,10 @@ MISSING = (
     "llama.cpp is left out; for it: CMAKE_ARGS=-DGGML_NATIVE=ON pip install llama-cpp-python gguf"
 )
 OURS = {
-    "ngt float32": Settings(dtype="float32"),
-    "ngt bfloat16": Settings(dtype="bfloat16"),
-    "ngt int8": Settings(quantize="int8"),  # float32 between layers
-    "ngt int8-bfloat16": Settings(quantize="int8", dtype="bfloat16"),
+    "ngt float32": Settings.of(dtype="float32"),
+    "ngt bfloat16": Settings.of(dtype="bfloat16"),
+    "ngt int8": Settings.of(quantize="int8"),  # float32 between layers
+    "ngt int8-bfloat16": Settings.of(quantize="int8", dtype="bfloat16"),
 }
 _PEER, _BASE = "llama.cpp Q8_0", "ngt float32"  # that tokens/s, and passes, are divided by
 _PEERS = ("llama_cpp", "gguf")
@@ -88,9 +88,12 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
     made = {f"{rows} rows": seconds for rows, seconds in passes.items()}
     made["token"] = plain_seconds(built.model, prompt(args.context), GENERATED)
     if args.limit:
-        budget, tasks = (settings.num_draft,), [name for name in args.tasks.split(",") if name]
+        budget, tasks = (
+            (settings.drafting.num_draft,),
+            [name for name in args.tasks.split(",") if name],
+        )
         options = ReplayOptions(methods=["auto"], num_drafts=budget, tasks=tasks, limit=args.limit)
-        traces = chosen_traces(args.replay, options, settings.max_mb)
+        traces = chosen_traces(args.replay, options, settings.reading.max_mb)
         rows = replay_with_passes(traces, built, options, settings).rows
         plain, auto = (next(r for r in rows if r.method == m) for m in ("none", "auto"))
         made["plain"], made["drafted"] = ([1 / (r.tokens_per_s or 1.0)] for r in (plain, auto))
@@ -100,7 +103,7 @@ def _ours(settings: Settings, args: argparse.Namespace) -> Figures:
 
 def _generate(dtype: str, args: argparse.Namespace) -> Figures:
     """`generate` without drafts, on the model as `transformers` has it."""
-    stock = _built(Settings(dtype=dtype, packed=False, capture=False), args, True).stock
+    stock = _built(Settings.of(dtype=dtype, packed=False, capture=False), args, True).stock
     return {"token": [generate_seconds(stock, prompt(args.context), GENERATED)]}
 
 

@@ -78,7 +78,7 @@ def compare(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counte
 
     Raises ModelError where the model cannot be exact.
     """
-    sampled = session.with_settings(replace(session.settings, temperature=1.0))
+    sampled = session.with_settings(session.settings.replace(temperature=1.0))
     for at, prompt in enumerate(prompts):
         own = sampled if at % 2 else session
         for most in DRAFTS:
@@ -95,7 +95,7 @@ def compare(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counte
 
 def compare_together(session: LocalSession, prompts: Sequence[Prompt]) -> Iterator[Counter[str]]:
     """Each answer of several texts in a pass beside its plain one, none of them exact."""
-    own = session.with_settings(replace(session.settings, exact="off"))
+    own = session.with_settings(session.settings.replace(exact="off"))
     limits = [own.start(prompt, AnswerOptions(to_the_end=True)).limits for prompt in prompts]
     texts, drafters = [prompt.ids for prompt in prompts], own.batch_drafting()
     done = together(own.model, texts, drafters, TOGETHER, own.settings, limits.__getitem__)
@@ -141,7 +141,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
             path = save_random(name, Path(folder) / name) if name in FAMILIES else name
             for weights in args.weights:
                 began, (dtype, quantize) = time.process_time(), FORMS[weights]
-                settings = Settings(
+                settings = Settings.of(
                     model=path, dtype=dtype, quantize=quantize, exact="on", threads=1,
                     max_tokens=args.answer, learn_output=True,  # random models quote no document
                 )  # fmt: skip

@@ -82,7 +82,7 @@ class Report:
         self.until = time.monotonic() + 60 * args.minutes
         self.args, self.lines, self.parts = args, list[Line](), dict[str, Any]()
         device = pick_device(args.device)
-        self.settings = Settings(device=device, dtype=args.dtype, threads=args.threads)
+        self.settings = Settings.of(device=device, dtype=args.dtype, threads=args.threads)
         use_threads(args.threads)
         self.rate = bandwidth(torch.device(device))
         self.own = own_recording(self.settings, args)
@@ -124,7 +124,7 @@ class Report:
         for shape in self.args.shapes:
             self._shape(shape)
             gc.collect()
-            if self.settings.device == "cuda":
+            if self.settings.model.device == "cuda":
                 torch.cuda.empty_cache()
         self.add("scores", "builtin", self.builtin_scores)
         for dtype, exact in (("float32", False), ("bfloat16", False), ("bfloat16", True)):
@@ -161,7 +161,7 @@ class Report:
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
         model = load_model(
-            ModelSpec("builtin", self.settings.device, dtype), LoadReporter(say, say)
+            ModelSpec("builtin", self.settings.model.device, dtype), LoadReporter(say, say)
         )
         model.passes.switch_on(model.device, say)
         return model
@@ -293,7 +293,7 @@ def said(error: Exception) -> str:
 
 def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
     """What the built-in model answers of the example texts."""
-    own = replace(settings, model="builtin", method="none", dtype="float32", calibrate=False)
+    own = settings.replace(model="builtin", method="none", dtype="float32", calibrate=False)
     source = Live(choose(builtin_items(), (), args.questions), None, say, say)
     with tempfile.TemporaryDirectory() as folder:
         write_recording(source, own, Path(folder), say)

@@ -48,12 +48,12 @@ def quality(given: QualityFlags, flags: dict[str, Any] | None = None) -> None:
     run = Run.begin(given, flags or {})
     given.check()
     settings, notes = run.settings, run.notes
-    if settings.quantize == "none" and settings.dtype in ("auto", "float32"):
+    if settings.model.quantize == "none" and settings.model.dtype in ("auto", "float32"):
         what = "this compares with float32, and nothing else is asked for"
         raise UsageError(what, hint="Give --dtype bfloat16, --dtype float16 or --quantize int8.")
     if given.files and (given.tasks or given.limit):
         raise UsageError("--tasks and --limit choose prompts", hint="Leave them out, or the files.")
-    settings = replace(settings, method="none")
+    settings = settings.replace(method="none")
     check_session(settings, Notes().warn)
     prompts: Any = given  # all that read_items reads of flags
     chosen, skipped = read_items(run, prompts)
@@ -65,7 +65,7 @@ def quality(given: QualityFlags, flags: dict[str, Any] | None = None) -> None:
         what = f"{given.prompts}: no prompt has a reference answer"
         hint = "Give some, as in manual/measuring.md, or texts in place of prompts."
         raise InputError(what, hint=hint)
-    notes.status(f"Loading {settings.model} …")
+    notes.status(f"Loading {settings.model.model} …")
     from tests.tools.measuring.precision import compare  # it loads torch
 
     process.unwind_on_interrupt()

@@ -56,9 +56,9 @@ def write_recording(
 
     An interruption keeps the prompts that are done.
     """
-    session, interrupted = source.session(replace(settings, method=BASELINE)), False
+    session, interrupted = source.session(settings.replace(method=BASELINE)), False
     prompts, model, lengths = source.worded(session), session.model, list[int]()
-    about = model.tokenizer.fingerprint, settings.model, model.vocabulary
+    about = model.tokenizer.fingerprint, settings.model.model, model.vocabulary
     with TraceWriter(folder, *about) as trace:
         try:
             for item, prompt in zip(source.items, prompts, strict=True):
@@ -71,7 +71,7 @@ def write_recording(
             interrupted = True
     return RecordResult(
         path=str(folder),
-        model=settings.model,
+        model=settings.model.model,
         questions=len(lengths),
         new_tokens=sum(lengths),
         interrupted=interrupted,

@@ -60,7 +60,7 @@ def test_a_part_that_fails_or_has_no_time_says_so(
     shape: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     args = gpu_report._arguments([*FLAGS, "--shapes", f"nonesuch,{shape}", "--methods", "trie"])
-    made = gpu_report.own_recording(Settings(device="cpu"), args)
+    made = gpu_report.own_recording(Settings.of(device="cpu"), args)
     monkeypatch.setattr(gpu_report, "own_recording", lambda *_: made)
     for other in ("builtin_scores", "builtin_sameness", "sameness", "replay"):  # run above
         monkeypatch.setattr(gpu_report.Report, other, lambda *_: (None, []))
@@ -80,7 +80,7 @@ def test_scores_of_another_model_are_told_apart() -> None:
 
 
 def test_the_bytes_read_leave_out_the_table_and_the_experts_not_taken() -> None:
-    settings = Settings(device="cpu")
+    settings = Settings.of(device="cpu")
     planned = plan(Shape("tiny", SHAPE), settings)
     whole = sum(p.nbytes for p in make_hf(planned).parameters())
     assert read_bytes(planned, 1) == read_bytes(planned, 64) == whole - 8192 * 32 * 4

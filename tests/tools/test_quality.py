@@ -4,7 +4,6 @@ import gc
 import json
 import math
 import weakref
-from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -30,7 +29,7 @@ from tests.tools.measuring.results import QualityResult
 from tests.tools.quality import quality
 
 needs_stories = pytest.mark.skipif(not STORIES.exists(), reason="no stories260k")
-HALF = Settings(dtype="bfloat16", max_tokens=40)
+HALF = Settings.of(dtype="bfloat16", max_tokens=40)
 TEXT = load([HARBOUR]).documents[0]
 
 
@@ -104,7 +103,7 @@ def alone(folder: str, dtype: torch.dtype, text: str) -> list[tuple[float, Any]]
     "folder", [str(BUILTIN_PATH), pytest.param(str(STORIES), marks=needs_stories)]
 )
 def test_the_figures_are_those_of_transformers(folder: str) -> None:
-    made = compared(replace(HALF, model=folder))
+    made = compared(HALF.replace(model=folder))
     base, half = made.rows
     whole, halved = (alone(folder, d, TEXT.text) for d in (torch.float32, torch.bfloat16))
     tokens = sum(len(scores) for _, scores in whole)
@@ -131,7 +130,7 @@ def test_reference_answers_are_scored_behind_their_prompts_and_answers_judged() 
             ("wrong", "Boats sail there."),
         )
     )
-    made = compared(replace(HALF, max_tokens=8), (), items)
+    made = compared(HALF.replace(max_tokens=8), (), items)
     assert (made.scored, made.texts) == ("answers", 2)
     assert made.rows[0].tokens > 15 and 2 < made.rows[0].perplexity < 1000
     assert [row.judged for row in made.rows] == [2, 2]
@@ -199,7 +198,7 @@ def test_a_model_that_gives_all_scores_is_read_as_one_that_gives_the_last(
 
 @needs_stories
 def test_questions_that_do_not_fit_are_left_out_where_texts_are_scored() -> None:
-    stories, long = replace(HALF, model=str(STORIES)), Document("long", TEXT.text * 4)
+    stories, long = HALF.replace(model=str(STORIES)), Document("long", TEXT.text * 4)
     made = compared(stories, items=(Item("q", "ask", (long,), "When?", ("1871",)),))
     assert made.rows[0].judged is None and "no questions were asked: q:" in made.notes[0]
 

@@ -32,7 +32,7 @@ from tests.tools.shapes.model import (
 )
 from tests.tools.shapes.replay import PromptCache, RecordedSequence, run_shape, steps_of
 
-SETTINGS = Settings(device="cpu", threads=1, calibrate=False)
+SETTINGS = Settings.of(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {
     "model_type": "llama", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48,
     "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,

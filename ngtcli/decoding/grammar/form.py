@@ -63,11 +63,11 @@ def form_of(settings: Settings) -> AnswerForm | None:
     Its grammar is compiled in another process first, which may crash over it: so it may come from
     a stranger.
     """
-    given = [name for name in FORMS if getattr(settings, name)]
+    given = [name for name in FORMS if settings.get(name)]
     if len(given) > 1:
         names = " and ".join(name.replace("_", "-") for name in given)
         raise UsageError(f"{names} together", hint="An answer has one form: give one of them.")
-    return _form(given[0], getattr(settings, given[0])) if given else None
+    return _form(given[0], settings.get(given[0])) if given else None
 
 
 @lru_cache(maxsize=64)  # of what many lines of a batch may ask for

@@ -80,20 +80,20 @@ class Extraction:
         if form is None or not form.fields:
             raise UsageError("no schema says which fields are wanted", hint=_NO_FIELDS)
         name = "schema_multi" if form.multi else "schema"
-        if not getattr(settings, name).lstrip().startswith("{"):
+        if not settings.get(name).lstrip().startswith("{"):
             own = form.schema["properties"]["items"]["items"] if form.multi else form.schema
             for of in (own := deepcopy(own))["properties"].values():  # the form is kept for others
                 key, null = ("enum", None) if "enum" in of else ("type", "null")
                 if null not in (kinds := of[key] if isinstance(of[key], list) else [of[key]]):
                     of[key] = [*kinds, null]
-            settings = replace(settings, **{name: dump_json(own, None)})  # type: ignore[arg-type]
+            settings = settings.replace(**{name: dump_json(own, None)})
             form = form_of(settings) or form
         return cls(Tasks({TASK: (settings, preset)}), form)
 
     @property
     def by_field(self) -> bool:
         """Whether each field is asked for by itself."""
-        return self.tasks.of[TASK][0].ask_fields
+        return self.tasks.of[TASK][0].answer.ask_fields
 
     def question(self, text: str, documents: Sequence[Document], **values: Any) -> Question:
         """A question about documents."""
@@ -142,7 +142,7 @@ class Asking:
             return
         every = (Excerpt(0, 0, len(document.text)),)
         texts = [(part.documents, part.excerpts) for part in parts] or [((document,), every)]
-        own = extraction.tasks.of[TASK][0].overflow
+        own = extraction.tasks.of[TASK][0].retrieval.overflow
         for i, (those, at) in enumerate(texts):
             question = extraction.whole(those, overflow="error" if own == "split" else own)
             self.open.append((question, partial(self._take_objects, i, at)))

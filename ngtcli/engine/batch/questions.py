@@ -65,7 +65,7 @@ class Questions:
             what = f"preset {given} has no place for a question"
             own = question.preset.name
             self._warn(f"{what}: preset {own} words the lines that have one")
-        if self._tasks.of["ask"][0].engine == "vllm":
+        if self._tasks.of["ask"][0].model.engine == "vllm":
             question = replace(question, settings=self._of_vllm(content.task, question.settings))
         if paths:
             settings = question.settings
@@ -145,21 +145,21 @@ class Questions:
         from ngtcli.engine.vllm.process import check
 
         started = self._tasks.of["ask"][0]
-        drafting = {name: getattr(started, name) for name in ("method", "num_draft")}
+        drafting = {name: started.get(name) for name in ("method", "num_draft")}
         for name, value in drafting.items():
-            if (other := getattr(settings, name)) != value:
+            if (other := settings.get(name)) != value:
                 self._warn(
                     f"vLLM drafts for all texts as for ask, with {name} {value}:"
                     f" {name} {other} of {task} does nothing"
                 )
-        settings = replace(settings, **drafting)
+        settings = settings.replace(**drafting)
         check(settings)
         return settings
 
 
 def _reading(settings: Settings) -> Settings:
     """What of the settings decides how files are found and read, all else as by default."""
-    return Settings(**{name: getattr(settings, name) for name in settings_where(Use.READS)})
+    return Settings.of(**{name: settings.get(name) for name in settings_where(Use.READS)})
 
 
 def _hash_of_texts(loaded: Loaded) -> str:

@@ -50,24 +50,26 @@ _OF_PARENT = "Engine core initialization failed"  # says only that another line 
 
 def drafts(settings: Settings) -> bool:
     """Whether vLLM is given drafts."""
-    return settings.method != "none" and settings.num_draft > 0
+    return settings.drafting.method != "none" and settings.drafting.num_draft > 0
 
 
 def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     """Raise UsageError for settings that vLLM cannot follow."""
-    if settings.method not in METHODS:
-        what = f"method {settings.method} does not draft for vLLM"
+    if settings.drafting.method not in METHODS:
+        what = f"method {settings.drafting.method} does not draft for vLLM"
         raise UsageError(what, hint=f"Use {' or '.join(METHODS)}.")
     for name, (low, high) in _RANGES.items():
-        if not low <= getattr(settings, name) <= high:
+        if not low <= settings.get(name) <= high:
             hint = f"vLLM takes values from {plain_number(low)} to {plain_number(high)}."
-            raise UsageError(f"{name} is {getattr(settings, name)}", hint=hint)
+            raise UsageError(f"{name} is {settings.get(name)}", hint=hint)
     if not drafts(settings):
         return
-    if settings.pipeline_parallel > 1:  # its runner V1, 0.32, has a drafter on the last rank alone
+    if (
+        settings.model.pipeline_parallel > 1
+    ):  # its runner V1, 0.32, has a drafter on the last rank alone
         what = "vLLM does not take drafts for a pipeline (--set pipeline_parallel)"
         raise UsageError(what, hint="Give --method none as well, or --set tensor_parallel alone.")
-    if settings.min_p > 0:
+    if settings.answer.min_p > 0:
         raise UsageError("vLLM has no min_p with drafts", hint="Give --method none as well.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):
         what = f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program"
@@ -86,27 +88,29 @@ def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[s
     """
     s = settings
     arguments: dict[str, Any] = {
-        "model": fetch(s.model, plain=True),
-        "dtype": "float32" if s.dtype == "auto" and on_cpu else s.dtype,
-        "seed": s.seed % 2**32,  # of its own generators; each request has the whole one
-        "enforce_eager": on_cpu or not s.capture,
-        "tensor_parallel_size": s.tensor_parallel,
-        "pipeline_parallel_size": s.pipeline_parallel,
-        "data_parallel_size": s.data_parallel,
+        "model": fetch(s.model.model, plain=True),
+        "dtype": "float32" if s.model.dtype == "auto" and on_cpu else s.model.dtype,
+        "seed": s.answer.seed % 2**32,  # of its own generators; each request has the whole one
+        "enforce_eager": on_cpu or not s.model.capture,
+        "tensor_parallel_size": s.model.tensor_parallel,
+        "pipeline_parallel_size": s.model.pipeline_parallel,
+        "data_parallel_size": s.model.data_parallel,
     }
     if sequences:
         arguments["max_num_seqs"] = sequences
-    if s.ray:
+    if s.model.ray:
         arguments["distributed_executor_backend"] = "ray"
-        if s.data_parallel > 1:
+        if s.model.data_parallel > 1:
             arguments["data_parallel_backend"] = "ray"
     if drafts(s):
         arguments["speculative_config"] = {
             "method": "custom_class",
             "model": PROPOSER,
-            "num_speculative_tokens": s.num_draft,
+            "num_speculative_tokens": s.drafting.num_draft,
         }
-        arguments["additional_config"] = {"ngt": {"pool": s.pool, "background": s.background}}
+        arguments["additional_config"] = {
+            "ngt": {"pool": s.drafting.pool, "background": s.drafting.background}
+        }
         arguments["per_request_spec_decode_metrics"] = "summary"
     return arguments
 
@@ -116,16 +120,21 @@ def sampling_arguments(settings: Settings, room: int) -> dict[str, Any]:
     s = settings
     arguments: dict[str, Any] = {
         "max_tokens": room,
-        "temperature": s.temperature,
-        "repetition_penalty": s.repetition_penalty,
-        "presence_penalty": s.presence_penalty,
-        "frequency_penalty": s.frequency_penalty,
-        "stop": list(filter(None, s.stop)),
+        "temperature": s.answer.temperature,
+        "repetition_penalty": s.answer.repetition_penalty,
+        "presence_penalty": s.answer.presence_penalty,
+        "frequency_penalty": s.answer.frequency_penalty,
+        "stop": list(filter(None, s.answer.stop)),
     }
-    if not s.pool:
+    if not s.drafting.pool:
         arguments["extra_args"] = {"ngt_pool": False}
-    if s.temperature > 0:
-        arguments |= {"top_p": s.top_p, "top_k": s.top_k, "min_p": s.min_p, "seed": s.seed}
+    if s.answer.temperature > 0:
+        arguments |= {
+            "top_p": s.answer.top_p,
+            "top_k": s.answer.top_k,
+            "min_p": s.answer.min_p,
+            "seed": s.answer.seed,
+        }
     return arguments
 
 

@@ -49,8 +49,8 @@ class VllmRun:
         self.statistics = Statistics(prompt_tokens=len(ids))
         self._engine, self._ids = engine, ids
         # Of a model that thinks vLLM cannot tell the answer, in which alone stop strings count.
-        stop = () if limits.thinking else settings.stop
-        self._parameters = sampling_arguments(replace(settings, stop=stop), room)
+        stop = () if limits.thinking else settings.answer.stop
+        self._parameters = sampling_arguments(settings.replace(stop=stop), room)
         self.limits = limits
         self.output = Output(TokenLog(ids), model.tokenizer, limits, room, room)
 
@@ -132,7 +132,7 @@ class VllmSession(Session):
         super().__init__(settings, report)
         self.engine = engine
         self._facts = ModelFacts(
-            tokenizer=load_tokenizer(settings.model),
+            tokenizer=load_tokenizer(settings.model.model),
             context=engine.context,
             vocabulary=engine.vocabulary,
             dtype=engine.dtype,
@@ -243,7 +243,7 @@ class VllmTexts(Engine):
             steps=tuple(job.steps),
             statistics=run.statistics,
             passes=PassesReport(0, 0.0, "vLLM runs the model"),
-            drafted_by=job.request.question.settings.method.partition(":")[0],
+            drafted_by=job.request.question.settings.drafting.method.partition(":")[0],
         )
 
 

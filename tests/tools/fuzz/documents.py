@@ -194,7 +194,7 @@ def _deep(rng: Random, place: Place) -> Case:
     with open(os.open("deep.txt", os.O_WRONLY | os.O_CREAT, dir_fd=at), "w") as file:
         file.write(PROSE)
     os.close(at)
-    codes = _READ if raised or depth < Settings().max_depth else _REFUSED
+    codes = _READ if raised or depth < Settings().reading.max_depth else _REFUSED
     arguments = ["summarize", "d", *raised, "--max-tokens", "3"]
     return case(f"a text below {depth} folders", arguments, codes)
 

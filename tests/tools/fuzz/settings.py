@@ -55,7 +55,7 @@ def settings(rng: Random, place: Place) -> Case:
 
 def _value(rng: Random, name: str) -> tuple[str, set[int]]:
     """A value of setting `name`, which may be right, or refused; a model may not be there."""
-    is_number = type(getattr(Settings(), name)) in (int, float)
+    is_number = type(Settings().get(name)) in (int, float)
     value = rng.choice([*(_NUMBERS if is_number else _WORDS), odd_word(rng), odd_word(rng)])
     may_lack = name in ("model", "draft_model", "device")
     return value, {ANSWERED, USAGE, *([MODEL] if may_lack else [])}

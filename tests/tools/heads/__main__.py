@@ -101,7 +101,7 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.of.items()}
     _refuse_idle(given)
     reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else
-    if tasks["ask"][0].quantize != "none" and not reads_states:
+    if tasks["ask"][0].model.quantize != "none" and not reads_states:
         what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
         raise UsageError(what, hint="Leave out --quantize.")
     notes = Notes(given.verbose)
@@ -144,7 +144,7 @@ def _trained(
     from ngtcli.engine.local import LocalSession
     from tests.tools.heads.train import Trainer, check_trainable  # here: they load torch
 
-    settings = replace(tasks["ask"][0], packed=False)  # gradients do not pass through those
+    settings = tasks["ask"][0].replace(packed=False)  # gradients do not pass through those
     report = reporter(once(notes.status), notes.warn)
     session = LocalSession(settings, report, persist=False)
     check_trainable(session.model, folder.plan)
@@ -152,9 +152,9 @@ def _trained(
     if not given.recording:
         presets = {task: preset for task, (_, preset) in tasks.items()}
         failed = record(session, presets, items, recording, notes.status)
-    found = read_traces(recording, max_mb=settings.max_mb)
+    found = read_traces(recording, max_mb=settings.reading.max_mb)
     if found.tokenizer != session.model.tokenizer.fingerprint:
-        what = f"{recording}: recorded with another tokenizer than that of {settings.model}"
+        what = f"{recording}: recorded with another tokenizer than that of {settings.model.model}"
         raise UsageError(what, hint="Name the model that was recorded with --model.")
     traces = found.traces[: given.answers]
     if not given.recording:  # as asked for, whatever was answered first
@@ -170,7 +170,7 @@ def _greedy(settings: Settings) -> Settings:
     """The settings, with the likeliest token chosen each time and drafts of `auto`."""
     neutral = Settings()
     names = [n for n, s in SETTINGS.items() if s.panel == "Sampling"]
-    return replace(settings, **{name: getattr(neutral, name) for name in names}, method="auto")
+    return settings.replace(**{name: getattr(neutral, name) for name in names}, method="auto")
 
 
 def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:

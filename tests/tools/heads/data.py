@@ -1,7 +1,6 @@
 """What heads are trained on: a recording of a model's answers to prompts made of documents."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -49,9 +48,9 @@ def record(
     from ngtcli.engine.local_engine import LocalEngine
 
     model, failed = session.model, 0
-    settings = replace(session.settings, overflow="error")
+    settings = session.settings.replace(overflow="error")
     tasks = Tasks({task: (settings, preset) for task, preset in presets.items()})
-    own = model.tokenizer.fingerprint, settings.model, model.vocabulary
+    own = model.tokenizer.fingerprint, settings.model.model, model.vocabulary
     with TraceWriter(folder, *own, more=True) as trace:
         left = [item for item in items if item.id not in trace.done]
         coming, before = iter(left), len(items) - len(left)
@@ -69,7 +68,7 @@ def record(
             elif isinstance(one.answer, NgtError):
                 raise one.answer
             elif (ids := [token.id for token in one.answer.tokens]) and one.prompt is not None:
-                given = one.prompt.ids, ids, one.prompt.references, settings.max_tokens
+                given = one.prompt.ids, ids, one.prompt.references, settings.answer.max_tokens
                 trace.add(one.key.id, _task(one.key), *given)
             bar = progress_bar(count, len(items))
             status(f"Answering {bar} {count} of {counted(len(items), 'answer')}")

@@ -63,7 +63,7 @@ class NodeFlags:
             raise UsageError(what, hint="Give one of them.")
         if self.sweep_num_draft:
             return list(SWEEP)
-        return numbers_of("--num-draft", self.num_draft) or [run.settings.num_draft]
+        return numbers_of("--num-draft", self.num_draft) or [run.settings.drafting.num_draft]
 
 
 def settings_in(

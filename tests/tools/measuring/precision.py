@@ -8,7 +8,7 @@ they are read; on the built-in model and stories260k that changed the mean KL di
 
 import math
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 import torch
 from torch import Tensor
@@ -172,7 +172,7 @@ def compare(
     """
     judge, rows, notes = Quality(), list[Scored](), list[str]()
     source = Live(items, preset, progress, warn)
-    for own in (replace(settings, dtype="float32", quantize="none"), settings):
+    for own in (settings.replace(dtype="float32", quantize="none"), settings):
         cell = cell_of(BASELINE, 0, own)
         session = source.session(cell.settings)
         on = machine(session.model)
@@ -195,7 +195,7 @@ def compare(
         notes += [note, judge.note if prompts else ""]
         del session  # the memory of one model is there for the next
     return QualityResult(
-        model=settings.model,
+        model=settings.model.model,
         machine=on,
         scored="texts" if texts else "answers",
         texts=len(texts) or len(items),

@@ -127,13 +127,13 @@ class Replay:
         Raises NgtError for a method that a recording cannot tell of.
         """
         settings = cell.settings
-        method = parse_method(settings.method, draft_settings(settings))
+        method = parse_method(settings.drafting.method, draft_settings(settings))
         if method.entry.live:
             raise NgtError(f"it needs {method.entry.needs}")
         if not method.entry.costs:
             return method
-        pool = Pool(quotes=settings.pool_documents) if settings.pool else None
-        costs, background = self.costs, self._background(settings.background)
+        pool = Pool(quotes=settings.drafting.pool_documents) if settings.drafting.pool else None
+        costs, background = self.costs, self._background(settings.drafting.background)
         own = replace(method.settings, pool=pool, background=background, costs=costs)
         return replace(method, settings=own)
 
@@ -158,9 +158,9 @@ def run_replay(
     """
     clock = time.perf_counter()
     progress(f"Reading {folder} …")
-    source = Replay(chosen_traces(folder, options, settings.max_mb), warn)
+    source = Replay(chosen_traces(folder, options, settings.reading.max_mb), warn)
     if options.fresh:  # a pool would be empty
-        settings = replace(settings, pool=False)
+        settings = settings.replace(pool=False)
     cells, refused = cells_of(options.methods, options.num_drafts, settings)
     race = records.Race(cells, refused=refused)
     records.warm_up(source, race, source.prompts[:1], progress, fresh=options.fresh)

@@ -181,7 +181,7 @@ def read_traces(folder: Path, max_mb: int | None = None) -> TraceSet:
 
     Raises InputError.
     """
-    reader, path = Reader(max_mb or Settings().max_mb), folder / _HEAD
+    reader, path = Reader(max_mb or Settings().reading.max_mb), folder / _HEAD
     if not os.path.isfile(path):  # False for a name that is too long
         hint = "Give a folder written by python -m tests.tools.record."
         raise InputError(f"{folder}: no recording here", hint=hint)

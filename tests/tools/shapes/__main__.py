@@ -8,7 +8,7 @@ takes one of the names here or a config.json.
 import argparse
 import sys
 from collections.abc import Sequence
-from dataclasses import fields, replace
+from dataclasses import replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
@@ -59,11 +59,11 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--no-background", action="store_true")
     add("--json", action="store_true")
     for name in _OF_SETTINGS:
-        default = next(f.default for f in fields(Settings) if f.name == name)
+        default = Settings().get(name)
         add(f"--{name}", default=default, type=type(default))
     args = parser.parse_args(words)
-    settings = replace(Settings(), **{name: getattr(args, name) for name in _OF_SETTINGS})
-    settings = replace(settings, background="none") if args.no_background else settings
+    settings = Settings().replace(**{name: getattr(args, name) for name in _OF_SETTINGS})
+    settings = settings.replace(background="none") if args.no_background else settings
     options = ReplayOptions(
         methods=args.methods, num_drafts=[int(k) for k in names(args.num_draft)], tasks=args.tasks,
         limit=args.limit, rounds=args.rounds, fresh=args.fresh,

@@ -114,13 +114,13 @@ def plan(shape: Shape, settings: Settings) -> Plan:
     "auto" is float32 on a CPU and the configuration's dtype, or else bfloat16, elsewhere.
     """
     logging.set_verbosity_error()
-    device = pick_device(settings.device)
+    device = pick_device(settings.model.device)
     values = {k: v for k, v in shape.values.items() if k not in ("model_type", "auto_map")}
     config = AutoConfig.for_model(shape.values["model_type"], **values)
     own = torch.float32 if device == "cpu" else config.dtype or torch.bfloat16
-    dtype = own if settings.dtype == "auto" else getattr(torch, settings.dtype)
-    kernel = int8_kernel(device) if settings.quantize == "int8" else None
-    packed = device == "cpu" and settings.packed
+    dtype = own if settings.model.dtype == "auto" else getattr(torch, settings.model.dtype)
+    kernel = int8_kernel(device) if settings.model.quantize == "int8" else None
+    packed = device == "cpu" and settings.model.packed
     return Plan(shape, config, device, WeightFormat(dtype, packed, 8 if kernel else 0, kernel))
 
 
@@ -188,14 +188,14 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     origin = Origin(f"random, seed {SEED}")
     model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress, origin)
     model.end_ids = frozenset()
-    if settings.capture:
+    if settings.model.capture:
         model.passes.switch_on(model.device, progress)
     return Built(planned, model, other)
 
 
 def copies(device: str, settings: Settings, stock: bool) -> int:
     """How many times `build` holds the weights: packed ones are no longer shared."""
-    packs = device == "cpu" and settings.packed and settings.quantize == "none"
+    packs = device == "cpu" and settings.model.packed and settings.model.quantize == "none"
     return 2 if stock and packs else 1
 
 

@@ -140,7 +140,9 @@ class ShapeSource(Replay):
     ) -> None:
         super().__init__(traces, progress)
         self.model, self.cache = built.model, PromptCache(built.model)
-        self._load = partial(PassCosts(built.model, False, progress).load, settings.calibrate)
+        self._load = partial(
+            PassCosts(built.model, False, progress).load, settings.drafting.calibrate
+        )
         self.measured: Costs | None = None
 
     @property
@@ -175,10 +177,10 @@ def run_shape(
     """
     found = find_shape(shape)
     progress(f"Reading {folder} …")
-    traces, planned = chosen_traces(folder, options, settings.max_mb), plan(found, settings)
+    traces, planned = chosen_traces(folder, options, settings.reading.max_mb), plan(found, settings)
     longest = max(len(t.prompt_ids) + t.room for t in traces.traces) + SPARE
     check_memory(planned, longest)
-    use_threads(settings.threads)
+    use_threads(settings.model.threads)
     built = build(planned, settings, progress, False)
     return replay_with_passes(traces, built, options, settings, progress)
 
