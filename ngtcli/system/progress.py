@@ -1,4 +1,4 @@
-"""Progress as words: bars, bytes, what is left, and the passing line of something long."""
+"""Progress for people: bars, sizes, remaining time, and status lines of long work."""
 
 import re
 import threading
@@ -7,10 +7,12 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
-BAR = "█░"  # done and not done; a line with these is passing: only terminals show it
-_CELLS = 10  # of a bar: then lines with one stay below 60 columns
-_SHOWN_S = 0.1  # between two lines; guess
-HEARTBEAT_S = 60.0  # between two lines of progress in a pipe; guess
+# The done and the remaining part of a bar. A line with a bar is a status line that the next one
+# replaces, so that only terminals show it.
+BAR = "█░"
+_BAR_CELLS = 10  # characters of a bar, which keep a status line below 60 columns
+_UPDATE_INTERVAL_S = 0.1  # seconds between two status lines (guess)
+HEARTBEAT_S = 60.0  # seconds between two lines of progress in a pipe (guess)
 
 
 def progress_bar(done: int, total: int) -> str:
@@ -19,56 +21,83 @@ def progress_bar(done: int, total: int) -> str:
     >>> progress_bar(3, 7)
     '████░░░░░░'
     """
-    full = min(_CELLS, _CELLS * done // max(total, 1))
-    return BAR[0] * full + BAR[1] * (_CELLS - full)
+    full = min(_BAR_CELLS, _BAR_CELLS * done // max(total, 1))
+    return BAR[0] * full + BAR[1] * (_BAR_CELLS - full)
 
 
 def sized(size: int, total: int = 0) -> str:
-    """Bytes in decimal units, or how many of a total they are.
+    """A size in decimal units, or with `total`, both in bytes, that part of it.
 
     >>> sized(81_200), sized(45_120_000), sized(1_234_000_000), sized(1_234_000_000, 16_400_000_000)
     ('81 kB', '45 MB', '1.2 GB', '1.2/16.4 GB')
     """
-    most = max(size, total)
-    scale, unit = (1e9, "GB") if most >= 1e9 else (1e6, "MB") if most >= 1e6 else (1e3, "kB")
-    digits = int(1e9 <= most < 100e9)
-    return f"{size / scale:.{digits}f}{f'/{total / scale:.{digits}f}' * bool(total)} {unit}"
+    largest = max(size, total)
+    if largest >= 1e9:
+        scale, unit = 1e9, "GB"
+    elif largest >= 1e6:
+        scale, unit = 1e6, "MB"
+    else:
+        scale, unit = 1e3, "kB"
+    digits = 1 if 1e9 <= largest < 100e9 else 0
+    number = f"{size / scale:.{digits}f}"
+    if total:
+        number += f"/{total / scale:.{digits}f}"
+    return f"{number} {unit}"
 
 
 def time_left(seconds: float) -> str:
-    """Seconds up to two minutes, then minutes, then hours.
+    """A duration in seconds up to two minutes, then in minutes, then in hours.
 
     >>> time_left(20.4), time_left(300), time_left(9000)
     ('20 s', '5 min', '2.5 h')
     """
     if seconds < 120:
         return f"{seconds:.0f} s"
-    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    if seconds < 7200:
+        return f"{seconds / 60:.0f} min"
+    return f"{seconds / 3600:.1f} h"
 
 
 class ByteBar:
-    """Passing lines with bytes, speed and time, as `Loading ████░░░░░░ 6.4/16.0 GB, 9 MB/s, 18 min
-    left`, from several threads, ten a second at most and none once it is `closed`."""
+    """Status lines with a bar, as `Loading ████░░░░░░ 6.4/16.0 GB, 9 MB/s, 18 min left`.
+
+    Any thread may call `update`. At most ten lines a second are shown, and none once `closed` is
+    set.
+
+    Args:
+        verb: First word of the line.
+        total: Bytes there are in all.
+        progress: Shows a status line.
+        done: Bytes that were there before.
+    """
 
     def __init__(
         self, verb: str, total: int, progress: Callable[[str], None], done: int = 0
     ) -> None:
         self.closed = False
-        self._verb, self._total, self._progress = verb, total, progress
-        self._done, self._read, self._lock = done, 0, threading.Lock()
-        self._began, self._shown = time.monotonic(), 0.0
+        self._verb = verb
+        self._total = total
+        self._progress = progress
+        self._done = done  # bytes of `total`
+        self._received = 0  # bytes since the start, which decide the speed
+        self._lock = threading.Lock()
+        self._started = time.monotonic()
+        self._last_shown = 0.0
 
     def update(self, n: float) -> None:
-        """So many bytes more are there; fewer than 0 where some are read again."""
+        """Count `n` more bytes; negative where a part is to be received again."""
         with self._lock:
-            self._done, self._read = self._done + int(n), self._read + int(n)
+            self._done += int(n)
+            self._received += int(n)
             now = time.monotonic()
-            if self.closed or now - self._shown < _SHOWN_S or self._read <= 0:
+            is_due = now - self._last_shown >= _UPDATE_INTERVAL_S
+            if self.closed or not is_due or self._received <= 0:
                 return
-            self._shown, rate = now, self._read / max(now - self._began, 1e-6)
-            line = f"{progress_bar(self._done, self._total)} {sized(self._done, self._total)}"
-            left = time_left(max(0, self._total - self._done) / rate)
-            self._progress(f"{self._verb} {line}, {sized(round(rate))}/s, {left} left")
+            self._last_shown = now
+            bar = f"{progress_bar(self._done, self._total)} {sized(self._done, self._total)}"
+            bytes_per_s = self._received / max(now - self._started, 1e-6)
+            remaining = time_left(max(0, self._total - self._done) / bytes_per_s)
+            self._progress(f"{self._verb} {bar}, {sized(round(bytes_per_s))}/s, {remaining} left")
 
 
 class Heartbeat:
@@ -107,8 +136,8 @@ class Heartbeat:
         self._thread.join()
 
     def _run(self) -> None:
-        began = time.monotonic()
+        started = time.monotonic()
         while not self._ended.wait(self._interval_s):
             if self._message:
-                elapsed = time_left(time.monotonic() - began)
+                elapsed = time_left(time.monotonic() - started)
                 self._report(f"{self._message} ({elapsed} so far)")

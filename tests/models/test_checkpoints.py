@@ -154,7 +154,7 @@ def test_bytes_are_told_while_a_large_checkpoint_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(checkpoints, "_SHOWN", 1.0)
-    monkeypatch.setattr("ngtcli.system.progress._SHOWN_S", 0.0)
+    monkeypatch.setattr("ngtcli.system.progress._UPDATE_INTERVAL_S", 0.0)
     make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())
     config, told = transformers.AutoConfig.from_pretrained(tmp_path), list[str]()
