@@ -8,7 +8,7 @@ import typer
 from ngtcli.cli.options import reports
 from ngtcli.cli.show import facts, table
 from ngtcli.errors import NgtError, UsageError
-from ngtcli.system.cache import STORES, Held, Removed, Store, clear, held
+from ngtcli.system.cache import STORES, Removed, Store, StoreUsage, clear, measure_stores
 from ngtcli.system.files import home
 from ngtcli.words import nearest, reason_of
 
@@ -28,23 +28,23 @@ class Place:
     path: str
 
 
-def _cells(row: Held) -> list[object]:
+def _cells(row: StoreUsage) -> list[object]:
     cleared, size = "by name" if row.store.cleared_by_name else "yes", f"{row.bytes / 1e6:.1f} MB"
     return [row.store.name, row.pieces, row.files, size, cleared, row.store.holds]
 
 
 @cache_app.command("list")
 @reports(table("name,pieces,files,size,cleared,holds", _cells))
-def cache_list() -> list[Held]:
+def cache_list() -> list[StoreUsage]:
     """List what the cache holds, its pieces, files and size."""
-    return held(STORES)
+    return measure_stores(STORES)
 
 
 @cache_app.command("show")
 @reports(facts)
-def cache_show(name: Name) -> Held:
+def cache_show(name: Name) -> StoreUsage:
     """Show what one of them holds, what makes it, and where it is."""
-    return held([_known(name)])[0]
+    return measure_stores([_known(name)])[0]
 
 
 @cache_app.command("clear")

@@ -22,7 +22,7 @@ from ngtcli.engine.question import Tasks
 from ngtcli.engine.settings import settings_of
 from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import Preset, load_preset
-from ngtcli.system.cache import in_bounds
+from ngtcli.system.cache import cache_limit
 from ngtcli.words import nearest, shortened
 
 # What says how single answers end, and what is kept of them.
@@ -213,8 +213,8 @@ def reports(view: View, *, schema: Any = None) -> Callable[[Command], Command]:
 
 def _bound_cache(verbose: bool) -> None:
     """Bring the cache within its bound, if this command wrote to it, and tell what was removed."""
-    removed = in_bounds.finish()
-    bound = f"it may have {removed.most / 1e6:g} MB (--set cache_mb)"
+    removed = cache_limit.finish()
+    bound = f"it may have {removed.limit / 1e6:g} MB (--set cache_mb)"
     if removed.bytes and verbose:
         what = f"Removed from the cache what was used longest ago, {removed.words}: {bound}."
         Notes().remark(what)

@@ -19,7 +19,7 @@ from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text, utf8
 from ngtcli.errors import InputError
 from ngtcli.models.card import load_card
-from ngtcli.system.cache import in_bounds
+from ngtcli.system.cache import cache_limit
 
 
 def settings_of(layers: Sequence[Layer]) -> Resolved:
@@ -37,7 +37,7 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     )
     s = s.replace(schema=one, schema_multi=multi, regex=utf8(s.answer.regex))
     s = with_room(s, resolved.origins["max_tokens"].partition(" ")[0] not in ("default", "preset"))
-    in_bounds.hold_to(s.reuse.cache_mb * 1_000_000)
+    cache_limit.hold_to(s.reuse.cache_mb * 1_000_000)
     named = [s.get(name) or "builtin" for name in settings_where(complete="models")]
     models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from ngtcli.errors import NgtError
 from ngtcli.models.checkpoint import read_object
-from ngtcli.system.cache import CHECKED, in_bounds
+from ngtcli.system.cache import CHECKED, cache_limit
 from ngtcli.system.files import Stamp, home, key_of, new_file, private_folder, stamp_of
 from ngtcli.system.json_form import to_json
 
@@ -64,7 +64,7 @@ def stand_in(made_of: object, make: Callable[[Path], Source]) -> str:
             private_folder(folder)
             for path in Path(place).iterdir():
                 with new_file(folder / path.name) as new:
-                    in_bounds.wrote(new.write(path.read_bytes()))
+                    cache_limit.wrote(new.write(path.read_bytes()))
         CHECKED.put_many(_stamps(folder))
     return os.path.realpath(folder)
 

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from ngtcli.system.cache import CHECKED, in_bounds
+from ngtcli.system.cache import CHECKED, cache_limit
 from ngtcli.system.files import (
     DamagedFileError,
     NewFile,
@@ -179,7 +179,7 @@ class ArrayWriter:
         write_all(self._file, most.to_bytes(8, "little") + header.ljust(most))
         self._new.finish(path)
         CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
-        in_bounds.wrote(self._end)
+        cache_limit.wrote(self._end)
 
     def mapped(self) -> Arrays:
         """The arrays written so far, as `map` gives them; another run may remove the file."""

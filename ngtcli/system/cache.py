@@ -1,7 +1,7 @@
-"""What the cache holds, and the bound on it: what was used longest ago is removed first.
+"""The contents of the cache, and the limit on its size: least recently used entries go first.
 
-It holds pieces in the store and files. What can be made again by itself counts for the bound (see
-STORES).
+An entry is a piece in the SQLite store (store.py) or a file. STORES lists the kinds of entries and
+which limit applies to each.
 """
 
 import errno
@@ -19,42 +19,51 @@ from ngtcli.system.files import PARTIAL, Stamp, home, key_of
 from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.words import counted
 
-LEFT_S = 3600.0  # seconds after which a file that is not finished is a killed run's; guess
+# Age in seconds from which an unfinished file is taken to be left by a killed run (guess).
+ABANDONED_S = 3600.0
 POOL = ".pool.safetensors"
 DATASTORE = ".datastore.safetensors"
 BACKGROUND = ".background.safetensors"
-CHECKED = store.Kind("checked", Stamp)  # when it was right: of files, by hashes of their paths
-ALL = ""  # the bound that all of the cache has together
-NONE = "none"
+# The state in which each file last matched its checksum, by the hash of its path.
+CHECKED = store.Kind("checked", Stamp)
+# Names of limits: the one that most stores share, and that of stores without any.
+SHARED = ""
+UNLIMITED = "none"
 
 
 @dataclass(frozen=True, slots=True)
 class Store:
-    """One kind of thing that the cache holds: what it is, and what makes it.
+    """One kind of content of the cache.
 
-    It is pieces of the kinds, and files that match the patterns, which `parts` names. Those of one
-    `bound` may have so much together; of another than ALL the file used last may exceed it, and of
-    NONE nothing is removed. What is `cleared_by_name` alone was learned or was made by a command
-    for it, so that ngt does not make it again by itself.
+    Attributes:
+        name: Name for `ngt cache`.
+        holds: What it contains, for people.
+        made_by: Which command or step creates it, for people.
+        parts: Its kinds of pieces and its file patterns (those have a "/"), separated by spaces.
+        limit: The size limit that it shares with the other stores of the same name. Outside of
+            SHARED, the most recently used file may exceed the limit; UNLIMITED evicts nothing.
+        cleared_by_name: `ngt cache clear` leaves it unless it is named, because ngt does not
+            recreate it by itself: it was learned, or a command made it.
     """
 
     name: str
     holds: str
     made_by: str
     parts: str = field(metadata=HIDDEN)
-    bound: str = field(default=ALL, metadata=HIDDEN)
+    limit: str = field(default=SHARED, metadata=HIDDEN)
     cleared_by_name: bool = False
 
     @property
     def path(self) -> Path:
-        """The folder of its files, or the file of its pieces."""
-        folder, slash, _ = self.parts.rpartition(" ")[2].partition("/")
+        """The folder of its files, or the SQLite file of its pieces."""
+        last_part = self.parts.split()[-1]
+        folder, slash, _ = last_part.partition("/")
         return home("cache") / (folder if slash else store.NAME)
 
 
 @dataclass(frozen=True, slots=True)
-class Held:
-    """What one `Store` holds now: pieces and files, and their bytes."""
+class StoreUsage:
+    """The number of pieces and files in one store, and their size in bytes."""
 
     store: Store = field(metadata=json_key(flat=True))
     pieces: int
@@ -72,17 +81,17 @@ STORES = (
     Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
         "datastores", "corpora for the method rest", "ngt trie build --rest", f"tries/*{DATASTORE}",
-        NONE, True,
+        UNLIMITED, True,
     ),
     Store(
         "backgrounds", "n-gram counts of general text", "the first use of auto",
-        f"tries/*{BACKGROUND}", NONE,
+        f"tries/*{BACKGROUND}", UNLIMITED,
     ),
-    Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", NONE, True),
+    Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", UNLIMITED, True),
     Store("compiled", "compiled functions", "the first use of auto", "compiled"),
     Store(
         "trials", "what was tried of models, and times of passes", "loading a model; auto",
-        "trials", NONE,
+        "trials", UNLIMITED,
     ),
     Store(
         "quantized", "models' quantised weights", "--quantize int8", "quantized/*", "quantized"
@@ -92,178 +101,225 @@ STORES = (
         "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins/*"
     ),
     Store("checked", "which files were compared with their checksums", "using them", "checked"),
-    Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", NONE, True),
+    Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", UNLIMITED, True),
 )  # fmt: skip
-_BY_PART = {part: named for named in STORES for part in named.parts.split()}
-# Which writers lock; the last of them stands in compiled.py, too.
-_LEFT_OUT = (store.NAME, f"{store.NAME}-journal", "pools.lock", "compiling.lock")
-_FREED = 10  # this part of the bound is free afterwards; guess
-_SHARE = 20  # this part of the bound may be written before the cache is looked at again; guess
+_STORE_OF_PART = {part: stored for stored in STORES for part in stored.parts.split()}
+# Files that are never evicted: the SQLite store, and locks (compiled.py names the last one, too).
+_NOT_EVICTED = (store.NAME, f"{store.NAME}-journal", "pools.lock", "compiling.lock")
+_FREED_DIVISOR = 10  # eviction frees a tenth of the limit, so that it is rare (guess)
+_CHECK_DIVISOR = 20  # a twentieth of the limit may be written between two checks (guess)
 
 
 def store_of(path: Path, cache: Path) -> Store | None:
-    """What a file of that cache belongs to; None: it is an earlier version's."""
+    """Find the store that a file in the folder `cache` belongs to.
+
+    None if an earlier version of ngt wrote the file.
+    """
     name = os.path.relpath(path, cache)
-    return next((_BY_PART[part] for part in _BY_PART if fnmatchcase(name, part)), None)
+    for part, stored in _STORE_OF_PART.items():
+        if fnmatchcase(name, part):
+            return stored
+    return None
 
 
 @dataclass(frozen=True, slots=True)
 class Removed:
-    """What was removed: files, bytes and pieces; `most` was the bound, in bytes."""
+    """The number of files and pieces that were removed, and their size; `limit` is in bytes."""
 
     files: int = 0
     bytes: int = 0
     pieces: int = 0
-    most: int = field(default=0, metadata=HIDDEN)
+    limit: int = field(default=0, metadata=HIDDEN)
 
     @property
     def words(self) -> str:
-        """What was removed, in words."""
-        what = f"{counted(self.pieces, 'piece')} and {counted(self.files, 'file')}"
-        return f"{what}, {self.bytes / 1e6:.1f} MB"
+        """The counts and the size, in words."""
+        counts = f"{counted(self.pieces, 'piece')} and {counted(self.files, 'file')}"
+        return f"{counts}, {self.bytes / 1e6:.1f} MB"
 
 
 class _Entry(NamedTuple):
-    """A file or a piece, and when it was used last, in nanoseconds since 1970."""
+    """A file or a piece, with its last use in nanoseconds since 1970 and its size in bytes."""
 
-    of: Path | store.Piece
+    content: Path | store.Piece
     store: Store | None
     used_ns: int
     size: int
 
     @property
-    def bound(self) -> str:
-        return self.store.bound if self.store else ALL
+    def limit(self) -> str:
+        return self.store.limit if self.store else SHARED
 
 
-def _pieces() -> list[_Entry]:
-    return [_Entry(p, _BY_PART.get(p.kind), p.used * 10**9, p.bytes) for p in store.pieces()]
+def _list_pieces() -> list[_Entry]:
+    return [
+        _Entry(piece, _STORE_OF_PART.get(piece.kind), piece.used * 10**9, piece.bytes)
+        for piece in store.pieces()
+    ]
 
 
-def _files(errors: list[OSError]) -> list[_Entry]:
-    """All files but those of the store, a lock, and those that are being written.
+def _list_files(errors: list[OSError]) -> list[_Entry]:
+    """List the files that may be removed; errors of folders are appended to `errors`.
 
-    A killed run's file that is not finished is one of them an hour after. A file was used when it
-    was written, or last compared with its piece.
+    A file counts as used when it was written or last compared with its checksum. Unfinished files
+    are listed once they are old enough to be left by a killed run.
     """
-    found, uses = [], {piece.key: piece.used for piece in store.pieces(CHECKED.name)}
-    for place, _, names in os.walk(cache := home("cache"), onerror=errors.append):
-        for path in (Path(place, name) for name in names if name not in _LEFT_OUT):
+    entries = []
+    checked = {piece.key: piece.used for piece in store.pieces(CHECKED.name)}
+    cache = home("cache")
+    for folder, _, names in os.walk(cache, onerror=errors.append):
+        for name in names:
+            if name in _NOT_EVICTED:
+                continue
+            path = Path(folder, name)
             with suppress(OSError):  # another process has removed it
-                about = path.lstat()
-                if path.suffix != PARTIAL or time.time() - about.st_mtime > LEFT_S:
-                    used = max(about.st_mtime_ns, uses.get(key_of(path), 0) * 10**9)
-                    found.append(_Entry(path, store_of(path, cache), used, about.st_size))
-    return found
+                status = path.lstat()
+                if path.suffix == PARTIAL and time.time() - status.st_mtime <= ABANDONED_S:
+                    continue
+                used_ns = max(status.st_mtime_ns, checked.get(key_of(path), 0) * 10**9)
+                entries.append(_Entry(path, store_of(path, cache), used_ns, status.st_size))
+    return entries
 
 
 def _remove(entries: Iterable[_Entry], errors: list[OSError]) -> list[_Entry]:
-    """Remove files and pieces; what is gone."""
-    gone = []
+    """Remove files and pieces; return those that are gone and append the errors of the others."""
+    removed = []
     for entry in entries:
         try:
-            if isinstance(entry.of, Path):
-                entry.of.unlink()
-            gone.append(entry)
+            if isinstance(entry.content, Path):
+                entry.content.unlink()
+            removed.append(entry)
         except OSError as error:
             errors.append(error)
-    if not store.remove(entry.of for entry in gone if isinstance(entry.of, store.Piece)):
-        gone = [entry for entry in gone if isinstance(entry.of, Path)]
+    pieces = [entry.content for entry in removed if isinstance(entry.content, store.Piece)]
+    if not store.remove(pieces):
+        removed = [entry for entry in removed if isinstance(entry.content, Path)]
         path = str(home("cache") / store.NAME)
         errors.append(OSError(errno.EAGAIN, os.strerror(errno.EAGAIN), path))
-    return gone
+    return removed
 
 
-def bound(most: int) -> list[_Entry]:
-    """Remove what is the longest unused of all that has one bound, if it has more than `most`.
+def evict(max_bytes: int) -> list[_Entry]:
+    """Remove least recently used entries of every limit that is exceeded.
 
-    That are bytes. Nine tenths are left, so that this is rare: to look at all pieces takes long.
-    What has more than `most` goes before all others, which would not make room for it; but the file
-    used last stays where it is not the bound of ALL. Returns what was removed.
+    Entries that are larger than the limit go first: evicting others would not make room for them.
+    Removing continues until a tenth of the limit is free, so that evicting, which lists the whole
+    cache, is rare.
+
+    Args:
+        max_bytes: Bytes that the stores of one limit may have together.
+
+    Returns:
+        The removed entries.
     """
-    entries, stored, chosen = _files([]), 0, []  # at least the bytes of all pieces
+    entries = _list_files([])
+    store_size = 0  # the file's size: an upper bound of its pieces, without listing them
     with suppress(OSError):
-        stored = (home("cache") / store.NAME).stat().st_size
-    if _bytes(entry for entry in entries if entry.bound == ALL) + stored > most:
-        entries += _pieces()
-    for name in {named.bound for named in STORES} - {NONE}:
-        own = sorted((e for e in entries if e.bound == name), key=lambda entry: entry.used_ns)
-        left = _bytes(own)
-        own = own[: None if name == ALL else -1] if left > most else []
-        for entry in sorted(own, key=lambda entry: entry.size <= most):
-            if left > most - most // _FREED:
-                chosen.append(entry)
-                left -= entry.size
-    return _remove(chosen, [])
+        store_size = (home("cache") / store.NAME).stat().st_size
+    shared = [entry for entry in entries if entry.limit == SHARED]
+    if _total_bytes(shared) + store_size > max_bytes:
+        entries += _list_pieces()
+
+    evicted: list[_Entry] = []
+    for limit in {stored.limit for stored in STORES} - {UNLIMITED}:
+        evicted += _least_recently_used(
+            [entry for entry in entries if entry.limit == limit],
+            max_bytes,
+            keeps_newest=limit != SHARED,
+        )
+    return _remove(evicted, [])
 
 
-def _bytes(entries: Iterable[_Entry]) -> int:
+def _least_recently_used(entries: list[_Entry], max_bytes: int, keeps_newest: bool) -> list[_Entry]:
+    """Choose what to evict of the entries that share one limit; nothing if they are within it."""
+    remaining = _total_bytes(entries)
+    if remaining <= max_bytes:
+        return []
+    candidates = sorted(entries, key=lambda entry: entry.used_ns)
+    if keeps_newest:
+        candidates.pop()
+    candidates.sort(key=lambda entry: entry.size <= max_bytes)  # stable: too large ones first
+    chosen = []
+    for entry in candidates:
+        if remaining <= max_bytes - max_bytes // _FREED_DIVISOR:
+            break
+        chosen.append(entry)
+        remaining -= entry.size
+    return chosen
+
+
+def _total_bytes(entries: Iterable[_Entry]) -> int:
     return sum(entry.size for entry in entries)
 
 
-def _sum(entries: Sequence[_Entry], most: int = 0) -> Removed:
-    files = sum(isinstance(entry.of, Path) for entry in entries)
-    return Removed(files, _bytes(entries), len(entries) - files, most)
+def _summarize(entries: Sequence[_Entry], limit: int = 0) -> Removed:
+    files = sum(isinstance(entry.content, Path) for entry in entries)
+    return Removed(
+        files=files, bytes=_total_bytes(entries), pieces=len(entries) - files, limit=limit
+    )
 
 
-class CacheBound:
-    """Holds the cache to its bound while a command runs: each time that much was written.
+class CacheLimit:
+    """Keeps the cache within its size limit while a command writes to it.
 
-    `most` is in bytes. Until `hold_to` has told it nothing is removed.
+    Nothing is evicted until `hold_to` has set the limit.
     """
 
     def __init__(self) -> None:
-        self.most = self._written = 0  # bytes since the cache was looked at
-        self._gone: list[_Entry] = []
+        self.max_bytes = 0
+        self._written = 0  # bytes since the last check
+        self._evicted: list[_Entry] = []
 
-    def hold_to(self, most: int) -> None:
-        """The bound in bytes; of several in one command the largest holds."""
-        self.most = max(self.most, most)
+    def hold_to(self, max_bytes: int) -> None:
+        """Set the limit; if one command sets several, the largest applies."""
+        self.max_bytes = max(self.max_bytes, max_bytes)
 
     def wrote(self, size: int) -> None:
-        """Note that pieces, or a file of the cache, of so many bytes were written."""
+        """Count `size` bytes written to the cache, and evict now and then."""
         self._written += max(1, size)
-        self._hold(self.most // _SHARE)
+        self._evict_after(self.max_bytes // _CHECK_DIVISOR)
 
     def finish(self) -> Removed:
-        """Hold to the bound at the end of a command; all that was removed since the last end.
+        """Evict at the end of a command, if it wrote anything.
 
-        Nothing is looked at where nothing was written.
+        Returns what was evicted since the last call.
         """
-        self._hold(0)
-        removed = _sum(self._gone, self.most)
-        self._gone, self.most = [], 0
+        self._evict_after(0)
+        removed = _summarize(self._evicted, self.max_bytes)
+        self._evicted = []
+        self.max_bytes = 0
         return removed
 
-    def _hold(self, written: int) -> None:
-        """Hold to the bound where more than `written` bytes were written since that was done."""
-        if self.most and self._written > written:
+    def _evict_after(self, written: int) -> None:
+        """Evict if more than `written` bytes were written since the last check."""
+        if self.max_bytes and self._written > written:
             self._written = 0
-            self._gone += bound(self.most)
+            self._evicted += evict(self.max_bytes)
 
 
-in_bounds = CacheBound()
-store.listeners.append(in_bounds.wrote)
+cache_limit = CacheLimit()
+store.listeners.append(cache_limit.wrote)
 
 
-def held(stores: Iterable[Store]) -> list[Held]:
-    """What stores hold."""
-    entries, found = _pieces() + _files([]), []
-    for named in stores:
-        size = _sum([entry for entry in entries if entry.store is named])
-        found.append(Held(named, size.pieces, size.files, size.bytes, named.path))
-    return found
+def measure_stores(stores: Iterable[Store]) -> list[StoreUsage]:
+    """Count what each of `stores` contains now."""
+    entries = _list_pieces() + _list_files([])
+    usages = []
+    for stored in stores:
+        total = _summarize([entry for entry in entries if entry.store is stored])
+        usages.append(StoreUsage(stored, total.pieces, total.files, total.bytes, stored.path))
+    return usages
 
 
 def clear(stores: Collection[Store]) -> Removed:
-    """Delete what `stores` hold but what another process is writing.
+    """Delete the contents of `stores`, except what another process is writing.
 
-    What cannot be deleted does not keep the rest: its OSError is raised at the end.
+    An entry that cannot be deleted does not keep the others: its OSError is raised at the end.
     """
     errors = list[OSError]()
-    entries = [entry for entry in _pieces() + _files(errors) if entry.store in stores]
-    gone = _remove(entries, errors)
+    entries = _list_pieces() + _list_files(errors)
+    removed = _remove([entry for entry in entries if entry.store in stores], errors)
     for error in errors:
         if not isinstance(error, FileNotFoundError):  # another run may be clearing as well
             raise error
-    return _sum(gone)
+    return _summarize(removed)

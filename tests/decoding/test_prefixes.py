@@ -33,7 +33,7 @@ from ngtcli.models.quantized import weights_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system import cache as cache_module
-from ngtcli.system.cache import STORES, held
+from ngtcli.system.cache import STORES, measure_stores
 from ngtcli.system.files import home
 from tests.support.helpers import HARBOUR, FakeBackend, ngt, without_note
 from tests.support.int8_layers import INT8
@@ -290,8 +290,8 @@ def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> N
     assert len(files()) == 2 and {path.stat().st_mode & 0o777 for path in files()} == {0o600}
     assert model.prefixes.store(model.cache) == 0  # they are there
     store = next(store for store in STORES if store.name == "prefixes")
-    assert held([store])[0].bytes > 2 * model.cache.bytes_of(CHUNK)
-    cache_module.bound(files()[0].stat().st_size)
+    assert measure_stores([store])[0].bytes > 2 * model.cache.bytes_of(CHUNK)
+    cache_module.evict(files()[0].stat().st_size)
     assert len(files()) == 1 and read(anew(model), IDS, DISK) == [CHUNK, 2 * CHUNK]
 
 

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from ngtcli.drafting.tries.files import TRIES, list_files
 from ngtcli.system import cache
-from ngtcli.system.cache import CHECKED, LEFT_S, STORES, bound, in_bounds
+from ngtcli.system.cache import ABANDONED_S, CHECKED, STORES, cache_limit, evict
 from ngtcli.system.files import home, key_of, stamp_of
 from ngtcli.system.store import NAME, ROW, Kind
 from tests.support.helpers import ngt
@@ -72,7 +72,7 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
         over = sum(wanted.values()) > most
         while over and sum(wanted.values()) > most - most // 10:  # brute force: one by one
             del wanted[max(wanted, key=lambda name: (wanted[name] > most, int(name)))]
-        removed = cache._sum(bound(most))
+        removed = cache._summarize(evict(most))
         assert names() == set(wanted)
         assert removed.pieces + removed.files == len(entries) - len(wanted)
         assert removed.bytes == sum(sizes.values()) - sum(wanted.values())
@@ -84,25 +84,25 @@ def test_what_has_its_own_bound_or_none_or_is_being_written_stays() -> None:
         "tries/c.background.safetensors", "quantized/e.safetensors", "prefixes/f.safetensors",
     ):  # fmt: skip
         put(place, 10, 9)
-    put("parts/young.partial", 10, 0.5 * LEFT_S / DAY)
+    put("parts/young.partial", 10, 0.5 * ABANDONED_S / DAY)
     put_piece("trials", "trials", 200, 9)
     kept = names()
     put("tries/i.trie.safetensors", 10, 1)
-    put("parts/old.partial", 10, 2 * LEFT_S / DAY)  # a killed run's
-    assert len(bound(0)) == 2 and names() == kept
+    put("parts/old.partial", 10, 2 * ABANDONED_S / DAY)  # a killed run's
+    assert len(evict(0)) == 2 and names() == kept
 
 
 def test_of_what_has_its_own_bound_the_file_used_last_stays_whatever_its_size() -> None:
     put("quantized/a.safetensors", 3_000_000, 2)
     put("stand-ins/b", 500_000, 2)
-    in_bounds.hold_to(1_000_000)
+    cache_limit.hold_to(1_000_000)
     put("quantized/c.safetensors", 2_000_000, 0)
-    in_bounds.wrote(2_000_000)
-    assert (removed := in_bounds.finish()).files == 1 and removed.bytes == 3_000_000
+    cache_limit.wrote(2_000_000)
+    assert (removed := cache_limit.finish()).files == 1 and removed.bytes == 3_000_000
     assert names() == {"b", "c.safetensors"}
     put("quantized/a.safetensors", 400_000, 3)
     put("quantized/d.safetensors", 500_000, 0)
-    assert len(bound(1_000_000)) == 1  # the largest, which is in the way of all others
+    assert len(evict(1_000_000)) == 1  # the largest, which is in the way of all others
     assert names() == {"b", "a.safetensors", "d.safetensors"}
 
 
@@ -114,7 +114,7 @@ def test_use_is_noted_of_pieces_and_files() -> None:
     TRIES.map(used)
     put_piece("parts", "c", 200, 5)
     assert Kind("parts", bytes).get("c")
-    assert len(bound(used.stat().st_size + 1000)) >= 1
+    assert len(evict(used.stat().st_size + 1000)) >= 1
     assert used.exists() and not unused.exists() and "c" in names()
 
 
@@ -133,7 +133,7 @@ def write_piece(number: int) -> None:
 
 def write_file(number: int) -> None:
     put(f"prefixes/{number}", 2000, -number / 86_400)
-    in_bounds.wrote(2000)
+    cache_limit.wrote(2000)
 
 
 @pytest.mark.parametrize("write", [write_piece, write_file])
@@ -141,31 +141,31 @@ def test_the_cache_is_bounded_while_a_command_runs_and_not_at_each_write(
     write: Callable[[int], None], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     looks: list[int] = []
-    monkeypatch.setattr(cache, "bound", lambda *a: looks.append(1) or bound(*a))
-    in_bounds.finish()  # what other tests wrote
-    in_bounds.hold_to(200_000)
+    monkeypatch.setattr(cache, "evict", lambda *a: looks.append(1) or evict(*a))
+    cache_limit.finish()  # what other tests wrote
+    cache_limit.hold_to(200_000)
     for i in range(500):
         at = time.time() - 9999 + i
         monkeypatch.setattr("ngtcli.system.store.time.time", lambda at=at: at)
         write(i)
         if i % 20 == 0:
-            entries = cache._pieces() + cache._files([])
+            entries = cache._list_pieces() + cache._list_files([])
             assert sum(entry.size for entry in entries) <= 200_000 * 1.05 + 2200
     assert 10 < len(looks) < 120
-    removed = in_bounds.finish()
-    assert removed.pieces + removed.files > 350 and removed.most == 200_000
+    removed = cache_limit.finish()
+    assert removed.pieces + removed.files > 350 and removed.limit == 200_000
 
 
 def test_the_bound_is_the_commands_largest_and_without_writing_nothing_is_looked_at() -> None:
-    in_bounds.finish()  # what other tests wrote
+    cache_limit.finish()  # what other tests wrote
     put("parts/old", 500, 9)
-    in_bounds.hold_to(1)
-    assert in_bounds.finish().files == 0 and names() == {"old"}
+    cache_limit.hold_to(1)
+    assert cache_limit.finish().files == 0 and names() == {"old"}
     Kind("parts", bytes).put("new", b"x")  # before the bound is known
-    assert in_bounds.finish().files == 0 and names() == {"old", "new"}
+    assert cache_limit.finish().files == 0 and names() == {"old", "new"}
     for most in (300, 400, 100):
-        in_bounds.hold_to(most)
-    assert in_bounds.finish().most == 400 and names() == {"new"}
+        cache_limit.hold_to(most)
+    assert cache_limit.finish().limit == 400 and names() == {"new"}
 
 
 def printed(*words: str) -> Any:
@@ -227,8 +227,8 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     assert ngt("ask", "-d", str(tmp_path), "When?", *flags).returncode == 0
     assert ngt("trie", "build", str(tmp_path / "tides.json")).returncode == 0
     every = {p for p in home("cache").rglob("*.safetensors") if p.is_file()}
-    entries = cache._files([]) + cache._pieces()
-    assert {entry.of for entry in entries} >= every and all(entry.store for entry in entries)
+    entries = cache._list_files([]) + cache._list_pieces()
+    assert {entry.content for entry in entries} >= every and all(entry.store for entry in entries)
     stored = {entry.store.name for entry in entries if entry.store}
     assert stored >= {"documents", "passages", "tries", "pools", "trials"}
     printed("cache", "clear")
