@@ -29,7 +29,7 @@ COMMANDS = {
 }
 # By flag, or by command and flag where other commands have a flag of that name.
 FLAGS = {
-    "--reduce": 'Ask over the answers themselves: ngt ask -d answers.csv "Which of them agree?"',
+    "--reduce": 'Ask over the answers themselves: ngt ask "Which of them agree?" answers.csv',
     "--log": _SPEED,
     "--no-log": f"ngt keeps no log of answers any more: leave the flag out. {_TYPED}",
     "--log-text": _SPEED,

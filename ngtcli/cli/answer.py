@@ -1,17 +1,15 @@
 """`ngt summarize`, a summary of documents, `ngt ask`, the answer to a question from them, and
 `ngt generate`, what a free prompt asks for."""
 
-import os
-import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from textwrap import shorten
 from typing import Annotated, Any
 
 import typer
 
 from ngtcli.cli import answering, checks, options, reading
 from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
+from ngtcli.cli.arguments import only_word, question_and_paths
 from ngtcli.cli.notes import Notes
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
@@ -25,7 +23,7 @@ PassagesOption = Annotated[
 ]
 _PER_FILE = typer.Option("--per-file", help="A summary of each file; -o is a table or FOLDER/.")
 _EACH = typer.Option("--each", help="Ask of each file by itself; -o is a table or FOLDER/.")
-_DOCUMENTS = "Give --docs FILE or FOLDER, or pipe a text in."
+_DOCUMENTS = "Name files or folders behind the question, or pipe a text in."
 
 
 @options.with_settings(options.OF_SUMMARIES)
@@ -58,7 +56,13 @@ def summarize(
 @options.with_settings()
 def ask(
     flags: Flags,
-    words: Annotated[list[str], typer.Argument(help="The question.", metavar="QUESTION")],
+    words: Annotated[
+        list[str],
+        typer.Argument(
+            help="The question, and behind it files, folders, globs or -.",
+            metavar="QUESTION [PATH]",
+        ),
+    ],
     docs: options.DocsOption = None,
     show_passages: PassagesOption = False,
     each: Annotated[bool, _EACH] = False,
@@ -67,29 +71,25 @@ def ask(
     *,
     given: AnswerFlags,
 ) -> None:
-    """Answer a question from documents: ngt ask --docs ./notes "When is high tide?"
+    """Answer a question from documents: ngt ask "When is high tide?" notes/
 
-    ngt ask -d reports/ "Who built the quay?" --cite
-    ngt ask -d notes.md "When is high tide?" --json
-    ngt ask --each reports/ "Who signed it?" -o signed.csv
+    ngt ask "Who built the quay?" reports/ minutes.pdf --cite
+    ngt ask "When is high tide?" notes.md --json
+    ngt ask "Who signed it?" reports/ --each -o signed.csv
     """
-    if each and not docs:  # words before the question are paths
-        *docs, last = words
-        words = [last]
-        if not docs and os.path.exists(last):
-            hint = f'Give one behind it, as in ngt ask --each {shlex.quote(last)} "When?"'
-            raise UsageError(f"there is no question, only the path {last}", hint=hint)
-    question = utf8(_one_of("question", "ask", words).strip())
+    text, paths = question_and_paths(words, bool(docs))
+    docs = [*(docs or []), *paths]
+    question = utf8(text.strip())
     if not question:
-        raise UsageError("the question is empty", hint='Give one, as in ngt ask -d notes "When?"')
+        raise UsageError("the question is empty", hint='Give one, as in ngt ask "When?" notes/')
     request = _request(flags, given, "ask", question, show_passages)
     if each:
         checks.refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
-        _answer_each(request, flags, docs or [], _DOCUMENTS, restart, limit)
+        _answer_each(request, flags, docs, _DOCUMENTS, restart, limit)
         return
     idle = {"--restart": restart, "--limit": limit}
     checks.refuse_with("one answer", idle, "Give --each.")
-    _answer(request, flags, docs or [], _DOCUMENTS)
+    _answer(request, flags, docs, _DOCUMENTS)
 
 
 @options.with_settings()
@@ -160,7 +160,7 @@ def _answer_each(
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:
     """The prompt, from the command line, a file or a pipe. Raises UsageError, InputError."""
-    given = _one_of("prompt", "generate", words or [STDIN])
+    given = only_word("prompt", "generate", words or [STDIN])
     hint = 'Give one, as in ngt generate "Write …"'
     if given != STDIN:
         text = text_of(given, max_mb, "prompt")
@@ -173,16 +173,3 @@ def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:
     if not text.strip():
         raise UsageError("the prompt is empty", hint=hint)
     return text.strip()
-
-
-def _one_of(what: str, command: str, words: Sequence[str]) -> str:
-    """The question or prompt, which must be one word of the command line."""
-    if len(words) == 1:
-        return words[0]
-    if file := next((w for w in words if os.path.exists(w)), None):
-        raise UsageError(
-            f"{file} stands where the {what} does", hint="Give -d before each document."
-        )
-    shown = shorten(shlex.quote(" ".join(words)), 200, placeholder="…'")
-    told = f"the {what} is {len(words)} words without quotes"
-    raise UsageError(told, hint=f"Put it in quotes: ngt {command} {shown}")

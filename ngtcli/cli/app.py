@@ -27,7 +27,7 @@ _ABOVE = (
 # against what the command itself says.
 COMMANDS = {
     "summarize": "Summarize documents: ngt summarize article.txt",
-    "ask": 'Answer a question from documents: ngt ask --docs ./notes "When is high tide?"',
+    "ask": 'Answer a question from documents: ngt ask "When is high tide?" notes/',
     "extract": "Fields of documents as a table: ngt extract reports/ --schema 'author, due date'"
     " -o t.csv",
     "chat": "Talk with a model, about documents too: ngt chat -d notes/",

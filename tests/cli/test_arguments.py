@@ -1,0 +1,70 @@
+"""The question and the paths behind it, on the command line of `ngt ask`."""
+
+from pathlib import Path
+
+import pytest
+
+from ngtcli.cli.arguments import question_and_paths
+from ngtcli.errors import UsageError
+from tests.support.helpers import ngt
+
+
+@pytest.fixture(autouse=True)
+def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes").mkdir()
+    Path("notes/a.txt").write_text("The quay was built in 1871.")
+    Path("b.md").write_text("The tide is high at noon.")
+
+
+@pytest.mark.parametrize(
+    ("words", "question", "paths"),
+    [
+        (["When is it high?"], "When is it high?", []),
+        (["When is it high?", "notes/", "b.md"], "When is it high?", ["notes/", "b.md"]),
+        (["When?", "no.txt"], "When?", ["no.txt"]),
+        (["When is it high?", "no-such-folder"], "When is it high?", ["no-such-folder"]),
+        (["summary", "notes"], "summary", ["notes"]),
+        (["When?", "notes/*.txt", "-"], "When?", ["notes/*.txt", "-"]),
+        (["notes/", "b.md", "When is it high?"], "When is it high?", ["notes/", "b.md"]),
+        (["notes/", "b.md", "When?"], "When?", ["notes/", "b.md"]),
+    ],
+)
+def test_paths_follow_the_question_or_come_before_it(
+    words: list[str], question: str, paths: list[str]
+) -> None:
+    assert question_and_paths(words, has_documents=False) == (question, paths)
+
+
+@pytest.mark.parametrize(
+    ("words", "message", "hint"),
+    [
+        (
+            "When is it high?",
+            "the question is 4 words without quotes",
+            "ngt ask 'When is it high?'",
+        ),
+        ("When is it high? notes b.md", "4 words without", "ngt ask 'When is it high?' notes b.md"),
+        ("notes", "there is no question, only the path notes", "ngt ask 'Who signed it?' notes"),
+    ],
+)
+def test_a_question_that_is_missing_or_has_no_quotes_is_an_error(
+    words: str, message: str, hint: str
+) -> None:
+    with pytest.raises(UsageError) as raised:
+        question_and_paths(words.split(), has_documents=False)
+    assert message in str(raised.value)
+    assert hint in raised.value.hint
+
+
+def test_documents_behind_the_question_are_read_with_those_of_the_flag() -> None:
+    done = ngt("ask", "-d", "b.md", "When is it high?", "notes", "--dry-run", "--json")
+    assert done.returncode == 0
+    assert b'"b.md"' in done.stdout
+    assert b'"notes/a.txt"' in done.stdout or b'"a.txt"' in done.stdout
+
+
+def test_a_path_that_does_not_exist_is_named() -> None:
+    done = ngt("ask", "When is it high?", "notes", "nots.pdf", "--dry-run")
+    assert done.returncode == 3
+    assert b"nots.pdf: no such file or folder" in done.stderr
