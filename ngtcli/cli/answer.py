@@ -56,13 +56,11 @@ def summarize(
 @options.with_settings()
 def ask(
     flags: Flags,
-    words: Annotated[
-        list[str],
-        typer.Argument(
-            help="The question, and behind it files, folders, globs or -.",
-            metavar="QUESTION [PATH]",
-        ),
-    ],
+    text: Annotated[str, typer.Argument(help="The question.", metavar="QUESTION")],
+    paths: Annotated[
+        list[str] | None,
+        typer.Argument(help="Files, folders, globs; - is standard input.", metavar="PATH"),
+    ] = None,
     docs: options.DocsOption = None,
     show_passages: PassagesOption = False,
     each: Annotated[bool, _EACH] = False,
@@ -77,9 +75,8 @@ def ask(
     ngt ask "When is high tide?" notes.md --json
     ngt ask "Who signed it?" reports/ --each -o signed.csv
     """
-    text, paths = question_and_paths(words, bool(docs))
-    docs = [*(docs or []), *paths]
-    question = utf8(text.strip())
+    question, paths = question_and_paths([text, *(paths or [])], bool(docs))
+    question, docs = utf8(question.strip()), [*(docs or []), *paths]
     if not question:
         raise UsageError("the question is empty", hint='Give one, as in ngt ask "When?" notes/')
     request = _request(flags, given, "ask", question, show_passages)

@@ -162,17 +162,17 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
 def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:
     """With -v a line for each passage, and with --show-passages its text below it."""
     if request.show_passages and selection is None:
-        notes.say("Everything fits: the documents are read whole.")
+        notes.reply("Everything fits: the documents are read whole.")
     if selection is None or not (request.verbose or request.show_passages):
         return
     for passage in selection.passages:
         document = request.documents[passage.document]
         named = placed(document.name, passage.page, passage.heading)
-        notes.say(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
+        notes.reply(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
         if request.show_passages:
             text = document.text[passage.start : passage.end]
             for line in text.splitlines():
-                notes.say(f"  {line}", dim=True)
+                notes.reply(f"  {line}", dim=True)
 
 
 def _scores(passage: Chosen) -> str:

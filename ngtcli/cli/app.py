@@ -12,7 +12,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ngtcli import __version__
-from ngtcli.cli.notes import Notes, report_error
+from ngtcli.cli.notes import Notes, report_error, silence
 from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, UsageError, unexpected
 from ngtcli.removed import removed_command, removed_flag
@@ -192,23 +192,31 @@ def _brief(context: typer.Context, wanted: bool) -> None:
         raise typer.Exit()
 
 
+def _quiet(wanted: bool) -> None:
+    if wanted:
+        silence(True)
+
+
+_QUIET = typer.Option("--quiet", "-q", callback=_quiet, is_eager=True, help="Say only errors.")
 _DEBUG = typer.Option("--debug", callback=_debug, is_eager=True, help="Show tracebacks.")
 _SHORT = typer.Option("-h", callback=_brief, is_eager=True)
 
 
 @cache
 def _of_every_command() -> list[Any]:
-    """The options that each command has, and that its page does not show."""
+    """The options that each command has; its page shows -q alone."""
     made = typer.Typer(add_completion=False)
 
     @made.command()
     def _(
-        debug: Annotated[bool, _DEBUG] = False, short: Annotated[bool, _SHORT] = False
+        quiet: Annotated[bool, _QUIET] = False,
+        debug: Annotated[bool, _DEBUG] = False,
+        short: Annotated[bool, _SHORT] = False,
     ) -> None: ...
 
     options: list[Any] = typer.main.get_command(made).params
     for option in options:
-        option.hidden, option.expose_value = True, False
+        option.hidden, option.expose_value = option.name != "quiet", False
     return options
 
 
@@ -238,6 +246,7 @@ def options(
             "--version", "-V", callback=_version, is_eager=True, help="Print the version."
         ),
     ] = False,
+    quiet: Annotated[bool, _QUIET] = False,
     debug: Annotated[bool, _DEBUG] = False,
 ) -> None:
     """Options of every command."""
@@ -251,6 +260,7 @@ def run() -> int:
     global _tracebacks
     own_streams()
     _tracebacks = False
+    silence(False)
     try:
         _check_folder()
         return _invoke(_read(sys.argv[1:]))

@@ -176,19 +176,19 @@ class Conversation:
             raise UsageError(f"/docs {rest}: {error}", hint="Close the quotes.") from None
         if name == "add" and paths and STDIN not in paths:
             added = counted(self.read(paths), "document")
-            self.notes.say(f"added {added}; there are {len(self._request.documents)}")
+            self.notes.reply(f"added {added}; there are {len(self._request.documents)}")
         elif name != "list" or paths:
             raise UsageError(f"/docs {rest}", hint="Say /docs add PATH …, or /docs list.")
         elif not self._request.documents:
-            self.notes.say("There are no documents; /docs add PATH reads some.")
+            self.notes.reply("There are no documents; /docs add PATH reads some.")
         else:
             for document in self._request.documents:
-                self.notes.say(f"{document.name}: {len(document.text):,} characters")
+                self.notes.reply(f"{document.name}: {len(document.text):,} characters")
 
     def _sources(self, _: str) -> None:
         last = self._exchanges[-1][1].sources if self._exchanges else None
         if last is None or not last.spans:
-            self.notes.say("Nothing of the last answer stands in the documents word for word.")
+            self.notes.reply("Nothing of the last answer stands in the documents word for word.")
             return
         width, styled = streams.terminal_width(sys.stderr), streams.styles(sys.stderr)
         for line in terminal_list(last, width, styled).splitlines():
@@ -197,7 +197,7 @@ class Conversation:
     def _system(self, text: str) -> None:
         settings = self._request.settings
         if not text:
-            self.notes.say(settings.answer.system or "There is no system text.")
+            self.notes.reply(settings.answer.system or "There is no system text.")
             return
         system = "" if text == "-" else text_of(text, settings.reading.max_mb, "/system")
         settings = settings.replace(system=system)
@@ -217,15 +217,15 @@ class Conversation:
         form = _as_json if path.suffix.lower() == ".json" else _as_markdown
         output.write_page(f"{form(self._request, self._exchanges)}\n", path, hint)
         self._saved.add(path.resolve())
-        self.notes.say(f"saved {counted(len(self._exchanges), 'question')} in {path}")
+        self.notes.reply(f"saved {counted(len(self._exchanges), 'question')} in {path}")
 
     def _reset(self, _: str) -> None:
         self._exchanges.clear()
-        self.notes.say("What was said is forgotten.")
+        self.notes.reply("What was said is forgotten.")
 
     def _help(self, _: str) -> None:
         for name, command in self.commands.items():
-            self.notes.say(f"/{name:<8} {command[0]}")
+            self.notes.reply(f"/{name:<8} {command[0]}")
 
 
 def _as_json(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange]) -> str:

@@ -18,6 +18,7 @@ from ngtcli.words import nearest
 
 _WIDEST = 100  # columns of a page; wider lines are hard to read: guess
 _LONGEST = 15  # characters of the choices of a value: guess
+_FIRST = ("--model", "--docs", "--output", "--cite", "--json")  # what people need, in this order
 
 
 def topics() -> dict[str, Path]:
@@ -70,7 +71,8 @@ def brief(context: Any, stream: Any) -> str:
     command, width = context.command, min(terminal_width(stream), _WIDEST)
     says, *more = (command.help or "").split("\n\n")
     examples = [line for text in more if text[0] == "\b" for line in text.strip("\b\n").split("\n")]
-    rows = [(_name(p), p.help.replace("\\[", "[")) for p in command.params if _listed(p)]
+    listed = sorted(filter(_listed, command.params), key=_rank)
+    rows = [(_name(p), p.help.replace("\\[", "[")) for p in listed]
     rows += [(n, c.help.split("\n\n")[0]) for n, c in getattr(command, "commands", {}).items()]
     left = min(max((len(name) for name, _ in rows), default=0), width // 2)
     lines = [" ".join([context.command_path, *command.collect_usage_pieces(context)]), "", says]
@@ -89,14 +91,22 @@ def _listed(parameter: Any) -> bool:
     )
 
 
+def _rank(parameter: Any) -> int:
+    """Where a parameter stands: arguments, then what people need, then the rest as declared."""
+    if parameter.param_type_name == "argument":
+        return 0
+    return 1 + min((_FIRST.index(f) for f in parameter.opts if f in _FIRST), default=len(_FIRST))
+
+
 def _name(parameter: Any) -> str:
     """An option or an argument as it is written, like -o, --output <path>."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     names, about = ", ".join(sorted(parameter.opts, key=len)), SETTINGS.get(parameter.name)
     words = "|".join(about.choices) if about else ""
-    number = "N" if about is not None and about.kind in (int, float) else "TEXT"
-    value = parameter.metavar or (words if 0 < len(words) < _LONGEST else number)
+    kind = parameter.type_descriptor.annotation if about is None else about.kind
+    text = "N" if kind in (int, float) else "TEXT"
+    value = parameter.metavar or (words if 0 < len(words) < _LONGEST else text)
     return names if parameter.is_flag else f"{names} {value}"
 
 

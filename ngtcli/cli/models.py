@@ -3,7 +3,6 @@
 import os
 import shutil
 import sys
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -114,10 +113,7 @@ def _size(path: Path) -> int:
 
 @models_app.command("pull")
 @reports(lambda model: model.path)
-def models_pull(
-    name: Name,
-    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="Show no progress.")] = False,
-) -> Model:
+def models_pull(name: Name) -> Model:
     """Download what is needed of a hub's model, or go on with that; print its folder."""
     if name == BUILTIN or not split_id(name)[0]:
         raise UsageError(
@@ -127,9 +123,8 @@ def models_pull(
     notes = Notes()
     if os.path.isdir(name):
         notes.warn(f"-m {name} stands for the folder of that name here")
-    status: Callable[[str], None] = (lambda _: None) if quiet else notes.status
-    status(f"Asking the hub for {name} …")
-    folder = pull(name, status)
+    notes.status(f"Asking the hub for {name} …")
+    folder = pull(name, notes.status)
     notes.clear()
     return Model(name, _size(Path(folder)), folder)
 

@@ -36,8 +36,20 @@ _SAID = 1000  # messages that are remembered, so as to be said once; guess
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 
 
+_is_quiet = False  # whether -q was given
+
+
+def silence(quiet: bool) -> None:
+    """Say nothing from now on but what went wrong and what was asked for, or everything again."""
+    global _is_quiet
+    _is_quiet = quiet
+
+
 class Notes:
-    """What goes to stderr. On a terminal one status line is shown and wiped again."""
+    """What goes to stderr. On a terminal one status line is shown and wiped again.
+
+    After -q only errors and replies are written.
+    """
 
     def __init__(self, verbose: bool = False) -> None:
         self.terminal = sys.stderr.isatty()
@@ -55,7 +67,7 @@ class Notes:
 
         Long commands run in this, so that a pipe or a log file shows that they go on.
         """
-        if self.wipes or self._heartbeat is not None:
+        if self.wipes or _is_quiet or self._heartbeat is not None:
             yield
             return
         with progress.Heartbeat(self.say, progress.HEARTBEAT_S) as heartbeat:
@@ -71,6 +83,8 @@ class Notes:
 
     def status(self, message: str, words: str = "") -> None:
         """A passing line: what is being done right now; dim and behind it the last of `words`."""
+        if _is_quiet:
+            return
         message = f"{self._part}{message}"
         if self.wipes:
             process.wipe_at_end(_WIPE.encode())
@@ -103,7 +117,12 @@ class Notes:
         self.said = False
 
     def say(self, message: str, dim: bool = False) -> None:
-        """A message that stays: one line, which a terminal breaks between words."""
+        """A message that stays."""
+        if not _is_quiet:
+            self.reply(message, dim)
+
+    def reply(self, message: str, dim: bool = False) -> None:
+        """What was asked for: one line, which a terminal breaks between words."""
         text = reveal(one_line(message))
         for line in lines_between_words(text) if self.terminal else [text]:
             self.styled(paint(line, DIM) if dim and styles(sys.stderr) else line)
@@ -138,6 +157,8 @@ class Notes:
 
     def legend(self, origins: Sequence[str]) -> None:
         """What the colours of an answer mean: the names of what its drafts may come from."""
+        if _is_quiet:
+            return
         painted, drafted = styles(sys.stderr), origins or ["drafted"]
         width = terminal_width(sys.stderr) - len("Sources: ")
         for line in lines_of([*drafted, "the model's own"], width):

@@ -35,6 +35,7 @@ OF_OWN_ENGINE = tuple(
 OF_SUMMARIES = tuple(name for name in config.SETTINGS if name not in config.FORMS)
 # Of commands that answer many texts.
 OF_MANY = tuple(name for name in config.SETTINGS if name != "keep_warm")
+_SHORT_FLAGS = {"model": ("-m",), "system": ("-s",), "temperature": ("-t",)}  # by setting
 PresetOption = Annotated[
     str | None,
     typer.Option(
@@ -82,7 +83,8 @@ def _parameter(setting: config.Setting) -> inspect.Parameter:
     flags = [f"{flag}/--no-{flag[2:]}" if setting.is_switch else flag]
     kind: Any = list[str] if setting.kind is tuple else bool if setting.is_switch else setting.kind
     shown = typer.Option(
-        *flags + (["-m"] if setting.name == "model" else []),
+        *flags,
+        *_SHORT_FLAGS.get(setting.name, ()),
         rich_help_panel=setting.panel,
         show_default=False,
         help=f"{setting.help} {_default(setting.default)}".rstrip(),

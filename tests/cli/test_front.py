@@ -136,3 +136,40 @@ def test_the_pictures_of_the_readme_are_there_and_small() -> None:
     pictures = re.findall(r"\]\((\.github/assets/[^)]*)\)", readme)
     assert [Path(picture).name for picture in pictures] == list(NAMES)
     assert all(0 < (ROOT_FOLDER / name).stat().st_size < 150_000 for name in pictures)
+
+
+def test_quiet_says_nothing_but_errors() -> None:
+    command = ("ask", "When is the tide high?", HARBOUR, "--dry-run", "--overflow", "truncate")
+    said = ngt(*command)
+    for quiet in (ngt(*command, "-q"), ngt(*command, "-q", "-v"), ngt("--quiet", *command)):
+        assert (quiet.returncode, quiet.stdout, quiet.stderr) == (0, said.stdout, b"")
+    assert said.stderr
+    failed = ngt("ask", "When?", "nowhere.txt", "-q")
+    assert failed.returncode == 3
+    assert b"nowhere.txt: no such file or folder" in failed.stderr
+
+
+def test_quiet_holds_for_one_command_alone() -> None:
+    command = ("ask", "When is the tide high?", HARBOUR, "--dry-run")
+    ngt(*command, "-q")
+    assert ngt(*command).stderr
+
+
+@pytest.mark.parametrize(
+    ("short", "long"), [(("-s", "Be brief."), "--system"), (("-t", "0.7"), "--temperature")]
+)
+def test_system_and_temperature_have_short_flags(short: tuple[str, str], long: str) -> None:
+    command = ("ask", "When is the tide high?", HARBOUR, "--dry-run")
+    done = ngt(*command, *short)
+    assert (done.returncode, done.stdout) == (0, ngt(*command, long, short[1]).stdout)
+    assert (b"Be brief." in done.stdout) == (long == "--system")
+
+
+def test_the_short_page_begins_with_what_people_need_and_shows_numbers() -> None:
+    lines = ngt("ask", "-h", COLUMNS="100").stdout.decode().splitlines()
+    rows = [line for line in lines if line.startswith("  -")]
+    begin = ["  -m, --model", "  -d, --docs", "  -o, --output", "  --cite", "  --json "]
+    assert [row[: len(start)] for row, start in zip(rows, begin, strict=False)] == begin
+    for command in ("ask", "batch", "extract", "bench", "tune", "check"):
+        page = ngt(command, "-h", COLUMNS="100").stdout.decode()
+        assert not re.search(r"--(limit|batch-size|rounds|doubt|seed) TEXT", page)
