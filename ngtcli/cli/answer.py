@@ -71,7 +71,7 @@ def ask(
 ) -> None:
     """Answer a question from documents: ngt ask "When is high tide?" notes/
 
-    ngt ask "Who built the quay?" reports/ minutes.pdf --cite
+    ngt ask "Who built the quay?" reports/ notes.md --cite
     ngt ask "When is high tide?" notes.md --json
     ngt ask "Who signed it?" reports/ --each -o signed.csv
     """
