@@ -260,7 +260,7 @@ class _Part:
 
 @dataclass(frozen=True, slots=True)
 class ModelSettings(_Part):
-    """What is loaded, and what runs it: requests of equal parts can share a model."""
+    """What is loaded: requests whose parts are equal can share a model."""
 
     model: str = _model(
         "builtin",
@@ -313,8 +313,31 @@ class ModelSettings(_Part):
     capture: bool = _device(
         True, "Capture the model's passes as CUDA graphs, on a GPU that has them.", Use.LOADS
     )
+
+    def _check(self) -> None:
+        if self.device_map != "auto":
+            return
+        for name, value in (("device", self.device), ("quantize", self.quantize)):
+            if value != SETTINGS[name].default:
+                what = f"device_map is auto and {name} is {shown(value)}"
+                raise SettingError("device_map", what, _ONE_DEVICE)
+
+
+@dataclass(frozen=True, slots=True)
+class EngineSettings(_Part):
+    """What runs the model: this process, one that stays, or vLLM."""
+
     engine: str = _engine(
         "ngt", "What runs the model: ngt, or vllm with ngt's drafts.", choices=("ngt", "vllm")
+    )
+    serve: bool = _engine(
+        True, "Ask the process of ngt serve, where one runs for these settings.", Use.NGT
+    )
+    keep_warm: str = _engine(
+        "off",
+        "Keep the model loaded in a process that leaves after this time without a question: 90s,"
+        " 10m, 1h; or off.",
+        Use.NGT,
     )
     tensor_parallel: int = _vllm(1, "For vLLM: devices that share each layer.", within=(1, 10_000))
     pipeline_parallel: int = _vllm(
@@ -324,12 +347,7 @@ class ModelSettings(_Part):
     ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
 
     def _check(self) -> None:
-        if self.device_map != "auto":
-            return
-        for name, value in (("device", self.device), ("quantize", self.quantize)):
-            if value != SETTINGS[name].default:
-                what = f"device_map is auto and {name} is {shown(value)}"
-                raise SettingError("device_map", what, _ONE_DEVICE)
+        seconds_of(self.keep_warm)
 
 
 @dataclass(frozen=True, slots=True)
@@ -587,18 +605,9 @@ class OutputSettings(_Part):
 
 
 @dataclass(frozen=True, slots=True)
-class ReuseSettings(_Part):
-    """What is kept from one question to the next: a process, the prefix cache, the cache's size."""
+class CacheSettings(_Part):
+    """What is kept on disk for the next question."""
 
-    serve: bool = _engine(
-        True, "Ask the process of ngt serve, where one runs for these settings.", Use.NGT
-    )
-    keep_warm: str = _engine(
-        "off",
-        "Keep the model loaded in a process that leaves after this time without a question: 90s,"
-        " 10m, 1h; or off.",
-        Use.NGT,
-    )
     keep_documents: str = _kept(
         "auto",
         "Keep what the model read on disk, so that it is not read again for the next question; it"
@@ -612,9 +621,6 @@ class ReuseSettings(_Part):
         within=(1, 10**8),
     )
 
-    def _check(self) -> None:
-        seconds_of(self.keep_warm)
-
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -625,12 +631,13 @@ class Settings:
     """
 
     model: ModelSettings = field(default_factory=ModelSettings)
+    engine: EngineSettings = field(default_factory=EngineSettings)
     drafting: DraftingSettings = field(default_factory=DraftingSettings)
     answer: AnswerSettings = field(default_factory=AnswerSettings)
     retrieval: RetrievalSettings = field(default_factory=RetrievalSettings)
     reading: ReadingSettings = field(default_factory=ReadingSettings)
     output: OutputSettings = field(default_factory=OutputSettings)
-    reuse: ReuseSettings = field(default_factory=ReuseSettings)
+    cache: CacheSettings = field(default_factory=CacheSettings)
 
     def __post_init__(self) -> None:
         is_exact = self.drafting.exact not in ("auto", "off")
@@ -711,12 +718,13 @@ def _declared(name: str, about: Setting) -> Setting:
 
 _PARTS: Mapping[str, type[_Part]] = {
     "model": ModelSettings,
+    "engine": EngineSettings,
     "drafting": DraftingSettings,
     "answer": AnswerSettings,
     "retrieval": RetrievalSettings,
     "reading": ReadingSettings,
     "output": OutputSettings,
-    "reuse": ReuseSettings,
+    "cache": CacheSettings,
 }
 # The part of `Settings` that each setting is in, by the setting's name.
 PART_OF: Mapping[str, str] = {f.name: name for name, part in _PARTS.items() for f in fields(part)}

@@ -141,7 +141,7 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
     given: dict[str, object] = {
         "--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run,
         "--cite": r.cite, "--show-thinking": r.show_thinking, "--html": r.html,
-        "--predict": r.predict, "--force": r.force, "--engine vllm": s.model.engine == "vllm",
+        "--predict": r.predict, "--force": r.force, "--engine vllm": s.engine.engine == "vllm",
         "no -o and no --html": not (r.out or r.html),
         "a schema": s.answer.has_form and not s.answer.quote,
         "--color always": flags.get("color") == "always",

@@ -94,13 +94,13 @@ def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
     keep_warm(answerer, request.settings, notes)
-    if answerer.loaded and not seconds_of(request.settings.reuse.keep_warm) and showing.started:
+    if answerer.loaded and not seconds_of(request.settings.engine.keep_warm) and showing.started:
         suggest_keeping_warm(showing.started - began, notes)
 
 
 def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
     """Have a process keep the model loaded, where that is wanted and none does."""
-    if answerer.loaded and seconds_of(settings.reuse.keep_warm):
+    if answerer.loaded and seconds_of(settings.engine.keep_warm):
         start(settings, notes.warn)
 
 

@@ -137,7 +137,7 @@ class _Batch:
         lines, sha256 = scan(path, self._most, self._shard, self._questions.check_paths)
         self._notes.clear()
         chosen = lines[: self._given.limit or None]
-        head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.model.engine}
+        head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.engine.engine}
         for task in sorted(self._tasks.of):
             how = sorted(deciding(*self._tasks.of[task]).items())
             head |= {f"{task}.{name}": value for name, value in how}
@@ -268,7 +268,7 @@ class Run:
         self.engine: Engine | None = None
         self._may_be_served = may_be_served and not size
         self.wants = USUAL
-        is_exact = settings.drafting.exact == "on" and settings.model.engine != "vllm"
+        is_exact = settings.drafting.exact == "on" and settings.engine.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
         self._before = self._total = 0  # done by earlier runs, and in all; 0: not known

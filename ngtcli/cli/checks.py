@@ -15,12 +15,12 @@ def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
     """Raise UsageError for a flag that the other settings leave without an effect."""
     given = [SETTINGS[name] for name in flags]
     for about in given:
-        if about.engine not in ("", settings.model.engine):
+        if about.engine not in ("", settings.engine.engine):
             engine, hint = "--engine vllm", "Leave it out."
-            if settings.model.engine == "ngt":
+            if settings.engine.engine == "ngt":
                 engine, hint = "ngt's engine", "Give --engine vllm."
             raise UsageError(f"{about.flag} does nothing with {engine}", hint=hint)
-    if settings.model.engine == "vllm":
+    if settings.engine.engine == "vllm":
         from ngtcli.engine.vllm.process import check
 
         check(settings)

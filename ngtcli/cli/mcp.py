@@ -39,7 +39,7 @@ def mcp(
     settings = tasks.of["ask"][0]
     refuse_colour("ngt mcp", flags)
     refuse_ignored(flags, settings)
-    refuse_with("ngt mcp", {"--engine vllm": settings.model.engine == "vllm"}, "Leave it out.")
+    refuse_with("ngt mcp", {"--engine vllm": settings.engine.engine == "vllm"}, "Leave it out.")
     if STDIN in docs:
         raise UsageError("standard input has the protocol, and no document", hint="Name a folder.")
     check_session(settings, Notes().warn)

@@ -116,7 +116,7 @@ def how(request: AnswerRequest) -> dict[str, Any]:
     """All that decides an answer, and how it is shown, but its document, JSON-ready."""
     r, own = request, deciding(request.settings, request.preset).items()
     shown = [] if _is_table(r) else [r.cite, r.json, r.json_tokens, r.show_thinking]
-    about = {"engine": r.settings.model.engine, "question": r.question, "shown": shown}
+    about = {"engine": r.settings.engine.engine, "question": r.question, "shown": shown}
     return about | {f"{r.task}.{name}": value for name, value in sorted(own)}
 
 

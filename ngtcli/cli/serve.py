@@ -135,7 +135,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     from ngtcli.server.process import Server  # here: status and stop do without a web server
 
     own: dict[str, Any] = {"status": notes.status, "say": notes.say, "warn": notes.warn}
-    server = Server(settings, _load, idle_s=seconds_of(settings.reuse.keep_warm), **own)
+    server = Server(settings, _load, idle_s=seconds_of(settings.engine.keep_warm), **own)
     with given.others(server, tasks, notes) as others:
         if KEPT_WARM not in os.environ:
             _take_over(server.place, notes)

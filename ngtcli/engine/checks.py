@@ -30,7 +30,7 @@ def check_session(settings: Settings, warn: Callable[[str], object], *, dry: boo
     check_models(settings.model.model, "" if dry else settings.model.draft_model, needs)
     for words in _tried(settings.model.model, Chat.of(settings)):
         warn(words)
-    if dry or settings.model.engine == "vllm":
+    if dry or settings.engine.engine == "vllm":
         return
     if settings.model.device not in ("auto", "cpu"):
         pick_device(settings.model.device)

@@ -280,7 +280,7 @@ class LocalSession(session.Session):
         Prompts of clients stay in memory. One of `many` prompts, or one made of passages, goes to
         disk only if the settings say so.
         """
-        wanted = self.settings.reuse.keep_documents
+        wanted = self.settings.cache.keep_documents
         if self.owner or wanted == "off":
             return CachePolicy(self.owner)
         min_disk_s = WORTH_S
@@ -288,14 +288,14 @@ class LocalSession(session.Session):
             min_disk_s = 0.0
         elif many:
             min_disk_s = math.inf
-        return CachePolicy("", True, min_disk_s, self.settings.reuse.cache_mb * 1_000_000)
+        return CachePolicy("", True, min_disk_s, self.settings.cache.cache_mb * 1_000_000)
 
     def save(self, *, documents: bool = True) -> None:
         """Store what `auto` learned of answers that have ended, and what was read for them."""
         if documents and self.model.prefixes is not None:
             self.model.prefixes.store(self.model.cache)
             refused = self.model.prefixes.take_not_stored()
-            if refused is not None and self.settings.reuse.keep_documents == "on":
+            if refused is not None and self.settings.cache.keep_documents == "on":
                 self.warn(f"what the model read is not kept: {refused.why}")
         self.memory.save()
         remark = store.take_remark()

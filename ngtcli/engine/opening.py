@@ -22,7 +22,7 @@ def open_engine(
         many: Whether many texts are answered, which share forward passes from the first on.
         stays: Whether other questions follow, perhaps about the same documents.
     """
-    if settings.model.engine == "vllm":
+    if settings.engine.engine == "vllm":
         report(Message("status", f"Starting vLLM with {settings.model.model} …"))
         from ngtcli.engine.vllm.process import VllmEngine  # here: it loads torch
 

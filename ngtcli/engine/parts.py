@@ -37,7 +37,7 @@ class CachedParts:
         self._made_by = (
             _VERSION,
             session.facts.tokenizer.fingerprint,
-            settings.model.engine,
+            settings.engine.engine,
             json.dumps(deciding(settings, preset), sort_keys=True),
         )
         self.is_stored = not session.owner

@@ -33,7 +33,7 @@ def check_prediction(text: str, settings: Settings) -> None:
             hint="Give the part that the answer is like.",
         )
     flag = ""
-    if settings.model.engine == "vllm":
+    if settings.engine.engine == "vllm":
         flag = "--engine vllm"
     elif settings.drafting.method.partition(":")[0] not in _PREDICTED_METHODS:
         flag = f"--method {settings.drafting.method}"
@@ -51,7 +51,7 @@ def check_form(task: str, settings: Settings) -> None:
     clash = ""
     if task == "summarize":
         clash = "a summary"
-    elif settings.model.engine == "vllm":
+    elif settings.engine.engine == "vllm":
         clash = "--engine vllm"
     elif settings.answer.stop:
         clash = "stop, which would end an answer within it"

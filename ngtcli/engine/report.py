@@ -122,7 +122,7 @@ def remarks(
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
         yield f"Left unused of the model's generation settings: {unused}."
-    if model.prefix_caching.is_refused and settings.reuse.keep_documents != "off":
+    if model.prefix_caching.is_refused and settings.cache.keep_documents != "off":
         yield f"What it reads is not kept for later questions: {model.prefix_caching.why}."
     if model.capturing.is_refused and model.draft_support is DraftSupport.TREES:
         yield f"The model's passes are not captured: {model.capturing.why}."

@@ -37,7 +37,7 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     )
     s = s.replace(schema=one, schema_multi=multi, regex=utf8(s.answer.regex))
     s = with_room(s, resolved.origins["max_tokens"].partition(" ")[0] not in ("default", "preset"))
-    cache_limit.hold_to(s.reuse.cache_mb * 1_000_000)
+    cache_limit.hold_to(s.cache.cache_mb * 1_000_000)
     named = [s.get(name) or "builtin" for name in settings_where(complete="models")]
     models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
     if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):

@@ -139,7 +139,7 @@ class RemoteAnswer:
 
 def served(settings: Settings) -> Place | None:
     """Where the server for these settings is, if there is one."""
-    if not settings.reuse.serve or settings.model.engine != "ngt":
+    if not settings.engine.serve or settings.engine.engine != "ngt":
         return None
     place = Place.of(settings)
     if (connected := place.connect()) is None:
@@ -178,7 +178,7 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
         with open(log, "wb") as out, open(os.devnull, "rb") as no:
             started = subprocess.Popen(
-                [*command, f"--keep-warm={settings.reuse.keep_warm}"],
+                [*command, f"--keep-warm={settings.engine.keep_warm}"],
                 stdin=no, stdout=out, stderr=out, env=_environment(), cwd="/",
                 start_new_session=True,
             )  # fmt: skip

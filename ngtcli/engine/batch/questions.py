@@ -65,7 +65,7 @@ class Questions:
             what = f"preset {given} has no place for a question"
             own = question.preset.name
             self._warn(f"{what}: preset {own} words the lines that have one")
-        if self._tasks.of["ask"][0].model.engine == "vllm":
+        if self._tasks.of["ask"][0].engine.engine == "vllm":
             question = replace(question, settings=self._of_vllm(content.task, question.settings))
         if paths:
             settings = question.settings

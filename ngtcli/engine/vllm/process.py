@@ -65,7 +65,7 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     if not drafts(settings):
         return
     if (
-        settings.model.pipeline_parallel > 1
+        settings.engine.pipeline_parallel > 1
     ):  # its runner V1, 0.32, has a drafter on the last rank alone
         what = "vLLM does not take drafts for a pipeline (--set pipeline_parallel)"
         raise UsageError(what, hint="Give --method none as well, or --set tensor_parallel alone.")
@@ -92,15 +92,15 @@ def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[s
         "dtype": "float32" if s.model.dtype == "auto" and on_cpu else s.model.dtype,
         "seed": s.answer.seed % 2**32,  # of its own generators; each request has the whole one
         "enforce_eager": on_cpu or not s.model.capture,
-        "tensor_parallel_size": s.model.tensor_parallel,
-        "pipeline_parallel_size": s.model.pipeline_parallel,
-        "data_parallel_size": s.model.data_parallel,
+        "tensor_parallel_size": s.engine.tensor_parallel,
+        "pipeline_parallel_size": s.engine.pipeline_parallel,
+        "data_parallel_size": s.engine.data_parallel,
     }
     if sequences:
         arguments["max_num_seqs"] = sequences
-    if s.model.ray:
+    if s.engine.ray:
         arguments["distributed_executor_backend"] = "ray"
-        if s.model.data_parallel > 1:
+        if s.engine.data_parallel > 1:
             arguments["data_parallel_backend"] = "ray"
     if drafts(s):
         arguments["speculative_config"] = {
