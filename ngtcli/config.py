@@ -365,7 +365,7 @@ class DraftingSettings(_Part):
     n: int = _trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
     lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
     num_draft: int = _drafting(
-        32, "At most this many draft nodes in a step.", Use.DRAFTS, within=(0, 1024)
+        32, "Maximum number of draft nodes in a step.", Use.DRAFTS, within=(0, 1024)
     )
     learn_output: bool = _trie(False, "Draft from the generated text as well.")
     pool: bool = _auto(
@@ -391,9 +391,8 @@ class DraftingSettings(_Part):
     )
     exact: str = _drafting(
         "auto",
-        "The tokens of plain decoding bit for bit, in half precision too; where a row's bits"
-        " depend on the rows beside it, every pass then has the rows of the largest draft"
-        " (--num-draft). auto: where that costs nothing.",
+        "Guarantee the tokens of plain decoding in bfloat16 and float16, too; it may be slower."
+        " auto: where that costs nothing.",
         Use.NGT,
         choices=SWITCH,
     )
@@ -410,22 +409,23 @@ class AnswerSettings(_Part):
 
     max_tokens: int = _answer(
         256,
-        f"At most so many tokens in the answer; if it has a form {OF_FORM}, unless they are given.",
+        f"Maximum length of an answer in tokens; {OF_FORM} if it has a form, unless given.",
         within=(1, 10**6),
     )
     think: str = _answer(
         "auto",
-        "Of a model that thinks: on, off, or auto, as its chat template has it without a word.",
+        "Reasoning models: think before the answer, or not. auto is the model's own default.",
         choices=("on", "off", "auto"),
     )
     max_thinking: int = _answer(
         4096,
-        "Of a model that thinks: at most this many tokens of thought, then it is closed and the"
-        " answer begun.",
+        "Reasoning models: maximum length of the reasoning in tokens; then the answer begins.",
         Use.NGT,
         within=(0, 10**6),
     )
-    temperature: float = _sampling(0.0, "0 is greedy.", within=(0.0, 100.0))
+    temperature: float = _sampling(
+        0.0, "Sampling temperature; 0 always takes the likeliest token.", within=(0.0, 100.0)
+    )
     top_p: float = _sampled(
         1.0, "Keep the likeliest tokens up to this probability.", within=(1e-6, 1.0)
     )
@@ -445,7 +445,7 @@ class AnswerSettings(_Part):
     )
     system: str = _answer(
         "",
-        "System text, which the chat template puts before the message; @FILE is a file's text.",
+        "System prompt, or @FILE with one.",
         Use.FILE,
     )
     chat_template: str = _answer("", "Which of the model's chat templates, where it has several.")
@@ -503,16 +503,15 @@ class RetrievalSettings(_Part):
 
     overflow: str = _answer(
         "auto",
-        "Documents too long: error, truncate to cut them, retrieve to read the passages that fit"
-        " the question best, split to summarize part by part and then the summaries; auto is"
-        " retrieve for ask and chat, split for summarize, else error.",
+        "When documents do not fit the context: retrieve reads the passages nearest to the"
+        " question, split summarizes part by part, truncate cuts, error stops. auto: retrieve for"
+        " ask and chat, split for summarize, else error.",
         choices=("auto", "error", "truncate", "retrieve", "split"),
     )
     passages: int = _for_passages(
         -1,
-        "At most this many passages are read; 0: as many as fit; -1: as many as a quarter of the"
-        " room holds, of 4,000 tokens at most. The card of a model may say otherwise: 1 for"
-        " builtin.",
+        "Maximum number of passages to read; 0: as many as fit; -1: as many as fill a quarter of"
+        " the context, 4,000 tokens at most. The card of a model may say otherwise: 1 for builtin.",
         within=(-1, 10**6),
     )
     passage_tokens: int = _for_passages(

@@ -24,14 +24,14 @@ _OUTPUT = typer.Option(
     "--output", "-o", metavar="<path>", help="Write the answer to this file, whole."
 )
 _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
-_DRY = typer.Option("--dry-run", help="Print the prompt and its token count; run no model.")
-_CITE = typer.Option("--cite", help="Mark what stands in documents word for word; name the places.")
+_DRY = typer.Option("--dry-run", help="Print the prompt and its token count; do not run the model.")
+_CITE = typer.Option("--cite", help="Footnote what is quoted word for word, and list its sources.")
 _HTML = options.file_option(
-    "--html", help="Also write a page: the answer next to its documents, linked."
+    "--html", help="Also write a page: the answer beside its documents, linked."
 )
 _PREDICT = typer.Option(
     "--predict", metavar="<path>",
-    help="Draft also from this text, an old version of the answer or what is to be rewritten.",
+    help="File that the answer will resemble, as its old version: faster, with the same answer.",
 )  # fmt: skip
 # What does nothing with what, and what to do.
 _IDLE = (

@@ -50,19 +50,26 @@ JsonOption = Annotated[bool, typer.Option("--json", help="Print one JSON object.
 DocsOption = Annotated[
     list[str] | None,
     typer.Option(
-        "--docs", "-d", metavar="PATH", help="File, folder, glob or -; give -d before each."
+        "--docs",
+        "-d",
+        metavar="PATH",
+        help="Document: a file, folder, glob or -; repeat -d for each.",
     ),
 ]
 ThinkingOption = Annotated[
     bool,
-    typer.Option("--show-thinking", help="Show the thought, too, before the answer."),
+    typer.Option("--show-thinking", help="Show the reasoning before the answer, too."),
 ]
 ForceOption = Annotated[
     bool,
-    typer.Option("--force", help="Write over a file that ngt did not write, or that was edited."),
+    typer.Option("--force", help="Overwrite a file that ngt did not write, or that was edited."),
 ]
-LimitOption = Annotated[int, typer.Option("--limit", min=0, help="Only the first N; 0: all.")]
-RestartOption = Annotated[bool, typer.Option("--restart", help="Begin again, over what is there.")]
+LimitOption = Annotated[
+    int, typer.Option("--limit", min=0, help="Process only the first N; 0: all.")
+]
+RestartOption = Annotated[
+    bool, typer.Option("--restart", help="Ignore earlier progress and start over.")
+]
 _SIZE = "Texts decoded together; 0: as memory allows."
 SizeOption = Annotated[int, typer.Option("--batch-size", min=0, max=4096, help=_SIZE)]
 VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
@@ -103,7 +110,7 @@ def _set_option(names: Sequence[str]) -> inspect.Parameter:
     option = typer.Option(
         "--set",
         metavar="NAME=VALUE",
-        help="Give any setting, also one without a flag; ngt config show lists them.",
+        help="Set any option by name; ngt config show lists them.",
         autocompletion=of_settings(names),
     )
     return _keyword("set", Annotated[list[str] | None, option])

@@ -27,15 +27,23 @@ def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
 def speed_fact(settings: Settings, answer: Ended) -> str:
     """Return the first fact of the line under an answer: tokens, seconds, the gain by drafting.
 
-    The seconds are those of prefill and decoding.
+    The seconds are those of prefill and decoding, and the rate is by them. The gain is that of
+    decoding.
     """
     s = answer.statistics
-    reasoning = f", {s.thought_tokens} of thought," if s.thought_tokens else ""
-    fact = f"{counted(s.new_tokens, 'token')}{reasoning} in {s.prefill_s + s.decode_s:.1f} s"
+    reasoning = f", {s.thought_tokens} of reasoning," if s.thought_tokens else ""
+    seconds = s.prefill_s + s.decode_s
+    rates = [f"{_rounded(s.new_tokens / seconds)}/s"] if seconds and s.new_tokens else []
     plain_s = plain_decoding_s(settings, answer)
     if s.drafted_tokens and s.decode_s and plain_s is not None:
-        fact += f", {plain_s / s.decode_s:.1f}× by drafting"
-    return fact
+        rates.append(f"{plain_s / s.decode_s:.1f}× by drafting")
+    speed = f" ({', '.join(rates)})" if rates else ""
+    return f"{counted(s.new_tokens, 'token')}{reasoning} in {seconds:.1f} s{speed}"
+
+
+def _rounded(rate: float) -> str:
+    """Tokens per second, with a digit behind the point where they are few."""
+    return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:

@@ -224,7 +224,7 @@ def test_a_terminal_sees_colours_and_a_summary() -> None:
     assert code == 0 and "\x1b[4;36m" in out
     assert "The built-in model is a demonstration that only" in out
     # In 60 columns the line is broken between its two facts.
-    assert re.search(r"\d+ tokens in [\d.]+ s, [\d.]+× by drafting\x1b", out)
+    assert re.search(r"\d+ tokens in [\d.]+ s \([\d.]+/s, [\d.]+× by drafting\)\x1b", out)
     assert "100% quoted from 1 document" in out
     assert "acceptance length" not in out and "Sources:" not in out
     told = in_terminal("summarize", HARBOUR, "-v", NO_COLOR="1")[0]  # leaves the underline

@@ -7,7 +7,7 @@ import pytest
 
 from ngtcli.config import Layer
 from ngtcli.documents.load import Document
-from ngtcli.documents.quotes.values import labelled, stated, truths
+from ngtcli.documents.quotes.values import labelled, named, stated, truths
 from ngtcli.documents.selection import Excerpt
 from ngtcli.drafting.steps import Step, Token
 from ngtcli.engine.batch.extract import Asking, Extraction
@@ -261,3 +261,29 @@ def test_a_pattern_means_for_values_by_rules_what_it_means_for_answers(
     schema = {"type": "object", "properties": {"customer": of}, "required": ["customer"]}
     (row,) = asked(json.dumps(schema), f"Customer: {text}").rows()
     assert row["values"] == {"customer": text if is_valid else None}
+
+
+@pytest.mark.parametrize(
+    ("name", "text", "values"),
+    [
+        ("invoice number", "Invoice KB-2201", ["KB-2201"]),
+        ("invoice number", "Invoice number KB-2201", ["KB-2201"]),
+        ("invoice no", "Invoice No. 2201/25", ["2201/25"]),
+        ("invoice number", "Invoice # 2201", ["2201"]),
+        ("invoice number", "Invoice date: 14 January 2025", []),
+        ("invoice number", "Invoice 14 January 2025", []),
+        ("invoice number", "Inspection of the tower. This invoice is overdue.", []),
+        ("invoice number", "INVOICE", []),
+        ("order id", "Order AX-7", ["AX-7"]),
+        ("bank", "Bank Austria", ["Bank Austria"]),
+        ("city", "City of London", ["City of London"]),
+        ("customer", "Customer", []),
+        ("author", "It is by Marta Kiel.", ["Marta Kiel"]),
+    ],
+)
+def test_a_word_that_names_a_field_is_not_its_value(
+    name: str, text: str, values: list[str]
+) -> None:
+    found = named(name, text)
+    assert [one.value for one in found] == values
+    assert all(text[one.start : one.end] == one.value for one in found)

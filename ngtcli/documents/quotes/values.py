@@ -210,6 +210,56 @@ def _names(text: str) -> Iterator[Found]:
             yield Found(start, end, text[start:end])
 
 
+_NUMBER_WORDS = frozenset("no nr num number id code ref reference".split())
+_CODE = re.compile(r"(?:no|nr|num|number|id|code|ref|reference)?[ \t.:#]*", re.IGNORECASE)
+
+
+def named(name: str, text: str) -> list[Found]:
+    """The names that a text states for a field, without words that only name the field.
+
+    Those of a field that is a number have digits, which may stand behind such a word alone.
+
+    >>> [one.value for one in named("invoice number", "Invoice KB-2201")]
+    ['KB-2201']
+    >>> [one.value for one in named("invoice number", "Invoice date: 4 March 2025")]
+    []
+    >>> [one.value for one in named("invoice number", "Invoice no. 2201 of 4 March 2025")]
+    ['2201']
+    """
+    words = re.findall(r"[^\W_]+", name.lower())
+    is_number = not _NUMBER_WORDS.isdisjoint(words)
+    every = []
+    for one in stated("str", (), text):
+        own = [word for word in re.finditer(r"\S+", one.value) if not _names_field(word[0], words)]
+        if not own:
+            continue
+        if is_number and not re.search(r"\d", one.value):
+            continue
+        start = own[0].start()
+        if start and not re.search(r"\d", own[0][0]):
+            start = 0  # City of London, Bank Austria
+        every.append(Found(one.start + start, one.end, one.value[start:]))
+    if is_number and not every:
+        dates = [(one.start, one.end) for one in _dates(text)]
+        for word in re.finditer(r"[^\W\d_]+", text):
+            if not _names_field(word[0], words):
+                continue
+            behind = _CODE.match(text, word.end())
+            code = re.compile(r"[\w/-]*\d[\w/-]*").match(text, behind.end() if behind else 0)
+            if code and not any(start <= code.start() < end for start, end in dates):
+                every.append(Found(code.start(), code.end(), code[0]))
+                break
+    return every
+
+
+def _names_field(word: str, words: Sequence[str]) -> bool:
+    """Whether a word of a text is one of those of a field's name, or stands for "number"."""
+    plain = word.strip(".,:#").lower()
+    if plain in _NUMBER_WORDS:
+        return not _NUMBER_WORDS.isdisjoint(words)
+    return any(plain[:_STEM] == own[:_STEM] for own in words)
+
+
 def _words(text: str) -> str:
     """A pattern of a text's words, whatever stands between them."""
     return r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", text.strip("_- "))))

@@ -25,6 +25,7 @@ from ngtcli.documents.quotes.values import (
     Found,
     is_label,
     labelled,
+    named,
     pieces,
     place_of,
     stated,
@@ -279,14 +280,18 @@ def _likely(field: Field, text: str) -> tuple[list[tuple[int, int]], float]:
 def _values(field: Field, text: str, start: int, end: int) -> list[Found]:
     """The values of the field's type in a stretch of text, placed in the whole text."""
     piece = text[start:end]
-    if field.type == "bool":
+    is_name = field.type == "str" and bool(stated("str", (), piece))
+    if is_name:
+        found = named(field.name.replace("_", " "), piece)
+    elif field.type == "bool":
         found = truths(field.name.replace("_", " "), piece)
     else:
         found = stated(field.type, field.choices, piece)
     if field.type == "int" and not found and "year" in _asked(field):
         every = stated("date", (), piece)
         found = [replace(one, value=int(one.value[:4])) for one in every]
-    if not found and field.type in ("str", "quote") and piece and not is_label(piece):
+    is_text = field.type in ("str", "quote") and not is_name
+    if not found and is_text and piece and not is_label(piece):
         found = [Found(0, len(piece), piece)]
     return [Found(start + one.start, start + one.end, one.value) for one in found]
 
