@@ -1,7 +1,8 @@
-"""The files that paths, folders and globs name, each once, and which are left out; none is read.
+"""List the files that paths, folders and patterns name, each once, without reading them.
 
 A folder stands for its visible files of known kinds, in the order of their relative paths; links to
-folders are not followed. It is bounded how many files are listed and how many folders deep.
+folders are not followed. The number of files and the depth of folders are limited. Files that are
+left out are listed with the reason.
 """
 
 import glob
@@ -31,23 +32,28 @@ WRITTEN = "this command writes it"  # why a file is left out
 ANSWERS = "{} that ngt wrote"
 OUTSIDE = "a link out of the folder"
 WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
-_SHOWN, _KINDS_SHOWN = 3, 5  # unreadable files, and kinds, that are named; guess
-MOST_PICTURES = 100  # that are read without being named, in minutes; guess
-_PICTURES = (
+_MAX_REASONS = 3  # unreadable files that an error names (guess)
+_MAX_KINDS = 5  # kinds of files that a message counts one by one (guess)
+# Pictures that are read without being named: OCR takes minutes for so many (guess).
+MAX_PICTURES = 100
+_PICTURES_NEED = (
     "They need the extra {extra} (pip install 'ngtcli[{extra}]'), and if they are more than"
-    f" {MOST_PICTURES}, --set ocr=force."
+    f" {MAX_PICTURES}, --set ocr=force."
 )
-_SETTINGS = "ngt.yaml"
+_SETTINGS_FILE = "ngt.yaml"
 _KINDS = [*filter(None, TEXT_SUFFIXES), *(s for f in FORMATS for s in f.suffixes)]
 READ_HERE = f"Files read here: {', '.join(_KINDS)}, and those without a suffix."
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """A file to read; `real` is its path with links followed, STDIN for standard input.
+class ListedFile:
+    """A file to read.
 
-    `below` is the number of the path's last parts that lie below the folder or pattern that the
-    user named. `outright`: the user named the file itself.
+    Attributes:
+        path: Its path as the user named it, or below the folder that the user named.
+        real: The path with links resolved; STDIN for standard input.
+        below: How many last parts of the path lie below the named folder or pattern.
+        outright: Whether the user named the file itself.
     """
 
     path: str
@@ -71,23 +77,27 @@ class Skipped:
 
 @cache
 def recognizer(language: str = "") -> str:
-    """What tells the version of what recognizes text, in a `language`; "" without its package."""
+    """Identify the version of the OCR package that reads `language`; "" if it is not installed."""
     package = "tesserocr" if language else "rapidocr"
-    if not (found := find_spec(package)) or not found.origin:
+    spec = find_spec(package)
+    if spec is None or not spec.origin:
         return ""
-    place = Path(found.origin).parents[1]  # looked at here: importlib.metadata takes 20 ms to load
-    version = next((path.name for path in place.glob(f"{package}-*.dist-info")), found.origin)
+    # The folder's name has the version. importlib.metadata would know it, but takes 20 ms to load.
+    site_packages = Path(spec.origin).parents[1]
+    folders = (path.name for path in site_packages.glob(f"{package}-*.dist-info"))
+    version = next(folders, spec.origin)
     return f"{version} {language} {tessdata()}" if language else version
 
 
 @cache
 def tessdata() -> str:
-    """The folder of Tesseract's languages, by its variable or as it says; "" for none."""
+    """Find the folder of Tesseract's languages: TESSDATA_PREFIX, or what Tesseract says; or ""."""
     folder = os.environ.get("TESSDATA_PREFIX", "")
-    if not folder and (program := shutil.which("tesseract")):
+    program = shutil.which("tesseract")
+    if not folder and program:
         with suppress(OSError, subprocess.TimeoutExpired):
-            done = subprocess.run([program, "--list-langs"], capture_output=True, timeout=5)  # s
-            folder = "".join(os.fsdecode(done.stdout).split('"')[1:2])
+            listing = subprocess.run([program, "--list-langs"], capture_output=True, timeout=5)  # s
+            folder = "".join(os.fsdecode(listing.stdout).split('"')[1:2])
     return os.path.abspath(folder) if os.path.isdir(folder) else ""
 
 
@@ -97,14 +107,17 @@ def kinds(skipped: Sequence[Skipped]) -> str:
     >>> kinds([Skipped("a.pdf", "", ".pdf"), Skipped("b.pdf", "", ".pdf"), Skipped("c", "", ".x")])
     '.pdf 2, .x 1'
     """
-    counts = sorted(Counter(s.kind for s in skipped if s.kind).items(), key=lambda c: (-c[1], c[0]))
-    rest = sum(count for _, count in counts[_KINDS_SHOWN:])
-    shown = [f"{kind} {count}" for kind, count in counts[:_KINDS_SHOWN]]
-    return ", ".join([*shown, f"others {rest}"] if rest else shown)
+    counts = Counter(s.kind for s in skipped if s.kind)
+    most_frequent = sorted(counts.items(), key=lambda item: (-item[1], item[0]))
+    shown = [f"{kind} {count}" for kind, count in most_frequent[:_MAX_KINDS]]
+    others = sum(count for _, count in most_frequent[_MAX_KINDS:])
+    if others:
+        shown.append(f"others {others}")
+    return ", ".join(shown)
 
 
 def converting(skipped: Sequence[Skipped]) -> str:
-    """How to make files that are read of those whose kinds are old; "" where there are none.
+    """The commands that convert skipped files of old formats; "" if there are none.
 
     >>> converting([Skipped("a.doc", "", ".doc"), Skipped("b.jpg", "", ".jpg")])
     'soffice --headless --convert-to docx FILE'
@@ -114,179 +127,219 @@ def converting(skipped: Sequence[Skipped]) -> str:
 
 
 def expanded(path: str) -> str:
-    """`path` with the user's folder in the place of `~`, unless a file of that very name is there.
+    """Expand `~` in a path, unless a file with exactly this name exists.
 
-    Raises RuntimeError where there is no such user.
+    Raises RuntimeError if there is no such user.
     """
     is_home = path.startswith("~") and not os.path.lexists(path)
     return str(Path(path).expanduser() if is_home else Path(path))
 
 
 class Listing:
-    """The files of all paths, each once, by real path; and of each path its files and the rest."""
+    """The files that all paths name, and for each path its files and what was left out.
+
+    Attributes:
+        files: Every file once, by its real path.
+        by_path: For each path that the user named, the real paths of its files.
+        skipped: For each path that the user named, what was left out.
+    """
 
     def __init__(
         self, settings: Settings, written: Collection[tuple[int, int] | None], inside: bool
     ) -> None:
-        self._settings, self._written, self._inside = settings, written, inside
+        self._settings = settings
+        self._written = written
+        self._inside = inside
         self._counts: Counter[str] = Counter()
-        self.found: dict[str, Found] = {}
-        self.named: dict[str, list[str]] = {}  # real paths by the user's
+        self._shown_path = ""  # the path that is being listed, as errors show it
+        self.files: dict[str, ListedFile] = {}
+        self.by_path: dict[str, list[str]] = {}
         self.skipped: dict[str, list[Skipped]] = {}
 
     def add(self, path: str) -> None:
         """Add the files of a path. Raises InputError, and UsageError as `find` does."""
-        self.named[path], self.skipped[path] = [], []
-        self._named = utf8(shortened(path))  # as errors show it
+        self.by_path[path] = []
+        self.skipped[path] = []
+        self._shown_path = utf8(shortened(path))
         try:
-            for found in self._find(path):
-                if isinstance(found, Skipped):
-                    self.leave_out(path, found)
-                else:
-                    self.named[path].append(found.real)
-                    before = self.found.setdefault(found.real, found)
-                    if found.outright and not before.outright:  # then its error is told
-                        self.found[found.real] = replace(before, outright=True)
+            for item in self._list_path(path):
+                if isinstance(item, Skipped):
+                    self.leave_out(path, item)
+                    continue
+                self.by_path[path].append(item.real)
+                earlier = self.files.setdefault(item.real, item)
+                # If a file is named outright anywhere, an error in it is reported.
+                if item.outright and not earlier.outright:
+                    self.files[item.real] = replace(earlier, outright=True)
         except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
             is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
-            what = "no such file or folder" if is_missing else reason_of(error)
-            raise InputError(f"{self._named}: {what}", hint="Check the path.") from None
+            reason = "no such file or folder" if is_missing else reason_of(error)
+            raise InputError(f"{self._shown_path}: {reason}", hint="Check the path.") from None
 
     def leave_out(self, path: str, skipped: Skipped) -> None:
-        """Note what is not read of `path`. Raises InputError if `settings` are strict."""
-        written = skipped.reason == WRITTEN or skipped.reason.endswith(ANSWERS[2:])
-        if self._settings.reading.strict and not skipped.kind and not written:
-            what = f"{skipped.name}: {skipped.reason}"
+        """Record what is not read of `path`. Raises InputError if `strict` forbids it."""
+        is_written = skipped.reason == WRITTEN or skipped.reason.endswith(ANSWERS[2:])
+        if self._settings.reading.strict and not skipped.kind and not is_written:
             raise InputError(
-                what, hint="Mend or remove it, or give --set strict=no to pass over it."
+                f"{skipped.name}: {skipped.reason}",
+                hint="Mend or remove it, or give --set strict=no to pass over it.",
             )
         self.skipped[path].append(skipped)
 
     def leave_out_pictures(self) -> None:
-        """Leave out pictures that were not named, where they cannot be read or are many."""
-        kinds = {real: suffix_of(one.path) for real, one in self.found.items() if not one.outright}
-        pictures = {real: kind for real, kind in kinds.items() if kind in PICTURE.suffixes}
-        is_read = {"off": 0, "auto": MOST_PICTURES, "force": len(pictures)}[
-            self._settings.reading.ocr
-        ]
-        language = self._settings.reading.ocr_language
-        if recognizer(language) and len(pictures) <= is_read:
+        """Leave out pictures of folders and patterns if they are too many, or OCR is missing."""
+        pictures: dict[str, str] = {}  # suffixes by real paths
+        for real, file in self.files.items():
+            suffix = suffix_of(file.path)
+            if not file.outright and suffix in PICTURE.suffixes:
+                pictures[real] = suffix
+
+        reading = self._settings.reading
+        max_pictures = {"off": 0, "auto": MAX_PICTURES, "force": len(pictures)}[reading.ocr]
+        if recognizer(reading.ocr_language) and len(pictures) <= max_pictures:
             return
-        for path, reals in self.named.items():
-            for real in filter(pictures.get, reals):
-                name, extra = utf8(self.found[real].path), "tesseract" if language else "ocr"
-                needs = _PICTURES.format(extra=extra) * (is_read > 0)
-                self.leave_out(
-                    path, Skipped(name, "pictures are not read here", pictures[real], needs)
-                )
-            self.named[path] = [real for real in reals if real not in pictures]
-        self.found = {real: one for real, one in self.found.items() if real not in pictures}
+
+        needs = ""
+        if max_pictures > 0:
+            needs = _PICTURES_NEED.format(extra="tesseract" if reading.ocr_language else "ocr")
+        for path, reals in self.by_path.items():
+            for real in reals:
+                if real in pictures:
+                    name = utf8(self.files[real].path)
+                    reason = "pictures are not read here"
+                    self.leave_out(path, Skipped(name, reason, pictures[real], needs))
+            self.by_path[path] = [real for real in reals if real not in pictures]
+        self.files = {real: file for real, file in self.files.items() if real not in pictures}
 
     def leave_out_answers(self) -> None:
-        """Leave out answers of ngt that stand among other documents and were not named."""
-        by_folder: dict[str, dict[str, set[str]]] = {}
+        """Leave out answers that ngt wrote into the folders of other documents.
+
+        Answers that the user named outright stay, and so does a folder that has nothing else.
+        """
+        answers = self._answers()
+        for path, reals in self.by_path.items():
+            if answers.issuperset(reals):
+                continue
+            folders = [os.path.dirname(self.files[real].path) for real in reals if real in answers]
+            for folder, count in sorted(Counter(folders).items()):
+                reason = ANSWERS.format(counted(count, "answer"))
+                self.leave_out(path, Skipped(utf8(os.path.join(folder, "")), reason))
+            self.by_path[path] = [real for real in reals if real not in answers]
+        remaining = {real for reals in self.by_path.values() for real in reals}
+        self.files = {real: file for real, file in self.files.items() if real in remaining}
+
+    def _answers(self) -> set[str]:
+        """The real paths of the listed files that ngt wrote, and that nobody changed since."""
+        digests_by_folder: dict[str, dict[str, set[str]]] = {}
         answers = set[str]()
-        for real, one in self.found.items():
-            if one.outright:
+        for real, file in self.files.items():
+            if file.outright:
                 continue
             folder, name = os.path.split(real)
-            if folder not in by_folder:
-                by_folder[folder] = answers_in(folder)
-            digests = by_folder[folder].get(name)
+            if folder not in digests_by_folder:
+                digests_by_folder[folder] = answers_in(folder)
+            digests = digests_by_folder[folder].get(name)
             if digests and file_sha256(real) in digests:
                 answers.add(real)
-        for path, reals in self.named.items():
-            if not answers.issuperset(reals):  # a folder of answers alone is one of documents
-                counts = Counter(
-                    os.path.dirname(self.found[real].path) for real in reals if real in answers
-                )
-                for folder, count in sorted(counts.items()):
-                    what = ANSWERS.format(counted(count, "answer"))
-                    self.leave_out(path, Skipped(utf8(os.path.join(folder, "")), what))
-                self.named[path] = [real for real in reals if real not in answers]
-        kept = {real for reals in self.named.values() for real in reals}
-        self.found = {real: one for real, one in self.found.items() if real in kept}
+        return answers
 
     def all_skipped(self) -> tuple[Skipped, ...]:
-        """All that is not read: first what the command writes, files of other kinds last."""
+        """All that was left out: what the command writes first, files of unread kinds last."""
         skipped = chain.from_iterable(self.skipped.values())
         return tuple(sorted(skipped, key=lambda s: (s.reason != WRITTEN, bool(s.kind))))
 
     def nothing(self, path: str) -> InputError:
         """The error for a folder or pattern without documents, with the reasons."""
-        skipped, is_folder = self.skipped[path], os.path.isdir(expanded(path))
+        skipped = self.skipped[path]
+        is_folder = os.path.isdir(expanded(path))
         reasons = [f"{s.name}: {s.reason}" for s in skipped if not s.kind]
         if reasons:
-            more = [f"and {len(reasons) - _SHOWN} more"] * (len(reasons) > _SHOWN)
-            what = f"nothing in it can be read: {'; '.join([*reasons[:_SHOWN], *more])}"
+            shown = reasons[:_MAX_REASONS]
+            if len(reasons) > _MAX_REASONS:
+                shown.append(f"and {len(reasons) - _MAX_REASONS} more")
+            message = f"nothing in it can be read: {'; '.join(shown)}"
             hint = "ngt docs show FILE says what can be done about each."
         elif is_folder or skipped:
-            what = "no documents in this folder" if is_folder else "no documents match"
-            what += f" (only {kinds(skipped)})" if skipped else ""
-            hint = f"Convert them: {old}" if (old := converting(skipped)) else READ_HERE
+            message = "no documents in this folder" if is_folder else "no documents match"
+            if skipped:
+                message += f" (only {kinds(skipped)})"
+            commands = converting(skipped)
+            hint = f"Convert them: {commands}" if commands else READ_HERE
         else:
-            what, hint = "no file matches", "Check the pattern."
-        needs = next((s.needs for s in skipped if s.needs), hint)
-        return InputError(f"{utf8(path)}: {what}", hint=needs)
+            message = "no file matches"
+            hint = "Check the pattern."
+        needs = next((s.needs for s in skipped if s.needs), "")
+        return InputError(f"{utf8(path)}: {message}", hint=needs or hint)
 
-    def _find(self, path: str) -> Iterator[Found | Skipped]:
-        """The files of a path, and what is left out. Raises InputError, OSError and ValueError."""
+    def _list_path(self, path: str) -> Iterator[ListedFile | Skipped]:
+        """Yield the files of a path and what is left out.
+
+        Raises InputError, OSError and ValueError.
+        """
         if path == STDIN:
-            yield Found("standard input", STDIN, outright=True)
+            yield ListedFile("standard input", STDIN, outright=True)
             return
         if not path:  # pathlib takes it for the current folder
             raise InputError("an empty path", hint="Name a file or a folder.")
         root = expanded(path)
         if os.path.isdir(root):
-            yield from self._folder(root)
+            yield from self._list_folder(root)
         elif glob.has_magic(path) and not os.path.lexists(root):
-            yield from self._matches(root)
+            yield from self._list_matches(root)
         else:
-            os.lstat(root)  # raises where there is nothing, not for a dangling link
-            yield self._wanted(Found(root, os.path.realpath(root), outright=True))
+            os.lstat(root)  # raises if nothing is there, but not for a dangling link
+            yield self._unless_left_out(ListedFile(root, os.path.realpath(root), outright=True))
 
-    def _folder(self, named: str) -> Iterator[Found | Skipped]:
-        """The files below a folder, depth first, in the order of the parts of their relative paths.
+    def _list_folder(self, folder: str) -> Iterator[ListedFile | Skipped]:
+        """Yield the files below a folder, depth first, ordered by the parts of their paths.
 
         A stack replaces recursion, so that deep folders raise no RecursionError.
         """
-        root, begin = os.path.realpath(named), len(os.path.join(named, ""))
-        waiting = self._listed(named, 0)
-        while waiting:
-            entry = waiting.pop()
-            inner = entry.path[begin:]
-            below = inner.count(os.sep) + 1
+        root = os.path.realpath(folder)
+        prefix_length = len(os.path.join(folder, ""))
+        stack = self._scan(folder, 0)
+        while stack:
+            entry = stack.pop()
+            relative = entry.path[prefix_length:]
+            depth = relative.count(os.sep) + 1
             if entry.is_dir(follow_symlinks=False):
                 try:
-                    waiting += self._listed(entry.path, below)
+                    stack += self._scan(entry.path, depth)
                 except OSError as error:
                     yield Skipped(utf8(entry.path), reason_of(error))
-            elif entry.is_symlink() and os.path.isdir(entry.path):  # no error for a link to itself
+                continue
+            # isdir, unlike is_dir, raises nothing for a link to itself.
+            if entry.is_symlink() and os.path.isdir(entry.path):
                 yield Skipped(utf8(entry.path), "a link to a folder; name it to have it read")
-            elif entry.name == _SETTINGS:
+                continue
+            if entry.name == _SETTINGS_FILE:
                 yield Skipped(utf8(entry.path), "it has the settings of ngt", ".yaml")
-            elif (kind := suffix_of(entry.name)) not in SUFFIXES:
+                continue
+            kind = suffix_of(entry.name)
+            if kind not in SUFFIXES:
                 yield Skipped(utf8(entry.path), f"files of kind {kind} are not read", kind)
-            else:
-                is_link = entry.is_symlink()
-                real = os.path.realpath(entry.path) if is_link else os.path.join(root, inner)
-                yield self._wanted(Found(entry.path, real, below), root)
+                continue
+            is_link = entry.is_symlink()
+            real = os.path.realpath(entry.path) if is_link else os.path.join(root, relative)
+            yield self._unless_left_out(ListedFile(entry.path, real, depth), root)
 
-    def _wanted(self, found: Found, root: str = "") -> Found | Skipped:
-        """The file, or that it is left out: a link out of `root`, or what the command writes.
+    def _unless_left_out(self, file: ListedFile, root: str = "") -> ListedFile | Skipped:
+        """Pass a file on, unless it links out of `root` or is what the command writes.
 
-        Raises UsageError where it was named outright and would be written over.
+        Raises UsageError if the user named a file outright that the command would overwrite.
         """
-        if root and self._inside and os.path.commonpath([root, found.real]) != root:
-            return Skipped(utf8(found.path), OUTSIDE)
-        if not self._written or identity(found.real) not in self._written:
-            return found
-        if found.outright:
-            hint = "Name another file, or put a pattern in quotes: that leaves it out."
-            raise UsageError(f"{utf8(found.path)}: {WRITES_OVER}", hint=hint)
-        return Skipped(utf8(found.path), WRITTEN)
+        if root and self._inside and os.path.commonpath([root, file.real]) != root:
+            return Skipped(utf8(file.path), OUTSIDE)
+        if not self._written or identity(file.real) not in self._written:
+            return file
+        if file.outright:
+            raise UsageError(
+                f"{utf8(file.path)}: {WRITES_OVER}",
+                hint="Name another file, or put a pattern in quotes: that leaves it out.",
+            )
+        return Skipped(utf8(file.path), WRITTEN)
 
-    def _listed(self, folder: str, depth: int) -> list[os.DirEntry[str]]:
+    def _scan(self, folder: str, depth: int) -> list[os.DirEntry[str]]:
         """The visible entries of a folder, in reverse order. Raises OSError where it is closed."""
         if depth > self._settings.reading.max_depth:
             raise OSError(
@@ -300,27 +353,40 @@ class Listing:
                     entries.append(entry)
         return sorted(entries, key=lambda entry: entry.name, reverse=True)
 
-    def _matches(self, pattern: str) -> Iterator[Found | Skipped]:
-        """Files of any kind that match a pattern; hidden ones only if the pattern names a dot."""
+    def _list_matches(self, pattern: str) -> Iterator[ListedFile | Skipped]:
+        """Yield files of any kind that match a pattern.
+
+        Hidden files match only if the pattern itself has a part that begins with a dot.
+        """
         parts = Path(pattern).parts
         fixed = next(i for i, part in enumerate(parts) if glob.has_magic(part))
-        variable = (*parts[fixed:], "*") if parts[-1] == "**" else parts[fixed:]
-        hidden = any(part.startswith(".") for part in variable)
-        matches, begin = set[Path](), Path(*parts[:fixed])
-        for match in begin.glob("/".join(variable)):
+        variable = parts[fixed:]
+        if parts[-1] == "**":
+            variable = (*variable, "*")
+        folder = Path(*parts[:fixed])
+        matches = set[Path]()
+        for match in folder.glob("/".join(variable)):
             self._count("files")
             matches.add(match)
+
+        shows_hidden = any(part.startswith(".") for part in variable)
         for match in sorted(matches):
             below = match.parts[fixed:]
-            if (hidden or not any(p.startswith(".") for p in below)) and not match.is_dir():
-                found = Found(str(match), os.path.realpath(match), len(below))
-                yield self._wanted(found, os.path.realpath(begin))
+            is_hidden = any(part.startswith(".") for part in below)
+            if (is_hidden and not shows_hidden) or match.is_dir():
+                continue
+            file = ListedFile(str(match), os.path.realpath(match), len(below))
+            yield self._unless_left_out(file, os.path.realpath(folder))
 
-    def _count(self, what: str) -> None:
-        self._counts[what] += 1
-        if self._counts[what] > (most := self._settings.reading.max_files):
-            hint = "Name fewer, or raise the bound with --set max_files."
-            raise InputError(f"{self._named}: more than {most} {what}", hint=hint)
+    def _count(self, noun: str) -> None:
+        """Count one more file or folder. Raises InputError for too many."""
+        self._counts[noun] += 1
+        limit = self._settings.reading.max_files
+        if self._counts[noun] > limit:
+            raise InputError(
+                f"{self._shown_path}: more than {limit} {noun}",
+                hint="Name fewer, or raise the bound with --set max_files.",
+            )
 
 
 def find(
@@ -329,12 +395,19 @@ def find(
     written: Collection[tuple[int, int] | None] = (),
     inside: bool = False,
 ) -> Listing:
-    """The files of `paths`. Raises InputError.
+    """List the files of `paths`.
 
-    The bounds of `settings` apply to all paths together. Files that the command writes, `written`
-    by their `identity`, are left out of folders and patterns, and refused with UsageError where
-    they are named outright. `inside`: so are links that lead out of a named folder, or out of the
-    one that a pattern begins with.
+    Args:
+        paths: Files, folders, patterns, and STDIN.
+        settings: Its limits apply to all paths together.
+        written: The `identity` of each file that the command writes. They are left out of folders
+            and patterns.
+        inside: Whether to leave out links that lead out of the named folder, or out of the folder
+            that a pattern begins with.
+
+    Raises:
+        InputError: A path names nothing, too many files, or with `strict` something unreadable.
+        UsageError: A path names a file outright that the command writes.
     """
     listing = Listing(settings, written, inside)
     for path in dict.fromkeys(paths):

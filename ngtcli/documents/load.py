@@ -1,4 +1,4 @@
-"""Documents from files, folders, globs and standard input, and surveys of them.
+"""Load documents from files, folders, patterns and standard input, or survey them.
 
 A file that the user named and that cannot be read is an error. One in a folder or glob is skipped
 and reported; only hidden files are skipped silently.
@@ -16,15 +16,15 @@ from typing import IO, TypeVar
 
 from ngtcli.config import Settings
 from ngtcli.documents.content import About, Extracted
-from ngtcli.documents.find import STDIN, Found, Listing, Skipped, find
+from ngtcli.documents.find import STDIN, ListedFile, Listing, Skipped, find
 from ngtcli.documents.read import Documents, Outcome
 from ngtcli.documents.text import Unreadable, utf8
 from ngtcli.system import store
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
-Kept = TypeVar("Kept")
-TOKENS = Kind("tokens", int)  # numbers of them, by text and tokenizer
+Result = TypeVar("Result")
+TOKENS = Kind("tokens", int)  # numbers of tokens, by text and tokenizer
 _STDIN_NAME = "stdin"
 
 
@@ -37,19 +37,27 @@ def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) 
     >>> distinct_names([("dup/a/notes.txt", 2), ("dup/notes.txt", 1), ("dup/b.txt", 1)])
     ['a/notes.txt', 'notes.txt', 'b.txt']
     """
-    parts = [[p for p in os.path.abspath(path).split(os.sep) if p] for path, _ in files]
-    names = [utf8(part[-1]) for part in parts]
-    wider = [below for _, below in files]  # the number of parts of the next longer name
+    parts: list[list[str]] = []
+    for path, _ in files:
+        parts.append([part for part in os.path.abspath(path).split(os.sep) if part])
+    names = [utf8(path_parts[-1]) for path_parts in parts]
+    next_length = [below for _, below in files]  # parts of the next longer name
     while True:
         counts = Counter([*names, *taken])
-        short = [i for i, n in enumerate(names) if counts[n] > 1 and wider[i] <= len(parts[i])]
-        if not short:
+        repeated = [
+            i
+            for i, name in enumerate(names)
+            if counts[name] > 1 and next_length[i] <= len(parts[i])
+        ]
+        if not repeated:
             break
-        for i in short:
-            names[i] = utf8("/".join(parts[i][-wider[i] :]))
-            wider[i] += 1
+        for i in repeated:
+            names[i] = utf8("/".join(parts[i][-next_length[i] :]))
+            next_length[i] += 1
+
+    # Names may still repeat, as where different bytes that are not UTF-8 became "?".
     used = set(taken)
-    for i, name in enumerate(names):  # some may still repeat, as where different bytes became "?"
+    for i, name in enumerate(names):
         numbered = (f"{name} ({number})" for number in count_from(2))
         names[i] = next(new for new in chain([name], numbered) if new not in used)
         used.add(names[i])
@@ -58,9 +66,11 @@ def distinct_names(files: Sequence[tuple[str, int]], taken: Iterable[str] = ()) 
 
 @dataclass(frozen=True, slots=True)
 class Document:
-    """A text and its name in prompts and output; `about` has its pages and headings.
+    """A text with its name in prompts and output.
 
-    `path` is the file's, as it was found; "" for standard input.
+    Attributes:
+        about: Its pages and headings.
+        path: The path of the file as it was listed; "" for standard input.
     """
 
     name: str
@@ -92,61 +102,85 @@ def load(
     files: Documents | None = None,
     inside: bool = False,
 ) -> Loaded:
-    """The documents of all `paths` in the order given; those of a folder in sorted order.
+    """Load the documents of all `paths`, each file once.
 
-    The path "-" stands for `stdin`. A file named twice is loaded once. `settings` bound how much is
-    read, and with `strict` an unreadable file in a folder is an error. Files that the command
-    writes, `written` by their `identity`, are left out of folders and patterns. Raises UsageError
-    where one of them is named outright, InputError for a path that cannot be read or contains no
-    document. `inside` is as in `find`.
+    Args:
+        paths: Files, folders, patterns, and "-" for `stdin`. Documents keep this order, and those
+            of a folder are sorted.
+        stdin: Standard input.
+        settings: Limits and how to read. With `strict`, an unreadable file in a folder is an error.
+        status: Shows a status line.
+        written: The `identity` of each file that the command writes, which folders and patterns
+            leave out.
+        files: A reader opened with the same settings, for callers that load many times; they close
+            it themselves.
+        inside: As for `find`.
 
-    Who loads many times gives `files`, opened for the same settings, and closes them at the end.
+    Raises:
+        InputError: A path cannot be read, or contains no document.
+        UsageError: A path names a file outright that the command writes.
     """
     settings = settings or Settings()
     listing = find(paths, settings, written, inside)
     with nullcontext(files) if files else closing(Documents(settings)) as reader:
-        results = reader.read(listing.found.values(), stdin, status)
-        read = _readable(listing, results, lambda _, text: text)
+        outcomes = reader.read(listing.files.values(), stdin, status)
+        named_texts = _with_names(listing, outcomes, lambda _, extracted: extracted)
     documents = tuple(
-        Document(name, text.text, text.about, "" if found.real == STDIN else found.path)
-        for name, (found, text) in read
+        Document(name, text.text, text.about, "" if file.real == STDIN else file.path)
+        for name, file, text in named_texts
     )
     return Loaded(documents, listing.all_skipped(), _remarks())
 
 
-def _readable(
+def _with_names(
     listing: Listing,
-    results: Generator[tuple[Found, Outcome], None, None],
-    kept: Callable[[Found, Extracted], Kept],
-) -> Iterable[tuple[str, tuple[Found, Kept]]]:
-    """The name of each document and what is `kept` of its text; files of folders may be left out.
+    outcomes: Generator[tuple[ListedFile, Outcome], None, None],
+    convert: Callable[[ListedFile, Extracted], Result],
+) -> list[tuple[str, ListedFile, Result]]:
+    """Read all files of a listing, and give each document its name.
 
-    Raises InputError for one that was named outright, and for a path of which nothing is left.
+    Args:
+        listing: The files; unreadable ones in folders and patterns are recorded in it as left out.
+        outcomes: The texts of its files, in its order.
+        convert: Makes of each text what is returned, so that texts need not stay in memory.
+
+    Raises:
+        InputError: A file that was named outright cannot be read, or nothing of a path can.
     """
-    read, done = dict[str, tuple[Found, Kept]](), set[str]()
-    with closing(results):
-        for path, reals in listing.named.items():
-            for real in (r for r in reals if r not in done):
-                done.add(real)
-                found, result = next(results)
-                if not isinstance(result, Unreadable):
-                    read[real] = found, kept(found, result)
-                elif found.outright:
-                    raise result.of(utf8(found.path))
+    results = dict[str, tuple[ListedFile, Result]]()  # by real path
+    finished = set[str]()
+    with closing(outcomes):
+        for path, reals in listing.by_path.items():
+            for real in reals:
+                if real in finished:
+                    continue
+                finished.add(real)
+                file, outcome = next(outcomes)
+                if not isinstance(outcome, Unreadable):
+                    results[real] = file, convert(file, outcome)
+                elif file.outright:
+                    raise outcome.of(utf8(file.path))
                 else:
-                    needs = result.advice if result.advice.startswith("Install ") else ""
-                    skipped = Skipped(utf8(found.path), str(result), needs=needs)
-                    listing.leave_out(path, skipped)
-            if not any(real in read for real in reals):
+                    needs = outcome.advice if outcome.advice.startswith("Install ") else ""
+                    listing.leave_out(path, Skipped(utf8(file.path), str(outcome), needs=needs))
+            if not any(real in results for real in reals):
                 raise listing.nothing(path)
-    files = [(found.path, found.below) for found, _ in read.values() if found.real != STDIN]
-    names = iter(distinct_names(files, [_STDIN_NAME] * (len(files) < len(read))))
-    return ((_STDIN_NAME if real == STDIN else next(names), one) for real, one in read.items())
+
+    files = [(file.path, file.below) for file, _ in results.values() if file.real != STDIN]
+    has_stdin = len(files) < len(results)
+    names = iter(distinct_names(files, [_STDIN_NAME] if has_stdin else []))
+    return [
+        (_STDIN_NAME if real == STDIN else next(names), file, result)
+        for real, (file, result) in results.items()
+    ]
 
 
 @dataclass(frozen=True, slots=True)
 class Row:
-    """A document: its name in prompts, and what was read of it. `dropped` is as in `About`."""
+    """A line of a survey: a document's name in prompts, and facts about its text.
+
+    `dropped` and `recognized` are as in `About`.
+    """
 
     name: str
     path: str
@@ -156,14 +190,18 @@ class Row:
     tokens: int
     dropped: int
     warnings: tuple[str, ...]
-    recognized: tuple[int, ...] = ()  # pages, as in `About`
+    recognized: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Survey:
-    """The rows of documents, the files left out, remarks on the cache, and how many were counted.
+    """Facts about documents.
 
-    `read` are the texts whose tokens were not known.
+    Attributes:
+        rows: One for each document.
+        skipped: The files that were left out.
+        remarks: Problems with the cache.
+        read: How many texts had to be tokenized, because their number of tokens was not stored.
     """
 
     rows: tuple[Row, ...]
@@ -179,29 +217,50 @@ def survey(
     count: Callable[[str], int],
     status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
-    """The documents of `paths`, in the order of `load`; there is no bound on all together.
+    """Survey the documents of `paths`, in the order of `load`, without a limit on all together.
 
-    `tokenizer` is the key in the cache of the one that `count` counts with. Raises InputError as
-    `load` does.
+    Args:
+        paths: As for `load`.
+        settings: As for `load`.
+        tokenizer: The cache key of the tokenizer that `count` uses.
+        count: Counts the tokens of a text.
+        status: Shows a status line.
+
+    Raises:
+        InputError: As for `load`.
     """
-    listing, counted = find(paths, settings), dict[str, int]()
+    listing = find(paths, settings)
+    new_counts = dict[str, int]()  # tokens of texts that were not in the cache
 
-    def row(found: Found, text: Extracted) -> Row:
-        key, about = key_of(Document("", text.text).sha256, tokenizer), text.about
-        if (tokens := TOKENS.get(key)) is None:
-            tokens = counted[key] = count(text.text)
-        return Row("", utf8(found.path), about.format, about.pages, len(text.text), tokens,
-                   about.dropped, about.warnings, about.recognized)  # fmt: skip
+    def survey_row(file: ListedFile, extracted: Extracted) -> Row:
+        key = key_of(Document("", extracted.text).sha256, tokenizer)
+        tokens = TOKENS.get(key)
+        if tokens is None:
+            tokens = count(extracted.text)
+            new_counts[key] = tokens
+        about = extracted.about
+        return Row(
+            name="",  # known when all files are
+            path=utf8(file.path),
+            format=about.format,
+            pages=about.pages,
+            characters=len(extracted.text),
+            tokens=tokens,
+            dropped=about.dropped,
+            warnings=about.warnings,
+            recognized=about.recognized,
+        )
 
     with closing(Documents(settings)) as reader:
-        results = reader.read(listing.found.values(), None, status, is_bounded=False)
+        outcomes = reader.read(listing.files.values(), None, status, is_bounded=False)
         try:
-            read = _readable(listing, results, row)
+            named_rows = _with_names(listing, outcomes, survey_row)
         finally:
-            TOKENS.put_many(counted)
-    rows = tuple(replace(one, name=name) for name, (_, one) in read)
-    return Survey(rows, listing.all_skipped(), _remarks(), len(counted))
+            TOKENS.put_many(new_counts)
+    rows = tuple(replace(row, name=name) for name, _, row in named_rows)
+    return Survey(rows, listing.all_skipped(), _remarks(), len(new_counts))
 
 
 def _remarks() -> tuple[str, ...]:
-    return tuple(filter(None, [store.take_remark()]))
+    remark = store.take_remark()
+    return (remark,) if remark else ()

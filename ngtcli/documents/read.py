@@ -1,4 +1,4 @@
-"""The texts of files: the one loop that reads them, what is known of them, and their bounds."""
+"""Read files to texts: read ahead, reuse stored texts, and keep the limits on size."""
 
 import errno
 import hashlib
@@ -14,7 +14,7 @@ from typing import IO
 from ngtcli.config import Settings
 from ngtcli.documents.catalog import FILES, TEXTS, VERSION, Entry, known, settled, stamp_of
 from ngtcli.documents.content import Extracted, Source, markdown
-from ngtcli.documents.find import STDIN, Found, recognizer, tessdata
+from ngtcli.documents.find import STDIN, ListedFile, recognizer, tessdata
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decoded
@@ -22,16 +22,16 @@ from ngtcli.errors import InputError
 from ngtcli.system.files import key_of, read_bounded, read_stream
 from ngtcli.words import counted, reason_of
 
-Outcome = Extracted | Unreadable  # a file's text, or why it has none
-_INTERVAL_S = 0.3  # between two status lines; guess
-_GROUP = 256  # files of which is asked at once what is known; guess
-_AHEAD = 2  # files a worker that are read before their texts are asked for; guess
-_MARKDOWN = (".md", ".markdown")
-_PRINTED = bytes(range(32, 256)) + b"\t\n\v\f\r"
-_CHECK = "Check the file and its permissions."
-_PIPE = "Pipe a text in or name a file."
-_RAISE_BOUND = "Raise the bound with --set max_mb."
-_ADVICE = {
+Outcome = Extracted | Unreadable  # the text of a file, or why it has none
+_STATUS_INTERVAL_S = 0.3  # seconds between two status lines (guess)
+_LOOKUP_SIZE = 256  # files that are looked up in the store at once (guess)
+_AHEAD_PER_WORKER = 2  # files that are parsed before their texts are needed (guess)
+_MARKDOWN_SUFFIXES = (".md", ".markdown")
+_PRINTABLE = bytes(range(32, 256)) + b"\t\n\v\f\r"
+_CHECK_FILE = "Check the file and its permissions."
+_PIPE_OR_NAME = "Pipe a text in or name a file."
+_RAISE_LIMIT = "Raise the bound with --set max_mb."
+_ADVICE = {  # what to do, by the number of an OSError
     errno.EINVAL: "Name a file or a folder, or pipe a text in and name it -.",
     errno.EISDIR: "Name a file in it.",
     errno.ETIMEDOUT: "Start what writes to it first, or pipe its text in and name it -.",
@@ -39,216 +39,294 @@ _ADVICE = {
 
 
 class Reader:
-    """Reads at most `max_mb` megabytes (10^6 bytes) in all."""
+    """Reads files until `max_mb` megabytes (10^6 bytes) have been read in all."""
 
     def __init__(self, max_mb: int) -> None:
-        self._bound, self._most = f"{max_mb} MB", max_mb * 1_000_000  # bytes
-        self._left = self._most
+        self._limit_text = f"{max_mb} MB"
+        self._max_bytes = max_mb * 1_000_000
+        self._remaining = self._max_bytes
 
     def read(
         self, source: str | Path | IO[bytes], pipes: bool = False, links: bool = True
     ) -> bytes:
-        """The bytes of a stream, a regular file, or with `pipes` of a pipe.
+        """Read a stream or a file whole.
 
-        Without `links` no part of a file's full path may be one.
+        Args:
+            source: An open stream, or the path of a regular file.
+            pipes: Whether the path may be a named pipe.
+            links: Whether any part of the path may be a link.
 
-        Raises Unreadable if it cannot be read; else as `count`.
+        Raises:
+            Unreadable: It cannot be read, or exceeds the limit by itself.
+            InputError: All that was read exceeds the limit together.
         """
         try:
             if isinstance(source, str | Path):
-                data = read_bounded(source, self._most, pipes, links=links)
+                data = read_bounded(source, self._max_bytes, pipes, links=links)
             else:
-                data = read_stream(source, self._most)
+                data = read_stream(source, self._max_bytes)
         except OSError as error:
             if error.errno == errno.EFBIG:
                 raise self._too_large() from None
-            advice = _CHECK if isinstance(source, str | Path) else _PIPE
+            advice = _CHECK_FILE if isinstance(source, str | Path) else _PIPE_OR_NAME
             raise Unreadable(reason_of(error), _ADVICE.get(error.errno or 0, advice)) from None
         self.count(len(data))
         return data
 
     def count(self, size: int) -> None:
-        """Count bytes, or the characters of a text.
+        """Count `size` bytes of a file, or characters of a text, as read.
 
-        Raises Unreadable where it is more than the bound by itself; InputError for too much in all.
+        Raises:
+            Unreadable: They exceed the limit by themselves.
+            InputError: All that was counted exceeds the limit together.
         """
-        if size > self._most:
+        if size > self._max_bytes:
             raise self._too_large()
-        self._left -= size
-        if self._left < 0:
-            what = f"more than {self._bound} of text in all"
-            raise InputError(what, hint=f"Name less. {_RAISE_BOUND}")
+        self._remaining -= size
+        if self._remaining < 0:
+            raise InputError(
+                f"more than {self._limit_text} of text in all",
+                hint=f"Name less. {_RAISE_LIMIT}",
+            )
 
     def _too_large(self) -> Unreadable:
-        return Unreadable(f"more than {self._bound}", _RAISE_BOUND)
+        return Unreadable(f"more than {self._limit_text}", _RAISE_LIMIT)
+
+
+class _ReadingStatus:
+    """The status line while files are read: shown when it changes, and not too often."""
+
+    def __init__(self, total: int, report: Callable[[str], None]) -> None:
+        self._total = total
+        self._report = report
+        self._line = ""
+        self._shown_at = time.monotonic()
+
+    def show(self, done: int, ocr_pages: int) -> None:
+        """Show how many files are done, and how many pages OCR has read."""
+        pages = f", {counted(ocr_pages, 'page')} by OCR" if ocr_pages else ""
+        line = f"Reading the documents: {done} of {self._total}{pages} …"
+        now = time.monotonic()
+        if line != self._line and now - self._shown_at > _STATUS_INTERVAL_S:
+            self._line = line
+            self._shown_at = now
+            self._report(line)
 
 
 class Documents:
-    """Reads files as `settings` say; `close` ends what is still running.
+    """Reads files with parsers that keep running between calls, until `close`.
 
-    It may stay open for many loads, since parsers keep running. `inside`: of a file in a folder
-    what is opened is the path that was found to lie in it, and no link that came there meanwhile.
+    Args:
+        settings: How to read: limits, encoding, password, OCR.
+        inside: Whether to open files of a folder by their real paths, through no link: so nobody
+            can exchange one, after it was listed, for a link that leads out of the folder.
     """
 
     def __init__(self, settings: Settings, inside: bool = False) -> None:
-        self._settings, self._inside = settings, inside
-        language = settings.reading.ocr_language
-        how = VERSION, settings.reading.field, settings.reading.encoding, settings.reading.ocr
-        self._how = key_of(*how, recognizer(language))
-        languages = tessdata() if language else ""
-        self._parsers = Parsers(
-            settings.reading.parser_seconds, settings.reading.parser_mb, languages
+        self._settings = settings
+        self._inside = inside
+        reading = settings.reading
+        # Part of every key in the store: all that decides the text of the same bytes.
+        self._version_key = key_of(
+            VERSION, reading.field, reading.encoding, reading.ocr, recognizer(reading.ocr_language)
         )
-        self._pages = list[None]()  # those whose text is recognized
+        languages = tessdata() if reading.ocr_language else ""
+        self._parsers = Parsers(reading.parser_seconds, reading.parser_mb, languages)
+        # One entry for each page that OCR has begun: several threads append, which is atomic.
+        self._ocr_pages = list[None]()
         self._threads = ThreadPoolExecutor(self._parsers.size)
 
     def read(
         self,
-        found: Collection[Found],
+        files: Collection[ListedFile],
         stdin: IO[bytes] | None = None,
         status: Callable[[str], None] = lambda _: None,
         is_bounded: bool = True,
-    ) -> Generator[tuple[Found, Outcome], None, None]:
-        """The text of each file in order, or why it has none; some are read ahead.
+    ) -> Generator[tuple[ListedFile, Outcome], None, None]:
+        """Yield each file with its text, or with the reason why it has none, in order.
 
-        Raises InputError where they are larger than the bound in all, if there `is_bounded`, and
-        where nothing is piped in. Plain text is not stored: to take it from the store takes as long
-        as from its file.
+        Some files are read ahead. Plain text is not stored, because reading it from its file takes
+        no longer than from the store.
+
+        Args:
+            files: The files, as `find` lists them.
+            stdin: What STDIN stands for.
+            status: Shows a status line.
+            is_bounded: Whether the limit on size holds for all texts together.
+
+        Raises:
+            InputError: The texts exceed the limit together, or nothing is piped in.
         """
-        reader, rest, done = Reader(self._settings.reading.max_mb), iter(found), 0
-        said = "", time.monotonic()
+        reader = Reader(self._settings.reading.max_mb)
+        shown = _ReadingStatus(len(files), status)
+        done = 0
 
-        def tell() -> None:
-            """Show how far it is, if that is new and some time has passed."""
-            nonlocal said
-            pages = f", {counted(len(self._pages), 'page')} by OCR" * bool(self._pages)
-            line = f"Reading the documents: {done} of {len(found)}{pages} …"
-            if line != said[0] and time.monotonic() - said[1] > _INTERVAL_S:
-                said = line, time.monotonic()
-                status(line)
+        def show_status() -> None:
+            shown.show(done, len(self._ocr_pages))
 
-        while group := list(islice(rest, _GROUP)):
-            for one, outcome in self._each(group, stdin, tell):
+        remaining = iter(files)
+        while group := list(islice(remaining, _LOOKUP_SIZE)):
+            for file, outcome in self._read_group(group, stdin, show_status):
                 done += 1
-                tell()
+                show_status()
                 try:
                     if isinstance(outcome, Extracted) and is_bounded:
                         reader.count(len(outcome.text))
                 except Unreadable as error:
                     outcome = error
-                yield one, outcome
+                yield file, outcome
 
-    def _key(self, one: Found) -> str:
-        """The key in FILES of a file in its state, read as of its suffix, which may be a link's.
+    def _key(self, file: ListedFile) -> str:
+        """The key in FILES of a file in its present state; "" where it cannot be stored.
 
-        "" for what is no file, or was written just now.
+        That is so for what is not a regular file, and for one that was written just now. The suffix
+        is that of the listed path, which may be a link.
         """
-        s, state = self._settings, settled(one.real)
+        state = settled(file.real)
+        if not state:
+            return ""
+        reading = self._settings.reading
         limits = (
-            s.reading.max_mb,
-            s.reading.parser_seconds,
-            s.reading.parser_mb,
-            bool(s.reading.password),
+            reading.max_mb,
+            reading.parser_seconds,
+            reading.parser_mb,
+            bool(reading.password),
         )
-        return key_of(one.real, state, suffix_of(one.path), self._how, *limits) if state else ""
+        return key_of(file.real, state, suffix_of(file.path), self._version_key, *limits)
 
-    def _each(
-        self, group: list[Found], stdin: IO[bytes] | None, during: Callable[[], None]
-    ) -> Iterator[tuple[Found, Outcome]]:
-        """What comes of each file in order, and is stored; those that are parsed are read ahead.
+    def _read_group(
+        self, group: list[ListedFile], stdin: IO[bytes] | None, while_waiting: Callable[[], None]
+    ) -> Iterator[tuple[ListedFile, Outcome]]:
+        """Yield the outcome of each file in order, and store what is new.
 
-        What is known, plain text and pipes are read when they are asked for: the first two take no
-        time, and if nobody writes to a pipe, a thread would not end. `during` is called in between.
+        Files that need a parser are read ahead in threads. Stored texts and plain texts are read
+        only when it is their turn, since they take no time; so are pipes, because a thread would
+        never end if nobody wrote to its pipe. `while_waiting` is called again and again while a
+        parser runs.
         """
-        keys = {one.real: self._key(one) for one in group if not _is_plain(one)}
-        entries, new = known(keys), dict[str, Entry]()
+        keys = {file.real: self._key(file) for file in group if not _is_plain(file)}
+        entries = known(keys)
+        new_entries = dict[str, Entry]()
         ahead = {real for real in keys if real not in entries and stamp_of(real)}
-        threads = (self._threads.submit(self._outcome, one) for one in group if one.real in ahead)
-        waiting = deque(islice(threads, _AHEAD * self._parsers.size))
+        tasks = (self._threads.submit(self._outcome, file) for file in group if file.real in ahead)
+        pending = deque(islice(tasks, _AHEAD_PER_WORKER * self._parsers.size))
         try:
-            for one in group:
-                if one.real in ahead:
-                    while not wait([waiting[0]], _INTERVAL_S).done:
-                        during()
-                    source, outcome = waiting.popleft().result()
-                    waiting.extend(islice(threads, 1))
+            for file in group:
+                if file.real in ahead:
+                    while not wait([pending[0]], _STATUS_INTERVAL_S).done:
+                        while_waiting()
+                    text_key, outcome = pending.popleft().result()
+                    pending.extend(islice(tasks, 1))
                 else:
-                    source, outcome = self._outcome(one, entries.get(one.real), stdin)
-                key = source and keys.get(one.real)
-                if key and (entry := Entry.of(source, outcome)):
-                    new[key] = entry
-                yield one, outcome
+                    text_key, outcome = self._outcome(file, entries.get(file.real), stdin)
+                file_key = keys.get(file.real)
+                if text_key and file_key:
+                    entry = Entry.of(text_key, outcome)
+                    if entry is not None:
+                        new_entries[file_key] = entry
+                yield file, outcome
         finally:
-            FILES.put_many(new)
+            FILES.put_many(new_entries)
 
     def _outcome(
-        self, one: Found, known: Entry | None = None, stdin: IO[bytes] | None = None
+        self, file: ListedFile, entry: Entry | None = None, stdin: IO[bytes] | None = None
     ) -> tuple[str, Outcome]:
-        """What comes of a file, and the key of its text in TEXTS if that is parsed, "" if not.
+        """Read one file.
 
-        Raises InputError for no stdin.
+        Args:
+            file: The file to read.
+            entry: What the store knows of it.
+            stdin: What STDIN stands for.
+
+        Returns:
+            The key of its text in TEXTS, "" if a parser did not make it just now; and its text, or
+            why it has none.
+
+        Raises:
+            InputError: Standard input is to be read, and there is none.
         """
-        if known and (of_known := known.error or TEXTS.get(known.source)):
-            return "", of_known
-        opened, suffix, source = stdin if one.real == STDIN else one.path, suffix_of(one.path), ""
-        is_kept = stamp_of(one.real) is not None
+        if entry is not None:
+            stored = entry.error or TEXTS.get(entry.source)
+            if stored:
+                return "", stored
+        opened = stdin if file.real == STDIN else file.path
+        is_storable = stamp_of(file.real) is not None
         if opened is None:
-            raise InputError("standard input: nothing is piped in", hint=_PIPE)
+            raise InputError("standard input: nothing is piped in", hint=_PIPE_OR_NAME)
+        suffix = suffix_of(file.path)
+        encoding = self._settings.reading.encoding
+        text_key = ""
         try:
-            follows = one.outright or not self._inside or one.real == STDIN
-            source_file = opened if follows else one.real
-            data = Reader(self._settings.reading.max_mb).read(source_file, one.outright, follows)
-            form = format_of(suffix, data[:HEAD]) if data else None
-            if form is None:
-                text, warnings = decoded(data, self._settings.reading.encoding)
-                read = markdown(text) if suffix in _MARKDOWN else Extracted(text)
-                return "", replace(read, about=replace(read.about, warnings=warnings))
-            source = key_of(self._how, hashlib.sha256(data).hexdigest(), suffix)
-            return source, self._parsed(form, data, suffix, source, is_kept)
+            links = file.outright or not self._inside or file.real == STDIN
+            reader = Reader(self._settings.reading.max_mb)
+            data = reader.read(opened if links else file.real, file.outright, links)
+            file_format = format_of(suffix, data[:HEAD]) if data else None
+            if file_format is None:
+                text, warnings = decoded(data, encoding)
+                extracted = markdown(text) if suffix in _MARKDOWN_SUFFIXES else Extracted(text)
+                about = replace(extracted.about, warnings=warnings)
+                return "", replace(extracted, about=about)
+            text_key = key_of(self._version_key, hashlib.sha256(data).hexdigest(), suffix)
+            return text_key, self._parse(file_format, data, suffix, text_key, is_storable)
         except Unreadable as error:
-            return source, error
+            return text_key, error
 
-    def _parsed(self, form: Format, data: bytes, suffix: str, key: str, is_kept: bool) -> Extracted:
-        """The text of a file of a format other than plain text, stored if it `is_kept`.
+    def _parse(
+        self, file_format: Format, data: bytes, suffix: str, text_key: str, is_storable: bool
+    ) -> Extracted:
+        """Take the text of a file from the store, or parse it.
 
-        Raises Unreadable.
+        Args:
+            file_format: A format other than plain text.
+            data: The bytes of the file.
+            suffix: The suffix of its name, which some formats depend on.
+            text_key: Its key in TEXTS.
+            is_storable: Whether to store a new text, unless a password was needed for it.
+
+        Raises:
+            Unreadable: The file is damaged, too large, or of another format than its name says.
         """
-        _check_begin(form, data[:HEAD])
-        if (text := TEXTS.get(key)) is None:
-            settings = self._settings
-            source = Source(
-                data=data,
-                suffix=suffix,
-                most=settings.reading.max_mb * 1_000_000,
-                password=settings.reading.password,
-                field=settings.reading.field,
-                encoding=settings.reading.encoding,
-                ocr=settings.reading.ocr,
-                ocr_language=settings.reading.ocr_language,
-                on_page=lambda: self._pages.append(None),
-            )
-            text = self._parsers.extract(form, source)
-            if is_kept and not text.about.secret:
-                TEXTS.put(key, text)
-        return text
+        _check_begin(file_format, data[:HEAD])
+        stored = TEXTS.get(text_key)
+        if stored is not None:
+            return stored
+        reading = self._settings.reading
+        source = Source(
+            data=data,
+            suffix=suffix,
+            most=reading.max_mb * 1_000_000,
+            password=reading.password,
+            field=reading.field,
+            encoding=reading.encoding,
+            ocr=reading.ocr,
+            ocr_language=reading.ocr_language,
+            on_page=lambda: self._ocr_pages.append(None),
+        )
+        extracted = self._parsers.extract(file_format, source)
+        if is_storable and not extracted.about.secret:
+            TEXTS.put(text_key, extracted)
+        return extracted
 
     def close(self) -> None:
-        """End the workers."""
+        """Stop the parsers and threads."""
         self._parsers.close()
         self._threads.shutdown(wait=True, cancel_futures=True)
 
 
-def _is_plain(one: Found) -> bool:
-    """Whether it is plain text by its name; its first bytes may say something else."""
-    return one.real == STDIN or format_of(suffix_of(one.path), b"") is None
+def _is_plain(file: ListedFile) -> bool:
+    """Whether the name says plain text; the first bytes may still say something else."""
+    return file.real == STDIN or format_of(suffix_of(file.path), b"") is None
 
 
-def _check_begin(form: Format, head: bytes) -> None:
-    """Raise Unreadable where what begins like this is plain text or HTML by another name."""
-    looks = format_of("", head)
-    if form.is_text or looks not in (None, HTML) or b"%PDF-" in head:
+def _check_begin(file_format: Format, head: bytes) -> None:
+    """Raise Unreadable if a file begins like plain text or HTML, and its name says otherwise."""
+    likely = format_of("", head)
+    if file_format.is_text or likely not in (None, HTML) or b"%PDF-" in head:
         return
-    if not head.translate(None, _PRINTED):
-        kind, suffix = ("HTML", ".html") if looks else ("plain text", ".txt")
-        what = f"not {form.what} (it looks like {kind})"
-        raise Unreadable(what, f"If it is, let its name end in {suffix}.")
+    has_only_printable = not head.translate(None, _PRINTABLE)
+    if has_only_printable:
+        kind, suffix = ("HTML", ".html") if likely else ("plain text", ".txt")
+        raise Unreadable(
+            f"not {file_format.what} (it looks like {kind})",
+            f"If it is, let its name end in {suffix}.",
+        )

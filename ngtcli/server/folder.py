@@ -43,7 +43,7 @@ class ServedFolder:
         if not self._lock.acquire(timeout=_PATIENCE_S):
             raise StillReadingError
         try:
-            found = find(self._paths, self._settings, inside=True).found  # before they are read
+            found = find(self._paths, self._settings, inside=True).files  # before they are read
             stamps = {path: stamp_of(path) for path in found}
             if stamps != self._stamps:
                 loaded = load(

@@ -274,11 +274,11 @@ def test_many_pictures_of_a_folder_are_left_out_and_told(
         (tmp_path / name).write_text("The tide came in.")
 
     def found(ocr: str, most: int, version: str = "1") -> tuple[int, str]:
-        monkeypatch.setattr(find, "MOST_PICTURES", most)
+        monkeypatch.setattr(find, "MAX_PICTURES", most)
         monkeypatch.setattr(find, "recognizer", lambda language="": version)
         listing = find.find([str(tmp_path), str(tmp_path / "1.png")], Settings.of(ocr=ocr))
         tell_skipped(listing.all_skipped(), Notes())
-        return len(listing.found), capsys.readouterr().err
+        return len(listing.files), capsys.readouterr().err
 
     needs = "ngt: left out 2 files: pictures are not read here. They need the extra ocr"
     assert found("auto", 2) == (4, "") == found("force", 1)  # one is named

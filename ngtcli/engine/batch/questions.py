@@ -124,7 +124,7 @@ class Questions:
         self, paths: Sequence[str], settings: Settings, stamp: Callable[[str], object]
     ) -> str:
         """A hash of the names and stamps of all files of paths; "" where one is not a file."""
-        found = find(paths, settings, written_with(self._output)).found
+        found = find(paths, settings, written_with(self._output)).files
         stamps = [(path, stamp(path)) for path in found]
         return key_of(*stamps) if all(known is not None for _, known in stamps) else ""
 
