@@ -72,7 +72,7 @@ def test_what_a_client_imports_is_light() -> None:
     """Questions and events alone, in a process that has loaded nothing else."""
     heavy = {"torch", "transformers", "tokenizers", "numpy", "numba"}
     code = (
-        "import sys, ngtcli.engine.events, ngtcli.engine.question\n"
+        "import sys, ngtcli.engine.events, ngtcli.engine.request\n"
         f"assert not {heavy!r} & set(sys.modules)"
     )
     subprocess.run([sys.executable, "-c", code], check=True, timeout=60)

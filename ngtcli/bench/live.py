@@ -26,7 +26,7 @@ from ngtcli.drafting.tries.corpus import Corpus, build
 from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.events import reporter
 from ngtcli.engine.local import LocalSession
-from ngtcli.engine.question import OtherModelError
+from ngtcli.engine.request import OtherModelError
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.models.quantized import name_of

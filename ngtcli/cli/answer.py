@@ -8,12 +8,13 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli import answering, checks, options, reading
-from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest, check_request, documents_of
+from ngtcli.cli.answer_flags import AnswerFlags, Output, check_request, read_documents
 from ngtcli.cli.arguments import only_word, question_and_paths
 from ngtcli.cli.notes import Notes
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.text import utf8
+from ngtcli.engine.request import Request
 from ngtcli.engine.settings import read_text, text_of
 from ngtcli.errors import UsageError
 
@@ -43,14 +44,14 @@ def summarize(
     ngt summarize reports/ --per-file -o summaries/
     ngt summarize report.md -m ~/models/Qwen2.5-7B-Instruct --quantize int8
     """
-    request = _request(flags, given, "summarize")
+    request, output = _request(flags, given, "summarize"), given.output()
     hint = "Name a file or a folder, or pipe a text in."
-    if per_file or given.folder:
-        _answer_each(request, flags, files or [], hint, restart, limit)
+    if per_file or output.is_folder:
+        _answer_each(request, output, given, flags, files or [], hint, restart, limit)
     else:
         idle = {"--restart": restart, "--limit": limit}
         checks.refuse_with("one summary", idle, "Name a folder: -o FOLDER/")
-        _answer(request, flags, files or [], hint)
+        _answer(request, output, given, flags, files or [], hint)
 
 
 @options.with_settings()
@@ -79,14 +80,15 @@ def ask(
     question, docs = utf8(question.strip()), [*(docs or []), *paths]
     if not question:
         raise UsageError("the question is empty", hint='Give one, as in ngt ask "When?" notes/')
-    request = _request(flags, given, "ask", question, show_passages)
+    request = _request(flags, given, "ask", question)
+    output = given.output(shows_passages=show_passages)
     if each:
         checks.refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
-        _answer_each(request, flags, docs, _DOCUMENTS, restart, limit)
+        _answer_each(request, output, given, flags, docs, _DOCUMENTS, restart, limit)
         return
     idle = {"--restart": restart, "--limit": limit}
     checks.refuse_with("one answer", idle, "Give --each.")
-    _answer(request, flags, docs, _DOCUMENTS)
+    _answer(request, output, given, flags, docs, _DOCUMENTS)
 
 
 @options.with_settings()
@@ -106,53 +108,66 @@ def generate(
     ngt generate @prompt.txt -d notes.md
     ngt generate "List what is missing." -d report.md -o missing.txt
     """
-    request = _request(flags, given, "generate", show_passages=show_passages)
+    request = _request(flags, given, "generate")
+    output = given.output(shows_passages=show_passages)
     if docs is None:
         idle: Mapping[str, object] = {"--cite": given.cite, "--show-passages": show_passages}
         checks.refuse_with("no documents", idle, "Give --docs FILE or FOLDER, or leave it out.")
     prompt = _prompt(words or [], docs or [], request.settings.reading.max_mb)
-    _answer(replace(request, question=prompt), flags, docs, "")
+    _answer(replace(request, question=prompt), output, given, flags, docs, "")
 
 
-def _request(
-    flags: Flags, given: AnswerFlags, task: str, text: str = "", show_passages: bool = False
-) -> AnswerRequest:
-    """What a command is asked for, without documents. Raises UsageError, InputError."""
-    question = options.tasks_of(flags, given.preset_name, (task,)).question(task, text)
-    return given.request(question, show_passages)
+def _request(flags: Flags, given: AnswerFlags, task: str, text: str = "") -> Request:
+    """Return the request of a command, without documents. Raises UsageError, InputError."""
+    request = options.tasks_of(flags, given.preset_name, (task,)).request(task, text)
+    return replace(request, prediction=given.prediction)
 
 
-def _answer(request: AnswerRequest, flags: Flags, paths: list[str] | None, hint: str) -> None:
-    """Check what is asked for, read the documents (None: there are to be none), and answer."""
-    check_request(request, flags)
-    notes = Notes(request.verbose)
-    answerer = answering.answerer_of(request, notes)
+def _answer(
+    request: Request,
+    output: Output,
+    given: AnswerFlags,
+    flags: Flags,
+    paths: list[str] | None,
+    hint: str,
+) -> None:
+    """Check the request, read the documents (None: it is about none), and answer it."""
+    check_request(request, output, given, flags)
+    notes = Notes(output.verbose)
+    answerer = answering.answerer_of(request, notes, dry_run=given.dry_run)
     if paths is not None:
-        request = replace(request, loaded=documents_of(paths, request, hint))
-    answering.run(request, answerer, notes)
+        request = replace(request, loaded=read_documents(paths, request, output, hint))
+    if given.dry_run:
+        from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
+
+        dry_run(request, output, notes)
+    else:
+        answering.run(request, output, answerer, notes)
 
 
 def _answer_each(
-    request: AnswerRequest,
+    request: Request,
+    output: Output,
+    given: AnswerFlags,
     flags: Flags,
     paths: list[str],
     hint: str,
     restart: bool,
     limit: int,
 ) -> None:
-    """Check what is asked for, and answer of each document by itself."""
+    """Check the request, and answer it of each document by itself."""
     from ngtcli.cli.per_file import run_per_file  # here: they load more
     from ngtcli.engine.checks import check_session
 
     idle: dict[str, object] = {SETTINGS["keep_warm"].flag: "keep_warm" in flags}
-    idle |= {"--predict": request.predict, "--dry-run": request.dry_run, "--html": request.html}
+    idle |= {"--predict": given.predict, "--dry-run": given.dry_run, "--html": given.html}
     checks.refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
-    to_stdout = request.out is None
-    idle = {"--restart": restart and to_stdout, "--force": request.force and to_stdout}
+    to_stdout = output.path is None
+    idle = {"--restart": restart and to_stdout, "--force": output.force and to_stdout}
     checks.refuse_with("standard output", idle, "Name a table with -o.")
-    check_request(replace(request, out=None, force=False), flags)
+    check_request(request, replace(output, path=None, force=False), given, flags)
     check_session(request.settings, Notes().warn)
-    run_per_file(request, paths, hint, restart, limit)
+    run_per_file(request, output, paths, hint, restart, limit)
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

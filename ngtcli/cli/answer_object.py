@@ -12,7 +12,7 @@ from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.steps import PassesReport, Statistics, Token
 from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.events import Ended
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.engine.speed import plain_decoding_s
 from ngtcli.prompts.reports import Cut, PartReport, Selection
 from ngtcli.system.json_form import Schema, json_key, shape
@@ -127,12 +127,12 @@ _OF_ANSWER = (
 ).split()
 
 
-def document_objects(request: Question) -> list[DocumentObject]:
+def document_objects(request: Request) -> list[DocumentObject]:
     """The documents as JSON has them."""
     return [DocumentObject(d.name, d.sha256, len(d.text)) for d in request.documents]
 
 
-def _asked(request: Question, of: "Ended | Prompt | None") -> dict[str, Any]:
+def _asked(request: Request, of: "Ended | Prompt | None") -> dict[str, Any]:
     """What both objects have of a question, and of the prompt or the answer that came of it."""
     return {
         "task": request.task,
@@ -146,7 +146,7 @@ def _asked(request: Question, of: "Ended | Prompt | None") -> dict[str, Any]:
     }
 
 
-def answer_object(request: Question, answer: Ended, tokens: bool = False) -> AnswerObject:
+def answer_object(request: Request, answer: Ended, tokens: bool = False) -> AnswerObject:
     """The object that --json prints, with `tokens` that of --json-tokens."""
     return AnswerObject(
         **_asked(request, answer),
@@ -159,7 +159,7 @@ def answer_object(request: Question, answer: Ended, tokens: bool = False) -> Ans
 
 
 def dry_run_object(
-    request: Question, prompt: "Prompt | None", context: int, schema: Schema | None
+    request: Request, prompt: "Prompt | None", context: int, schema: Schema | None
 ) -> DryRunObject:
     """The object that --dry-run --json prints; a prompt that does not fit is None."""
     return DryRunObject(

@@ -13,7 +13,7 @@ from typing import TextIO
 
 import typer
 
-from ngtcli.cli.answer_request import AnswerRequest, tell_passages
+from ngtcli.cli.answer_flags import Output, OutputFormat, report_passages
 from ngtcli.cli.notes import CUT_OFF, Notes, ReadingBar
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, json_of_answer, write_page, write_result
@@ -22,6 +22,7 @@ from ngtcli.cli.suggestions import suggest_keeping_warm
 from ngtcli.config import Settings, seconds_of
 from ngtcli.engine.events import (
     NO_SOURCES,
+    Answer,
     Ended,
     Event,
     Message,
@@ -31,10 +32,9 @@ from ngtcli.engine.events import (
     Report,
     Started,
     Stepped,
-    Wants,
 )
 from ngtcli.engine.no_answer import NOT_IN_DOCUMENTS, no_answer
-from ngtcli.engine.question import limit_of
+from ngtcli.engine.request import Request, Want, limit_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
@@ -69,10 +69,10 @@ def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Report:
     return tell
 
 
-def answerer_of(request: AnswerRequest, notes: Notes) -> Answerer:
-    """What answers a request; its settings are checked. Raises UsageError and ModelError."""
+def answerer_of(request: Request, notes: Notes, *, dry_run: bool = False) -> Answerer:
+    """Return what answers a request; its settings are checked. Raises UsageError and ModelError."""
     answerer = Answerer(telling(notes))
-    if request.dry_run:
+    if dry_run:
         from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
         check_session(request.settings, notes.warn, dry=True)
@@ -81,16 +81,12 @@ def answerer_of(request: AnswerRequest, notes: Notes) -> Answerer:
     return answerer
 
 
-def run(request: AnswerRequest, answerer: Answerer, notes: Notes) -> None:
-    """Load, prompt, decode, show. Raises NgtError; exits 130 when interrupted."""
-    if request.dry_run:
-        from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
-
-        dry_run(request, notes)
-        return
-    check_written((request.output, request.html), request.force)
-    showing, began = Showing(request, notes), time.monotonic()
-    answer = showing.run(answerer)
+def run(request: Request, output: Output, answerer: Answerer, notes: Notes) -> None:
+    """Have a request answered, and show the answer. Raises NgtError; exits 130 when interrupted."""
+    check_written((output.path, output.html), output.force)
+    request = replace(request, wants=wanted(output, notes))
+    showing, began = Showing(request, output, notes), time.monotonic()
+    answer = showing.show(answerer.ask(request))
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
     keep_warm(answerer, request.settings, notes)
@@ -104,27 +100,37 @@ def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
         start(settings, notes.warn)
 
 
-class Showing:
-    """Shows the events of a question: the answer as it comes, and then whole, also in files."""
+def wanted(output: Output, notes: Notes) -> frozenset[Want]:
+    """Return what is shown of an answer besides its text."""
+    wants = set()
+    if output.verbose:
+        wants.add(Want.REMARKS)
+    if output.cites or output.html or output.is_json or notes.terminal or notes.verbose:
+        wants.add(Want.SOURCES)
+    return frozenset(wants)
 
-    def __init__(self, request: AnswerRequest, notes: Notes, tell: Report | None = None) -> None:
-        self._request, self._notes = request, notes
-        self._tell = tell or telling(notes)
+
+class Showing:
+    """Shows the events of a request: the answer as it comes, and then whole, also in files."""
+
+    def __init__(
+        self, request: Request, output: Output, notes: Notes, report: Report | None = None
+    ) -> None:
+        self._request, self._output, self._notes = request, output, notes
+        self._report = report or telling(notes)
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._tokens, self._begun, self._words = 0, False, ""
         self.started = 0.0  # when the answer began, by time.monotonic; 0.0 before
 
-    def run(self, answerer: Answerer, keeps_sources: bool = False) -> Ended | None:
-        """Show all, on Ctrl-C what came of it; None where there is no answer. Raises NgtError.
+    def show(self, answer: Answer) -> Ended | None:
+        """Show all events, and on Ctrl-C what came of the answer; return None where none came.
 
-        With `keeps_sources` the answer has its sources whether they are shown now or not.
+        Raises NgtError.
         """
         last: Event | None = None
-        sources = keeps_sources or self._shows_sources
-        wants = Wants(remarks=self._request.verbose, sources=sources)
         try:
-            with closing(answerer.ask(self._request, wants)) as events:
+            with closing(answer) as events:
                 while True:
                     try:
                         event = next(events, None)
@@ -142,40 +148,33 @@ class Showing:
             raise
         return last if isinstance(last, Ended) else None
 
-    @property
-    def _shows_sources(self) -> bool:
-        """Whether anything that is shown needs a comparison of the answer with the documents."""
-        request, notes = self._request, self._notes
-        is_object = request.json or request.json_tokens
-        return bool(request.cite or request.html or is_object or notes.terminal or notes.verbose)
-
     def _show(self, event: Event) -> None:
         match event:
             case Prompted():
                 if self._request.task != "chat":  # a conversation has said it
                     model, limit = self._request.settings.model.model, limit_of(self._request)
                     self._notes.demonstration(model, limit)
-                tell_passages(self._request, event.selection, self._notes)
+                report_passages(self._request, self._output, event.selection, self._notes)
             case Started():
                 self.started = time.monotonic()
                 self._notes.clear()
                 self._origins = event.origins
-                if self._request.whole:
+                if self._output.waits_for_end(self._request):
                     process.unwind_on_interrupt()  # even an empty answer is delivered
                 else:
                     self._legend()
-                    self._sink = _new_sink(self._request, sys.stdout)
+                    self._sink = _new_sink(self._request.settings, sys.stdout)
             case Stepped():
                 self._step(event)
             case Ended():
                 self._end(event)
             case _:
-                self._tell(event)
+                self._report(event)
 
     def _legend(self) -> None:
         settings = self._request.settings
         painted = wants_color(sys.stdout, settings.output.color)
-        if painted and self._request.verbose and settings.drafting.method != "none":
+        if painted and self._output.verbose and settings.drafting.method != "none":
             self._notes.legend(self._origins)
 
     def _step(self, event: Stepped) -> None:
@@ -184,7 +183,7 @@ class Showing:
             process.unwind_on_interrupt()
         own = [token.thought for token in tokens if token.thought is not None]
         self._words = (self._words + "".join(own))[-_WORDS:]
-        hidden = sink is None or not self._request.show_thinking
+        hidden = sink is None or not self._output.shows_thinking
         if own and hidden and not any(token.text for token in tokens):
             thought = counted(event.thought_tokens, "token")
             notes.status(f"Thinking, {thought} … ", self._words)
@@ -193,7 +192,7 @@ class Showing:
         else:
             (notes.clear if self._begun else notes.begin_answer)()
             self._begun = True
-            sink.step(runs_of(tokens, self._request.show_thinking))
+            sink.step(runs_of(tokens, self._output.shows_thinking))
         self._tokens += len(tokens)
         if event.step.finish_reason:
             self._close_sink()
@@ -206,20 +205,20 @@ class Showing:
 
     def _end(self, answer: Ended) -> None:
         """Deliver the whole answer. Raises NgtError; exits 130 where it was interrupted."""
-        request, notes = self._request, self._notes
+        request, output, notes = self._request, self._output, self._notes
         self._close_sink()
         error = request.cut_off(answer.finish_reason)
         with process.unbroken():
-            if error and not (request.json or request.json_tokens):
-                pass  # of a form a half is worth nothing
-            elif request.cite and not request.output:
+            if error and not output.is_json:
+                pass  # half of structured output is of no use
+            elif output.cites and not output.path:
                 self._legend()
                 notes.begin_answer()
-                print_answer(request, answer, sys.stdout)
-            elif request.whole:
-                write_result(body_of(request, answer), request.output, request.force)
-            if request.html and not error:
-                write_page(self._page(answer), request.html, force=request.force)
+                print_answer(request, output, answer, sys.stdout)
+            elif output.waits_for_end(request):
+                write_result(body_of(request, output, answer), output.path, output.force)
+            if output.html and not error:
+                write_page(self._page(answer), output.html, force=output.force)
         if answer.thought and not answer.text.strip():
             notes.warn("it ended within its thought: there is no answer")
         if notes.terminal or notes.verbose:
@@ -253,20 +252,21 @@ class Showing:
         )
 
 
-def _new_sink(request: AnswerRequest, out: TextIO) -> PlainSink:
-    color = wants_color(sys.stdout, request.settings.output.color)
+def _new_sink(settings: Settings, out: TextIO) -> PlainSink:
+    color = wants_color(sys.stdout, settings.output.color)
     if sys.stdout.isatty():
         return TerminalSink(out, partial(terminal_width, sys.stdout), color)
     return PlainSink(out, color)
 
 
-def print_answer(request: AnswerRequest, answer: Ended, out: TextIO) -> None:
+def print_answer(request: Request, output: Output, answer: Ended, out: TextIO) -> None:
     """Print a whole answer, with --cite its marks and its sources, which link to the files.
 
     It goes to `out` in the form that standard output has it.
     """
-    sink, sources = _new_sink(request, out), answer.sources if request.cite else NO_SOURCES
-    sink.step(_marked(replace(request, cite=True), replace(answer, sources=sources)))
+    sink = _new_sink(request.settings, out)
+    sources = answer.sources if output.cites else NO_SOURCES
+    sink.step(_marked(replace(output, cites=True), replace(answer, sources=sources)))
     sink.close()
     places = "".join(f"{listed(source)}\n" for source in sources.places())
     if sys.stdout.isatty():
@@ -276,21 +276,23 @@ def print_answer(request: AnswerRequest, answer: Ended, out: TextIO) -> None:
     out.flush()
 
 
-def _marked(request: AnswerRequest, answer: Ended) -> list[Run]:
-    """An answer that is shown whole, with --cite marked; before it its thought, where wanted."""
-    shown = request.show_thinking and answer.thought
-    thought = [(f"{answer.thought}\n\n", THOUGHT)] if shown else []
-    if request.cite:
-        return [*thought, *with_marks(runs_of(answer.tokens), answer.sources)]
-    return [*thought, (answer.text.rstrip("\n"), "")]
+def _marked(output: Output, answer: Ended) -> list[Run]:
+    """Return an answer that is shown whole, with its reasoning and marks where they are wanted."""
+    reasoning = []
+    if output.shows_thinking and answer.thought:
+        reasoning = [(f"{answer.thought}\n\n", THOUGHT)]
+    if output.cites:
+        return [*reasoning, *with_marks(runs_of(answer.tokens), answer.sources)]
+    return [*reasoning, (answer.text.rstrip("\n"), "")]
 
 
-def body_of(request: AnswerRequest, answer: Ended) -> str:
-    """What a file gets, without its last newline: the JSON object, or the answer."""
-    if request.json or request.json_tokens:
+def body_of(request: Request, output: Output, answer: Ended) -> str:
+    """Return what a file gets, without its last newline: the JSON object, or the answer."""
+    if output.is_json:
         from ngtcli.cli.answer_object import answer_object  # here: few runs need it
 
-        return json_of_answer(answer_object(request, answer, request.json_tokens))
-    text = visible("".join(shown for shown, _ in _marked(request, answer)))
-    places = answer.sources.places() if request.cite else ()
+        tokens = output.format is OutputFormat.JSON_TOKENS
+        return json_of_answer(answer_object(request, answer, tokens))
+    text = visible("".join(shown for shown, _ in _marked(output, answer)))
+    places = answer.sources.places() if output.cites else ()
     return "\n".join([text, *([""] if places else []), *map(listed, places)])

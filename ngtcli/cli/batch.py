@@ -26,9 +26,9 @@ from ngtcli.engine.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.engine.batch.output import DoneLine, FileOutput, StreamOutput, written_with
 from ngtcli.engine.batch.questions import Questions
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import USUAL, Ended, Outcome, reporter
+from ngtcli.engine.events import Ended, Outcome, reporter
 from ngtcli.engine.no_answer import no_answer
-from ngtcli.engine.question import OtherModelError, Question, Tasks, limit_of
+from ngtcli.engine.request import OtherModelError, Request, Tasks, limit_of
 from ngtcli.prompts.preset import TASKS, deciding
 from ngtcli.server.client import served
 from ngtcli.server.many import ServedRun
@@ -42,7 +42,7 @@ from ngtcli.words import counted, reason_of, short
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.engine.engine import Engine
 
-_Drawn = tuple[InputLine, Question | errors.NgtError]
+_Drawn = tuple[InputLine, Request | errors.NgtError]
 
 _OUT = options.file_option(
     "--output", "-o", help="Write to this file; the same command resumes after a kill."
@@ -213,10 +213,10 @@ def row_of(outcome: Outcome, tokens: bool = False) -> dict[str, Any]:
     """What a line puts out: its id with the object of --json, or --json-tokens, or its error."""
     from ngtcli.cli.answer_object import ErrorObject, FailedLineObject, LineObject, answer_object
 
-    error, question = outcome.answer, outcome.question
+    error, request = outcome.answer, outcome.request
     try:
-        if isinstance(error, Ended) and question is not None:
-            return dict(to_json(LineObject(outcome.key.id, answer_object(question, error, tokens))))
+        if isinstance(error, Ended) and request is not None:
+            return dict(to_json(LineObject(outcome.key.id, answer_object(request, error, tokens))))
     except Exception as caught:
         error = errors.unexpected(caught)
     assert isinstance(error, errors.NgtError)
@@ -267,7 +267,6 @@ class Run:
     ) -> None:
         self.engine: Engine | None = None
         self._may_be_served = may_be_served and not size
-        self.wants = USUAL
         is_exact = settings.drafting.exact == "on" and settings.engine.engine != "vllm"
         self._size = size or int(is_exact)  # exact passes are over one text
         self._settings, self._notes, self._what = settings, notes, what
@@ -288,7 +287,7 @@ class Run:
     def answer(
         self,
         lines: Lines,
-        read: Callable[[InputLine], Question],
+        read: Callable[[InputLine], Request],
         deliver: Callable[[Outcome], bool | None],
         interrupted: str,
     ) -> None:
@@ -311,7 +310,7 @@ class Run:
                 self._began = time.monotonic()
                 self._shown = self._began
                 report = reporter(self._show, self.warn)
-                remote = ServedRun(place, self._settings, self.wants, report)
+                remote = ServedRun(place, self._settings, report)
                 self._deliver_all(remote.outcomes(draw), lines, deliver)
                 left = remote.left
                 if not left and not lines.wait():
@@ -329,7 +328,7 @@ class Run:
             def draw_left_first(waits: bool) -> _Drawn | None:
                 return left.pop(0) if left else draw(waits)
 
-            self._deliver_all(run(engine, draw_left_first, self.wants), lines, deliver)
+            self._deliver_all(run(engine, draw_left_first), lines, deliver)
         except OtherModelError as error:
             hint = "Give -m, --device and --dtype, which stand above what presets say."
             what = f"the presets of the tasks name different models: {error}"
@@ -362,12 +361,12 @@ class Run:
             self.engine = open_engine(self._settings, report, size=self._size, many=True)
         return self.engine
 
-    def _read(self, read: Callable[[InputLine], Question], line: InputLine) -> Question:
+    def _read(self, read: Callable[[InputLine], Request], line: InputLine) -> Request:
         """The question of a line; say what of it the built-in model cannot do."""
-        question = read(line)
-        if self.warns_of_limits and (limit := limit_of(question)):
-            self._notes.demonstration(question.settings.model.model, limit)
-        return question
+        request = read(line)
+        if self.warns_of_limits and (limit := limit_of(request)):
+            self._notes.demonstration(request.settings.model.model, limit)
+        return request
 
     def check_failed(self, failed: int, total: int, hint: str) -> None:
         """Raise FailedLinesError, exit code 7, where some failed."""
@@ -388,19 +387,17 @@ class Run:
         self.failed += failed
 
     def _add(self, outcome: Outcome, failed: bool | None) -> None:
-        question, answer = outcome.question, outcome.answer
+        request, answer = outcome.request, outcome.answer
         if failed is not None:
             self.finished(failed)
-            self._documents += len(question.documents) if question is not None else 0
-        if question is not None and isinstance(answer, Ended):
+            self._documents += len(request.documents) if request is not None else 0
+        if request is not None and isinstance(answer, Ended):
             self._tokens += answer.statistics.new_tokens
             self._tokens += sum(part.new_tokens for part in answer.parts)
             if nothing := no_answer(answer.finish_reason):
                 self.warn(f"{self._what} {outcome.key.id}: {nothing}")
             why = CUT_OFF.get(answer.finish_reason)
-            if (
-                why and not question.settings.answer.has_form
-            ):  # half an answer in a form is an error
+            if why and not request.settings.answer.has_form:  # half an answer in a form is an error
                 self.warn(f"{self._what} {outcome.key.id}: {why}")
         self._show()
 
@@ -435,7 +432,7 @@ class Run:
             self._notes.facts([*self._facts(), time_left(time.monotonic() - self._began)])
 
 
-def _draw(lines: Lines, read: Callable[[InputLine], Question], wait: bool) -> _Drawn | None:
+def _draw(lines: Lines, read: Callable[[InputLine], Request], wait: bool) -> _Drawn | None:
     """The next line with its question, or why there is none; None where no line is there now."""
     from ngtcli.engine.engine import caught  # here, as `run`
 

@@ -9,12 +9,12 @@ from typing import Any
 
 import typer
 
-from ngtcli.cli import answer_request, answering, options, output, streams, typed
+from ngtcli.cli import answer_flags, answering, options, output, streams, typed
 from ngtcli.cli.answer_object import document_objects
 from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.events import Ended
-from ngtcli.engine.question import limit_of
+from ngtcli.engine.request import Request, Want, limit_of
 from ngtcli.engine.settings import text_of
 from ngtcli.errors import INTERRUPTED, UsageError, unexpected
 from ngtcli.prompts.turns import Turn
@@ -40,14 +40,15 @@ def chat(
     ngt chat -m ~/models/Qwen2.5-7B-Instruct
     ngt chat -d notes.md --system "Answer in one sentence."
     """
-    given = answer_request.AnswerFlags(show_thinking=show_thinking, verbose=verbose)
-    request = given.request(options.tasks_of(flags, preset_name, ("chat",)).question("chat"))
+    given = answer_flags.AnswerFlags(show_thinking=show_thinking, verbose=verbose)
+    output = given.output()
+    request = options.tasks_of(flags, preset_name, ("chat",)).request("chat")
     settings = request.settings
     if STDIN in (docs or []):
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, hint="Name a file or a folder.")
-    answer_request.check_request(request, flags)
-    conversation = Conversation(request)
+    answer_flags.check_request(request, output, given, flags)
+    conversation = Conversation(request, output)
     conversation.answerer.check(settings)
     if docs:
         conversation.read(docs)
@@ -94,9 +95,10 @@ Exchange = tuple[str, Ended]  # a question and what came of it
 class Conversation:
     """What was said so far, and what the next question is asked with."""
 
-    def __init__(self, request: answer_request.AnswerRequest, pipe: bool = False) -> None:
-        self.pipe, self.notes = pipe, Notes(request.verbose)
-        self._request, self._exchanges = request, list[Exchange]()
+    def __init__(self, request: Request, output: answer_flags.Output, pipe: bool = False) -> None:
+        self.pipe, self.notes = pipe, Notes(output.verbose)
+        self._request, self._output = request, output
+        self._exchanges: list[Exchange] = []
         self._tell = answering.telling(self.notes, once(self.notes.warn))
         self.answerer = Answerer(self._tell, stays=True)
         self._paths: list[str] = []
@@ -115,7 +117,8 @@ class Conversation:
     def read(self, paths: list[str]) -> int:
         """Read these documents besides those of before; how many came. Raises InputError."""
         known = {d.path for d in self._request.documents}
-        loaded = answer_request.documents_of([*self._paths, *paths], self._request, "")
+        every = [*self._paths, *paths]
+        loaded = answer_flags.read_documents(every, self._request, self._output, "")
         self._request, self._paths = replace(self._request, loaded=loaded), [*self._paths, *paths]
         return len({d.path for d in loaded.documents} - known)
 
@@ -156,12 +159,14 @@ class Conversation:
             if text := answer.text.strip():  # else there is no answer
                 read = answer.selection.new if answer.selection else ()
                 turns += [Turn("user", asked, read), Turn("assistant", text)]
-        request = replace(self._request, question=question, turns=tuple(turns))
+        # /sources and /save want the sources, whether they are shown now or not.
+        wants = answering.wanted(self._output, self.notes) | {Want.SOURCES}
+        request = replace(self._request, question=question, turns=tuple(turns), wants=wants)
         if self.pipe and self._any:
             sys.stdout.write("\n")
         self._any = True
-        showing = answering.Showing(request, self.notes, self._tell)
-        came = showing.run(self.answerer, keeps_sources=True)  # /sources and /save want them
+        showing = answering.Showing(request, self._output, self.notes, self._tell)
+        came = showing.show(self.answerer.ask(request))
         if came is not None:
             self._exchanges.append((question, came))
         if not self.pipe:
@@ -228,7 +233,7 @@ class Conversation:
             self.notes.reply(f"/{name:<8} {command[0]}")
 
 
-def _as_json(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange]) -> str:
+def _as_json(about: Request, exchanges: Sequence[Exchange]) -> str:
     keys = ("thought", "finish_reason", "sources", "statistics")
     found = [
         {"question": question, "answer": answer.text} | {k: getattr(answer, k) for k in keys}
@@ -240,7 +245,7 @@ def _as_json(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange])
     )
 
 
-def _as_markdown(about: answer_request.AnswerRequest, exchanges: Sequence[Exchange]) -> str:
+def _as_markdown(about: Request, exchanges: Sequence[Exchange]) -> str:
     parts = [f"# A conversation with {about.settings.model.model}"]
     if about.documents:
         parts.append("Documents: " + ", ".join(d.name for d in about.documents))

@@ -17,7 +17,7 @@ from ngtcli.cli.show import Shown
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.question import check_form
+from ngtcli.engine.request import check_form
 from ngtcli.errors import DifferenceError, UsageError
 from ngtcli.render.terminal import one_line
 from ngtcli.words import counted

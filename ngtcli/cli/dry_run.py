@@ -1,12 +1,13 @@
 """`--dry-run` of `ngt summarize` and `ngt ask`: the prompt, without the model's weights."""
 
+from ngtcli.cli.answer_flags import Output, report_passages
 from ngtcli.cli.answer_object import dry_run_object
-from ngtcli.cli.answer_request import AnswerRequest, tell_passages
 from ngtcli.cli.answering import telling
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import json_of_answer, print_line
 from ngtcli.config import Settings
 from ngtcli.decoding.grammar.form import form_of
+from ngtcli.engine.request import Request
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.errors import ContextOverflowError
 from ngtcli.models.pretrained import context_limit, load_config, load_tokenizer
@@ -36,7 +37,7 @@ class UnloadedSession(Session):
         return self._facts
 
 
-def dry_run(request: AnswerRequest, notes: Notes) -> None:
+def dry_run(request: Request, output: Output, notes: Notes) -> None:
     """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
     session, form = UnloadedSession(request.settings, notes), form_of(request.settings)
     context, schema = session.facts.context, form.schema if form else None
@@ -44,16 +45,16 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
         prompt = _prompt(session, request)
     except ContextOverflowError:
         notes.clear()
-        if request.json:
+        if output.is_json:
             print_line(json_of_answer(dry_run_object(request, None, context, schema)))
         raise
     notes.clear()
-    tell_passages(request, prompt.selection, notes)
-    if request.verbose:
+    report_passages(request, output, prompt.selection, notes)
+    if output.verbose:
         tokenizer, system = session.facts.tokenizer, request.settings.answer.system
         for words in look_alikes(request.documents, request.question, tokenizer, system):
             notes.remark(words)
-    if request.json:
+    if output.is_json:
         print_line(json_of_answer(dry_run_object(request, prompt, context, schema)))
         return
     print_line(visible(prompt.text))
@@ -63,11 +64,13 @@ def dry_run(request: AnswerRequest, notes: Notes) -> None:
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")
 
 
-def _prompt(session: Session, q: AnswerRequest) -> Prompt:
-    """The prompt, of a long text that of its first part. Raises ContextOverflowError."""
-    if q.settings.retrieval.overflow != "split":
-        return session.prompt(q.wording, q.documents, q.question, q.turns, q.queries)
-    parts = whole_or_parts(session.task(q.wording, q.documents, q.question))
+def _prompt(session: Session, request: Request) -> Prompt:
+    """Return the prompt, of a long text that of its first part. Raises ContextOverflowError."""
+    if request.settings.retrieval.overflow != "split":
+        return session.prompt(
+            request.wording, request.documents, request.question, request.turns, request.queries
+        )
+    parts = whole_or_parts(session.task(request.wording, request.documents, request.question))
     if isinstance(parts, Prompt):
         return parts
     of = counted(len(parts), "part")

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from ngtcli.cli import batch, checks, options
-from ngtcli.cli.answer_request import AnswerFlags, AnswerRequest
+from ngtcli.cli.answer_flags import Output
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, json_of_answer, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, say_written, warn_of
@@ -26,8 +26,8 @@ from ngtcli.engine.batch.extract import TASK, Asking, Extraction, Row, Take, fir
 from ngtcli.engine.batch.input import InputLine, Lines
 from ngtcli.engine.batch.table import TableOutput
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import Ended, Outcome, Wants
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.events import Ended, Outcome
+from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
@@ -51,7 +51,6 @@ _HTML = options.file_option(
 _DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
 # Settings of other answers, of single ones, and of processes that stay.
 _OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
-_WANTS = Wants(sources=False, probabilities=True)
 _FACTS = ("page", "quote", "p")  # of a value, with --sources columns
 _HINT = "Name files or folders, or pipe a text in."
 _VERSION = 1
@@ -148,12 +147,12 @@ class _Extract(Lines):
         self._names = [one.name for one in extraction.form.fields]
         self._settings = extraction.tasks.of[TASK][0]
         self._run = batch.Run(self._settings, given.batch_size, self._notes, "file")
-        self._run.wants = _WANTS
         self._run.warns_of_limits = not extraction.by_field  # fields are asked for one by one
-        self._request = _as_request(extraction.whole(()), given)
+        self._request = extraction.whole(())
+        self._output = Output(path=given.output, html=given.html, verbose=given.verbose)
         self._documents: dict[str, Document] = {}
         self._left, self._begun = deque[Document](), list[Asking]()
-        self._taken: dict[int, tuple[Asking, Take, Question]] = {}  # and not answered
+        self._taken: dict[int, tuple[Asking, Take, Request]] = {}  # and not answered
         self._count = 0  # of questions so far
         self._is_single = False  # text
         self._origins, self._steps = Counter[str](), 0
@@ -172,7 +171,7 @@ class _Extract(Lines):
             raise UsageError(what, hint="Call the field otherwise.")
         # An extraction has fields in the place of a question.
         listed = ", ".join(line.removeprefix("- ") for line in self._request.question.splitlines())
-        head = {"fields": listed, **how(self._request)}
+        head = {"fields": listed, **how(self._request, self._output)}
         del head["question"]
         self._out = TableOutput(
             path,
@@ -189,7 +188,9 @@ class _Extract(Lines):
     def run(self, paths: list[str]) -> None:
         """Make the rows that are not there. Raises NgtError, exit code 7 where files failed."""
         given, out = self._given, self._out
-        documents, bad = read_each(self._request, paths, _HINT, self._notes, out.files, out.wrote)
+        documents, bad = read_each(
+            self._request, self._output, paths, _HINT, self._notes, out.files, out.wrote
+        )
         documents = documents[: given.limit or None]
         if given.dry_run:
             self._dry_run(documents[0])
@@ -248,10 +249,10 @@ class _Extract(Lines):
         """The next question, None where none is there now."""
         if (asking := self._next()) is None:
             return None
-        question, take = asking.open.pop(0)
+        request, take = asking.open.pop(0)
         asking.waiting += 1
         self._count += 1
-        self._taken[self._count] = asking, take, question
+        self._taken[self._count] = asking, take, request
         return InputLine(self._count, self._count, asking.document.name)
 
     def _next(self) -> Asking | None:
@@ -291,14 +292,14 @@ class _Extract(Lines):
         return parts
 
     def _deliver(self, outcome: Outcome) -> bool | None:
-        asking, take, question = self._taken.pop(outcome.key.index)
+        asking, take, request = self._taken.pop(outcome.key.index)
         answer, name = outcome.answer, asking.document.name
         if asking.failed:
             return None
         try:
             if not isinstance(answer, Ended):
                 raise answer
-            if error := question.cut_off(answer.finish_reason):
+            if error := request.cut_off(answer.finish_reason):
                 raise error
             origins = ("the model's own" if t.origin == OWN else t.origin for t in answer.tokens)
             self._origins.update(origins)
@@ -359,16 +360,9 @@ class _Extract(Lines):
         from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
         asking = Asking(self._extraction, document, self._parts(document))
-        for question, _ in asking.open[:1]:
-            dry_run(_as_request(question, self._given), self._notes)
+        for request, _ in asking.open[:1]:
+            dry_run(request, self._output, self._notes)
         if self._extraction.by_field:
             schema = dump_json(self._extraction.form.schema).splitlines()
             for line in ("One question a field. Rows obey this JSON Schema:", *schema):
                 self._notes.say(line)
-
-
-def _as_request(question: Question, given: ExtractFlags) -> AnswerRequest:
-    """A question as what reads documents, and a dry run, take it."""
-    out = None if given.output is None else str(given.output)
-    own = AnswerFlags(out=out, html=given.html, dry_run=given.dry_run, verbose=given.verbose)
-    return own.request(question)

@@ -18,7 +18,7 @@ from ngtcli.cli.completion import of_setting, of_settings, presets
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
 from ngtcli.cli.streams import choose_color
-from ngtcli.engine.question import Tasks
+from ngtcli.engine.request import Tasks
 from ngtcli.engine.settings import settings_of
 from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import Preset, load_preset

@@ -14,7 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import Any
 
-from ngtcli.cli.answer_request import AnswerRequest, documents_of
+from ngtcli.cli.answer_flags import Output, OutputFormat, read_documents
 from ngtcli.cli.answering import body_of, print_answer
 from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run, row_of
 from ngtcli.cli.checks import refuse_with
@@ -29,7 +29,7 @@ from ngtcli.engine.batch.output import DoneLine, StreamOutput, journal_of
 from ngtcli.engine.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.engine.events import Ended, Outcome
 from ngtcli.engine.no_answer import no_answer
-from ngtcli.engine.question import limit_of
+from ngtcli.engine.request import Request, limit_of
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.prompts.preset import deciding
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
@@ -39,19 +39,21 @@ from ngtcli.words import counted
 
 
 def run_per_file(
-    request: AnswerRequest, paths: list[str], hint: str, restart: bool, limit: int
+    request: Request, output: Output, paths: list[str], hint: str, restart: bool, limit: int
 ) -> None:
     """Answer of each document by itself, of the first `limit` (with 0 of all).
 
     Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
     130 when interrupted.
     """
-    notes = Notes(request.verbose)
+    notes = Notes(output.verbose)
     run = Run(request.settings, 0, notes, "file", may_be_served=True)
-    with closing(_opened(request, restart)) as written:
-        documents, bad = read_each(request, paths, hint, notes, written.files, written.wrote)
+    with closing(_opened(request, output, restart)) as written:
+        documents, bad = read_each(
+            request, output, paths, hint, notes, written.files, written.wrote
+        )
         documents = documents[: limit or None]
-        own = dump_json(how(request), None)
+        own = dump_json(how(request, output), None)
         keys = {d.name: key_of(own, d.sha256) for d in documents}
         written.expect(keys, {d.name: d.path for d in documents})
         read = [document.path for document in documents if document.path]
@@ -67,15 +69,15 @@ def run_per_file(
             notes.demonstration(request.settings.model.model, limits)
         run.warns_of_limits = False
 
-        def asked(line: InputLine) -> AnswerRequest:
+        def asked(line: InputLine) -> Request:
             return replace(request, loaded=Loaded((documents[line.index],)))
 
-        deliver = partial(_deliver, written, notes, len(documents))
-        run.answer(Lines(lines), asked, deliver, GOES_ON if request.out else PUT_OUT)
-    if _is_table(request):
-        say_written(notes, request.output)
+        deliver = partial(_deliver, output, written, notes, len(documents))
+        run.answer(Lines(lines), asked, deliver, GOES_ON if output.path else PUT_OUT)
+    if output.is_table:
+        say_written(notes, output.path)
     notes.demonstration(request.settings.model.model)
-    again = "" if request.out is None else "The same command tries them again, and no others."
+    again = "" if output.path is None else "The same command tries them again, and no others."
     run.check_failed(run.failed + bad, len(documents) + bad, again)
 
 
@@ -87,58 +89,65 @@ def say_written(notes: Notes, table: Path | None) -> None:
         notes.say(f"→ {table}{kept}")
 
 
-def _deliver(written: "RowsOutput | Shown", notes: Notes, count: int, outcome: Outcome) -> bool:
+def _deliver(
+    output: Output, written: "RowsOutput | Shown", notes: Notes, count: int, outcome: Outcome
+) -> bool:
     """Hand an answer on, or say why there is none; whether it failed.
 
     Raises NgtError where it cannot be written: the next one could not be, either.
     """
-    name, answer, request = str(outcome.key.id), outcome.answer, outcome.question
-    assert isinstance(request, AnswerRequest)  # as was asked
+    name, answer, request = str(outcome.key.id), outcome.answer, outcome.request
+    assert request is not None  # as was asked
     if isinstance(answer, Ended):
         error = request.cut_off(answer.finish_reason) or no_answer(answer.finish_reason)
         outcome = replace(outcome, answer=error or answer)
     notes.clear()  # both may be on one terminal
     try:
-        written.put(name, [_row(request, outcome, written)])
+        written.put(name, [_row(request, output, outcome, written)])
     except NgtError as error:
         is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
         if error is not outcome.answer and not is_there:
             raise
         if isinstance(written, Shown):
-            written.show(name, _text(request, name, outcome))
+            written.show(name, _text(request, output, name, outcome))
         return warn_of(notes, name, error)
     if isinstance(written, FolderOutput):
         notes.say(f"{name} ({outcome.key.number} of {count}) → {written.paths[name]}")
     return False
 
 
-def how(request: AnswerRequest) -> dict[str, Any]:
-    """All that decides an answer, and how it is shown, but its document, JSON-ready."""
-    r, own = request, deciding(request.settings, request.preset).items()
-    shown = [] if _is_table(r) else [r.cite, r.json, r.json_tokens, r.show_thinking]
-    about = {"engine": r.settings.engine.engine, "question": r.question, "shown": shown}
-    return about | {f"{r.task}.{name}": value for name, value in sorted(own)}
+def how(request: Request, output: Output) -> dict[str, Any]:
+    """Return all that decides an answer, and how it is shown, but its document, JSON-ready."""
+    shown: list[bool] = []
+    if not output.is_table:
+        is_json = output.format is OutputFormat.JSON
+        has_tokens = output.format is OutputFormat.JSON_TOKENS
+        shown = [output.cites, is_json, has_tokens, output.shows_thinking]
+    about = {"engine": request.settings.engine.engine, "question": request.question, "shown": shown}
+    deciding_values = sorted(deciding(request.settings, request.preset).items())
+    return about | {f"{request.task}.{name}": value for name, value in deciding_values}
 
 
-def _is_table(request: AnswerRequest) -> bool:
-    """Whether -o names a table: it has a suffix, and is no folder."""
-    return bool(request.output and request.output.suffix and not request.folder)
-
-
-def _opened(request: AnswerRequest, restart: bool) -> "RowsOutput | Shown":
-    """Where the answers go. Raises UsageError where they cannot go there."""
-    out, as_json = request.output, request.json or request.json_tokens
-    if out is None:
+def _opened(request: Request, output: Output, restart: bool) -> "RowsOutput | Shown":
+    """Open what the answers go to. Raises UsageError where they cannot go there."""
+    path = output.path
+    if path is None:
         return Shown(lambda rows: str(rows[0]["body"]))
-    if not _is_table(request):
-        check_name(out)
-        return FolderOutput(out, ".json" if as_json else ".txt", restart, request.force)
-    check_output_file(out)
-    forms = {"--json": as_json, "--show-thinking": request.show_thinking}
-    refuse_with("a table", forms, "Name a folder: -o FOLDER/")
-    columns = ["file", "answer", *(["sources"] if request.cite else [])]
+    if not output.is_table:
+        check_name(path)
+        return FolderOutput(path, ".json" if output.is_json else ".txt", restart, output.force)
+    check_output_file(path)
+    idle = {"--json": output.is_json, "--show-thinking": output.shows_thinking}
+    refuse_with("a table", idle, "Name a folder: -o FOLDER/")
+    columns = ["file", "answer", *(["sources"] if output.cites else [])]
     return TableOutput(
-        out, how(request), columns, flat=_shown, whole=_shown, restart=restart, force=request.force
+        path,
+        how(request, output),
+        columns,
+        flat=_shown,
+        whole=_shown,
+        restart=restart,
+        force=output.force,
     )
 
 
@@ -147,7 +156,7 @@ def _shown(row: Row) -> Row:
     return {**row, "file": visible(str(row["file"]))}
 
 
-def _row(request: AnswerRequest, outcome: Outcome, written: "RowsOutput | Shown") -> Row:
+def _row(request: Request, output: Output, outcome: Outcome, written: "RowsOutput | Shown") -> Row:
     """What is kept of an answer: as a table has it, or with the `body` that is shown.
 
     Raises NgtError where there is none.
@@ -160,9 +169,9 @@ def _row(request: AnswerRequest, outcome: Outcome, written: "RowsOutput | Shown"
     if request.settings.answer.schema or request.settings.answer.schema_multi:
         row = {**row, "answer": json.loads(answer.text)}
     if isinstance(written, Shown):
-        return {**row, "body": _text(request, name, outcome)}
+        return {**row, "body": _text(request, output, name, outcome)}
     if isinstance(written, FolderOutput):
-        return {**row, "body": f"{body_of(request, answer)}\n"}
+        return {**row, "body": f"{body_of(request, output, answer)}\n"}
     (document,), spans = request.documents, [one.span for one in answer.sources.places()]
     return {**row, "sources": [place_at(document, s.source_start, s.source_end) for s in spans]}
 
@@ -211,21 +220,23 @@ class Shown:
         pass
 
 
-def _text(request: AnswerRequest, words: str, outcome: Outcome) -> str:
+def _text(request: Request, output: Output, words: str, outcome: Outcome) -> str:
     """A JSON line; or an answer below a line of `words`, bold on a terminal; "" for an error."""
-    if request.json or request.json_tokens:
-        return f"{json_of_answer(row_of(outcome, request.json_tokens), None)}\n"
+    if output.is_json:
+        tokens = output.format is OutputFormat.JSON_TOKENS
+        return f"{json_of_answer(row_of(outcome, tokens), None)}\n"
     if isinstance(outcome.answer, NgtError):
         return ""
     line, out = f"==> {reveal(one_line(words))} <==", StringIO()
     styled = wants_color(sys.stdout, request.settings.output.color)
     out.write(f"\n{paint(line, 'bold') if styled else line}\n")
-    print_answer(request, outcome.answer, out)
+    print_answer(request, output, outcome.answer, out)
     return out.getvalue()
 
 
 def read_each(
-    request: AnswerRequest,
+    request: Request,
+    output: Output,
     paths: list[str],
     hint: str,
     notes: Notes,
@@ -239,7 +250,7 @@ def read_each(
     """
     wrong = dict[str, InputError]()
     try:
-        loaded = documents_of(paths, request, hint, files)
+        loaded = read_documents(paths, request, output, hint, files)
     except InputError:
         if len(paths) < 2 or STDIN in paths:
             raise
@@ -254,7 +265,7 @@ def read_each(
         for found in wrong.values():
             warn_of(notes, "", found)
         good = [path for path in paths if path not in wrong]
-        loaded = documents_of(good, request, hint, files)
+        loaded = read_documents(good, request, output, hint, files)
     left = [one for one in loaded.documents if not (one.path and wrote(one.path))]
     if not left:
         raise InputError("the documents are answers that this command wrote", hint="Name others.")

@@ -13,7 +13,7 @@ from ngtcli.documents.find import STDIN, Skipped, converting, kinds
 from ngtcli.documents.load import Loaded, load
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
-from ngtcli.engine.question import MAX_PREDICTED
+from ngtcli.engine.request import MAX_PREDICTED
 from ngtcli.errors import InputError
 from ngtcli.words import counted
 

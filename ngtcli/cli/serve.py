@@ -17,7 +17,7 @@ from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import reporter
-from ngtcli.engine.question import Tasks
+from ngtcli.engine.request import Tasks
 from ngtcli.engine.settings import settings_of
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.server.client import request

@@ -1,4 +1,4 @@
-"""Two of the three drivers of an engine: `Answering` asks one question, `run` many, of one thread.
+"""Two of the three drivers of an engine: `Answering` makes one request, `run` many, of one thread.
 
 The third is the `Resident` of server/, of many threads.
 """
@@ -7,25 +7,25 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.engine.engine import Engine, PreparedParts, PreparedRequest, Request, caught
-from ngtcli.engine.events import USUAL, Drawn, Ended, Event, Message, Outcome, Wants
-from ngtcli.engine.question import OtherModelError, Question
-from ngtcli.engine.requests import RequestEvent, Requests
+from ngtcli.engine.engine import Engine, PreparedParts, PreparedRequest, Submission, caught
+from ngtcli.engine.events import Drawn, Ended, Event, Message, Outcome
+from ngtcli.engine.request import OtherModelError, Request
+from ngtcli.engine.submissions import SubmissionEvent, Submissions
 from ngtcli.errors import NgtError, StoppedError
 
 
 class Answering:
-    """The `Answer` of an engine to one question; what is reported goes where the engine reports.
+    """The `Answer` of an engine to one request; what is reported goes where the engine reports.
 
     Parts stay cached until the caller asks for more than `Ended`; then what was read is stored,
     too. Interrupted before it has begun, it raises StoppedError.
     """
 
-    def __init__(self, engine: Engine, question: Question, wants: Wants = USUAL) -> None:
+    def __init__(self, engine: Engine, request: Request) -> None:
         self._engine = engine
-        self._request = Request(question, wants=wants, report=engine.session.report)
-        self._requests = Requests(engine)
-        self._events: list[RequestEvent] = []
+        self._submission = Submission(request, report=engine.session.report)
+        self._submissions = Submissions(engine)
+        self._events: list[SubmissionEvent] = []
         self._is_begun = False
         self._is_stopped = False  # before it has begun
 
@@ -43,12 +43,12 @@ class Answering:
 
     def _next(self) -> Event:
         if not self._is_begun:
-            self._requests.add(self._engine.prepare(self._request))
+            self._submissions.add(self._engine.prepare(self._submission))
             self._is_begun = True
         while not self._events:
-            if not self._requests.busy:
+            if not self._submissions.busy:
                 raise StopIteration
-            self._events = self._requests.step()
+            self._events = self._submissions.step()
         _, event = self._events.pop(0)
         if isinstance(event, NgtError):
             raise event
@@ -57,48 +57,45 @@ class Answering:
     def interrupt(self) -> None:
         """As `Answer.interrupt`."""
         self._is_stopped = not self._is_begun
-        self._events += self._requests.interrupt()
+        self._events += self._submissions.interrupt()
 
     def close(self) -> None:
         """As `Answer.close`."""
         self._events = []
-        self._requests.close()
+        self._submissions.close()
 
 
 @dataclass(frozen=True, slots=True)
-class _KeyedRequest:
+class _KeyedSubmission:
     """A prepared request of a run, with the caller's key."""
 
     key: Any
     prepared: PreparedRequest
 
     @property
-    def request(self) -> Request:
-        return self.prepared.request
+    def submission(self) -> Submission:
+        return self.prepared.submission
 
     def outcome(self, event: Ended | NgtError) -> Outcome:
         prepared = self.prepared
         prompt = None if isinstance(prepared, PreparedParts) else prepared.prompt
-        return Outcome(self.key, self.request.question, prompt, event)
+        return Outcome(self.key, self.submission.request, prompt, event)
 
 
-def run(
-    engine: Engine, draw: Callable[[bool], Drawn | None], wants: Wants = USUAL
-) -> Generator[Outcome]:
-    """Yield the answers to many questions as they finish, in any order.
+def run(engine: Engine, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
+    """Yield the answers to many requests as they finish, in any order.
 
     Parts stay cached until the next outcome is asked for. Raises NgtError for what ends the run.
 
     Args:
         engine: What answers.
-        draw: Is called when there is room for a question, and returns the next one; None where
+        draw: Is called when there is room for a request, and returns the next one; None where
             none is there now. It gets True where nothing is being answered: then it may wait, and
             None is the end.
-        wants: What is wanted back of each.
     """
-    requests = Requests(engine)
-    running: dict[Request, _KeyedRequest] = {}
-    following: _KeyedRequest | None = None  # is prepared, and waits for room
+    submissions = Submissions(engine)
+    running: dict[Submission, _KeyedSubmission] = {}
+    following: _KeyedSubmission | None = None  # is prepared, and waits for room
 
     def report(event: Event) -> None:
         if isinstance(event, Message):  # the progress of many texts would be a muddle
@@ -106,30 +103,30 @@ def run(
 
     try:
         while True:
-            if following is None and requests.has_room():
-                drawn = draw(not requests.busy)
+            if following is None and submissions.has_room():
+                drawn = draw(not submissions.busy)
                 if drawn is not None:
-                    key, question = drawn
-                    if isinstance(question, NgtError):
-                        yield Outcome(key, None, None, question)
+                    key, request = drawn
+                    if isinstance(request, NgtError):
+                        yield Outcome(key, None, None, request)
                         continue
                     try:
-                        request = Request(question, wants=wants, report=report)
-                        following = _KeyedRequest(key, engine.prepare(request))
+                        submission = Submission(request, report=report)
+                        following = _KeyedSubmission(key, engine.prepare(submission))
                     except OtherModelError:
                         raise
                     except Exception as error:
-                        yield Outcome(key, question, None, caught(error))
+                        yield Outcome(key, request, None, caught(error))
                     continue
-            if following is not None and requests.has_room(following.request):
-                running[following.request] = following
-                requests.add(following.prepared)
+            if following is not None and submissions.has_room(following.submission):
+                running[following.submission] = following
+                submissions.add(following.prepared)
                 following = None
-            elif requests.busy:
-                for request, event in requests.step():
+            elif submissions.busy:
+                for submission, event in submissions.step():
                     if isinstance(event, Ended | NgtError):
-                        yield running.pop(request).outcome(event)
+                        yield running.pop(submission).outcome(event)
             else:
                 break
     finally:
-        requests.close()
+        submissions.close()

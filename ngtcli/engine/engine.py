@@ -11,10 +11,10 @@ from dataclasses import dataclass, field, replace
 
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.drafting.steps import Step
-from ngtcli.engine.events import USUAL, Ended, Event, Message, Report, Wants, ignore
+from ngtcli.engine.events import Ended, Event, Message, Report, ignore
 from ngtcli.engine.no_answer import doubt_of
 from ngtcli.engine.parts import Level, Plan, advance, in_parts
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request, Want
 from ngtcli.engine.session import AS_SET, AnswerOptions, Session
 from ngtcli.errors import NgtError, unexpected
 from ngtcli.models.recommended import is_demonstration
@@ -23,17 +23,16 @@ from ngtcli.system import process
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class Request:
-    """A question, who asks it, and what is wanted back.
+class Submission:
+    """A request as an engine gets it: with who asks, and where to report what happens meanwhile.
 
     `report` is called at once with messages, the progress of reading a prompt, and the part of a
     long text that is being answered. It may raise StoppedError to end that work. The `owner` is ""
     for the user of this process.
     """
 
-    question: Question
+    request: Request
     owner: str = ""
-    wants: Wants = USUAL
     report: Report = ignore
 
 
@@ -44,7 +43,7 @@ class Prepared:
     `start` is what the engine made for it in `Engine._start`; nobody else reads it.
     """
 
-    request: Request
+    submission: Submission
     session: Session
     prompt: Prompt
     options: AnswerOptions
@@ -55,7 +54,7 @@ class Prepared:
 class PreparedParts:
     """A request about documents that do not fit: the plan of its parts, and their first level."""
 
-    request: Request
+    submission: Submission
     session: Session
     plan: Plan
     level: Level
@@ -65,7 +64,7 @@ class PreparedParts:
 class Unasked:
     """A request that is answered without the model: its documents have too little of it."""
 
-    request: Request
+    submission: Submission
     session: Session
     prompt: Prompt
 
@@ -92,9 +91,9 @@ class Job:
     background: str = ""
 
     @property
-    def request(self) -> Request:
+    def submission(self) -> Submission:
         """The request that it answers, or a part of it."""
-        return self.prepared.request
+        return self.prepared.submission
 
 
 JobEvent = tuple[Job, Event | NgtError]
@@ -113,61 +112,59 @@ class Engine(ABC):
 
     # --- before a forward pass, from any thread ---
 
-    def prepare(self, request: Request) -> PreparedRequest:
+    def prepare(self, submission: Submission) -> PreparedRequest:
         """Make the prompt of a request, and what is drafted from. Raises NgtError."""
-        question = request.question
-        settings = question.settings
-        session = self._session_for(request)
+        request = submission.request
+        settings = request.settings
+        session = self._session_for(submission)
         if settings.retrieval.overflow == "split":
-            plan = in_parts(session, question)
+            plan = in_parts(session, request)
             first = advance(plan)
             if isinstance(first, Level):
-                return PreparedParts(request, session, plan, first)
+                return PreparedParts(submission, session, plan, first)
             prompt = first
         else:
             prompt = session.prompt(
-                question.wording,
-                question.documents,
-                question.question,
-                question.turns,
-                question.queries,
-                compares=question.task == "ask",
+                request.wording,
+                request.documents,
+                request.question,
+                request.turns,
+                request.queries,
+                compares=request.task == "ask",
             )
-        if _is_unasked(request, prompt):
-            return Unasked(request, session, prompt)
-        options = replace(AS_SET, many=self.many, probabilities=request.wants.probabilities)
-        return self.prepare_answer(request, session, prompt, options)
+        if _is_unasked(submission, prompt):
+            return Unasked(submission, session, prompt)
+        options = replace(AS_SET, many=self.many, probabilities=Want.PROBABILITIES in request.wants)
+        return self.prepare_answer(submission, session, prompt, options)
 
     def prepare_answer(
-        self, request: Request, session: Session, prompt: Prompt, options: AnswerOptions
+        self, submission: Submission, session: Session, prompt: Prompt, options: AnswerOptions
     ) -> Prepared:
-        """Prepare the answer to a whole question, whose prompt is made. Raises ModelError."""
-        question = request.question
+        """Prepare the answer to a whole request, whose prompt is made. Raises ModelError."""
+        request = submission.request
         facts = session.facts
-        if question.prediction:
-            predicted = facts.tokenizer.encode(question.prediction)
+        if request.prediction:
+            predicted = facts.tokenizer.encode(request.prediction)
             check_known(predicted, facts.vocabulary)
             prompt = replace(prompt, predicted=tuple(predicted))
-        if request.wants.remarks:
-            system = question.settings.answer.system
-            for words in look_alikes(
-                question.documents, question.question, facts.tokenizer, system
-            ):
-                request.report(Message("remark", words))
-        return self.prepare_prompt(request, session, prompt, options)
+        if Want.REMARKS in request.wants:
+            system = request.settings.answer.system
+            for words in look_alikes(request.documents, request.question, facts.tokenizer, system):
+                submission.report(Message("remark", words))
+        return self.prepare_prompt(submission, session, prompt, options)
 
     def prepare_prompt(
-        self, request: Request, session: Session, prompt: Prompt, options: AnswerOptions
+        self, submission: Submission, session: Session, prompt: Prompt, options: AnswerOptions
     ) -> Prepared:
         """Prepare the answer to any prompt of a request, also to that of a part."""
         with self._starting:
-            start = self._start(session, prompt, options, bool(request.owner))
-        return Prepared(request, session, prompt, options, start)
+            start = self._start(session, prompt, options, bool(submission.owner))
+        return Prepared(submission, session, prompt, options, start)
 
-    def _session_for(self, request: Request) -> Session:
+    def _session_for(self, submission: Submission) -> Session:
         """Return the session that makes the prompts of a request. Raises OtherModelError."""
-        settings = request.question.settings
-        return self.session.with_settings(settings, request.owner, request.report)
+        settings = submission.request.settings
+        return self.session.with_settings(settings, submission.owner, submission.report)
 
     def _start(
         self, session: Session, prompt: Prompt, options: AnswerOptions, private: bool
@@ -178,7 +175,7 @@ class Engine(ABC):
     # --- jobs ---
 
     @abstractmethod
-    def has_room(self, request: Request | None = None) -> bool:
+    def has_room(self, submission: Submission | None = None) -> bool:
         """Whether a prompt of this request may be added now, or with None that of any other."""
 
     @abstractmethod
@@ -223,17 +220,17 @@ def caught(error: BaseException) -> NgtError:
     return failure
 
 
-def _is_unasked(request: Request, prompt: Prompt) -> bool:
+def _is_unasked(submission: Submission, prompt: Prompt) -> bool:
     """Return whether a question is answered without the model, as no passage has enough of it.
 
     The built-in model quotes some sentence for any question. Other models can say that a text has
     no answer, and know other words for what is asked: the user is warned, and the model is asked.
     """
-    settings = request.question.settings
+    settings = submission.request.settings
     coverage = prompt.coverage
     if coverage is None or coverage.enough:
         return False
     if is_demonstration(settings.model.model) and not settings.answer.has_form:
         return True
-    request.report(Message("warn", doubt_of(coverage)))
+    submission.report(Message("warn", doubt_of(coverage)))
     return False

@@ -1,7 +1,7 @@
-"""The events of a question, in order: plain data, which may be sent to another process.
+"""The events of a request, in order: plain data, which may be sent to another process.
 
 `Prompted`, `Started`, a `Stepped` for each step and `Ended` are the events of an answer. `Message`,
-`Reading` and `Part` are reported while work goes on, at any time before the end. A question that
+`Reading` and `Part` are reported while work goes on, at any time before the end. A request that
 has no answer ends with an NgtError instead, which is raised where the events are iterated.
 """
 
@@ -14,27 +14,9 @@ from ngtcli.documents.selection import Coverage
 from ngtcli.drafting.origins import PolicyReport
 from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
 from ngtcli.drafting.tries.files import TrieReport
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.prompts.reports import Cut, PartReport, Selection
-
-
-@dataclass(frozen=True, slots=True)
-class Wants:
-    """What is wanted besides the text of an answer, since it takes time.
-
-    Attributes:
-        remarks: The sentences about prompt and answer that -v shows.
-        sources: Where the answer's words stand in the documents.
-        probabilities: The probability of each token among those that were possible.
-    """
-
-    remarks: bool = False
-    sources: bool = True
-    probabilities: bool = False
-
-
-USUAL = Wants()
 
 
 @dataclass(frozen=True, slots=True)
@@ -149,7 +131,7 @@ Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
 
 
 class Answer(Protocol):
-    """The events of a question as they come; the NgtError that it ends with is raised.
+    """The events of a request as they come; the NgtError that it ends with is raised.
 
     A KeyboardInterrupt that is raised meanwhile loses no event: the caller may `interrupt` the
     answer and go on.
@@ -169,20 +151,20 @@ class Answer(Protocol):
 Report = Callable[[Event], object]  # is called with what is worth showing at once
 
 
-# One of many questions, drawn by a run: the caller's key, and the question or why there is none.
-Drawn = tuple[Any, Question | NgtError]
+# One of many requests, drawn by a run: the caller's key, and the request or why there is none.
+Drawn = tuple[Any, Request | NgtError]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one of many questions, an answer or an error; `key` is the caller's.
+    """What came of one of many requests, an answer or an error; `key` is the caller's.
 
-    Without a question it could not be read; `prompt` is None where it could not be made, or where
+    Without a request it could not be read; `prompt` is None where it could not be made, or where
     the answer is made of those to parts.
     """
 
     key: Any
-    question: Question | None
+    request: Request | None
     prompt: Any
     answer: Ended | NgtError
 

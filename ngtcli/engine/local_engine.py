@@ -21,7 +21,7 @@ from ngtcli.decoding.sequence import Sequence
 from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
 from ngtcli.drafting.registry import MethodSpec, parse_method
-from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request, caught
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission, caught
 from ngtcli.engine.events import Ended, Started, Stepped
 from ngtcli.engine.local import AnswerStart, LocalSession
 from ngtcli.engine.session import AnswerOptions, Session
@@ -142,10 +142,10 @@ class LocalEngine(Engine):
 
     # --- before a forward pass, from any thread ---
 
-    def _session_for(self, request: Request) -> LocalSession:
-        settings = request.question.settings
-        settings = settings.replace(pool=settings.drafting.pool and not request.owner)
-        return self._with(settings).sharing(settings, request.owner, request.report)
+    def _session_for(self, submission: Submission) -> LocalSession:
+        settings = submission.request.settings
+        settings = settings.replace(pool=settings.drafting.pool and not submission.owner)
+        return self._with(settings).sharing(settings, submission.owner, submission.report)
 
     def _with(self, settings: Settings) -> LocalSession:
         """Return a session with these settings but for those of one answer; a few are cached."""
@@ -165,13 +165,13 @@ class LocalEngine(Engine):
 
     # --- who runs with whom ---
 
-    def candidate(self, request: Request) -> Candidate:
+    def candidate(self, submission: Submission) -> Candidate:
         """Return what decides with which others a request is decoded."""
-        settings = request.question.settings
+        settings = submission.request.settings
         return Candidate(
             shared=common_of(settings),
             is_exact=settings.drafting.exact == "on",
-            may_differ=self.many or bool(request.owner) or settings.drafting.exact == "off",
+            may_differ=self.many or bool(submission.owner) or settings.drafting.exact == "off",
             follows=_follows(settings),
         )
 
@@ -194,7 +194,7 @@ class LocalEngine(Engine):
         """Whether a stand-in drafts for the running jobs though their method is compiled by now."""
         assert self._state is not None
         drafting = self._state.method.name
-        session = self._with(self._jobs[0].request.question.settings)
+        session = self._with(self._jobs[0].submission.request.settings)
         if session.parse_method().name == drafting:
             return False
         return session.available_method().name != drafting
@@ -206,15 +206,15 @@ class LocalEngine(Engine):
 
     # --- jobs ---
 
-    def has_room(self, request: Request | None = None) -> bool:
+    def has_room(self, submission: Submission | None = None) -> bool:
         if self._waiting:
             return False
         if self._state is None:
             return True
-        return self._may_join(self.candidate(request) if request is not None else None)
+        return self._may_join(self.candidate(submission) if submission is not None else None)
 
     def add(self, prepared: Prepared, *, others: bool = False) -> LocalJob:
-        job = LocalJob(prepared, candidate=self.candidate(prepared.request))
+        job = LocalJob(prepared, candidate=self.candidate(prepared.submission))
         self._waiting.append(job)
         self._others_follow = others
         return job
@@ -296,7 +296,7 @@ class LocalEngine(Engine):
     def _open(self, job: LocalJob) -> None:
         """Make a decoder for a job: its own, or one that others may join at once."""
         prepared = job.prepared
-        settings = prepared.request.question.settings
+        settings = prepared.submission.request.settings
         if prepared.options.many and self._size != 1:
             find_batching(self._model)  # now, as nothing runs
         self._learning = self._with(settings)
@@ -372,7 +372,7 @@ class LocalEngine(Engine):
         """Let others join the job that has run by itself; where that fails, nobody joins it."""
         job = single.job
         try:
-            session = self._with(job.request.question.settings)
+            session = self._with(job.submission.request.settings)
             method = session.available_method()
             with self._starting:
                 drafting = session.batch_drafting(method)

@@ -11,7 +11,7 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 
 from ngtcli.documents.load import Document
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.engine.session import AnswerOptions, Session
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompts.build import Prompt
@@ -88,8 +88,8 @@ class Level:
 Plan = Generator[Level, Sequence[PartReport], Prompt]
 
 
-def in_parts(session: Session, question: Question) -> Plan:
-    """Plan the prompts of a question about documents that may not fit, level by level.
+def in_parts(session: Session, request: Request) -> Plan:
+    """Plan the prompts of a request about documents that may not fit, level by level.
 
     Yields each level and is sent the summaries of its parts, in their order. Returns the last
     prompt, at once where everything fits.
@@ -97,7 +97,7 @@ def in_parts(session: Session, question: Question) -> Plan:
     Raises:
         ContextOverflowError: Where not even a part fits, or summaries get no shorter.
     """
-    task = session.task(question.preset, question.documents)
+    task = session.task(request.preset, request.documents)
     parts = whole_or_parts(task)
     if isinstance(parts, Prompt):
         return parts
@@ -137,9 +137,9 @@ def advance(plan: Plan, reports: Sequence[PartReport] | None = None) -> Level | 
 class PartsInProgress:
     """How far a plan has come: which parts of its level are done, and those of earlier levels."""
 
-    def __init__(self, session: Session, question: Question, plan: Plan, level: Level) -> None:
+    def __init__(self, session: Session, request: Request, plan: Plan, level: Level) -> None:
         self.session = session
-        self.cache = CachedParts(session, question.preset)
+        self.cache = CachedParts(session, request.preset)
         self.level = level
         self.reports: list[PartReport] = []  # of the levels that are finished
         self._plan = plan

@@ -14,7 +14,7 @@ from ngtcli.drafting.drafter import Drafter
 from ngtcli.drafting.tries.corpus import Corpus
 from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.events import Message, Report
-from ngtcli.engine.question import OtherModelError
+from ngtcli.engine.request import OtherModelError
 from ngtcli.errors import ContextOverflowError
 from ngtcli.models.card import script_words
 from ngtcli.models.tokenizer import Tokenizer

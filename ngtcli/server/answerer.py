@@ -9,8 +9,8 @@ from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from ngtcli.config import Settings, load_key
-from ngtcli.engine.events import USUAL, Answer, Event, Message, Report, Wants, ignore
-from ngtcli.engine.question import Question
+from ngtcli.engine.events import Answer, Event, Message, Report, ignore
+from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.server import client
 from ngtcli.server.client import NotServedError, served
@@ -59,37 +59,37 @@ class Answerer:
             check_session(settings, self._warn)
             self._checked = settings
 
-    def ask(self, question: Question, wants: Wants = USUAL) -> "Asking":
+    def ask(self, request: Request) -> "Asking":
         """Return the events of a question, which is asked with the first of them."""
-        return Asking(self, question, wants)
+        return Asking(self, request)
 
     def place_of(self, settings: Settings) -> Place | None:
         """Return where the server is that answers by these settings; None for a model here."""
         return None if load_key(settings) in self._loaded else served(settings)
 
-    def answer_remotely(self, place: Place, question: Question, wants: Wants) -> Answer:
+    def answer_remotely(self, place: Place, request: Request) -> Answer:
         """Have a question answered by the server of a place."""
         if self._stays:
             process.unwind_on_interrupt()
-        return client.RemoteAnswer(place, question, wants)
+        return client.RemoteAnswer(place, request)
 
     def must_report_loading(self, settings: Settings) -> bool:
         """Whether a client waits for a model to be loaded, and is to be told so."""
         return self._threads and load_key(settings) not in self._loaded
 
-    def answer_here(self, question: Question, wants: Wants) -> Answer:
+    def answer_here(self, request: Request) -> Answer:
         """Have a question answered by a model that is loaded here, now if need be."""
-        if load_key(question.settings) not in self._loaded:
-            self.check(question.settings)
-        loaded = self._opened(question.settings)
+        if load_key(request.settings) not in self._loaded:
+            self.check(request.settings)
+        loaded = self._opened(request.settings)
         if self._stays:
             process.unwind_on_interrupt()
         if self._threads:
-            answer: Answer = loaded.ask(question, wants=wants)
+            answer: Answer = loaded.ask(request)
             return answer
         from ngtcli.engine.drivers import Answering  # here: it loads numpy
 
-        return Answering(loaded, question, wants)
+        return Answering(loaded, request)
 
     def _opened(self, settings: Settings) -> Any:
         """Return what answers here, loaded once. Raises StoppedError after `close`."""
@@ -109,18 +109,17 @@ class Answerer:
 
     def submit(
         self,
-        question: Question,
+        request: Request,
         on_event: Callable[[Event | NgtError], object],
         *,
         owner: str = "",
-        wants: Wants = USUAL,
     ) -> "Ticket":
         """Take a question of the user; `on_event` gets its events, in another thread."""
-        from ngtcli.engine.engine import Request  # here: it loads numpy
+        from ngtcli.engine.engine import Submission  # here: it loads numpy
         from ngtcli.server.ticket import Ticket
 
-        ticket = Ticket(Request(question, owner, wants), on_event)
-        events = self.ask(question, wants)
+        ticket = Ticket(Submission(request, owner), on_event)
+        events = self.ask(request)
         threading.Thread(target=deliver, args=(events, ticket), daemon=True).start()
         return ticket
 
@@ -137,10 +136,9 @@ class Answerer:
 class Asking:
     """The `Answer` to a question of an Answerer: a server's, or else that of a model here."""
 
-    def __init__(self, answerer: Answerer, question: Question, wants: Wants) -> None:
+    def __init__(self, answerer: Answerer, request: Request) -> None:
         self._answerer = answerer
-        self._question = question
-        self._wants = wants
+        self._request = request
         self._answer: Answer | None = None
         self._is_here = False  # whether no server answers it
         self._is_reported = False  # that a model is loaded for it
@@ -153,17 +151,17 @@ class Asking:
         if self._is_stopped:
             raise StoppedError("interrupted")
         if self._answer is None and not self._is_here:
-            place = self._answerer.place_of(self._question.settings)
+            place = self._answerer.place_of(self._request.settings)
             if place is None:
                 self._is_here = True
             else:
-                self._answer = self._answerer.answer_remotely(place, self._question, self._wants)
+                self._answer = self._answerer.answer_remotely(place, self._request)
         if self._answer is None:
-            settings = self._question.settings
+            settings = self._request.settings
             if self._answerer.must_report_loading(settings) and not self._is_reported:
                 self._is_reported = True
                 return Message("status", f"Loading {settings.model.model} …")
-            self._answer = self._answerer.answer_here(self._question, self._wants)
+            self._answer = self._answerer.answer_here(self._request)
         try:
             return next(self._answer)
         except NotServedError:  # the server has just left

@@ -21,7 +21,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli import errors
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import Ended, Event, Message, Prompted, Stepped, Wants
+from ngtcli.engine.events import Ended, Event, Message, Prompted, Stepped
 from ngtcli.server import wire
 from ngtcli.server.exchange import Exchange, Threads, answered, events_of
 from ngtcli.server.openai_answers import ChatReply, Reply, ResponseReply
@@ -106,13 +106,13 @@ class TwoSockets:
             return
         try:
             warned: list[str] = []
-            await self._threads.run(check_session, asked.question.settings, warned.append)
+            await self._threads.run(check_session, asked.request.settings, warned.append)
             for words in warned:
                 yield wire.encode(Message("warn", words))
             if asked.id in self._early:
                 raise errors.StoppedError("interrupted")
             taken = partial(self._tickets.__setitem__, asked.id)
-            own = events_of(self._process.submit, asked.question, "", asked.wants, taken)
+            own = events_of(self._process.submit, asked.request, "", taken)
             async with aclosing(own) as events:
                 async for event in events:
                     yield b"\n" if event is None else wire.encode(event)
@@ -202,8 +202,7 @@ class OpenAi:
 
     async def _events(self, asks: Asks, owner: str) -> AsyncGenerator[Event | None]:
         """What comes of a question, for others; None where nothing came for a while."""
-        wants = Wants(sources=bool(asks.question.documents))
-        own = answered(self._process.submit, asks.question, owner, wants)
+        own = answered(self._process.submit, asks.request, owner)
         async with aclosing(own) as events:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:

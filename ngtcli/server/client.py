@@ -16,8 +16,8 @@ from typing import Any
 
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.load import Loaded
-from ngtcli.engine.events import Ended, Event, Message, Wants
-from ngtcli.engine.question import Question
+from ngtcli.engine.events import Ended, Event, Message
+from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.server import places, wire
 from ngtcli.server.places import Place, absolute
@@ -84,10 +84,10 @@ class RemoteAnswer:
     elsewhere.
     """
 
-    def __init__(self, place: Place, question: Question, wants: Wants) -> None:
+    def __init__(self, place: Place, request: Request) -> None:
         self._place = place
-        self._settings = question.settings
-        self._ask = wire.Ask(os.urandom(8).hex(), _plain(question), wants)
+        self._settings = request.settings
+        self._ask = wire.Ask(os.urandom(8).hex(), _plain(request))
         self._reply: Reply | None = None  # once it was asked
         self._has_begun = False  # whether anything but a status has come
         self._is_interrupted = False
@@ -227,13 +227,8 @@ def _as_named(message: Any, settings: Settings) -> Any:
     return replace(message, **renamed)
 
 
-def _plain(question: Question) -> Question:
-    """Return the question as a process in another folder understands it: with full paths.
-
-    A subclass of Question, which carries more, becomes a Question.
-    """
-    values = {field.name: getattr(question, field.name) for field in fields(Question)}
-    documents = [replace(d, path=d.path and os.path.abspath(d.path)) for d in question.documents]
-    values["settings"] = absolute(question.settings)
-    values["loaded"] = Loaded(tuple(documents))
-    return Question(**values)
+def _plain(request: Request) -> Request:
+    """Return the request as a process in another folder understands it: with full paths."""
+    documents = [replace(d, path=d.path and os.path.abspath(d.path)) for d in request.documents]
+    settings = absolute(request.settings)
+    return replace(request, settings=settings, loaded=Loaded(tuple(documents)))

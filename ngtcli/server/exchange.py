@@ -11,11 +11,12 @@ from typing import Any, TypeVar
 
 import anyio
 from anyio import to_thread
-from starlette.requests import ClientDisconnect, Request
+from starlette import requests as http
+from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ngtcli.engine.events import USUAL, Ended, Event, Wants
-from ngtcli.engine.question import Question
+from ngtcli.engine.events import Ended, Event
+from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.server.folder import StillReadingError
 from ngtcli.server.public import RequestError, public
@@ -58,9 +59,8 @@ Submit = Callable[..., Any]  # has a question answered, from any thread: see `Re
 
 async def events_of(
     submit: Submit,
-    question: Question,
+    request: Request,
     owner: str,
-    wants: Wants = USUAL,
     taken: Callable[[Any], object] = lambda _: None,
 ) -> AsyncGenerator[Event | None, None]:
     """Yield the events of a question, None where nothing came for a while. Raises NgtError.
@@ -73,7 +73,7 @@ async def events_of(
         with suppress(RuntimeError):  # the server has ended
             loop.call_soon_threadsafe(queue.put_nowait, event)
 
-    ticket = submit(question, put, owner=owner, wants=wants)
+    ticket = submit(request, put, owner=owner)
     try:
         taken(ticket)
         event: Event | NgtError | None = None
@@ -90,12 +90,11 @@ async def events_of(
 
 async def answered(
     submit: Submit,
-    question: Question,
+    request: Request,
     owner: str,
-    wants: Wants = USUAL,
 ) -> AsyncGenerator[Event | None]:
     """Yield what `events_of` yields, as far as the owner may see it."""
-    async with aclosing(events_of(submit, question, owner, wants)) as events:
+    async with aclosing(events_of(submit, request, owner)) as events:
         async for event in events:
             if event is None or not owner or (event := public(event)) is not None:
                 yield event
@@ -144,7 +143,7 @@ class Exchange:
         """The request's body. Raises RequestError and ClientDisconnect."""
         body = bytearray()
         with anyio.move_on_after(_SENDING_S):
-            async for piece in Request(self.scope, self._receive).stream():
+            async for piece in http.Request(self.scope, self._receive).stream():
                 body += piece
                 if len(body) > self._most:
                     what = f"the body has more than {self._most / 1e6:g} MB"

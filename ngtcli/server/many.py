@@ -10,8 +10,8 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ngtcli.config import Settings, load_key
-from ngtcli.engine.events import Drawn, Ended, Message, Outcome, Report, Wants
-from ngtcli.engine.question import OtherModelError, Question
+from ngtcli.engine.events import Drawn, Ended, Message, Outcome, Report
+from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.client import NotServedError, RemoteAnswer
 from ngtcli.server.places import Place
@@ -26,17 +26,16 @@ class ServedRun:
     Args:
         place: Where the server is.
         settings: What the server has loaded; a question that needs something else is an error.
-        wants: Which events are wanted in full.
         report: Is called with what the server says meanwhile.
 
     After the run `left` has the questions that the server did not take, as it has ended.
     """
 
-    def __init__(self, place: Place, settings: Settings, wants: Wants, report: Report) -> None:
-        self._place, self._wants, self._report = place, wants, report
+    def __init__(self, place: Place, settings: Settings, report: Report) -> None:
+        self._place, self._report = place, report
         self._loaded = load_key(settings)
         self._events: SimpleQueue[tuple[RemoteAnswer, Any]] = SimpleQueue()
-        self._asked: dict[RemoteAnswer, tuple[Any, Question]] = {}
+        self._asked: dict[RemoteAnswer, tuple[Any, Request]] = {}
         self.left: list[Drawn] = []
 
     def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
@@ -51,11 +50,11 @@ class ServedRun:
                     drawn = draw(not self._asked)
                     if drawn is None:
                         break
-                    key, question = drawn
-                    if isinstance(question, NgtError):
-                        yield Outcome(key, None, None, question)
+                    key, request = drawn
+                    if isinstance(request, NgtError):
+                        yield Outcome(key, None, None, request)
                     else:
-                        self._ask(key, question)
+                        self._ask(key, request)
                 if not self._asked:
                     return
                 try:
@@ -67,18 +66,18 @@ class ServedRun:
                 elif isinstance(event, NotServedError):
                     self.left.append(self._asked.pop(answer))
                 elif isinstance(event, Ended | NgtError):
-                    key, question = self._asked.pop(answer)
-                    yield Outcome(key, question, None, event)
+                    key, request = self._asked.pop(answer)
+                    yield Outcome(key, request, None, event)
         finally:
             for answer in self._asked:
                 with suppress(KeyboardInterrupt):
                     answer.interrupt()
 
-    def _ask(self, key: Any, question: Question) -> None:
-        if load_key(question.settings) != self._loaded:
+    def _ask(self, key: Any, request: Request) -> None:
+        if load_key(request.settings) != self._loaded:
             raise OtherModelError("the server has another model loaded", hint="Use --no-serve.")
-        answer = RemoteAnswer(self._place, question, self._wants)
-        self._asked[answer] = key, question
+        answer = RemoteAnswer(self._place, request)
+        self._asked[answer] = key, request
         threading.Thread(target=self._follow, args=(answer,), daemon=True).start()
 
     def _follow(self, answer: RemoteAnswer) -> None:

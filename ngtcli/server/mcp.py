@@ -298,9 +298,9 @@ class Tools:
         with self._counted():
             loaded = await self._chosen(names, progress)
             values: dict[str, Any] = {} if most is None else {"max_tokens": most}
-            question = self._service.tasks.question(task, text, loaded=loaded, **values)
+            request = self._service.tasks.request(task, text, loaded=loaded, **values)
             began, remarks, last = time.perf_counter(), list[str](), None
-            asking = answered(self._submit, question, owner)
+            asking = answered(self._submit, request, owner)
             async with aclosing(asking) as events:
                 async for event in events:
                     if isinstance(event, Message) and event.kind == "warn":

@@ -258,7 +258,7 @@ class ResponseReply(Reply):
         return event
 
     def _object(self, status: str, ended: Ended | None = None) -> Object:
-        s = self.asks.question.settings
+        s = self.asks.request.settings
         cut_off = {"reason": "max_output_tokens"} if status == "incomplete" else None
         return {
             "id": f"resp_{self._id}",

@@ -15,7 +15,7 @@ import msgspec
 from msgspec import Struct
 
 from ngtcli.config import SETTINGS, Settings, check_key
-from ngtcli.engine.question import Question, check_form
+from ngtcli.engine.request import Request, check_form
 from ngtcli.errors import UsageError
 from ngtcli.prompts.turns import Turn
 from ngtcli.server.public import PER_LINE, RequestError
@@ -112,7 +112,7 @@ class Asks:
     """What a request asks, of the `model` that it names, and how it is to be answered."""
 
     model: str
-    question: Question
+    request: Request
     is_stream: bool = True
     with_usage: bool = False
     keeps_all: bool = False
@@ -262,9 +262,9 @@ def _asks(service: Service, form: _Form, values: dict[str, Any], said: Sequence[
     task = "chat" if turns else "ask" if loaded.documents else "generate"
     prediction = _text_of(form.prediction.content, "prediction") if form.prediction else ""
     more: dict[str, Any] = {"loaded": loaded, "turns": turns, "prediction": prediction}
-    question = service.tasks.question(task, text, **more, **values)
+    request = service.tasks.request(task, text, **more, **values)
     usage, keeps_all = form.stream_options.include_usage, form.truncation == "disabled"
-    return Asks(form.model, question, form.stream, usage, keeps_all)
+    return Asks(form.model, request, form.stream, usage, keeps_all)
 
 
 def _conversation(said: Sequence[_Said]) -> tuple[str, tuple[Turn, ...], str]:

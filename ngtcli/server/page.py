@@ -88,8 +88,8 @@ def page(service: Service, body: bytes) -> Asks:
     documents = (*chosen, *given_documents(form.documents))
     if not documents:
         raise RequestError("no documents are given", "Choose one, or add a text.", "documents")
-    question = service.tasks.question(form.task, text, loaded=Loaded(documents))
-    return Asks(service.name, question)
+    request = service.tasks.request(form.task, text, loaded=Loaded(documents))
+    return Asks(service.name, request)
 
 
 class PageReply(Reply):

@@ -12,12 +12,12 @@ from dataclasses import replace
 from queue import SimpleQueue
 
 from ngtcli.config import Settings
-from ngtcli.engine.engine import PreparedRequest, Request
-from ngtcli.engine.events import USUAL, Ended, Event, Message, Report, Wants, ignore
+from ngtcli.engine.engine import PreparedRequest, Submission
+from ngtcli.engine.events import Ended, Event, Message, Report, ignore
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine, private
-from ngtcli.engine.question import Question
-from ngtcli.engine.requests import RequestEvent, Requests
+from ngtcli.engine.request import Request
+from ngtcli.engine.submissions import SubmissionEvent, Submissions
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.server.fair_queue import FairQueue
 from ngtcli.server.ticket import Ticket
@@ -79,7 +79,7 @@ class Resident:
         self._persist = persist
         self._warnings: list[Message] = []  # of loading
         self._queue: FairQueue[Ticket, PreparedRequest] = FairQueue()
-        self._tickets: dict[Request, Ticket] = {}  # that the engine answers
+        self._tickets: dict[Submission, Ticket] = {}  # that the engine answers
         self._is_closing = threading.Event()
         self._returned_at = 0.0  # when memory was returned last, by time.monotonic
         self._is_loaded = threading.Event()
@@ -95,11 +95,10 @@ class Resident:
 
     def submit(
         self,
-        question: Question,
+        request: Request,
         on_event: Callable[[Event | NgtError], object],
         *,
         owner: str = "",
-        wants: Wants = USUAL,
     ) -> Ticket:
         """Take a question, from any thread. Raises BusyError.
 
@@ -107,9 +106,9 @@ class Resident:
         NgtError that it ends with. It must return at once; what it raises cancels the question.
         """
         if owner:
-            question = replace(question, settings=private(question.settings))
+            request = replace(request, settings=private(request.settings))
         ticket = Ticket(
-            Request(question, owner, wants),
+            Submission(request, owner),
             on_event,
             on_cancel=self._cancel_waiting,
             is_closing=self._is_closing.is_set,
@@ -117,10 +116,10 @@ class Resident:
         self._queue.put(ticket, owner)
         return ticket
 
-    def ask(self, question: Question, *, owner: str = "", wants: Wants = USUAL) -> "TicketAnswer":
+    def ask(self, request: Request, *, owner: str = "") -> "TicketAnswer":
         """Take a question, and return its events. Raises BusyError."""
         events: SimpleQueue[Event | NgtError] = SimpleQueue()
-        return TicketAnswer(self.submit(question, events.put, owner=owner, wants=wants), events)
+        return TicketAnswer(self.submit(request, events.put, owner=owner), events)
 
     @property
     def waiting(self) -> int:
@@ -151,7 +150,7 @@ class Resident:
         try:
             for warning in self._warnings:
                 ticket.report(warning)
-            prepared = self._engine.prepare(ticket.request)
+            prepared = self._engine.prepare(ticket.submission)
             if not ticket.is_cancelled:
                 return prepared
             ticket.send(StoppedError("interrupted"))
@@ -168,7 +167,7 @@ class Resident:
             )
             session.model.keep_prefixes(memory=True)
             self._engine = LocalEngine(session, size=self._size)
-            self._requests = Requests(self._engine)
+            self._submissions = Submissions(self._engine)
             self._engine.warm()
         except BaseException as error:
             self._failure = error
@@ -186,31 +185,31 @@ class Resident:
 
     def _step(self) -> None:
         """Take the next question if there is one that the engine takes, or else do a step."""
-        requests = self._requests
-        is_idle = not (requests.busy or self.waiting)
+        submissions = self._submissions
+        is_idle = not (submissions.busy or self.waiting)
         if is_idle or time.monotonic() - self._returned_at > _RETURNED_S:
             return_memory()
             self._returned_at = time.monotonic()
-        for request, ticket in self._tickets.items():
+        for submission, ticket in self._tickets.items():
             if ticket.is_cancelled:
-                requests.stop(request)
-        if taken := self._queue.take(self._takes, wait=not requests.busy):
+                submissions.stop(submission)
+        if taken := self._queue.take(self._takes, wait=not submissions.busy):
             ticket, prepared = taken
             if not ticket.is_over:
-                self._tickets[ticket.request] = ticket
-                requests.add(prepared)
-        elif requests.busy:
-            self._deliver(requests.step())
+                self._tickets[ticket.submission] = ticket
+                submissions.add(prepared)
+        elif submissions.busy:
+            self._deliver(submissions.step())
 
     def _takes(self, ticket: Ticket) -> bool:
         """Whether there is room for a question. One for which that fails leaves with its error."""
         try:
-            return self._requests.has_room(ticket.request)
+            return self._submissions.has_room(ticket.submission)
         except BaseException as error:
             ticket.send(unexpected(error))
             return True
 
-    def _deliver(self, events: list[RequestEvent]) -> None:
+    def _deliver(self, events: list[SubmissionEvent]) -> None:
         for request, event in events:
             ticket = self._tickets[request]
             if isinstance(event, Ended | NgtError):
@@ -220,7 +219,7 @@ class Resident:
     def _interrupt(self) -> None:
         """End all that is being answered. This thread goes on whatever fails then."""
         try:
-            self._deliver(self._requests.interrupt())
+            self._deliver(self._submissions.interrupt())
         except BaseException as error:
             self._report(Message("warn", str(unexpected(error))))
         self._tickets.clear()

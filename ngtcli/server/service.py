@@ -7,7 +7,7 @@ from msgspec import Struct
 
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.batch.lines import document_of
-from ngtcli.engine.question import Tasks
+from ngtcli.engine.request import Tasks
 from ngtcli.errors import NgtError
 from ngtcli.render.terminal import one_line
 from ngtcli.server.folder import ServedFolder

@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from ngtcli.engine.engine import Request
+from ngtcli.engine.engine import Submission
 from ngtcli.engine.events import Ended, Event
 from ngtcli.errors import NgtError, StoppedError
 
@@ -17,13 +17,13 @@ class Ticket:
 
     def __init__(
         self,
-        request: Request,
+        submission: Submission,
         on_event: Callable[[Event | NgtError], object],
         *,
         on_cancel: Callable[["Ticket"], object] = lambda _: None,
         is_closing: Callable[[], bool] = lambda: False,
     ) -> None:
-        self.request = replace(request, report=self.report)
+        self.submission = replace(submission, report=self.report)
         self.is_over = False
         self._on_event = on_event
         self._on_cancel = on_cancel

@@ -16,7 +16,7 @@ import msgspec
 
 from ngtcli import errors
 from ngtcli.engine import events
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.system.json_form import HIDDEN
 
@@ -29,8 +29,7 @@ class Ask:
     """Answer this; `id` names it where it is to be cancelled."""
 
     id: str
-    question: Question
-    wants: events.Wants
+    request: Request
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -361,7 +361,7 @@ def test_an_answer_is_compared_with_its_documents_only_where_that_is_shown(
         calls.append(args)
         return with_sources(*args)
 
-    monkeypatch.setattr("ngtcli.engine.requests.with_sources", count)
+    monkeypatch.setattr("ngtcli.engine.submissions.with_sources", count)
     words = ["ask", "When is the tide high?", "-d", HARBOUR, "--max-tokens", "4", *flags]
     app(words, standalone_mode=False)
     assert bool(calls) == compared

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from ngtcli.cli.answer_request import AnswerFlags
+from ngtcli.cli.answer_flags import AnswerFlags
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_written, write_result
 from ngtcli.cli.reading import read_documents
@@ -81,7 +81,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
     else:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "-").stat().st_size > 0
-    assert AnswerFlags(out=name).output == (Path("-") if name == "-" else Path.cwd() / "-")
+    assert AnswerFlags(out=name).output().path == (Path("-") if name == "-" else Path.cwd() / "-")
 
 
 def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(

@@ -18,13 +18,13 @@ from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.drafter import Context, Drafter
 from ngtcli.drafting.log import TokenLog
 from ngtcli.engine import local_engine
-from ngtcli.engine.engine import Request
+from ngtcli.engine.engine import Submission
 from ngtcli.engine.events import Ended, Outcome, Report, Stepped, ignore, reporter
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine
-from ngtcli.engine.question import Question
-from ngtcli.engine.requests import RequestEvent, Requests
+from ngtcli.engine.request import Request
 from ngtcli.engine.session import AS_SET
+from ngtcli.engine.submissions import SubmissionEvent, Submissions
 from ngtcli.errors import ContextOverflowError, InputError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
@@ -310,12 +310,12 @@ def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
 
     engine = LocalEngine(session)
     engine.warm()
-    requests, events = Requests(engine), list[RequestEvent]()
+    requests, events = Submissions(engine), list[SubmissionEvent]()
     prepared = {}
     for key, prompt in given(session)[:2]:
-        question = Question(task="ask", settings=session.settings, preset=load_preset("ask"))
+        question = Request(task="ask", settings=session.settings, preset=load_preset("ask"))
         assert isinstance(prompt, Prompt)
-        prepared[key] = engine.prepare_prompt(Request(question), session, prompt, AS_SET)
+        prepared[key] = engine.prepare_prompt(Submission(question), session, prompt, AS_SET)
     first, second = prepared.values()
     requests.add(first)
     while not any(isinstance(event, Stepped) for _, event in events):

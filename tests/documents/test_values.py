@@ -12,7 +12,7 @@ from ngtcli.documents.selection import Excerpt
 from ngtcli.drafting.steps import Step, Token
 from ngtcli.engine.batch.extract import Asking, Extraction
 from ngtcli.engine.events import Ended
-from ngtcli.engine.question import Tasks
+from ngtcli.engine.request import Tasks
 from ngtcli.prompts.splitting import Part
 
 

@@ -18,10 +18,10 @@ from ngtcli.drafting.auto import compiling
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.registry import parse_method
 from ngtcli.engine.drivers import run
-from ngtcli.engine.events import Ended, Event, Message, Wants
+from ngtcli.engine.events import Ended, Event, Message
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.prompts.preset import load_preset
 from ngtcli.system import compiled
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, ngt, wait_until
@@ -237,14 +237,14 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
         own._stand_ins, own.report = True, said.append
         engine = LocalEngine(own, size=2, many=True)
         drawn = [
-            (i, Question(task="ask", settings=settings, preset=preset, question=f"Who is {i}?"))
+            (i, Request(task="ask", settings=settings, preset=preset, question=f"Who is {i}?"))
             for i in range(6)
         ]
 
         def draw(waits: bool) -> Any:
             return drawn.pop(0) if drawn else None
 
-        for outcome in run(engine, draw, Wants(sources=False)):
+        for outcome in run(engine, draw):
             assert isinstance(outcome.answer, Ended), outcome.answer
             ended.append(outcome.answer)
         return ended

@@ -14,7 +14,7 @@ from ngtcli.decoding.sizes import row_sizes
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
 from ngtcli.engine.events import reporter
 from ngtcli.engine.local import LocalSession
-from ngtcli.engine.question import OtherModelError
+from ngtcli.engine.request import OtherModelError
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer

@@ -15,8 +15,8 @@ from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.origins import PREDICTED
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.steps import Statistics
-from ngtcli.engine.events import Ended, Wants
-from ngtcli.engine.question import MAX_PREDICTED, Question, check_prediction
+from ngtcli.engine.events import Ended
+from ngtcli.engine.request import MAX_PREDICTED, Request, check_prediction
 from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import wire
@@ -94,9 +94,9 @@ SETTINGS = Settings.of(
 )
 
 
-def asked(prediction: str = "", **changes: Any) -> Question:
+def asked(prediction: str = "", **changes: Any) -> Request:
     text = Path(HARBOUR).read_text("utf-8")
-    return Question(
+    return Request(
         task="summarize", settings=SETTINGS.replace(**changes), preset=load_preset("summarize"),
         loaded=Loaded((Document("harbour.txt", text),)), prediction=prediction,
     )  # fmt: skip
@@ -109,7 +109,7 @@ def resident() -> Iterator[Resident]:
     made.close()
 
 
-def ended(resident: Resident, question: Question) -> Ended:
+def ended(resident: Resident, question: Request) -> Ended:
     *_, last = resident.ask(question, owner="test")
     assert isinstance(last, Ended)
     return last
@@ -155,8 +155,8 @@ def test_other_methods_draft_from_it_as_from_a_document(resident: Resident, meth
 
 
 def test_it_goes_to_the_resident_process_with_the_question() -> None:
-    sent = wire.encode(wire.Ask("1", _plain(asked("as before")), Wants()))
-    assert wire.decode(sent).question.prediction == "as before"
+    sent = wire.encode(wire.Ask("1", _plain(asked("as before"))))
+    assert wire.decode(sent).request.prediction == "as before"
 
 
 def test_counts_of_the_http_api() -> None:

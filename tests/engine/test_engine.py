@@ -10,13 +10,13 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine import engine as engine_module
-from ngtcli.engine import requests as requests_module
+from ngtcli.engine import submissions as submissions_module
 from ngtcli.engine.drivers import Answering, run
-from ngtcli.engine.engine import Request
-from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Stepped, Wants
+from ngtcli.engine.engine import Submission
+from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Stepped
 from ngtcli.engine.parts import PARTS
-from ngtcli.engine.question import Question
-from ngtcli.engine.requests import Requests
+from ngtcli.engine.request import Request, Want
+from ngtcli.engine.submissions import Submissions
 from ngtcli.errors import NgtError, StoppedError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.system import process
@@ -27,10 +27,10 @@ TIDE = "The tide came in at noon. "
 LONG = "".join(f"{i}. {TIDE}" for i in range(1000))
 
 
-def question(text: str = TIDE, **changes: Any) -> Question:
-    settings = replace(Settings.of(max_tokens=40, overflow="split"), **changes)
+def question(text: str = TIDE, **changes: Any) -> Request:
+    settings = Settings.of(max_tokens=40, overflow="split").replace(**changes)
     loaded = Loaded((Document("a.txt", text),))
-    return Question(
+    return Request(
         task="summarize", settings=settings, preset=load_preset("summarize"), loaded=loaded
     )
 
@@ -60,7 +60,7 @@ def test_an_interrupt_while_sources_are_looked_up_loses_no_answer(
     said: list[Event] = []
     events = Answering(engine(said=said), question())
     if where == "meanwhile":
-        monkeypatch.setattr(requests_module, "with_sources", interrupted)
+        monkeypatch.setattr(submissions_module, "with_sources", interrupted)
         *_, last = events
         assert any(isinstance(e, Message) and "sources" in e.text for e in said)
     else:
@@ -78,7 +78,7 @@ def fails(*_: object, **__: object) -> None:
 def test_a_failed_comparison_with_the_documents_loses_no_answer(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(requests_module, "with_sources", fails)
+    monkeypatch.setattr(submissions_module, "with_sources", fails)
     events = [*Answering(engine(), question())]
     last = events[-1]
     assert isinstance(last, Ended) and last.text and last.finish_reason == "stop"
@@ -88,7 +88,7 @@ def test_a_failed_comparison_with_the_documents_loses_no_answer(
 def test_a_failed_comparison_is_a_warning_and_the_file_is_written(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(requests_module, "with_sources", fails)
+    monkeypatch.setattr(submissions_module, "with_sources", fails)
     out = str(tmp_path / "out.txt")
     done = ngt("summarize", HARBOUR, "-o", out, "--cite", "--max-tokens", "8")
     assert done.returncode == 0 and (tmp_path / "out.txt").read_text()
@@ -126,8 +126,9 @@ def test_a_question_that_cannot_begin_ends_with_an_error_and_others_go_on(
         monkeypatch.setattr(engine_module, "look_alikes", fails_once)
     else:
         monkeypatch.setattr(own, broken, fails_once)
-    coming = iter([(0, question()), (1, question())])
-    found = {o.key: o.answer for o in run(own, lambda _: next(coming, None), Wants(remarks=True))}
+    request = replace(question(), wants=frozenset({Want.SOURCES, Want.REMARKS}))
+    coming = iter([(0, request), (1, request)])
+    found = {o.key: o.answer for o in run(own, lambda _: next(coming, None))}
     assert isinstance(found[0], NgtError) and isinstance(found[1], Ended)
 
 
@@ -167,8 +168,8 @@ def test_parts_change_nothing_of_how_the_process_hears_signals(
 def test_parts_are_kept_for_the_user_alone() -> None:
     def three_parts(owner: str) -> list[str]:
         reported, own = list[Event](), engine()
-        requests = Requests(own)
-        requests.add(own.prepare(Request(question(LONG), owner, report=reported.append)))
+        requests = Submissions(own)
+        requests.add(own.prepare(Submission(question(LONG), owner, report=reported.append)))
         while len(own._answers.asked) < 3:
             requests.step()
         requests.interrupt()

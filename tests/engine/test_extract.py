@@ -22,7 +22,7 @@ from ngtcli.documents.quotes.values import place_of, stated
 from ngtcli.drafting.steps import Token
 from ngtcli.engine.batch.extract import Extraction, Given, members, merged, probability
 from ngtcli.engine.events import ignore
-from ngtcli.engine.question import Tasks
+from ngtcli.engine.request import Tasks
 from tests.support.fakes import FakeAnswers, FakeSession, answer_with
 from tests.support.helpers import ROOT_FOLDER, Done, fill, ngt, wait_until
 from tests.support.warm import Warm

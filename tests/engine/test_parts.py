@@ -8,7 +8,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.events import ignore
 from ngtcli.engine.parts import Level, advance, in_parts
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
@@ -19,8 +19,8 @@ TIDE = "The tide came in at noon. "
 SETTINGS = Settings.of(max_tokens=40, overflow="split")
 
 
-def question(text: str) -> Question:
-    return Question(
+def question(text: str) -> Request:
+    return Request(
         task="summarize",
         settings=SETTINGS,
         preset=load_preset("summarize"),

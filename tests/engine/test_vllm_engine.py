@@ -16,7 +16,7 @@ from ngtcli.cli.app import app
 from ngtcli.config import FORMS, SETTINGS, Settings, Use, settings_where
 from ngtcli.documents.load import Document
 from ngtcli.engine.events import Ended, Outcome
-from ngtcli.engine.question import OtherModelError
+from ngtcli.engine.request import OtherModelError
 from ngtcli.engine.vllm import keeper
 from ngtcli.engine.vllm.process import (
     PROPOSER,

@@ -5,8 +5,8 @@ from collections.abc import Iterator
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import Ended, Event, Stepped, Wants
-from ngtcli.engine.question import Question
+from ngtcli.engine.events import Ended, Event, Stepped
+from ngtcli.engine.request import Request
 from ngtcli.errors import StoppedError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import answerer as answerer_module
@@ -14,7 +14,7 @@ from ngtcli.server.answerer import Answerer
 from ngtcli.server.client import NotServedError
 from tests.support.fakes import FakeAnswers, answer_with
 
-QUESTION = Question(
+QUESTION = Request(
     task="generate",
     settings=Settings.of(max_tokens=40),
     preset=load_preset("generate"),
@@ -63,5 +63,5 @@ def test_a_model_here_answers_where_the_server_is_leaving(monkeypatch: pytest.Mo
     monkeypatch.setattr(answerer_module, "served", lambda settings: object())
     monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Leaving)
     own = Answerer()
-    *_, last = own.ask(QUESTION, Wants())
+    *_, last = own.ask(QUESTION)
     assert isinstance(last, Ended) and own.loaded

@@ -25,9 +25,9 @@ from ngtcli.cli.help import topics
 from ngtcli.config import Settings
 from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.drafting.steps import Statistics, Step, Token
-from ngtcli.engine.engine import Request
+from ngtcli.engine.engine import Submission
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ModelError, NgtError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import answerer, ticket
@@ -59,7 +59,7 @@ class Answering(Scripted):
         super().__init__(self.answer)
         self.many, self.steps, self.begun = many, 0, threading.Event()
 
-    def answer(self, question: Question, ticket: Ticket) -> Generator[Event]:
+    def answer(self, question: Request, ticket: Ticket) -> Generator[Event]:
         yield Message("status", "Loading …")
         yield Message("warn", "not everything fits")
         yield Message("warn", "the pool in /home/someone/x is started again")
@@ -82,7 +82,7 @@ class Answering(Scripted):
         yield Ended(finish_reason="stop", **own)
 
 
-def failing(question: Question, ticket: Ticket) -> Generator[Event]:
+def failing(question: Request, ticket: Ticket) -> Generator[Event]:
     raise ModelError("the model in /models/x is gone", hint="Use --no-serve. Name another.")
     yield
 
@@ -259,7 +259,7 @@ def test_a_call_that_is_cancelled_while_it_waits_is_given_up_at_once(folder: Pat
 
     answering = Answering()
 
-    def waiting(question: Question, ticket: Ticket) -> Generator[Event]:
+    def waiting(question: Request, ticket: Ticket) -> Generator[Event]:
         asked.set()
         ticket.cancelled.wait()
         cancelled.set()
@@ -381,7 +381,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
 ) -> None:
     answering, loaded = Answering(), list[str]()
 
-    def ask(is_leaving: bool, question: Question, wants: object) -> Generator[Event]:
+    def ask(is_leaving: bool, question: Request) -> Generator[Event]:
         if is_leaving:
             raise NotServedError
         yield from answering.answer(question, Ticket())
@@ -390,7 +390,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
         def __init__(self, settings: Settings, tell: object) -> None:
             loaded.append(settings.model.model)
 
-        def ask(self, question: Question, wants: object) -> Generator[Event]:
+        def ask(self, question: Request) -> Generator[Event]:
             return answering.answer(question, Ticket())
 
         def close(self) -> None:
@@ -403,7 +403,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
     monkeypatch.setitem(sys.modules, "ngtcli.server.resident", cast(Any, resident))
     settings, preset = TASKS.of["ask"]
     documents = ServedFolder([str(folder)], settings).documents()
-    question = Question(task="ask", settings=settings, preset=preset, loaded=documents)
+    question = Request(task="ask", settings=settings, preset=preset, loaded=documents)
     own = Answerer(threads=True)
     monkeypatch.setattr(own, "check", lambda _: None)
     for loads in (0, 1, 1, 1):  # what it has loaded itself it goes on with
@@ -535,6 +535,6 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
 
     told: list[Event | NgtError] = []
     settings, preset = TASKS.of["ask"]
-    question = Question(task="ask", settings=settings, preset=preset)
-    answerer.deliver(events(), ticket.Ticket(Request(question), told.append))
+    question = Request(task="ask", settings=settings, preset=preset)
+    answerer.deliver(events(), ticket.Ticket(Submission(question), told.append))
     assert "index out of bounds" in str(told[-1])

@@ -19,11 +19,11 @@ from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.decoding.support import SUPPORTED
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine import engine as engine_module
-from ngtcli.engine.engine import Request
-from ngtcli.engine.events import Ended, Event, Message, Prompted, Reading, Stepped, Wants
+from ngtcli.engine.engine import Submission
+from ngtcli.engine.events import Ended, Event, Message, Prompted, Reading, Stepped
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request, Want
 from ngtcli.errors import BusyError, ContextOverflowError, NgtError, StoppedError
 from ngtcli.heads.files import Target
 from ngtcli.heads.perceptrons import Medusa
@@ -43,12 +43,16 @@ SETTINGS = Settings.of(
 )
 
 
-def asked(year: int = 1901, text: str = MILL, **changes: Any) -> Question:
+def asked(year: int = 1901, text: str = MILL, **changes: Any) -> Request:
     document = Document("a.txt", text.format(year=year) * 3)
-    return Question(
+    return Request(
         task="ask", settings=SETTINGS.replace(**changes), preset=load_preset("ask"),
         loaded=Loaded((document,)), question="When did the mill burn down?",
     )  # fmt: skip
+
+
+def asked_for_remarks(**changes: Any) -> Request:
+    return replace(asked(**changes), wants=frozenset({Want.SOURCES, Want.REMARKS}))
 
 
 @pytest.fixture(scope="module")
@@ -86,7 +90,7 @@ class Heard:
         return [token.id for token in self.last.tokens]
 
 
-def ids_alone(resident: Resident, question: Question) -> list[int]:
+def ids_alone(resident: Resident, question: Request) -> list[int]:
     heard = Heard()
     resident.submit(question, heard)
     return heard.ids
@@ -125,7 +129,7 @@ def test_each_question_ends_whatever_fails_in_the_models_thread(
     with monkeypatch.context() as patch:
         patch.setattr(target, name, fails)
         first = Heard()
-        resident.submit(asked(), first, wants=Wants(remarks=True))
+        resident.submit(asked_for_remarks(), first)
         assert isinstance(first.last, Ended if where == "close" else NgtError)
         wait_until(lambda: failed)
     assert ids_alone(resident, asked())
@@ -138,7 +142,7 @@ def is_ready(resident: Resident, ticket: Ticket) -> bool:
     return resident._queue.state_of(ticket) is State.READY
 
 
-def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[Any], None]:
+def behind(resident: Resident, *more: tuple[Request, Heard, str]) -> Callable[[Any], None]:
     """Holds the model's thread at the first step, until these questions have come as well."""
     left = [more]
 
@@ -152,10 +156,10 @@ def behind(resident: Resident, *more: tuple[Question, Heard, str]) -> Callable[[
 
 
 def test_events_come_in_order_and_what_loading_warned_of_is_told_again() -> None:
-    made = Resident(replace(SETTINGS, background="english"), persist=False)
+    made = Resident(SETTINGS.replace(background="english"), persist=False)
     made._warnings.append(Message("warn", "as it was"))
     # The background has a remark, whatever the forward passes take.
-    heard = [*made.ask(asked(background="english"), wants=Wants(remarks=True))]
+    heard = [*made.ask(asked_for_remarks(background="english"))]
     made.close()
     kinds = [type(event).__name__ for event in heard]
     wanted = ["Message", "Prompted", "Started", "Reading", "Stepped", "Ended"]
@@ -263,7 +267,7 @@ def test_in_rounding_dtypes_the_users_own_answers_are_given_alone(resident: Resi
         ("auto", "", False), ("off", "", True), ("on", "", False), ("auto", "http", True),
         ("on", "http", False),
     ):  # fmt: skip
-        candidate = engine.candidate(Request(asked(exact=exact), owner))
+        candidate = engine.candidate(Submission(asked(exact=exact), owner))
         assert (why_single(candidate, batching) == "") == joins
 
 
@@ -398,7 +402,7 @@ def test_what_is_searched_of_texts_that_another_gives_is_neither_stored_nor_read
     def stored() -> set[str]:
         return {*PASSAGES.each(), *VECTORS.each()}
 
-    def index_for(owner: str, question: Question = question) -> str:
+    def index_for(owner: str, question: Request = question) -> str:
         found = [e for e in resident.ask(question, owner=owner) if isinstance(e, Prompted)]
         assert found[0].selection
         return found[0].selection.index

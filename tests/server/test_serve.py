@@ -14,8 +14,8 @@ import pytest
 from ngtcli.config import SettingError, Settings, seconds_of
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.drafting.steps import Step, Token
-from ngtcli.engine.events import Ended, Message, Stepped, Wants
-from ngtcli.engine.question import Question
+from ngtcli.engine.events import Ended, Message, Stepped
+from ngtcli.engine.request import Request
 from ngtcli.errors import InputError, NgtError, StoppedError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.prompts.preset import load_preset
@@ -49,7 +49,7 @@ class Speller:
         name = settings.model.model
         if not os.path.exists(name) and "/" in name:  # a hub would bring it
             shutil.copytree(BUILTIN_PATH, name)
-    def submit(self, question, on_event, *, owner="", wants=None):
+    def submit(self, question, on_event, *, owner=""):
         ticket = Ticket()
         def spell():
             steps, reason = [], "stop"
@@ -129,10 +129,10 @@ def start() -> Iterator[Start]:
     shutil.rmtree(folder(), ignore_errors=True)  # where their paths are too long it is not theirs
 
 
-def asked(text: str, **settings: object) -> Question:
-    own = Settings().replace(**settings)  # type: ignore[arg-type]
+def asked(text: str, **settings: object) -> Request:
+    own = Settings.of(**settings)
     loaded = Loaded((Document("a.txt", "Text.", path="a.txt"),))
-    return Question(
+    return Request(
         task="ask", settings=own, preset=load_preset("ask"), loaded=loaded, question=text
     )
 
@@ -142,7 +142,7 @@ def events_of(text: str, **settings: object) -> client.RemoteAnswer:
     question = asked(text, **settings)
     place = served(question.settings)
     assert place is not None
-    return client.RemoteAnswer(place, question, Wants())
+    return client.RemoteAnswer(place, question)
 
 
 def test_a_question_is_answered_by_its_events_for_its_user_alone(
@@ -230,7 +230,7 @@ def test_one_that_hangs_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatc
 
 def test_it_says_that_it_runs_while_an_answer_takes_long(start: Start) -> None:
     start()
-    body = wire.encode(wire.Ask("1", asked("."), Wants()))
+    body = wire.encode(wire.Ask("1", asked(".")))
     with closing(client.Reply(Place.of(Settings()), "POST /ask", body)) as reply:
         data = b""
         while not data.endswith(b"\r\n\r\n\n"):
@@ -285,7 +285,7 @@ def test_an_answer_without_end_is_waited_for_once(start: Start) -> None:
 
 def test_a_client_that_is_stopped_does_not_keep_it(start: Start) -> None:
     one = start(idle=0.3, patience=0.3)
-    body = wire.encode(wire.Ask("1", asked("a" * 100_000), Wants()))
+    body = wire.encode(wire.Ask("1", asked("a" * 100_000)))
     with closing(client.Reply(Place.of(Settings()), "POST /ask", body)):
         assert one.process.wait(30) == 0  # it was not read
 
@@ -294,7 +294,7 @@ def test_a_model_that_comes_while_it_loads_is_kept(start: Start, tmp_path: Path)
     model = tmp_path / "new"
     start(str(model))
     asking = asked("a", model=str(model))
-    assert isinstance(list(client.RemoteAnswer(*places(), asking, Wants()))[-1], Ended)
+    assert isinstance(list(client.RemoteAnswer(*places(), asking))[-1], Ended)
 
 
 def test_what_is_cancelled_before_it_is_taken_is_not_answered(

@@ -17,7 +17,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.drafting.steps import Statistics, Step, Token
 from ngtcli.engine.events import Ended, Event, Prompted, Started, Stepped
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ContextOverflowError, UsageError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import folder as serve_folder
@@ -32,7 +32,7 @@ HEAD = {"content-type": "application/json"}
 CHAT = "/v1/chat/completions"
 
 
-def script(question: Question, ticket: Ticket) -> Generator[Event]:
+def script(question: Request, ticket: Ticket) -> Generator[Event]:
     """WORDS, or what the question says."""
     if "too long" in question.question:
         hint = "Use --overflow truncate to cut them, or name a model with a longer context (-m)."

@@ -15,7 +15,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.engine.events import Ended
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.request import Request, Tasks
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server.folder import ServedFolder
 from ngtcli.server.resident import Resident
@@ -36,7 +36,7 @@ class Live:
     url: str
     client: openai.OpenAI
 
-    def alone(self, question: Question) -> str:
+    def alone(self, question: Request) -> str:
         """The answer that the model gives without a server in between."""
         *_, last = self.resident.ask(question, owner="alone")
         assert isinstance(last, Ended)
@@ -66,7 +66,7 @@ def test_the_folder_answers_as_ngt_ask_does(live: Live) -> None:
     messages: Any = [{"role": "user", "content": ASKED}]
     done = live.client.chat.completions.create(model="builtin+docs", messages=messages)
     assert live.service.folder is not None
-    asked = live.service.tasks.question("ask", ASKED, loaded=live.service.folder.documents())
+    asked = live.service.tasks.request("ask", ASKED, loaded=live.service.folder.documents())
     assert done.choices[0].message.content == live.alone(asked)
     found: Any = done.choices[0].message.model_dump()["annotations"]
     cited = found[0]["file_citation"]

@@ -15,7 +15,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.drafting.steps import Statistics, Step, Token
 from ngtcli.engine.events import Ended, Event, Message, Prompted, Reading, Stepped
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server.folder import ServedFolder
@@ -43,7 +43,7 @@ class Answers(Scripted):
     def release(self, steps: int = 99) -> None:
         self.go.release(steps)
 
-    def answer(self, question: Question, ticket: Ticket) -> Generator[Event]:
+    def answer(self, question: Request, ticket: Ticket) -> Generator[Event]:
         self.go = go = threading.Semaphore(0 if "slowly" in question.question else 99)
         yield Message("warn", "not everything fits: split into 2 parts")
         yield Message("warn", "the pool in /home/someone/x is started again")

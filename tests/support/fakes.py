@@ -6,7 +6,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
-from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request, caught
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission, caught
 from ngtcli.engine.events import Ended, Report, Stepped, ignore
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.models.tokenizer import Tokenizer
@@ -47,10 +47,12 @@ class FakeEngine(Engine):
         self._jobs: list[Job] = []
         self._is_open = False
 
-    def _session_for(self, request: Request) -> Session:
-        return self.session.sharing(request.question.settings, request.owner, request.report)
+    def _session_for(self, submission: Submission) -> Session:
+        return self.session.sharing(
+            submission.request.settings, submission.owner, submission.report
+        )
 
-    def has_room(self, request: Request | None = None) -> bool:
+    def has_room(self, submission: Submission | None = None) -> bool:
         self._is_full = bool(self._jobs) and (self._is_full or len(self._jobs) >= self._size)
         return not self._is_full
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 from ngtcli.config import Settings
 from ngtcli.engine.drivers import run
-from ngtcli.engine.engine import Engine, Prepared, Request
+from ngtcli.engine.engine import Engine, Prepared, Submission
 from ngtcli.engine.events import Outcome
 from ngtcli.engine.local_engine import LocalEngine
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.engine.session import AS_SET
 from ngtcli.engine.vllm.session import VllmTexts
 from ngtcli.errors import NgtError
@@ -24,9 +24,9 @@ class _Given(Engine):
 
     prompts: dict[str, Prompt] = {}
 
-    def prepare(self, request: Request) -> Prepared:
-        prompt = self.prompts[request.question.question]
-        return self.prepare_answer(request, self._session_for(request), prompt, AS_SET)
+    def prepare(self, submission: Submission) -> Prepared:
+        prompt = self.prompts[submission.request.question]
+        return self.prepare_answer(submission, self._session_for(submission), prompt, AS_SET)
 
 
 class GivenPrompts(_Given, LocalEngine):
@@ -43,7 +43,7 @@ def answers(
     """What an engine answers to prompts, each with its own settings if there are any."""
     source: Iterator[NumberedPrompt] = iter(prompts)
 
-    def draw(_: bool) -> tuple[int, Question | NgtError] | None:
+    def draw(_: bool) -> tuple[int, Request | NgtError] | None:
         if (drawn := next(source, None)) is None:
             return None
         key, prompt = drawn
@@ -51,6 +51,6 @@ def answers(
             return key, prompt
         engine.prompts = {**engine.prompts, str(key): prompt}
         own = (settings or {}).get(key, engine.session.settings)
-        return key, Question(task="ask", settings=own, preset=_PRESET, question=str(key))
+        return key, Request(task="ask", settings=own, preset=_PRESET, question=str(key))
 
     return run(engine, draw)

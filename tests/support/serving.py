@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from ngtcli.engine.events import Event
-from ngtcli.engine.question import Question
+from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.app import OpenAi, TwoSockets, error_reply
 from ngtcli.server.http_guard import Address, Guard, knows_users, listen
@@ -38,13 +38,13 @@ class Scripted:
     The script ends, at its next event, when its question is cancelled; `ended` is set then.
     """
 
-    script: Callable[[Question, Ticket], Generator[Event]]
-    asked: list[tuple[Question, str]] = field(default_factory=list)
+    script: Callable[[Request, Ticket], Generator[Event]]
+    asked: list[tuple[Request, str]] = field(default_factory=list)
     ended: threading.Event = field(default_factory=threading.Event)
 
     def submit(
-        self, question: Question, on_event: Callable[[Event | NgtError], object],
-        *, owner: str = "", wants: Any = None,
+        self, question: Request, on_event: Callable[[Event | NgtError], object],
+        *, owner: str = "",
     ) -> Ticket:  # fmt: skip
         self.asked.append((question, owner))
         self.ended.clear()
@@ -52,7 +52,7 @@ class Scripted:
         threading.Thread(target=self._run, args=(question, ticket, on_event), daemon=True).start()
         return ticket
 
-    def _run(self, question: Question, ticket: Ticket, tell: Callable[..., object]) -> None:
+    def _run(self, question: Request, ticket: Ticket, tell: Callable[..., object]) -> None:
         try:
             with closing(self.script(question, ticket)) as events:
                 for event in events:
@@ -65,7 +65,7 @@ class Scripted:
             self.ended.set()
 
     @property
-    def last(self) -> Question:
+    def last(self) -> Request:
         """What was asked last."""
         return self.asked[-1][0]
 

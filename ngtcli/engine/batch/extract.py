@@ -34,7 +34,7 @@ from ngtcli.documents.quotes.values import (
 from ngtcli.documents.selection import Excerpt
 from ngtcli.drafting.steps import Token
 from ngtcli.engine.events import Ended
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.request import Request, Tasks, Want
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.splitting import Part
 from ngtcli.system.json_form import dump_json
@@ -96,14 +96,15 @@ class Extraction:
         """Whether each field is asked for by itself."""
         return self.tasks.of[TASK][0].answer.ask_fields
 
-    def question(self, text: str, documents: Sequence[Document], **values: Any) -> Question:
+    def request(self, text: str, documents: Sequence[Document], **values: Any) -> Request:
         """A question about documents."""
-        return self.tasks.question(TASK, text, loaded=Loaded(tuple(documents)), **values)
+        request = self.tasks.request(TASK, text, loaded=Loaded(tuple(documents)), **values)
+        return replace(request, wants=frozenset({Want.PROBABILITIES}))
 
-    def whole(self, documents: Sequence[Document], **values: Any) -> Question:
+    def whole(self, documents: Sequence[Document], **values: Any) -> Request:
         """The question for all fields; passages, where not all fits, are read for each."""
         lines = [_listed(one) for one in self.form.fields]
-        own = self.question("\n".join(lines), documents, **values)
+        own = self.request("\n".join(lines), documents, **values)
         return replace(own, queries=tuple(_asked(one) for one in self.form.fields))
 
 
@@ -131,7 +132,7 @@ class Asking:
         self, extraction: Extraction, document: Document, parts: Sequence[Part] = ()
     ) -> None:
         self.document, self._extraction = document, extraction
-        self.open: list[tuple[Question, Take]] = []
+        self.open: list[tuple[Request, Take]] = []
         self.waiting, self.failed = 0, False
         self._read = "parts" if parts else "whole"
         self._schemas = extraction.form.schema.get("properties", {})
@@ -145,8 +146,8 @@ class Asking:
         texts = [(part.documents, part.excerpts) for part in parts] or [((document,), every)]
         own = extraction.tasks.of[TASK][0].retrieval.overflow
         for i, (those, at) in enumerate(texts):
-            question = extraction.whole(those, overflow="error" if own == "split" else own)
-            self.open.append((question, partial(self._take_objects, i, at)))
+            request = extraction.whole(those, overflow="error" if own == "split" else own)
+            self.open.append((request, partial(self._take_objects, i, at)))
 
     def answered(self, take: Take, answer: Ended) -> bool:
         """Take an answer; whether all is answered. Raises NgtError for one that is no row."""
@@ -205,7 +206,7 @@ class Asking:
     def _ask(self, field: Field, text: str, take: Take, **values: Any) -> None:
         form = {"schema": "", "schema_multi": "", **values}
         document = replace(self.document, text=text)
-        self.open.append((self._extraction.question(_asked(field), [document], **form), take))
+        self.open.append((self._extraction.request(_asked(field), [document], **form), take))
 
     def _take_quotation(self, field: Field, at: Sequence[tuple[int, int]], answer: Ended) -> None:
         """Of a quotation the first paragraph that stands in one of the sentences counts."""

@@ -13,7 +13,7 @@ from ngtcli.documents.read import Documents
 from ngtcli.engine.batch.input import InputLine
 from ngtcli.engine.batch.lines import BatchLine, below
 from ngtcli.engine.batch.output import DoneLine, check_not_read, written_with
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import NgtError
 from ngtcli.system.files import key_of
 
@@ -45,34 +45,34 @@ class Questions:
         """Raise UsageError where the line of that number names what is written."""
         check_not_read(number, [below(self._folder, path) for path in paths], self._output)
 
-    def _asked(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Question]:
+    def _asked(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Request]:
         """What a line says, its paths as they are read, and its question. Raises NgtError."""
         content = line.content(path)
-        question = self._tasks.question(
+        request = self._tasks.request(
             content.task,
             content.question or "",
             loaded=Loaded(content.texts),
             prediction=content.predict,
             **content.settings,
         )
-        return content, [below(self._folder, path) for path in content.paths], question
+        return content, [below(self._folder, path) for path in content.paths], request
 
-    def read(self, line: InputLine, path: Path | None) -> Question:
+    def read(self, line: InputLine, path: Path | None) -> Request:
         """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
-        content, paths, question = self._asked(line, path)
+        content, paths, request = self._asked(line, path)
         given = content.task if self._given is None else self._given
-        if question.preset.name != given:
+        if request.preset.name != given:
             what = f"preset {given} has no place for a question"
-            own = question.preset.name
+            own = request.preset.name
             self._warn(f"{what}: preset {own} words the lines that have one")
         if self._tasks.of["ask"][0].engine.engine == "vllm":
-            question = replace(question, settings=self._of_vllm(content.task, question.settings))
+            request = replace(request, settings=self._of_vllm(content.task, request.settings))
         if paths:
-            settings = question.settings
+            settings = request.settings
             files = self._hash_of_files(paths, settings, stamp_of)  # first, to notice a change
-            question = replace(question, loaded=self._load(paths, settings))
-            self._hashes[line.index] = files, _hash_of_texts(question.loaded)
-        return question
+            request = replace(request, loaded=self._load(paths, settings))
+            self._hashes[line.index] = files, _hash_of_texts(request.loaded)
+        return request
 
     def hashes(self, line: InputLine) -> tuple[str, str]:
         """What a `DoneLine` has of the files of a line that was read; "" for none. Once."""
@@ -99,8 +99,8 @@ class Questions:
 
         for line in lines:
             if (then := done[line.index]).texts:
-                _, paths, question = self._asked(line, path)
-                reading = _reading(question.settings)
+                _, paths, request = self._asked(line, path)
+                reading = _reading(request.settings)
                 if not is_same(tuple(paths), reading, then.files, then.texts):
                     yield line
 

@@ -15,7 +15,7 @@ from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import parse_method
 from ngtcli.drafting.steps import OWN, PassesReport, Statistics, Step, Token
-from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Request
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission
 from ngtcli.engine.events import Ended, Report, Started, Stepped, ignore
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.engine.vllm.process import Piece, VllmEngine, sampling_arguments
@@ -166,7 +166,7 @@ class VllmTexts(Engine):
         self._events: list[JobEvent] = []
         self._is_open = False
 
-    def has_room(self, request: Request | None = None) -> bool:
+    def has_room(self, submission: Submission | None = None) -> bool:
         return len(self._steps) < self._max_jobs
 
     def add(self, prepared: Prepared, *, others: bool = False) -> VllmJob:
@@ -243,7 +243,7 @@ class VllmTexts(Engine):
             steps=tuple(job.steps),
             statistics=run.statistics,
             passes=PassesReport(0, 0.0, "vLLM runs the model"),
-            drafted_by=job.request.question.settings.drafting.method.partition(":")[0],
+            drafted_by=job.submission.request.settings.drafting.method.partition(":")[0],
         )
 
 

@@ -1,14 +1,14 @@
 """What heads are trained on: a recording of a model's answers to prompts made of documents."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from ngtcli.bench.prompts import Item
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import Cutting, passages
-from ngtcli.engine.events import Wants
-from ngtcli.engine.question import Question, Tasks
+from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.prompts.preset import Preset
 from ngtcli.system.files import key_of
@@ -55,13 +55,14 @@ def record(
         left = [item for item in items if item.id not in trace.done]
         coming, before = iter(left), len(items) - len(left)
 
-        def draw(_: bool) -> tuple[Item, Question] | None:
+        def draw(_: bool) -> tuple[Item, Request] | None:
             if (item := next(coming, None)) is None:
                 return None
             loaded = Loaded(tuple(item.documents))
-            return item, tasks.question(_task(item), item.question, loaded=loaded)
+            request = tasks.request(_task(item), item.question, loaded=loaded)
+            return item, replace(request, wants=frozenset())
 
-        outcomes = run(LocalEngine(session, many=True), draw, Wants(sources=False))
+        outcomes = run(LocalEngine(session, many=True), draw)
         for count, one in enumerate(outcomes, before + 1):
             if isinstance(one.answer, ContextOverflowError):
                 failed += 1

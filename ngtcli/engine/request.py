@@ -1,7 +1,8 @@
-"""What is asked: documents, a question, the turns before it, and settings. Loads little."""
+"""Requests: a task, its documents, a question, and settings. Loads little."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from enum import StrEnum
 from typing import Any, Self
 
 from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings, Use, settings_where
@@ -20,7 +21,7 @@ _NOTHING = Loaded(())
 
 
 class OtherModelError(UsageError):
-    """A question is to be answered by another model than the one that is loaded."""
+    """A request is to be answered by another model than the one that is loaded."""
 
 
 def check_prediction(text: str, settings: Settings) -> None:
@@ -45,7 +46,7 @@ def check_form(task: str, settings: Settings) -> None:
     """Raise UsageError for a form that no answer of the task can have, or that is not valid."""
     if not settings.answer.has_form:
         return
-    from ngtcli.decoding.grammar.form import form_of  # here: few questions need it
+    from ngtcli.decoding.grammar.form import form_of  # here: few requests need it
 
     name = next(name for name in FORMS if settings.get(name))
     clash = ""
@@ -63,9 +64,20 @@ def check_form(task: str, settings: Settings) -> None:
         raise SettingError(name, str(error), error.hint) from None
 
 
+class Want(StrEnum):
+    """What may be wanted back besides the text of an answer, since it takes time."""
+
+    REMARKS = "remarks"  # the sentences about prompt and answer that -v shows
+    SOURCES = "sources"  # where the answer's words stand in the documents
+    PROBABILITIES = "probabilities"  # of each token among those that were possible
+
+
+USUAL = frozenset({Want.SOURCES})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Question:
-    """What is answered, and how.
+class Request:
+    """What is asked, of which documents, how it is answered, and what is wanted back.
 
     Attributes:
         task: "summarize", "ask" or "extract". "generate" continues the question as it stands, with
@@ -75,6 +87,7 @@ class Question:
         prediction: A text that the answer may be like; drafts come from it, too.
         queries: Of documents that do not fit, passages are read for each of these; for the question
             where there is none.
+        wants: What is wanted back besides the text.
     """
 
     task: str
@@ -85,6 +98,7 @@ class Question:
     turns: tuple[Turn, ...] = ()
     prediction: str = ""
     queries: tuple[str, ...] = ()
+    wants: frozenset[Want] = USUAL
 
     @property
     def documents(self) -> Sequence[Document]:
@@ -107,22 +121,22 @@ class Question:
         return self.preset if self.documents else without_documents(self.preset)
 
 
-def limit_of(question: Question, documents: int | None = None) -> str:
-    """Return what the built-in model cannot do of a question; "" where it can.
+def limit_of(request: Request, documents: int | None = None) -> str:
+    """Return what the built-in model cannot do of a request; "" where it can.
 
     Args:
-        question: What is asked.
-        documents: How many documents the command is about; None for those of the question.
+        request: What is asked.
+        documents: How many documents the command is about; None for those of the request.
     """
-    settings = question.settings
-    count = len(question.documents) if documents is None else documents
+    settings = request.settings
+    count = len(request.documents) if documents is None else documents
     has_schema = bool(settings.answer.schema or settings.answer.schema_multi)
-    return demonstration_limit(question.task, count, has_schema)
+    return demonstration_limit(request.task, count, has_schema)
 
 
 @dataclass(frozen=True, slots=True)
 class Tasks:
-    """The settings and the wording of each task: where questions come from."""
+    """The settings and the wording of each task: where requests come from."""
 
     of: Mapping[str, tuple[Settings, Preset]]
 
@@ -153,7 +167,7 @@ class Tasks:
             resolved[task] = settings, wording
         return cls(resolved)
 
-    def question(
+    def request(
         self,
         task: str,
         text: str = "",
@@ -162,8 +176,8 @@ class Tasks:
         turns: Sequence[Turn] = (),
         prediction: str = "",
         **values: Any,
-    ) -> Question:
-        """A question of a task, with `values` above its settings.
+    ) -> Request:
+        """Return a request of a task, with `values` above its settings.
 
         Raises UsageError for what the task, the preset or a setting cannot have.
         """
@@ -173,7 +187,7 @@ class Tasks:
             settings = with_room(settings, "max_tokens" in values)
         check_prediction(prediction, settings)
         check_form(task, settings)
-        return Question(
+        return Request(
             task=task,
             settings=settings,
             preset=preset,

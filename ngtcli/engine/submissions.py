@@ -16,7 +16,7 @@ from ngtcli.engine.engine import (
     Prepared,
     PreparedParts,
     PreparedRequest,
-    Request,
+    Submission,
     Unasked,
     caught,
 )
@@ -29,6 +29,7 @@ from ngtcli.engine.no_answer import (
 )
 from ngtcli.engine.parts import CachedParts, Level, NumberedPart, PartsInProgress
 from ngtcli.engine.report import details, remarks, speed_fact, with_sources
+from ngtcli.engine.request import Want
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.prompts.reports import PartReport
 from ngtcli.system import process
@@ -37,19 +38,19 @@ from ngtcli.words import counted
 _LONG = 5_000_000  # characters of documents that take noticeably long to compare with; guess
 _INTERVAL_S = 0.3  # between two status lines about parts; guess
 
-RequestEvent = tuple[Request, Event | NgtError]
+SubmissionEvent = tuple[Submission, Event | NgtError]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
     """What becomes one job: an answer that is prepared, or a part whose prompt is not made yet."""
 
-    request: Request
+    submission: Submission
     prepared: Prepared | None = None
     part: NumberedPart | None = None
 
 
-class Requests:
+class Submissions:
     """Answers requests over one engine, all of one thread.
 
     Each request ends with one `Ended` or one NgtError, its last event.
@@ -57,11 +58,11 @@ class Requests:
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._open: dict[Request, PartsInProgress | None] = {}  # those without a last event
+        self._open: dict[Submission, PartsInProgress | None] = {}  # those without a last event
         self._waiting: deque[_Work] = deque()  # before all that is added later
         self._running: dict[Job, _Work] = {}
         self._ended: deque[tuple[_Work, Job, Ended]] = deque()  # to be compared with documents
-        self._events: list[RequestEvent] = []  # to be returned by the next step
+        self._events: list[SubmissionEvent] = []  # to be returned by the next step
         self._delivered: list[CachedParts] = []  # of answers that the caller has by the next step
         self._reported_at = 0.0  # when parts were reported last, by time.monotonic
 
@@ -72,51 +73,51 @@ class Requests:
             self._open or self._events or self._running or self._delivered or self._engine.is_open
         )
 
-    def has_room(self, request: Request | None = None) -> bool:
+    def has_room(self, submission: Submission | None = None) -> bool:
         """Whether this request, or with None any other, may be added now."""
-        return not self._waiting and self._engine.has_room(request)
+        return not self._waiting and self._engine.has_room(submission)
 
     def add(self, prepared: PreparedRequest) -> None:
         """Take a request that is prepared; it waits for its turn, which comes next."""
-        request = prepared.request
+        submission = prepared.submission
         if isinstance(prepared, Unasked):
-            self._events += [(request, event) for event in _answer_unasked(prepared)]
+            self._events += [(submission, event) for event in _answer_unasked(prepared)]
         elif isinstance(prepared, PreparedParts):
-            self._open[request] = PartsInProgress(
-                prepared.session, request.question, prepared.plan, prepared.level
+            self._open[submission] = PartsInProgress(
+                prepared.session, submission.request, prepared.plan, prepared.level
             )
-            self._add_level(request, prepared.level)
+            self._add_level(submission, prepared.level)
         else:
-            self._open[request] = None
+            self._open[submission] = None
             self._add_answer(prepared)
 
-    def step(self) -> list[RequestEvent]:
+    def step(self) -> list[SubmissionEvent]:
         """Do what comes next, a forward pass at most; return what came of it."""
         if not self._events:
             self._advance()
         return self._take_events()
 
-    def stop(self, request: Request) -> None:
+    def stop(self, submission: Submission) -> None:
         """End a request as interrupted; its last event comes with the next step."""
-        if request not in self._open:
+        if submission not in self._open:
             return
         for work, job, answer in self._ended:
-            if work.request is request:
+            if work.submission is submission:
                 self._complete(work, job, answer)
                 return
         for job, work in self._running.items():
-            if work.request is request and work.part is None:
+            if work.submission is submission and work.part is None:
                 del self._running[job]
                 answer_so_far = self._engine.drop(job)
                 if answer_so_far is not None:
                     self._complete(work, job, answer_so_far)
                     return
                 break
-        stopped = self._stopped(request)
-        self._remove(request)
-        self._events.append((request, stopped))
+        stopped = self._stopped(submission)
+        self._remove(submission)
+        self._events.append((submission, stopped))
 
-    def interrupt(self) -> list[RequestEvent]:
+    def interrupt(self) -> list[SubmissionEvent]:
         """End all requests as far as they came, without a forward pass: one may be half done."""
         self._end_all(self.stop)
         return self._take_events()
@@ -125,15 +126,15 @@ class Requests:
         """End all requests without an event: nobody waits for them."""
         self._end_all(self._remove)
 
-    def _end_all(self, end: Callable[[Request], None]) -> None:
+    def _end_all(self, end: Callable[[Submission], None]) -> None:
         """Close the engine, then end each open request by `end`, even where closing fails."""
         self._delivered.clear()
         try:
             if self._engine.is_open:
                 self._engine.finish(store=False)
         finally:
-            for request in list(self._open):
-                end(request)
+            for submission in list(self._open):
+                end(submission)
 
     # --- one step ---
 
@@ -142,7 +143,7 @@ class Requests:
             self._after_answers(self._delivered.pop().forget)
         if self._ended:
             self._complete(*self._ended[0])
-        elif self._waiting and self._engine.has_room(self._waiting[0].request):
+        elif self._waiting and self._engine.has_room(self._waiting[0].submission):
             self._begin(self._waiting.popleft())
         elif self._running:
             for job, event in self._engine.step():
@@ -151,7 +152,7 @@ class Requests:
         elif self._engine.is_open:
             self._after_answers(lambda: self._engine.finish(store=True))
 
-    def _take_events(self) -> list[RequestEvent]:
+    def _take_events(self) -> list[SubmissionEvent]:
         events, self._events = self._events, []
         return events
 
@@ -163,16 +164,16 @@ class Requests:
             self._engine.session.warn(f"what the model learned is not kept: {caught(error)}")
 
     def _add_answer(self, prepared: Prepared) -> None:
-        request, prompt = prepared.request, prepared.prompt
+        submission, prompt = prepared.submission, prepared.prompt
         prompted = Prompted(len(prompt.ids), prompt.selection, prompt.left_out)
-        self._events.append((request, prompted))
-        self._waiting.append(_Work(request, prepared))
+        self._events.append((submission, prompted))
+        self._waiting.append(_Work(submission, prepared))
 
     def _begin(self, work: _Work) -> None:
         try:
             prepared = work.prepared
             if work.part is not None:
-                prepared = self._prepare_part(work.request, work.part)
+                prepared = self._prepare_part(work.submission, work.part)
             if prepared is not None:
                 job = self._engine.add(prepared, others=bool(self._waiting))
                 self._running[job] = work
@@ -186,7 +187,7 @@ class Requests:
             return
         if not isinstance(event, Ended | NgtError):
             if work.part is None:
-                self._events.append((work.request, event))
+                self._events.append((work.submission, event))
             return
 
         del self._running[job]
@@ -201,11 +202,11 @@ class Requests:
 
     def _complete(self, work: _Work, job: Job, answer: Ended) -> None:
         """Add to an answer what is known of its prompt, its sources, and remarks."""
-        request = work.request
-        settings = request.question.settings
+        submission = work.submission
+        settings = submission.request.settings
         prompt = job.prepared.prompt
         model = job.prepared.session.facts
-        parts = self._open[request]
+        parts = self._open[submission]
         answer = replace(
             answer,
             cuts=prompt.cuts,
@@ -213,28 +214,28 @@ class Requests:
             coverage=prompt.coverage,
             parts=tuple(parts.reports) if parts else (),
         )
-        if _is_echo(request, answer):
+        if _is_echo(submission, answer):
             answer = replace(answer, finish_reason=PROMPT)
         if parts and answer.finish_reason != "interrupted":
             self._delivered.append(parts.cache)
 
         answer = replace(answer, facts=(speed_fact(settings, answer),))
-        if request.wants.sources:
+        if Want.SOURCES in submission.request.wants:
             answer = self._with_sources(job, answer)
-        if request.wants.remarks:
+        if Want.REMARKS in submission.request.wants:
             sentences = remarks(settings, model, answer, job.numerics, job.background)
             more = details(settings, model, answer)
             answer = replace(answer, remarks=tuple(sentences), details=tuple(more))
 
-        self._remove(request)
-        self._events.append((request, answer))
+        self._remove(submission)
+        self._events.append((submission, answer))
 
     def _with_sources(self, job: Job, answer: Ended) -> Ended:
         """Return the answer with its sources; without them where looking for them fails.
 
         The answer is complete by then, so that it comes in any case.
         """
-        documents = job.request.question.documents
+        documents = job.submission.request.documents
         try:
             if not answer.selection and sum(len(d.text) for d in documents) > _LONG:
                 job.prepared.session.status("Comparing the answer with the documents …")
@@ -246,88 +247,88 @@ class Requests:
         except Exception as error:
             why = "interrupted" if process.interrupted() else str(unexpected(error))
         warning = f"the answer is complete, but its sources are not known: {why}"
-        _report(job.request, Message("warn", warning))
+        _report(job.submission, Message("warn", warning))
         return answer
 
     def _fail(self, work: _Work, error: NgtError) -> None:
         """End a request with the error of one of its jobs."""
-        request, part = work.request, work.part
-        if request not in self._open:
+        submission, part = work.submission, work.part
+        if submission not in self._open:
             return
         if isinstance(error, StoppedError):
-            error = self._stopped(request)
+            error = self._stopped(submission)
         elif part is not None:
-            parts = self._open[request]
+            parts = self._open[submission]
             hint = parts.resume_hint if parts else ""
             warning = f"failed at {part.words.lower()}, {part.part.name}{hint}"
-            _report(request, Message("warn", warning))
-        self._remove(request)
-        self._events.append((request, error))
+            _report(submission, Message("warn", warning))
+        self._remove(submission)
+        self._events.append((submission, error))
 
-    def _stopped(self, request: Request) -> StoppedError:
-        parts = self._open[request]
+    def _stopped(self, submission: Submission) -> StoppedError:
+        parts = self._open[submission]
         return StoppedError(f"interrupted{parts.resume_hint if parts else ''}")
 
-    def _remove(self, request: Request) -> None:
+    def _remove(self, submission: Submission) -> None:
         """Work on a request no longer."""
-        for job in [job for job, work in self._running.items() if work.request is request]:
+        for job in [job for job, work in self._running.items() if work.submission is submission]:
             del self._running[job]
             self._engine.drop(job)
-        self._waiting = deque(work for work in self._waiting if work.request is not request)
-        self._ended = deque(ended for ended in self._ended if ended[0].request is not request)
-        self._open.pop(request, None)
+        self._waiting = deque(work for work in self._waiting if work.submission is not submission)
+        self._ended = deque(ended for ended in self._ended if ended[0].submission is not submission)
+        self._open.pop(submission, None)
 
     # --- parts ---
 
-    def _add_level(self, request: Request, level: Level) -> None:
-        self._waiting.extend(_Work(request, part=part) for part in level.parts)
+    def _add_level(self, submission: Submission, level: Level) -> None:
+        self._waiting.extend(_Work(submission, part=part) for part in level.parts)
 
-    def _prepare_part(self, request: Request, part: NumberedPart) -> Prepared | None:
+    def _prepare_part(self, submission: Submission, part: NumberedPart) -> Prepared | None:
         """Make the prompt of a part, which is announced; None where an earlier run answered it."""
-        parts = self._parts_of(request)
+        parts = self._parts_of(submission)
         prompt = part.part.build()
         report = parts.reuse(part, prompt)
         if report is not None:
-            self._part_done(request, part, report)
+            self._part_done(submission, part, report)
             return None
-        _report(request, Part(part.words))
+        _report(submission, Part(part.words))
         parts.session.status(f"{part.part.name} …")
         options = parts.level.options
-        return self._engine.prepare_prompt(request, parts.session, prompt, options)
+        return self._engine.prepare_prompt(submission, parts.session, prompt, options)
 
     def _part_ended(self, work: _Work, job: Job, answer: Ended) -> None:
-        request, part = work.request, work.part
+        submission, part = work.submission, work.part
         assert part is not None
         if answer.finish_reason == "repetition":
             warning = f"{part.words}, {part.part.name}: its summary is cut off: it repeats itself"
-            _report(request, Message("warn", warning))
+            _report(submission, Message("warn", warning))
         try:
-            parts = self._parts_of(request)
+            parts = self._parts_of(submission)
             report = parts.answered(part, job.prepared.prompt, answer.text, len(answer.tokens))
         except BaseException as error:
             self._fail(work, caught(error))
             return
-        self._part_done(request, part, report)
+        self._part_done(submission, part, report)
 
-    def _part_done(self, request: Request, part: NumberedPart, report: PartReport) -> None:
+    def _part_done(self, submission: Submission, part: NumberedPart, report: PartReport) -> None:
         """Go on with the next level, or with the last prompt, where a level is done."""
-        parts = self._parts_of(request)
+        parts = self._parts_of(submission)
         try:
             following = parts.add(part, report)
             if following is None:
                 return
             if isinstance(following, Level):
-                self._add_level(request, following)
+                self._add_level(submission, following)
                 return
             options = parts.last_options(following)
-            _report(request, Part(""))
-            prepared = self._engine.prepare_answer(request, parts.session, following, options)
+            _report(submission, Part(""))
+            prepared = self._engine.prepare_answer(submission, parts.session, following, options)
             self._add_answer(prepared)
         except BaseException as error:
-            self._fail(_Work(request), caught(error))
+            self._fail(_Work(submission), caught(error))
 
-    def _parts_of(self, request: Request) -> PartsInProgress:
-        parts = self._open[request]
+    def _parts_of(self, submission: Submission) -> PartsInProgress:
+        parts = self._open[submission]
         assert parts is not None
         return parts
 
@@ -336,30 +337,30 @@ class Requests:
         if time.monotonic() - self._reported_at <= _INTERVAL_S:
             return
         self._reported_at = time.monotonic()
-        running: dict[Request, list[tuple[NumberedPart, Job]]] = {}
+        running: dict[Submission, list[tuple[NumberedPart, Job]]] = {}
         for job, work in self._running.items():
             if work.part is not None:
-                running.setdefault(work.request, []).append((work.part, job))
-        for request, parts in running.items():
+                running.setdefault(work.submission, []).append((work.part, job))
+        for submission, parts in running.items():
             numbers = sorted(part.number for part, _ in parts)
             words = f"Part {numbers[0]}"
             if len(numbers) > 1:
                 words = f"Parts {numbers[0]} to {numbers[-1]}"
-            _report(request, Part(f"{words} of {parts[0][0].count}"))
+            _report(submission, Part(f"{words} of {parts[0][0].count}"))
             count = sum(len(step.tokens) for _, job in parts for step in job.steps)
-            _report(request, Message("status", f"{counted(count, 'token')} …"))
+            _report(submission, Message("status", f"{counted(count, 'token')} …"))
 
 
-def _report(request: Request, event: Event) -> None:
+def _report(submission: Submission, event: Event) -> None:
     """Report something; a request that was cancelled meanwhile is stopped by its driver."""
     try:
-        request.report(event)
+        submission.report(event)
     except StoppedError:
         pass
 
 
 def _answer_unasked(unasked: Unasked) -> list[Event]:
-    """Return the events of a question that its documents do not answer."""
+    """Return the events of a request that its documents do not answer."""
     prompt = unasked.prompt
     assert prompt.coverage is not None
     text = not_in_documents(prompt.coverage)
@@ -377,11 +378,11 @@ def _answer_unasked(unasked: Unasked) -> list[Event]:
     return [prompted, Started(), Stepped(step), ended]
 
 
-def _is_echo(request: Request, answer: Ended) -> bool:
+def _is_echo(submission: Submission, answer: Ended) -> bool:
     """Return whether an answer from documents repeats the wording of its task."""
-    question = request.question
-    if question.task not in ("summarize", "ask") or question.settings.answer.has_form:
+    request = submission.request
+    if request.task not in ("summarize", "ask") or request.settings.answer.has_form:
         return False
     if answer.finish_reason == "interrupted":
         return False
-    return repeats_instructions(answer.text, question.preset.template, question.question)
+    return repeats_instructions(answer.text, request.preset.template, request.question)

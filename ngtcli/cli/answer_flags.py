@@ -1,9 +1,10 @@
-"""What `ngt summarize`, `ask` and `generate` are asked for: shared flags, and what they come to."""
+"""The flags that `ngt summarize`, `ask` and `generate` share, and the `Output` they describe."""
 
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -16,7 +17,7 @@ from ngtcli.config import SETTINGS
 from ngtcli.documents.content import placed
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
-from ngtcli.engine.question import Question, check_prediction
+from ngtcli.engine.request import Request, check_prediction
 from ngtcli.errors import InputError
 from ngtcli.prompts.reports import Chosen, Selection
 
@@ -71,46 +72,93 @@ class AnswerFlags:
     force: options.ForceOption = False
     verbose: options.VerboseOption = False
 
-    def request(self, question: Question, show_passages: bool = False) -> "AnswerRequest":
-        """A question and how its answer is to be shown, by these flags.
-
-        Raises InputError for a predicted answer that cannot be read.
-        """
-        asked = {f.name: getattr(question, f.name) for f in fields(question)}
-        own = {f.name: getattr(self, f.name) for f in fields(self)}
-        asked["prediction"] = "" if self.predict is None else reading.read_prediction(self.predict)
-        return AnswerRequest(**own, **asked, show_passages=show_passages)
+    @property
+    def prediction(self) -> str:
+        """The text of the file that --predict names. Raises InputError where it cannot be read."""
+        return "" if self.predict is None else reading.read_prediction(self.predict)
 
     @property
-    def output(self) -> Path | None:
-        """The file that -o names."""
-        return None if self.out is None else options.named_file(self.out)
+    def names_folder(self) -> bool:
+        """Whether -o names a folder: one that is there, or a name with a slash at its end."""
+        out = self.out or ""
+        return out.endswith(("/", os.sep)) or os.path.isdir(out)
 
-    @property
-    def folder(self) -> Path | None:
-        """What -o names if that is a folder: one that is there, or a name with a slash behind."""
-        meant = self.out and (self.out.endswith(("/", os.sep)) or os.path.isdir(self.out))
-        return Path(self.out) if self.out and meant else None
+    def output(self, *, shows_passages: bool = False) -> "Output":
+        """Return how the answer is shown by these flags."""
+        output_format = OutputFormat.TEXT
+        if self.json_tokens:
+            output_format = OutputFormat.JSON_TOKENS
+        elif self.json:
+            output_format = OutputFormat.JSON
+        return Output(
+            path=None if self.out is None else options.named_file(self.out),
+            is_folder=self.names_folder,
+            format=output_format,
+            cites=self.cite,
+            html=self.html,
+            force=self.force,
+            shows_thinking=self.show_thinking,
+            shows_passages=shows_passages,
+            verbose=self.verbose,
+        )
+
+
+class OutputFormat(Enum):
+    """What is put out of an answer: its text, or the object of --json or of --json-tokens."""
+
+    TEXT = "text"
+    JSON = "json"
+    JSON_TOKENS = "json-tokens"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class AnswerRequest(AnswerFlags, Question):
-    """What is asked, of what, and how the answer is to be shown."""
+class Output:
+    """How an answer is shown, and where it goes. It stays in the command: no engine gets it.
 
-    show_passages: bool = False
+    Attributes:
+        path: The file, table or folder that it is written to; None for standard output.
+        is_folder: Whether `path` is a folder, with a file for each document.
+        format: Text or JSON.
+        cites: Whether quotations are marked, and their sources listed.
+        html: A page that is written besides.
+        force: Whether files of others are written over.
+        shows_thinking: Whether the reasoning before the answer is shown.
+        shows_passages: Whether the passages that are read are shown on stderr.
+        verbose: Whether stderr gets the remarks and details of -v.
+    """
+
+    path: Path | None = None
+    is_folder: bool = False
+    format: OutputFormat = OutputFormat.TEXT
+    cites: bool = False
+    html: Path | None = None
+    force: bool = False
+    shows_thinking: bool = False
+    shows_passages: bool = False
+    verbose: bool = False
 
     @property
-    def whole(self) -> bool:
-        """Whether the answer is shown once it is complete, and not as it comes.
+    def is_json(self) -> bool:
+        """Whether an object of JSON is put out."""
+        return self.format is not OutputFormat.TEXT
 
-        One that has a form is no use half to a program.
+    @property
+    def is_table(self) -> bool:
+        """Whether `path` names a table: it has a suffix, and is no folder."""
+        return bool(self.path and self.path.suffix and not self.is_folder)
+
+    def waits_for_end(self, request: Request) -> bool:
+        """Whether the answer to a request is shown once it is complete, and not as it comes.
+
+        One with structured output is of no use to a program before its end.
         """
-        whole = self.json or self.json_tokens or self.cite or self.out is not None
-        return whole or (self.settings.answer.has_form and not sys.stdout.isatty())
+        if self.is_json or self.cites or self.path is not None:
+            return True
+        return request.settings.answer.has_form and not sys.stdout.isatty()
 
 
-def documents_of(
-    paths: list[str], request: AnswerRequest, hint: str, written: Sequence[Path] = ()
+def read_documents(
+    paths: list[str], request: Request, output: Output, hint: str, written: Sequence[Path] = ()
 ) -> Loaded:
     """The documents named, or what is piped in, without what is `written`.
 
@@ -120,7 +168,7 @@ def documents_of(
     if not paths and stdin is None:
         raise InputError("no documents given", hint=hint)
     try:
-        notes, outputs = Notes(request.verbose), (request.output, request.html, *written)
+        notes, outputs = Notes(output.verbose), (output.path, output.html, *written)
         return reading.read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
     except InputError as error:
         if paths:
@@ -128,30 +176,39 @@ def documents_of(
         raise InputError(str(error), hint=f"No document was named. {hint}") from None
 
 
-def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
+def check_request(
+    request: Request, output: Output, given: AnswerFlags, flags: Mapping[str, Any]
+) -> None:
     """Raise UsageError for what was asked for by a flag and would not happen.
 
     Raises ModelError for an embedder or a reranker that is not there or cannot be used.
     """
-    r, s = request, request.settings
-    check_output_files({"-o": r.output, "--html": r.html})
+    s = request.settings
+    check_output_files({"-o": output.path, "--html": output.html})
     checks.refuse_ignored(flags, s)
-    check_prediction(r.prediction, s)
-    check_not_read((r.output, r.html), [r.predict] if r.predict else [])
-    given: dict[str, object] = {
-        "--json": r.json, "--json-tokens": r.json_tokens, "-o": r.out, "--dry-run": r.dry_run,
-        "--cite": r.cite, "--show-thinking": r.show_thinking, "--html": r.html,
-        "--predict": r.predict, "--force": r.force, "--engine vllm": s.engine.engine == "vllm",
-        "no -o and no --html": not (r.out or r.html),
+    check_prediction(request.prediction, s)
+    check_not_read((output.path, output.html), [given.predict] if given.predict else [])
+    values: dict[str, object] = {
+        "--json": given.json,
+        "--json-tokens": given.json_tokens,
+        "-o": output.path,
+        "--dry-run": given.dry_run,
+        "--cite": output.cites,
+        "--show-thinking": output.shows_thinking,
+        "--html": output.html,
+        "--predict": given.predict,
+        "--force": output.force,
+        "--engine vllm": s.engine.engine == "vllm",
+        "no -o and no --html": not (output.path or output.html),
         "a schema": s.answer.has_form and not s.answer.quote,
         "--color always": flags.get("color") == "always",
-    }  # fmt: skip
-    for form, other, hint in _IDLE:
-        if given[form]:
-            checks.refuse_with(form, {other: given[other]}, hint)
+    }
+    for flag, other, hint in _IDLE:
+        if values[flag]:
+            checks.refuse_with(flag, {other: values[other]}, hint)
     if s.retrieval.overflow != "retrieve":
         unread: dict[str, object] = {f.flag: n in flags for n, f in SETTINGS.items() if f.overflow}
-        unread |= {"--show-passages": r.show_passages}
+        unread |= {"--show-passages": output.shows_passages}
         checks.refuse_with(f"--overflow {s.retrieval.overflow}", unread, "Nothing is left out.")
     elif s.retrieval.embedder or s.retrieval.reranker:
         from ngtcli.retrieval.encoders import check_encoders  # here: it loads numpy
@@ -159,17 +216,19 @@ def check_request(request: AnswerRequest, flags: Mapping[str, Any]) -> None:
         check_encoders(s.retrieval.embedder, s.retrieval.reranker)
 
 
-def tell_passages(request: AnswerRequest, selection: Selection | None, notes: Notes) -> None:
-    """With -v a line for each passage, and with --show-passages its text below it."""
-    if request.show_passages and selection is None:
+def report_passages(
+    request: Request, output: Output, selection: Selection | None, notes: Notes
+) -> None:
+    """Report with -v each passage that is read, and with --show-passages its text below it."""
+    if output.shows_passages and selection is None:
         notes.reply("Everything fits: the documents are read whole.")
-    if selection is None or not (request.verbose or request.show_passages):
+    if selection is None or not (output.verbose or output.shows_passages):
         return
     for passage in selection.passages:
         document = request.documents[passage.document]
         named = placed(document.name, passage.page, passage.heading)
         notes.reply(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
-        if request.show_passages:
+        if output.shows_passages:
             text = document.text[passage.start : passage.end]
             for line in text.splitlines():
                 notes.reply(f"  {line}", dim=True)
