@@ -7,7 +7,7 @@ import pytest
 
 from ngtcli.config import Layer
 from ngtcli.documents.load import Document
-from ngtcli.documents.quotes.values import labelled, named, stated, truths
+from ngtcli.documents.quotes.values import find_labelled, find_names, find_truths, find_values
 from ngtcli.documents.selection import Excerpt
 from ngtcli.drafting.steps import Step, Token
 from ngtcli.engine.batch.extract import Asking, Extraction
@@ -17,7 +17,7 @@ from ngtcli.prompts.splitting import Part
 
 
 def numbers_in(text: str) -> list[Any]:
-    return [one.value for one in stated("float", (), text)]
+    return [one.value for one in find_values("float", (), text)]
 
 
 @pytest.mark.parametrize(
@@ -55,7 +55,7 @@ def test_a_part_of_a_number_is_none(text: str) -> None:
 
 def test_months_are_words_of_their_own() -> None:
     text = "Marble 12, 2020 tiles were laid in Decker 5, 2019; Sept. 5, 2020 and 3 Mar 2021."
-    assert [one.value for one in stated("date", (), text)] == ["2020-09-05", "2021-03-03"]
+    assert [one.value for one in find_values("date", (), text)] == ["2020-09-05", "2021-03-03"]
 
 
 @pytest.mark.parametrize(
@@ -94,7 +94,7 @@ def test_months_are_words_of_their_own() -> None:
     ],
 )
 def test_a_choice_is_one_that_the_text_affirms(text: str, values: list[str]) -> None:
-    assert [one.value for one in stated("choice", ("paid", "open"), text)] == values
+    assert [one.value for one in find_values("choice", ("paid", "open"), text)] == values
 
 
 @pytest.mark.parametrize(
@@ -117,7 +117,7 @@ def test_a_choice_is_one_that_the_text_affirms(text: str, values: list[str]) -> 
     ],
 )  # fmt: skip
 def test_what_is_so_or_not_is_said_by_the_text(text: str, values: list[bool]) -> None:
-    assert [one.value for one in truths("agreed", text)] == values
+    assert [one.value for one in find_truths("agreed", text)] == values
 
 
 @pytest.mark.parametrize(
@@ -146,12 +146,12 @@ def test_what_is_so_or_not_is_said_by_the_text(text: str, values: list[bool]) ->
 def test_the_value_of_a_label_ends_before_the_next_one(
     name: str, text: str, values: list[str]
 ) -> None:
-    assert [text[start:end] for start, end in labelled(name, text)] == values
+    assert [text[start:end] for start, end in find_labelled(name, text)] == values
 
 
 def test_words_with_which_letters_begin_are_no_names() -> None:
     text = "Thank you for the 51 trees. Our customer May Lin of Reed & Sons Ltd. came."
-    assert [one.value for one in stated("str", (), text)] == ["May Lin of Reed & Sons Ltd."]
+    assert [one.value for one in find_values("str", (), text)] == ["May Lin of Reed & Sons Ltd."]
 
 
 def asked(schema: str, text: str, **more: Any) -> Asking:
@@ -284,6 +284,6 @@ def test_a_pattern_means_for_values_by_rules_what_it_means_for_answers(
 def test_a_word_that_names_a_field_is_not_its_value(
     name: str, text: str, values: list[str]
 ) -> None:
-    found = named(name, text)
+    found = find_names(name, text)
     assert [one.value for one in found] == values
     assert all(text[one.start : one.end] == one.value for one in found)

@@ -18,7 +18,7 @@ from ngtcli.config import Layer, Settings
 from ngtcli.decoding.grammar.form import form_of
 from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
-from ngtcli.documents.quotes.values import place_of, stated
+from ngtcli.documents.quotes.values import find_values, find_verbatim
 from ngtcli.drafting.steps import Token
 from ngtcli.engine.batch.extract import Extraction, Given, members, merged, probability
 from ngtcli.engine.events import ignore
@@ -53,7 +53,7 @@ def test_a_value_is_found_where_a_search_of_every_stretch_finds_it(value: str, t
             is_same = piece.split() == value.split() and piece.strip() == piece
             if is_same and not is_cut(start, piece[0]) and not is_cut(end, piece[-1]):
                 found = found or (start, end)
-    assert place_of(value, text, 0, len(text)) == (found if value.split() else None)
+    assert find_verbatim(value, text, 0, len(text)) == (found if value.split() else None)
 
 
 @given(
@@ -106,7 +106,7 @@ def test_parts_become_one_row_and_what_differs_is_kept() -> None:
     ],
 )  # fmt: skip
 def test_rules_find_what_a_text_states(kind: str, text: str, values: list[Any]) -> None:
-    found = stated(kind, ("Final", "last_call"), text)
+    found = find_values(kind, ("Final", "last_call"), text)
     assert [one.value for one in found] == values
     assert all(text[one.start : one.end].strip() for one in found)
 
@@ -116,7 +116,7 @@ def test_rules_find_what_a_text_states(kind: str, text: str, values: list[Any]) 
 )  # fmt: skip
 def test_rules_take_a_time_that_grows_as_the_text_does(kind: str, piece: str) -> None:
     began = time.process_time()
-    stated(kind, (), "1" + piece * 8000)
+    find_values(kind, (), "1" + piece * 8000)
     assert time.process_time() - began < 5  # 0.5 s; more than 40 where each was compared with all
 
 

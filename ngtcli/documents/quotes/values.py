@@ -1,6 +1,7 @@
-"""Values that a text states, found by rules: numbers, dates, choices, names; and where they stand.
+"""Find the values that a text states, by rules: numbers, dates, choices, truths and names.
 
-Offsets count characters of the text. Which of several values is meant a model decides.
+Offsets count characters of the text. If a text states several values, a model decides which of them
+is meant; that is not done here.
 """
 
 import re
@@ -31,95 +32,105 @@ _CAPITAL = r"(?=[^\W\d_])(?![a-zß-öø-ÿ])[\w.'’-]*\w"
 _NAME = re.compile(
     rf"(?<!\w){_CAPITAL}(?:[ \t]+(?:(?:de|van|von|der|of|the|for|and|&)[ \t]+)*{_CAPITAL})*"
 )
-_SMALL = frozenset(  # words of English with which sentences begin; none begins a name here
+# English words that begin sentences. A name does not begin with one of them.
+_SENTENCE_STARTERS = frozenset(
     "a after all also although an and any are as at be because been before but by can do does each"
     " every for from had has have he her here his how i if in into is it its may most my no not of"
     " on one or our since she should so some such than that the their then there these they this"
     " those though to under until was we were what when where which while who why will with yes you"
     " your".split()
 )
-# Words with which letters begin, and never a name.
-_GREETINGS = frozenset(
+# Words that begin letters. No name begins with one of them either.
+_LETTER_STARTERS = frozenset(
     "thank thanks please dear hello hi regards sincerely yours kind best warm enclosed attached"
     " regarding unfortunately however following further see note re subject".split()
 )
-_NEAR = 60  # characters before a value in which its clause begins; guess
-_STEM = 5  # letters that words of one stem share; guess
-# A sentence, or a line behind which one with a label or an empty one follows.
-_PIECE = re.compile(
+_CLAUSE_LENGTH = 60  # characters around a value that may belong to its clause (guess)
+_STEM_LENGTH = 5  # letters that words of one stem share (guess)
+# A sentence, or a line before an empty line or a line with a label.
+_SENTENCE = re.compile(
     r"\S(?:.(?!(?<=[.!?])\s+[^\W\da-z])(?!\n\s*\n)(?!\n[^\n:]{1,40}:))*.?", re.DOTALL
 )
 
 
 @dataclass(frozen=True, slots=True)
-class Found:
-    """`text[start:end]` states `value`; of a date that is YYYY-MM-DD."""
+class ValueMatch:
+    """The part `text[start:end]` of a text, which states `value`; dates are YYYY-MM-DD."""
 
     start: int
     end: int
     value: Any
 
 
-def stated(kind: str, choices: Sequence[Any], text: str) -> list[Found]:
-    """The values of a field's type that a text states, in its order; of a string these are names.
+def find_values(kind: str, choices: Sequence[Any], text: str) -> list[ValueMatch]:
+    """Find the values of one type that a text states, in its order; strings are names.
 
-    What is part of a date is neither number nor name.
+    A part of a date is neither a number nor a name.
+
+    Args:
+        kind: The type of a field: "int", "float", "date", "choice" or "str".
+        choices: The values of a "choice".
+        text: The text to search.
 
     >>> text = "It was built by Guido van Rossum. The 61,000 tons were paid on March 3rd, 2020."
-    >>> [[one.value for one in stated(kind, (), text)] for kind in ("str", "date", "int")]
+    >>> [[m.value for m in find_values(kind, (), text)] for kind in ("str", "date", "int")]
     [['Guido van Rossum'], ['2020-03-03'], [61000]]
     """
-    dates = sorted(_dates(text), key=lambda one: one.start)
-    match kind:
-        case "int" | "float":
-            every = [
-                Found(one.start, one.end, one.value)
-                for one in numbers(text)
-                if kind == "float" or isinstance(one.value, int)
-            ]
-        case "date":
-            return [one for one in dates if one.value]
-        case "choice":
-            every = [one for choice in choices for one in _choices(choice, text)]
-            return sorted(every, key=lambda one: (one.start, -one.end))
-        case _:
-            every = [*_names(text)] if kind == "str" else []
-    within = {at for one in dates for at in range(one.start, one.end)}
-    return [one for one in every if one.start not in within]
+    dates = sorted(_find_dates(text), key=lambda match: match.start)
+    matches: list[ValueMatch] = []
+    if kind == "date":
+        return [match for match in dates if match.value]
+    if kind == "choice":
+        for choice in choices:
+            matches += _find_choice(choice, text)
+        return sorted(matches, key=lambda match: (match.start, -match.end))
+    if kind in ("int", "float"):
+        for number in numbers(text):
+            if kind == "float" or isinstance(number.value, int):
+                matches.append(ValueMatch(number.start, number.end, number.value))
+    elif kind == "str":
+        matches += _find_capitalized(text)
+    in_dates = {offset for match in dates for offset in range(match.start, match.end)}
+    return [match for match in matches if match.start not in in_dates]
 
 
-def _dates(text: str) -> Iterator[Found]:
-    """Dates; of days that no calendar has the value is ""."""
-    for m in (m for form in _DATES for m in form.finditer(text)):
-        name, month = m.groupdict().get("name"), m.groupdict().get("m")
-        number = _MONTH_NUMBER[name.lower()[:3]] if name else int(month or 0)
-        value = ""
-        with suppress(ValueError):  # no day of the calendar
-            value = date(int(m["y"]), number, int(m["d"])).isoformat()
-        yield Found(*m.span(), value)
+def _find_dates(text: str) -> Iterator[ValueMatch]:
+    """Find dates; the value of a day that is in no calendar is ""."""
+    for pattern in _DATES:
+        for m in pattern.finditer(text):
+            groups = m.groupdict()
+            if groups.get("name"):
+                month = _MONTH_NUMBER[m["name"].lower()[:3]]
+            else:
+                month = int(m["m"])
+            value = ""
+            with suppress(ValueError):  # no day of the calendar
+                value = date(int(m["y"]), month, int(m["d"])).isoformat()
+            yield ValueMatch(*m.span(), value)
 
 
-# Within a clause, words before a value that turn it round, or with which it is not so yet.
+# Words in the clause before a value that negate it.
 _NOBODY = r"nobody|no[- ]one|none|neither|never|not"
 _NOT = re.compile(
     rf"\b(?:{_NOBODY}|nothing|nowhere|no(?! doubt\b)|nor|without|cannot|hardly|barely)\b|n[’'ʼ]t\b",
     re.IGNORECASE,
 )
+# Words in the clause before a value which say that it does not hold yet, or not for sure.
 _NOT_YET = re.compile(
     r"\b(?:to be|yet to|will|would|shall|should|must|may|might|can|could|if|unless|until|till|when"
     r"|once|whether|before|after|as soon as|please)\b",
     re.IGNORECASE,
 )
-# Words with which it is unsure what is so: they refused what was agreed, they deny that it is.
+# Words that leave open what holds: they refused what was agreed, they deny that it is.
 _UNSURE = re.compile(
     r"\b(?:refus|declin|reject|fail)\w*|\bden(?:y|ies|ied|ying|ial)\b", re.IGNORECASE
 )
-# Behind a value there are fewer: paid by nobody, but also paid without delay.
+# Fewer words negate a value after it: "paid by nobody", but "paid without delay" affirms.
 _NOT_BEHIND = re.compile(rf"\b(?:{_NOBODY}|if|unless)\b|n[’'ʼ]t\b", re.IGNORECASE)
 _CLAUSE = re.compile(r"[.;:!?,\n()]|\b(?:and|but)\b")
 _DENIED = re.compile(r"\s*[:?]\s*(?:no|false|not)\b", re.IGNORECASE)
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
-# "No." before a number, "no one" and "no doubt" answer nothing.
+# Not "No." before a number, "no one" or "no doubt".
 _TRUTH = re.compile(
     r"\W*(?:(yes|true)\b|(no|false)\b(?=\s*$|\s+longer\b|\s*[^\w\s](?!\s*\d)))", re.IGNORECASE
 )
@@ -127,145 +138,180 @@ _OF_LABEL = re.compile(r"\w*[*_ \t]*[:=|][*_ \t|]*(?=[^\s|])")
 
 
 def _is_affirmed(text: str, start: int, end: int) -> bool:
-    """Whether the clause around a stretch, and an answer behind it, leave it as it says."""
-    before, behind = _clause(text, start), _clause_behind(text, end)
-    is_turned = _NOT.search(before) or _NOT_BEHIND.search(behind) or _DENIED.match(text, end)
-    return not (is_turned or _UNSURE.search(before) or _NOT_YET.search(before))
+    """Whether neither the clause around `text[start:end]` nor an answer behind it denies it."""
+    before = _clause_before(text, start)
+    behind = _clause_behind(text, end)
+    is_negated = _NOT.search(before) or _NOT_BEHIND.search(behind) or _DENIED.match(text, end)
+    return not (is_negated or _UNSURE.search(before) or _NOT_YET.search(before))
 
 
-def _clause(text: str, end: int) -> str:
-    before = text[max(0, end - _NEAR) : end]
-    return before[max((m.end() for m in _CLAUSE.finditer(before)), default=0) :]
+def _clause_before(text: str, end: int) -> str:
+    before = text[max(0, end - _CLAUSE_LENGTH) : end]
+    clause_start = 0
+    for separator in _CLAUSE.finditer(before):
+        clause_start = separator.end()
+    return before[clause_start:]
 
 
 def _clause_behind(text: str, start: int) -> str:
-    behind = text[start : start + _NEAR]
-    m = _CLAUSE.search(behind)
-    return behind[: m.start()] if m else behind
+    behind = text[start : start + _CLAUSE_LENGTH]
+    separator = _CLAUSE.search(behind)
+    return behind[: separator.start()] if separator else behind
 
 
-def truths(name: str, text: str) -> list[Found]:
-    """Whether a text says that what has this name is so: by yes or no, or by all its words.
+def find_truths(name: str, text: str) -> list[ValueMatch]:
+    """Find whether a text says that `name` holds: by yes or no, or by all words of the name.
 
-    Nothing is found where it is unsure: what is not so yet, a label with another value than yes or
-    no, a negation in another clause before it.
+    The list has at most one match. It is empty where the text is unsure: the thing does not hold
+    yet, a label has another value than yes or no, or another clause before it has a negation.
 
-    >>> [one.value for one in truths("agreed", "They have not agreed.")]
+    >>> [m.value for m in find_truths("agreed", "They have not agreed.")]
     [False]
-    >>> truths("agreed", "They will have agreed by May."), truths("agreed", "It rains.")
+    >>> find_truths("agreed", "They will have agreed by May."), find_truths("agreed", "It rains.")
     ([], [])
     """
-    if m := _TRUTH.match(text):
-        at = m.span(m.lastindex or 0)
-        return [Found(*at, _TRUTHS[text[slice(*at)].lower()])]
-    words = [word[:_STEM] for word in re.findall(r"[^\W_]+", name.lower()) if word not in _SMALL]
-    found = [re.search(rf"\b{re.escape(word)}", text, re.IGNORECASE) for word in words]
-    places = [m for m in found if m]
-    if not places or len(places) < len(words):
+    answer = _TRUTH.match(text)
+    if answer:
+        start, end = answer.span(answer.lastindex or 0)
+        return [ValueMatch(start, end, _TRUTHS[text[start:end].lower()])]
+
+    words = _find_words(name, text)
+    if not words:
         return []
-    start, end = max(m.start() for m in places), max(m.end() for m in places)
-    end = _word_end(text, end)
+    start = max(word.start() for word in words)
+    end = _word_end(text, max(word.end() for word in words))
     if _DENIED.match(text, end):
-        return [Found(0, len(text), False)]
-    if m := _OF_LABEL.match(text, end):
-        answer = _TRUTH.match(text, m.end())
-        return [Found(0, len(text), bool(answer[1]))] if answer else []
-    clause = _clause(text, start)
+        return [ValueMatch(0, len(text), False)]
+    label = _OF_LABEL.match(text, end)
+    if label:
+        answer = _TRUTH.match(text, label.end())
+        return [ValueMatch(0, len(text), bool(answer[1]))] if answer else []
+
+    clause = _clause_before(text, start)
     is_unsure = _UNSURE.search(text[:start]) or _UNSURE.search(text, end)
     if is_unsure or _NOT_YET.search(clause) or _NOT_BEHIND.search(_clause_behind(text, end)):
         return []
     is_denied = bool(_NOT.search(clause))
     if not is_denied and _NOT.search(text[:start]):  # Nobody, we are told, has paid.
         return []
-    return [Found(0, len(text), not is_denied)]
+    return [ValueMatch(0, len(text), not is_denied)]
+
+
+def _find_words(name: str, text: str) -> list[re.Match[str]]:
+    """Find each word of a name in a text, by its stem; [] unless all of them are there."""
+    matches = []
+    for word in re.findall(r"[^\W_]+", name.lower()):
+        if word in _SENTENCE_STARTERS:
+            continue
+        match = re.search(rf"\b{re.escape(word[:_STEM_LENGTH])}", text, re.IGNORECASE)
+        if match is None:
+            return []
+        matches.append(match)
+    return matches
 
 
 def _word_end(text: str, at: int) -> int:
-    """The end of the word that a place is in."""
+    """The end of the word that the offset `at` is in."""
     while at < len(text) and text[at].isalnum():
         at += 1
     return at
 
 
-def _choices(choice: Any, text: str) -> Iterator[Found]:
-    """Where a text says one of the choices, unless it denies it, or that it is so yet."""
-    for m in re.finditer(rf"(?<!\w)(?<!\w-){_words(str(choice))}(?!\w)", text, re.IGNORECASE):
+def _find_choice(choice: Any, text: str) -> Iterator[ValueMatch]:
+    """Find a choice where a text affirms it."""
+    pattern = rf"(?<!\w)(?<!\w-){_words_pattern(str(choice))}(?!\w)"
+    for m in re.finditer(pattern, text, re.IGNORECASE):
         if _is_affirmed(text, *m.span()):
-            yield Found(*m.span(), choice)
+            yield ValueMatch(*m.span(), choice)
 
 
-def _names(text: str) -> Iterator[Found]:
-    """Runs of capitalized words, without small ones that begin a sentence; no labels."""
+def _find_capitalized(text: str) -> Iterator[ValueMatch]:
+    """Find runs of capitalized words that are no labels, without words that begin a sentence."""
     for m in _NAME.finditer(text):
+        if text.startswith(":", m.end()):  # a label
+            continue
         before = text[max(0, m.start() - 9) : m.start()].rstrip(" \t")
-        begins = not before or before[-1] in ".!?\n"
-        # In a sentence May and Will are names.
-        small = _SMALL if begins else _SMALL - {"may", "will"}
-        large = (
-            one for one in re.finditer(r"\S+", m[0]) if one[0].lower() not in small | _GREETINGS
-        )
-        if (first := next(large, None)) and not text.startswith(":", m.end()):
-            start, end = m.start() + first.start(), m.end()
-            end += bool(_SHORT.search(text[start : end + 1]))  # Reed Ltd.
-            yield Found(start, end, text[start:end])
+        begins_sentence = not before or before[-1] in ".!?\n"
+        starters = _SENTENCE_STARTERS
+        if not begins_sentence:  # within a sentence May and Will are names
+            starters = starters - {"may", "will"}
+        for word in re.finditer(r"\S+", m[0]):
+            if word[0].lower() in starters | _LETTER_STARTERS:
+                continue
+            start, end = m.start() + word.start(), m.end()
+            if _SHORT.search(text[start : end + 1]):  # Reed Ltd.
+                end += 1
+            yield ValueMatch(start, end, text[start:end])
+            break
 
 
 _NUMBER_WORDS = frozenset("no nr num number id code ref reference".split())
 _CODE = re.compile(r"(?:no|nr|num|number|id|code|ref|reference)?[ \t.:#]*", re.IGNORECASE)
 
 
-def named(name: str, text: str) -> list[Found]:
-    """The names that a text states for a field, without words that only name the field.
+def find_names(name: str, text: str) -> list[ValueMatch]:
+    """Find the names that a text states for a field, without words that only name the field.
 
-    Those of a field that is a number have digits, which may stand behind such a word alone.
+    If the field is a number, its values have digits, which may stand alone behind such a word.
 
-    >>> [one.value for one in named("invoice number", "Invoice KB-2201")]
+    >>> [m.value for m in find_names("invoice number", "Invoice KB-2201")]
     ['KB-2201']
-    >>> [one.value for one in named("invoice number", "Invoice date: 4 March 2025")]
+    >>> [m.value for m in find_names("invoice number", "Invoice date: 4 March 2025")]
     []
-    >>> [one.value for one in named("invoice number", "Invoice no. 2201 of 4 March 2025")]
+    >>> [m.value for m in find_names("invoice number", "Invoice no. 2201 of 4 March 2025")]
     ['2201']
     """
-    words = re.findall(r"[^\W_]+", name.lower())
-    is_number = not _NUMBER_WORDS.isdisjoint(words)
-    every = []
-    for one in stated("str", (), text):
-        own = [word for word in re.finditer(r"\S+", one.value) if not _names_field(word[0], words)]
-        if not own:
+    field_words = re.findall(r"[^\W_]+", name.lower())
+    is_number = not _NUMBER_WORDS.isdisjoint(field_words)
+    matches = []
+    for match in find_values("str", (), text):
+        value_words = [
+            word
+            for word in re.finditer(r"\S+", match.value)
+            if not _names_field(word[0], field_words)
+        ]
+        if not value_words:
             continue
-        if is_number and not re.search(r"\d", one.value):
+        if is_number and not re.search(r"\d", match.value):
             continue
-        start = own[0].start()
-        if start and not re.search(r"\d", own[0][0]):
+        start = value_words[0].start()
+        if start and not re.search(r"\d", value_words[0][0]):
             start = 0  # City of London, Bank Austria
-        every.append(Found(one.start + start, one.end, one.value[start:]))
-    if is_number and not every:
-        dates = [(one.start, one.end) for one in _dates(text)]
-        for word in re.finditer(r"[^\W\d_]+", text):
-            if not _names_field(word[0], words):
-                continue
-            behind = _CODE.match(text, word.end())
-            code = re.compile(r"[\w/-]*\d[\w/-]*").match(text, behind.end() if behind else 0)
-            if code and not any(start <= code.start() < end for start, end in dates):
-                every.append(Found(code.start(), code.end(), code[0]))
-                break
-    return every
+        matches.append(ValueMatch(match.start + start, match.end, match.value[start:]))
+    if is_number and not matches:
+        code = _find_code(field_words, text)
+        return [code] if code else []
+    return matches
 
 
-def _names_field(word: str, words: Sequence[str]) -> bool:
+def _find_code(field_words: Sequence[str], text: str) -> ValueMatch | None:
+    """Find the first word with a digit that stands behind a word of a field's name."""
+    dates = [(match.start, match.end) for match in _find_dates(text)]
+    for word in re.finditer(r"[^\W\d_]+", text):
+        if not _names_field(word[0], field_words):
+            continue
+        label = _CODE.match(text, word.end())
+        code = re.compile(r"[\w/-]*\d[\w/-]*").match(text, label.end() if label else 0)
+        if code and not any(start <= code.start() < end for start, end in dates):
+            return ValueMatch(code.start(), code.end(), code[0])
+    return None
+
+
+def _names_field(word: str, field_words: Sequence[str]) -> bool:
     """Whether a word of a text is one of those of a field's name, or stands for "number"."""
     plain = word.strip(".,:#").lower()
     if plain in _NUMBER_WORDS:
-        return not _NUMBER_WORDS.isdisjoint(words)
-    return any(plain[:_STEM] == own[:_STEM] for own in words)
+        return not _NUMBER_WORDS.isdisjoint(field_words)
+    stem = plain[:_STEM_LENGTH]
+    return any(stem == field_word[:_STEM_LENGTH] for field_word in field_words)
 
 
-def _words(text: str) -> str:
-    """A pattern of a text's words, whatever stands between them."""
+def _words_pattern(text: str) -> str:
+    """A pattern for the words of a text, with any white space, "_" or "-" between them."""
     return r"[\s_-]+".join(map(re.escape, re.split(r"[\s_-]+", text.strip("_- "))))
 
 
-# Words of which labels are made, so that the name before one is no part of it.
+# Words that labels consist of: other words before them belong to the value before the label.
 _LABEL_WORDS = frozenset(
     "account address amount amounts attn author balance bank billing client company contact"
     " contract cost currency customer date day delivery department due email e-mail fax from"
@@ -280,40 +326,48 @@ _CELL_END = re.compile(r"[ ]{2,}|\t|\|")
 _SHORT = re.compile(r"\b(?:Ltd|Inc|Co|Corp|Bros|Jr|Sr)\.\Z")
 
 
-def labelled(name: str, text: str) -> list[tuple[int, int]]:
-    """Where a text stands behind a label of this name, or of more words that end in it, or "is".
+def find_labelled(name: str, text: str) -> list[tuple[int, int]]:
+    """Find the (start, end) of texts behind a label of this name, or behind it and "is".
 
-    It ends before the next label, and before two spaces; it is empty where a label has nothing.
+    The label may have up to three more words before the name. A value ends before the next label
+    and before two spaces; it is empty if a label has none.
 
     >>> text = "Due date: 5 May\\nSender:  A. Reed\\nThe sum of it is 5 pounds. Goodbye."
-    >>> [text[slice(*labelled(name, text)[0])] for name in ("sender", "date", "sum")]
+    >>> [text[slice(*find_labelled(name, text)[0])] for name in ("sender", "date", "sum")]
     ['A. Reed', '5 May', '5 pounds']
     >>> text = "Customer: Jonas Reyes Invoice no.: 1005"
-    >>> text[slice(*labelled("customer", text)[0])]
+    >>> text[slice(*find_labelled("customer", text)[0])]
     'Jonas Reyes'
     """
     text = _with_plain_lines(text)
-    label = rf"{_words(name)}[*_]*[ \t]*([:=|])[*_ \t|]*([^\n]*)"
-    said = rf"\b{_words(name)}\b[^.:\n]{{0,60}}?\b(?:is|are|was|were)\s+"
-    ends = r"(\S.*?)(?=[.;]?\s*\Z|[.;]\s)"
-    for form in (
-        rf"^[^\w\n]*{label}",
-        rf"^[^\w\n]*(?:\w+[ \t]+){{1,3}}{label}",
-        rf"(?<![\w-]){label}",
-    ):
-        found = re.finditer(form, text, re.IGNORECASE | re.MULTILINE)
-        places = [(m.start(2), m.start(2) + _length(m[2], m[1] == "|")) for m in found]
-        if places:
-            return places
-    found = re.finditer(f"(?s:{said}{ends})", text, re.IGNORECASE | re.MULTILINE)
-    return [(m.start(1), m.start(1) + len(m[1].rstrip())) for m in found]
+    words = _words_pattern(name)
+    label = rf"{words}[*_]*[ \t]*([:=|])[*_ \t|]*([^\n]*)"
+    patterns = (
+        rf"^[^\w\n]*{label}",  # at the beginning of a line
+        rf"^[^\w\n]*(?:\w+[ \t]+){{1,3}}{label}",  # behind other words of the label
+        rf"(?<![\w-]){label}",  # anywhere in a line
+    )
+    for pattern in patterns:
+        values = [
+            (m.start(2), m.start(2) + _value_length(m[2], m[1] == "|"))
+            for m in re.finditer(pattern, text, re.IGNORECASE | re.MULTILINE)
+        ]
+        if values:
+            return values
+
+    subject = rf"\b{words}\b[^.:\n]{{0,60}}?\b(?:is|are|was|were)\s+"
+    predicate = r"(\S.*?)(?=[.;]?\s*\Z|[.;]\s)"
+    sentences = re.finditer(f"(?s:{subject}{predicate})", text, re.IGNORECASE | re.MULTILINE)
+    return [(m.start(1), m.start(1) + len(m[1].rstrip())) for m in sentences]
 
 
-def _length(line: str, is_cell: bool) -> int:
-    """The length of a label's value in what stands behind the label, which may be a cell."""
+def _value_length(line: str, is_cell: bool) -> int:
+    """The length of a label's value in `line`, the text behind the label, maybe a table's cell."""
     is_cell |= line.rstrip().endswith("|")
+    ends = []
     gap = (_CELL_END if is_cell else _GAP).search(line)
-    ends = [gap.start()] if gap else []
+    if gap:
+        ends.append(gap.start())
     label = _next_label(line)
     if label is not None:
         ends.append(label)
@@ -324,58 +378,69 @@ def _length(line: str, is_cell: bool) -> int:
 
 
 def _next_label(line: str) -> int | None:
-    """Where the next label of a line begins, with the words of labels before its last one.
+    """Find the start of the next label in a line, with all words that belong to it.
 
-    A word with a colon may be of a title: it is a label behind a sign, or as a word of labels.
+    A word with a colon may as well belong to a title. It is a label if a sign stands before it, or
+    if it is a word that labels consist of.
     """
     for m in _NEXT_LABEL.finditer(line):
-        begin = m.start()
-        while before := re.search(r"(\S+)[ ]\Z", line[max(0, begin - 30) : begin]):
-            if before[1].lower().rstrip(".") not in _LABEL_WORDS:
+        start = m.start()
+        while True:
+            before = re.search(r"(\S+)[ ]\Z", line[max(0, start - 30) : start])
+            if before is None or before[1].lower().rstrip(".") not in _LABEL_WORDS:
                 break
-            begin -= len(before[0])
+            start -= len(before[0])
         words = m[0].rstrip(": ").lower().replace(".", "").split()
-        is_behind_sign = line[max(0, begin - 3) : begin].rstrip().endswith((",", ";", ".", "|"))
-        if begin > 0 and (is_behind_sign or words[0] in _LABEL_WORDS):
-            return begin
+        is_behind_sign = line[max(0, start - 3) : start].rstrip().endswith((",", ";", ".", "|"))
+        if start > 0 and (is_behind_sign or words[0] in _LABEL_WORDS):
+            return start
     return None
 
 
-def is_label(piece: str) -> bool:
-    """Whether a stretch of text is labels alone, without a value."""
-    return bool(re.fullmatch(r"(?:\s*[^\W\d_][^\n:]{0,39}:\s*)+", piece))
+def is_label(text: str) -> bool:
+    """Whether a text consists of labels alone, without a value."""
+    return bool(re.fullmatch(r"(?:\s*[^\W\d_][^\n:]{0,39}:\s*)+", text))
 
 
 def _with_plain_lines(text: str) -> str:
-    """The text, as long as before, with \\n for every sign that ends a line."""
+    """Replace every character that ends a line by "\\n"; offsets stay the same."""
     return text.translate(_LINE_ENDS)
 
 
 _LINE_ENDS = dict.fromkeys(map(ord, "\u2028\u2029\x85\f\v"), "\n")
 
 
-def pieces(text: str, words: str = "") -> list[tuple[int, int]]:
-    """Sentences, and lines with a label: those with one of `words`, by its beginning, or all."""
+def split_sentences(text: str, words: str = "") -> list[tuple[int, int]]:
+    """Split a text into sentences and lines with labels; return (start, end) of each.
+
+    With `words`, only sentences that have one of them, or a word of the same stem.
+    """
     text = _with_plain_lines(text)
-    own = {word[:_STEM] for word in re.findall(r"[^\W_]+", words.lower()) if word not in _SMALL}
-    return [
-        (m.start(), m.start() + len(m[0].rstrip()))
-        for m in _PIECE.finditer(text)
-        if not words or any(w[:_STEM] in own for w in re.findall(r"[^\W_]+", m[0].lower()))
-    ]
+    stems = set()
+    for word in re.findall(r"[^\W_]+", words.lower()):
+        if word not in _SENTENCE_STARTERS:
+            stems.add(word[:_STEM_LENGTH])
+    spans = []
+    for m in _SENTENCE.finditer(text):
+        sentence_words = re.findall(r"[^\W_]+", m[0].lower())
+        if not words or any(word[:_STEM_LENGTH] in stems for word in sentence_words):
+            spans.append((m.start(), m.start() + len(m[0].rstrip())))
+    return spans
 
 
-def place_of(value: str, text: str, start: int, end: int) -> tuple[int, int] | None:
-    """Where a value stands first, word for word: white space may differ, and words are whole.
+def find_verbatim(value: str, text: str, start: int, end: int) -> tuple[int, int] | None:
+    """Find the first whole words in `text[start:end]` that are `value`; white space may differ.
 
-    >>> place_of("the tide", "At the\\ntide of the tides", 0, 25), place_of("ide", "tide", 0, 4)
+    >>> text = "At the\\ntide of the tides"
+    >>> find_verbatim("the tide", text, 0, 25), find_verbatim("ide", "tide", 0, 4)
     ((3, 11), None)
     """
-    if not (words := value.split()):
+    words = value.split()
+    if not words:
         return None
     letter = rf"(?![{UNSPACED}])\w"
     before = r"(?<!\w)" if re.match(letter, words[0]) else ""
     after = r"(?!\w)" if re.match(letter, words[-1][-1]) else ""
-    form = re.compile(before + r"\s+".join(map(re.escape, words)) + after)
-    m = form.search(text, start, end)
+    pattern = re.compile(before + r"\s+".join(map(re.escape, words)) + after)
+    m = pattern.search(text, start, end)
     return m.span() if m else None

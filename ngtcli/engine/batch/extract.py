@@ -22,14 +22,14 @@ from ngtcli.decoding.grammar.matcher import matches
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import place
 from ngtcli.documents.quotes.values import (
-    Found,
+    ValueMatch,
+    find_labelled,
+    find_names,
+    find_truths,
+    find_values,
+    find_verbatim,
     is_label,
-    labelled,
-    named,
-    pieces,
-    place_of,
-    stated,
-    truths,
+    split_sentences,
 )  # fmt: skip
 from ngtcli.documents.selection import Excerpt
 from ngtcli.drafting.steps import Token
@@ -190,13 +190,13 @@ class Asking:
         Null is what a label has nothing behind it for, or digits that no rule is sure of.
         """
         text = self.document.text
-        labels = labelled(field.name, text)
+        labels = find_labelled(field.name, text)
         behind = [at for at in labels if _values(field, text, *at) and _is_first(field, text, at)]
         if labels and not behind and _is_void(field, text, labels):
             return
         at, p = (behind, _BY_LABEL) if behind else _likely(field, text)
         if behind and field.type == "str":
-            self._take(field, Found(*behind[0], text[slice(*behind[0])]), p)
+            self._take(field, ValueMatch(*behind[0], text[slice(*behind[0])]), p)
         elif len(at) == 1 and field.type != "quote":
             self._pick(field, at[0], p)
         elif at:
@@ -212,7 +212,7 @@ class Asking:
         """Of a quotation the first paragraph that stands in one of the sentences counts."""
         for part in answer.text.split("\n\n"):
             for start, end in at:
-                if found := place_of(part, self.document.text, start, end):
+                if found := find_verbatim(part, self.document.text, start, end):
                     has = _values(field, self.document.text, *found)
                     self._pick(field, found if has else (start, end), probability(answer.tokens))
                     return
@@ -225,7 +225,9 @@ class Asking:
         elif found:
             self._choose(field, found, self.document.text[slice(*at)], p)
 
-    def _choose(self, field: Field, found: Sequence[Found], text: str, p: float | None) -> None:
+    def _choose(
+        self, field: Field, found: Sequence[ValueMatch], text: str, p: float | None
+    ) -> None:
         """Ask which of these values a text means."""
         by_text = {str(one.value): one for one in reversed(found[:_MOST_PICKED])}
 
@@ -236,7 +238,7 @@ class Asking:
 
         self._ask(field, text, take, choices=tuple(reversed(by_text)))
 
-    def _take(self, field: Field, one: Found, p: float | None) -> None:
+    def _take(self, field: Field, one: ValueMatch, p: float | None) -> None:
         if not _fits(one.value, self._schemas[field.name], field.is_list):
             return
         at = place_at(self.document, one.start, one.end) if one.end else None
@@ -262,7 +264,7 @@ def _is_first(field: Field, text: str, at: tuple[int, int]) -> bool:
     if field.type not in ("int", "float"):
         return True
     piece = text[slice(*at)]
-    known = [*stated("date", (), piece), *stated("float", (), piece)]
+    known = [*find_values("date", (), piece), *find_values("float", (), piece)]
     digit = re.search(r"[0-9]", piece)
     return digit is None or any(one.start <= digit.start() < one.end for one in known)
 
@@ -273,28 +275,28 @@ def _likely(field: Field, text: str) -> tuple[list[tuple[int, int]], float]:
     Where some have a word of its name, or else of what is said of it, it is they alone.
     """
     for words in (field.name.replace("_", " "), field.description, ""):
-        if found := [at for at in pieces(text, words) if _values(field, text, *at)]:
+        if found := [at for at in split_sentences(text, words) if _values(field, text, *at)]:
             return found, _BY_WORDS if words else _BY_TYPE
     return [], 0.0
 
 
-def _values(field: Field, text: str, start: int, end: int) -> list[Found]:
+def _values(field: Field, text: str, start: int, end: int) -> list[ValueMatch]:
     """The values of the field's type in a stretch of text, placed in the whole text."""
     piece = text[start:end]
-    is_name = field.type == "str" and bool(stated("str", (), piece))
+    is_name = field.type == "str" and bool(find_values("str", (), piece))
     if is_name:
-        found = named(field.name.replace("_", " "), piece)
+        found = find_names(field.name.replace("_", " "), piece)
     elif field.type == "bool":
-        found = truths(field.name.replace("_", " "), piece)
+        found = find_truths(field.name.replace("_", " "), piece)
     else:
-        found = stated(field.type, field.choices, piece)
+        found = find_values(field.type, field.choices, piece)
     if field.type == "int" and not found and "year" in _asked(field):
-        every = stated("date", (), piece)
+        every = find_values("date", (), piece)
         found = [replace(one, value=int(one.value[:4])) for one in every]
     is_text = field.type in ("str", "quote") and not is_name
     if not found and is_text and piece and not is_label(piece):
-        found = [Found(0, len(piece), piece)]
-    return [Found(start + one.start, start + one.end, one.value) for one in found]
+        found = [ValueMatch(0, len(piece), piece)]
+    return [ValueMatch(start + one.start, start + one.end, one.value) for one in found]
 
 
 def _fits(value: Any, schema: Any, is_list: bool) -> bool:
@@ -451,9 +453,9 @@ def _where(about: Field, value: Any, document: Document, excerpts: Sequence[Exce
         return [_where(about, one, document, excerpts) for one in value]
     for one in excerpts:
         at, text = one.start, document.text[one.start : one.end]
-        found = place_of(value, text, 0, len(text)) if isinstance(value, str) else None
+        found = find_verbatim(value, text, 0, len(text)) if isinstance(value, str) else None
         if found is None and about.type in ("int", "float", "date"):
-            every = stated(about.type, (), text)
+            every = find_values(about.type, (), text)
             found = next(((f.start, f.end) for f in every if f.value == value), None)
         if found is not None:
             return place_at(document, at + found[0], at + found[1])
