@@ -359,13 +359,16 @@ class DraftingSettings(_Part):
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
         " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
         " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
-        Use.DRAFTS,
+        Use.DRAFTS | Use.LINE,
         complete="methods",
     )
     n: int = _trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
     lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
     num_draft: int = _drafting(
-        32, "Maximum number of draft nodes in a step.", Use.DRAFTS, within=(0, 1024)
+        32,
+        "Maximum number of draft nodes in a step.",
+        Use.DRAFTS | Use.LINE,
+        within=(0, 1024),
     )
     learn_output: bool = _trie(False, "Draft from the generated text as well.")
     pool: bool = _auto(

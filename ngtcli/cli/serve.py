@@ -16,7 +16,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import reporter
+from ngtcli.engine.events import Event, Message, reporter
 from ngtcli.engine.request import Tasks
 from ngtcli.engine.settings import settings_of
 from ngtcli.errors import NgtError, UsageError
@@ -40,11 +40,12 @@ Model = Annotated[
 _PATIENCE_S = 5.0  # more than answers get that are being made; guess
 TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
 _DOCS = typer.Option(
-    "--docs", "-d", help="With --http: file or folder that the model NAME+docs answers from."
+    "--docs", "-d", help="File or folder that the model NAME+docs answers from, over HTTP."
 )
 _HTTP = typer.Option(
-    "--http", metavar="[HOST:]PORT", help="Also serve an OpenAI-compatible API, e.g. --http 8421."
+    "--http", metavar="[HOST:]PORT", help="Serve HTTP on this port. [default: 127.0.0.1:8421]"
 )
+_NO_HTTP = typer.Option("--no-http", help="Serve no HTTP, only other ngt commands of yours.")
 _HOST = typer.Option(
     "--host", help="Listen on this address, e.g. 0.0.0.0; requires --api-key-file."
 )
@@ -58,6 +59,7 @@ class HttpFlags:
 
     docs: Annotated[list[str] | None, _DOCS] = None
     http: Annotated[str | None, _HTTP] = None
+    no_http: Annotated[bool, _NO_HTTP] = False
     host: Annotated[str | None, _HOST] = None
     api_key_file: Annotated[Path | None, _KEYS] = None
     verbose: options.VerboseOption = False
@@ -66,11 +68,12 @@ class HttpFlags:
     def others(self, server: "Server", tasks: Tasks, notes: Notes) -> Iterator["Others | None"]:
         """What serves others by HTTP, its port taken and its documents read; None for nobody.
 
-        Raises UsageError, and InputError where the documents cannot be read.
+        Raises:
+            NgtError: Another program has the port.
+            UsageError: A flag is wrong.
+            InputError: The documents cannot be read.
         """
-        if self.http is None:
-            flags = {"-d": self.docs, "--host": self.host, "--api-key-file": self.api_key_file}
-            checks.refuse_with("ngt serve without --http", flags, "Give --http 8421.")
+        if self.no_http:
             yield None
             return
         from ngtcli.server import app, http_guard  # here: status and stop do without
@@ -78,7 +81,8 @@ class HttpFlags:
         from ngtcli.server.process import Others
         from ngtcli.server.service import Service
 
-        address = http_guard.address_of(self.http, self.host, self.api_key_file)
+        given = self.http or http_guard.DEFAULT_ADDRESS
+        address = http_guard.address_of(given, self.host, self.api_key_file)
         if self.docs and STDIN in self.docs:
             raise UsageError("-d -: standard input is no folder", hint="Name files or folders.")
         with closing(ServedFolder(self.docs or (), server.settings)) as folder:
@@ -95,13 +99,18 @@ class HttpFlags:
             with closing(http_guard.listen(address)) as listening:
                 url = f"http://{address.shown(listening.getsockname()[1])}"
                 words = [f"{url}/ is a page for browsers, {url}/v1 OpenAI's API"]
-                of_user = address.is_local and not address.keys
-                if of_user and not (of_user := http_guard.knows_users(listening)):
+                is_private = address.is_local and not address.keys
+                of_user = is_private and http_guard.knows_users(listening)
+                if is_private and not of_user:
+                    if self.http is None:  # nobody has asked for HTTP that others can use
+                        notes.warn(f"HTTP is not served: {_UNKNOWN}")
+                        yield None
+                        return
                     words.append(f"every user of this machine may ask {url}: {_UNKNOWN}")
                 routes, running = own
                 every = app.OpenAi(server, service, notes.warn).app(routes)
                 guard = http_guard.Guard(every, address, app.error_reply, of_user)
-                yield Others(guard, listening, running, tuple(words))
+                yield Others(guard, listening, url, running, tuple(words))
 
 
 def _name(model: str) -> str:
@@ -114,14 +123,24 @@ def _name(model: str) -> str:
 def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> None:
     """Keep a model loaded: ngt ask and ngt summarize need not load it again.
 
-    Commands of the same user find it where their model and its settings are the same. Ctrl-C ends
-    it, once the answers that are being made are complete; a second one ends it at once.
+    Other programs of yours get OpenAI's HTTP API and browsers a page, at http://127.0.0.1:8421;
+    other users of the machine get nothing. Commands of yours find it where their model and its
+    settings are the same. Ctrl-C ends it, once the answers that are being made are complete; a
+    second one ends it at once.
     """
     if context.invoked_subcommand:
         any_flag = {"a flag": bool(flags) or given != HttpFlags()}
         hint = "Give it behind that word."
         checks.refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
         return
+    if given.no_http:
+        with_http = {
+            "--http": given.http,
+            "-d": given.docs,
+            "--host": given.host,
+            "--api-key-file": given.api_key_file,
+        }
+        checks.refuse_with("--no-http", with_http, "Leave it out.")
     layers = options.layers_of(flags)
     settings = settings_of(layers).settings
     tasks = Tasks.resolved(layers, None, TASKS, like=settings)
@@ -136,6 +155,8 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
 
     own: dict[str, Any] = {"status": notes.status, "say": notes.say, "warn": notes.warn}
     server = Server(settings, _load, idle_s=seconds_of(settings.engine.keep_warm), **own)
+    if KEPT_WARM not in os.environ:
+        _check_free(server.place)
     with given.others(server, tasks, notes) as others:
         if KEPT_WARM not in os.environ:
             _take_over(server.place, notes)
@@ -152,7 +173,24 @@ def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":
     """The model, loaded: what a server answers with."""
     from ngtcli.server.resident import Resident  # here: it loads torch
 
-    return Resident(settings, reporter(status, Notes().warn))
+    notes = Notes()
+    report = reporter(status, notes.warn)
+
+    def report_all(event: Event) -> None:
+        """Report also, as a remark, that code for drafting is still being compiled."""
+        if isinstance(event, Message) and event.kind == "remark":
+            notes.say(event.text)
+        else:
+            report(event)
+
+    return Resident(settings, report_all)
+
+
+def _check_free(place: Place) -> None:
+    """Raise ServedAlreadyError where another `ngt serve` serves this, before its port is taken."""
+    served = request(place, "GET /about")
+    if served is not None and not served.kept_warm:
+        raise ServedAlreadyError.of_place()
 
 
 def _take_over(place: Place, notes: Notes) -> None:
@@ -164,13 +202,14 @@ def _take_over(place: Place, notes: Notes) -> None:
 
 def _cells(row: Served) -> list[object]:
     if not row.version:  # it has not said it: it does not answer
-        return [row.model, row.state, row.process, "", ""]
+        return [row.model, row.state, row.process, "", "", "", ""]
     state = f"{row.state}, leaves after {row.idle_s:g} s idle" if row.idle_s else row.state
-    return [row.model, state, row.process, f"{row.running_s:.0f} s", row.answered]
+    running = f"{row.running_s:.0f} s"
+    return [row.model, state, row.process, running, row.answered, row.http, row.socket]
 
 
 @serve_app.command("status")
-@options.reports(show.table("model,state,process,for,answered", _cells))
+@options.reports(show.table("model,state,process,for,answered,http,socket", _cells))
 def status() -> Generator[list[Served], bool]:
     """List the models that are kept loaded."""
     rows = [served for _, served in _described("")]

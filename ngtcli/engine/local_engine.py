@@ -29,11 +29,11 @@ from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
 
 # Settings that the answers of a batch have in common, each with the one method that reads it, or
-# "" where all do.
+# "" where all do. A line may have a method of its own, and is then answered in another batch.
 _COMMON = {
     name: about.method
     for name, about in SETTINGS.items()
-    if Use.LOADS in about.uses or (about.panel == "Drafting" and Use.LINE not in about.uses)
+    if Use.LOADS in about.uses or about.panel == "Drafting"
 }
 _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"

@@ -170,7 +170,7 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
     told why.
     """
     place, flags = Place.of(settings), places.flags_of(absolute(settings))
-    command = [sys.executable, "-P", "-m", "ngtcli", "serve", *flags]
+    command = [sys.executable, "-P", "-m", "ngtcli", "serve", "--no-http", *flags]
     if why := _why_not_started(place):
         warn(f"the model was not kept loaded the last time: {why} ({place.log})")
     try:

@@ -6,6 +6,7 @@ Host. Both are checked, and no header allows other origins. Nor is another user 
 read them: without keys the process at the other end must be this user's, where the system tells.
 """
 
+import errno
 import hashlib
 import hmac
 import ipaddress
@@ -23,10 +24,11 @@ from urllib.parse import urlsplit
 from anyio import to_thread
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from ngtcli.errors import UsageError
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.system.files import read_bounded
 from ngtcli.words import reason_of
 
+DEFAULT_ADDRESS = "127.0.0.1:8421"  # of `ngt serve` without --http
 _LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
 _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
 _KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
@@ -200,10 +202,22 @@ class Guard:
 
 
 def listen(address: Address) -> socket.socket:
-    """A socket that listens there: connections wait. Raises UsageError where it cannot."""
+    """Return a socket that listens there: connections wait.
+
+    Raises:
+        NgtError: Another program has the port.
+        UsageError: The address is none of this machine, or the port needs rights.
+    """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
     try:
         return socket.create_server((address.host, address.port), family=family)
     except OSError as error:
-        what = f"{address.shown(address.port)}: {reason_of(error)}"
-        raise UsageError(what, hint="Choose another port or address.") from None
+        shown = address.shown(address.port)
+        if error.errno == errno.EADDRINUSE:
+            raise NgtError(
+                f"{shown} is in use by another program",
+                hint="Use --http PORT for another port, or --no-http to serve no HTTP.",
+            ) from None
+        raise UsageError(
+            f"{shown}: {reason_of(error)}", hint="Choose another port or address."
+        ) from None

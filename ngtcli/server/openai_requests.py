@@ -15,8 +15,11 @@ import msgspec
 from msgspec import Struct
 
 from ngtcli.config import SETTINGS, Settings, check_key
+from ngtcli.drafting.drafter import draft_settings
+from ngtcli.drafting.registry import parse_method
+from ngtcli.engine.checks import check_drafting
 from ngtcli.engine.request import Request, check_form
-from ngtcli.errors import UsageError
+from ngtcli.errors import ModelError, UsageError
 from ngtcli.prompts.turns import Turn
 from ngtcli.server.public import PER_LINE, RequestError
 from ngtcli.server.service import GivenDocument, Service
@@ -263,8 +266,30 @@ def _asks(service: Service, form: _Form, values: dict[str, Any], said: Sequence[
     prediction = _text_of(form.prediction.content, "prediction") if form.prediction else ""
     more: dict[str, Any] = {"loaded": loaded, "turns": turns, "prediction": prediction}
     request = service.tasks.request(task, text, **more, **values)
+    if "method" in values or "num_draft" in values:
+        _check_drafting(request.settings, service.tasks.of[task][0].drafting.num_draft)
     usage, keeps_all = form.stream_options.include_usage, form.truncation == "disabled"
     return Asks(form.model, request, form.stream, usage, keeps_all)
+
+
+def _check_drafting(settings: Settings, max_nodes: int) -> None:
+    """Raise RequestError for a method that a client cannot have.
+
+    Args:
+        settings: Those of the request.
+        max_nodes: The draft nodes of a step for which the server was started.
+    """
+    try:
+        check_drafting(settings)
+        method = parse_method(settings.method, draft_settings(settings))
+    except (UsageError, ModelError) as error:
+        raise RequestError(str(error), error.hint, "method") from None
+    if method.name == "rest":  # its datastores are files of the server's user
+        hint = "Choose another method."
+        raise RequestError("method rest reads the datastores of the server", hint, "method")
+    if method.settings.num_draft > max_nodes:
+        what = f"num_draft is {method.settings.num_draft}"
+        raise RequestError(what, f"This server drafts {max_nodes} nodes at most.", "num_draft")
 
 
 def _conversation(said: Sequence[_Said]) -> tuple[str, tuple[Turn, ...], str]:

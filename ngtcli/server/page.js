@@ -60,6 +60,7 @@ const boxes = () => [...$("names").querySelectorAll("input")];
 function count() {
   const chosen = boxes().filter((box) => box.checked).length, all = boxes().length;
   $("count").textContent = `${chosen} of ${all} chosen`;
+  $("chosen").textContent = all ? `: ${chosen} of ${all} chosen` : "";
   $("all").checked = chosen === all;
   $("all").indeterminate = chosen > 0 && chosen < all;
 }

@@ -45,6 +45,12 @@ PACKAGE = Path(__file__).parent.parent
 class ServedAlreadyError(NgtError):
     """Another process serves this model with these settings."""
 
+    @classmethod
+    def of_place(cls) -> "ServedAlreadyError":
+        """Return the error in the words of `ngt serve`."""
+        hint = "ngt serve status names it; ngt serve stop ends it."
+        return cls("a process serves this already", hint=hint)
+
 
 def absolute(settings: Settings) -> Settings:
     """The settings with full paths for the models that are files of this machine."""
@@ -124,8 +130,7 @@ class Place:
             fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:
             os.close(handle)
-            hint = "ngt serve status names it; ngt serve stop ends it."
-            raise ServedAlreadyError("a process serves this already", hint=hint) from None
+            raise ServedAlreadyError.of_place() from None
         if model is not None:
             os.ftruncate(handle, 0)
             os.write(handle, model.encode("utf-8", "replace"))

@@ -51,11 +51,12 @@ Load = Callable[[Settings, Callable[[str], None]], "Resident"]  # told what is b
 class Others:
     """What others are answered by, on a socket that listens, while `running` is open.
 
-    `words` are said when the model is loaded.
+    `url` is where they ask; `words` are said when the model is loaded.
     """
 
     app: ASGIApp
     listening: socket.socket
+    url: str
     running: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
     words: tuple[str, ...] = ()
 
@@ -86,6 +87,7 @@ class Server:
         self.answering = self._answered = 0
         self._answerer: Resident | None = None
         self._files: list[tuple[str, Stamp]] = []
+        self._http = ""  # the URL of its HTTP API
 
     # --- what the application asks of it, in its loop ---
 
@@ -126,6 +128,8 @@ class Server:
             idle_s=self.idle_s,
             answering=self.answering,
             answered=self._answered,
+            http=self._http,
+            socket=str(self.place.path),
             kept_warm=KEPT_WARM in os.environ,
         )
 
@@ -146,6 +150,7 @@ class Server:
         sockets = [self.place.listen()]
         if others is not None:
             sockets.append(others.listening)
+            self._http = others.url
         http = Http(TwoSockets(self, others.app if others else None), self._warn)
         serving = asyncio.ensure_future(http.serve(sockets))
         serving.add_done_callback(lambda _: self._ends.set())

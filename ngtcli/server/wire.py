@@ -34,9 +34,14 @@ class Ask:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Served:
-    """A server. `state` is "loading", "ready", "leaving" or, said by who asked it,
-    "does not answer"; `idle_s` are the seconds without a question after which it leaves, 0 for
-    never. One that was started behind the scenes is `kept_warm`.
+    """A server, as it describes itself.
+
+    Attributes:
+        state: "loading", "ready", "leaving" or, said by who asked it, "does not answer".
+        idle_s: Seconds without a question after which it leaves; 0 for never.
+        http: The URL of its HTTP API; "" without one.
+        socket: The path of the socket that commands of its user ask.
+        kept_warm: Whether a command started it behind the scenes.
     """
 
     model: str = ""
@@ -47,6 +52,8 @@ class Served:
     idle_s: float = 0.0
     answering: int = 0
     answered: int = 0
+    http: str = ""
+    socket: str = ""
     kept_warm: bool = field(default=False, metadata=HIDDEN)
 
 

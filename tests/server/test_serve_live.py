@@ -5,6 +5,7 @@ import io
 import re
 import shlex
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -74,6 +75,64 @@ def test_the_folder_answers_as_ngt_ask_does(live: Live) -> None:
     quote = " ".join((done.choices[0].message.content or "").split())
     assert cited["quote"] in quote and cited["quote"] in Path(HARBOUR).read_text("utf-8")
     assert done.usage and done.usage.prompt_tokens > 20
+
+
+def test_a_request_has_a_method_and_a_budget_of_its_own(live: Live) -> None:
+    """They decide how many nodes are drafted, and nothing of the text."""
+    messages: Any = [{"role": "user", "content": ASKED}]
+    asked: Any = {"model": "builtin+docs", "messages": messages}
+
+    def answer(**more: Any) -> tuple[str, int]:
+        done = live.client.chat.completions.create(**asked, extra_body=more)
+        return done.choices[0].message.content or "", done.model_extra["timings"]["draft_n"]  # type: ignore[index]
+
+    text, _ = answer()
+    for more, drafts in (
+        ({"method": "none"}, False),
+        ({"num_draft": 0}, False),
+        ({"method": "trie"}, True),
+        ({"settings": {"method": "prompt-lookup", "num_draft": 4}}, True),
+    ):
+        other, drafted = answer(**more)
+        assert other == text
+        assert bool(drafted) == drafts, more
+
+
+def test_requests_with_methods_of_their_own_are_answered_beside_others(live: Live) -> None:
+    messages: Any = [{"role": "user", "content": ASKED}]
+
+    def answer(method: str) -> str:
+        done = live.client.chat.completions.create(
+            model="builtin+docs", messages=messages, extra_body={"method": method}
+        )
+        return done.choices[0].message.content or ""
+
+    with ThreadPoolExecutor(6) as threads:
+        texts = set(threads.map(answer, ("none", "auto", "trie", "llma", "none", "trie")))
+    assert texts == {answer("none")}
+
+
+@pytest.mark.parametrize(
+    ("given", "param", "said"),
+    [
+        ({"method": "nonsense"}, "method", "nonsense"),
+        ({"method": "medusa"}, "method", "no head"),
+        ({"method": "rest"}, "method", "rest"),
+        ({"method": "trie:n=1"}, "method", "n is 1"),
+        ({"num_draft": 33}, "num_draft", "32"),
+        ({"method": "trie:num_draft=1000"}, "num_draft", "32"),
+        ({"num_draft": "many"}, "num_draft", "num_draft"),
+    ],
+)  # fmt: skip
+def test_a_method_that_a_client_cannot_have_is_refused(
+    given: Any, param: str, said: str, live: Live
+) -> None:
+    with pytest.raises(openai.BadRequestError) as error:
+        live.client.chat.completions.create(
+            model="builtin", messages=[{"role": "user", "content": "Hello"}], extra_body=given
+        )
+    assert error.value.param == param
+    assert said in error.value.message
 
 
 def test_a_conversation_and_a_prompt_that_is_too_long(live: Live) -> None:

@@ -4,12 +4,14 @@ import json
 import os
 import re
 import shutil
+import socket
 import subprocess
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
 
 from ngtcli.config import Settings
@@ -36,7 +38,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     folder = tmp_path_factory.mktemp("served")
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NGT_HOME", str(folder))
-        with Warm("serve", "-v") as process:
+        with Warm("serve", "--no-http", "-v") as process:
             assert process.stderr is not None
             while b"is ready" not in (line := process.stderr.readline()):
                 assert line
@@ -203,7 +205,7 @@ def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
 
 
 def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:
-    with Warm("serve", NGT_HOME=str(tmp_path)) as server:
+    with Warm("serve", "--no-http", NGT_HOME=str(tmp_path)) as server:
         assert server.stderr is not None and b"is ready" in server.stderr.readline()
         asking = Warm("summarize", HARBOUR, "--max-tokens", "2000", NGT_HOME=str(tmp_path))
         assert asking.stdout is not None
@@ -219,23 +221,91 @@ def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> Non
 
 def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
     own = {"NGT_HOME": str(tmp_path)}
-    with Warm("serve", **own) as server:
+    with Warm("serve", "--no-http", **own) as server:
         assert server.stderr is not None and b"is ready" in server.stderr.readline()
-        again = ngt("serve", **own)
+        again = ngt("serve", "--no-http", **own)
         assert again.returncode == 1 and b"serves this already" in again.stderr
         [about] = json.loads(ngt("serve", "status", "--json", **own).stdout)
         assert about["model"] == "builtin" and about["process"] == server.pid
+        assert about["http"] == ""
+        assert about["socket"] == str(next((tmp_path / "run").glob("*.sock")))
         assert b"is no longer kept" in ngt("serve", "stop", **own).stderr
         assert server.wait(10) == 0
     assert b"No model is kept" in ngt("serve", "stop", "-m", "builtin", **own).stderr
 
 
+# `ngt serve` with another default port, as other runs of these tests may have that of the users.
+DEFAULT_PORT = """
+from ngtcli.__main__ import main
+from ngtcli.server import http_guard
+http_guard.DEFAULT_ADDRESS = "127.0.0.1:{}"
+main()
+"""
+
+
+def test_http_is_served_for_its_user_without_a_flag(tmp_path: Path) -> None:
+    own = {"NGT_HOME": str(tmp_path)}
+    with Warm("serve", code=DEFAULT_PORT.format(0), **own) as server:
+        assert server.stderr is not None
+        said = server.stderr.readline().decode()
+        assert said.endswith("/v1 OpenAI's API\n")
+        assert b"is ready" in server.stderr.readline()
+        [about] = json.loads(ngt("serve", "status", "--json", **own).stdout)
+        assert said.startswith(about["http"] + "/ is a page")
+        table = ngt("serve", "status", **own, COLUMNS="200").stdout.decode()
+        assert about["http"] in table and about["socket"] in table
+        models = httpx.get(f"{about['http']}/v1/models").json()
+        assert [model["id"] for model in models["data"]] == ["builtin"]
+        again = ngt("serve", "--http", "0", **own)
+        assert again.returncode == 1 and b"serves this already" in again.stderr
+        server.terminate()
+
+
+def test_a_port_in_use_is_one_line_and_one_of_advice(tmp_path: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for flags in ((), ("--http", str(port))):
+            done = warm.run("serve", *flags, code=DEFAULT_PORT.format(port), NGT_HOME=str(tmp_path))
+            assert done.returncode == 1
+            problem, advice = done.stderr.decode().splitlines()
+            assert problem == f"ngt: 127.0.0.1:{port} is in use by another program"
+            assert "--http PORT" in advice and "--no-http" in advice
+
+
+def test_http_is_not_served_without_a_flag_where_others_could_ask(tmp_path: Path) -> None:
+    """Where the system does not tell whose a connection is."""
+    code = DEFAULT_PORT.format(0).replace(
+        "main()", "http_guard.knows_users = lambda _: False\nmain()"
+    )
+    with Warm("serve", code=code, NGT_HOME=str(tmp_path)) as server:
+        assert server.stderr is not None
+        assert b"HTTP is not served" in server.stderr.readline()
+        assert b"is ready" in server.stderr.readline()
+        [about] = json.loads(ngt("serve", "status", "--json", NGT_HOME=str(tmp_path)).stdout)
+        assert about["http"] == ""
+        server.terminate()
+
+
+def test_code_that_is_being_compiled_is_said(tmp_path: Path) -> None:
+    code = """
+from ngtcli.__main__ import main
+from ngtcli.drafting.auto import compiling
+compiling.is_ready, compiling.begin = lambda: False, lambda: True
+main()
+"""
+    with Warm("serve", "--no-http", code=code, NGT_HOME=str(tmp_path)) as server:
+        assert server.stderr is not None
+        assert server.stderr.readline().startswith(b"auto is being compiled in the background")
+        assert b"is ready" in server.stderr.readline()
+        server.terminate()
+
+
 def test_an_explicit_start_takes_the_place_of_one_behind_the_scenes(tmp_path: Path) -> None:
     own = {"NGT_HOME": str(tmp_path)}
-    with Warm("serve", _NGT_KEPT_WARM="1", **own) as first:
+    with Warm("serve", "--no-http", _NGT_KEPT_WARM="1", **own) as first:
         assert first.stderr is not None and b"is ready" in first.stderr.readline()
-        assert b"serves this already" in ngt("serve", _NGT_KEPT_WARM="1", **own).stderr
-        with Warm("serve", **own) as second:
+        assert b"serves this already" in ngt("serve", "--no-http", _NGT_KEPT_WARM="1", **own).stderr
+        with Warm("serve", "--no-http", **own) as second:
             assert second.stderr is not None and b"is ready" in second.stderr.readline()
             assert first.wait(30) == 0
             second.terminate()
@@ -302,7 +372,7 @@ def test_a_warning_of_a_process_that_loads_or_was_stopped_is_no_reason(
 
 
 def test_a_process_behind_the_scenes_marks_the_error_that_ends_it(tmp_path: Path) -> None:
-    wrong = "serve", "-m", str(tmp_path / "nothing")
+    wrong = "serve", "--no-http", "-m", str(tmp_path / "nothing")
     own = {"NGT_HOME": str(tmp_path)}
     hidden = ngt(*wrong, _NGT_KEPT_WARM="1", **own).stderr.decode()
     assert hidden.startswith("ngt: error: ") and "no such folder" in hidden

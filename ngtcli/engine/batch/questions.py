@@ -150,7 +150,7 @@ class Questions:
             if (other := settings.get(name)) != value:
                 self._warn(
                     f"vLLM drafts for all texts as for ask, with {name} {value}:"
-                    f" {name} {other} of {task} does nothing"
+                    f" {name} {other} of a line ({task}) does nothing"
                 )
         settings = settings.replace(**drafting)
         check(settings)
