@@ -281,7 +281,7 @@ def _check_drafting(settings: Settings, max_nodes: int) -> None:
     """
     try:
         check_drafting(settings)
-        method = parse_method(settings.method, draft_settings(settings))
+        method = parse_method(settings.drafting.method, draft_settings(settings))
     except (UsageError, ModelError) as error:
         raise RequestError(str(error), error.hint, "method") from None
     if method.name == "rest":  # its datastores are files of the server's user

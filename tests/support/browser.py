@@ -193,9 +193,11 @@ class Browser:
             assert time.monotonic() < end
             time.sleep(0.02)
 
-    def key(self, name: str) -> None:
-        """Press a key."""
-        code = {"key": name, "code": name, "windowsVirtualKeyCode": _KEYS[name]}
+    def key(self, name: str, shift: bool = False) -> None:
+        """Press a key, with Shift held if `shift`."""
+        code: dict[str, Any] = {"key": name, "code": name, "windowsVirtualKeyCode": _KEYS[name]}
+        if shift:
+            code["modifiers"] = 8
         text = {"text": {"Enter": "\r"}.get(name, name)} if name in ("Enter", " ") else {}
         self.call("Input.dispatchKeyEvent", type="keyDown", **code, **text)
         self.call("Input.dispatchKeyEvent", type="keyUp", **code)
