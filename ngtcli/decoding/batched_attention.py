@@ -21,70 +21,46 @@ _CALL = 125_000
 
 
 @dataclass(frozen=True)
-class BatchedAttention:
-    """The attention of a forward pass over sequences whose slots have one capacity, slot 0 first.
+class BatchKeys:
+    """Where the keys of sequences lie that share a forward pass.
 
     Attributes:
         spans: The query tokens of each sequence, and the KV positions that it attends to.
-        capacity: Of a slot. The keys of a query's mask are those of its own slot.
-        sliding_layers: Which layers attend to the last `window` positions; (): none.
-        window: In tokens.
-        gathered: The KV positions of each sequence that sliding layers are given, one sequence's
-            behind the other's, and nothing else; 0: they are given those that all layers are.
+        capacity: KV positions from the start of one sequence to that of the next.
+        firsts: The first of its own that each sequence attends to; (): all of them.
     """
 
     spans: Sequence[Span]
     capacity: int
-    sliding_layers: Sequence[bool] = ()
-    window: int | None = None
-    gathered: int = 0
+    firsts: Sequence[int] = ()
+
+    @classmethod
+    def of_windows(cls, spans: Sequence[Span], capacity: int, window: int | None) -> "BatchKeys":
+        """Those of sliding layers in buffers of their own; without a `window` all are attended."""
+        in_windows = [replace(span, start=span.window_origin) for span in spans]
+        firsts = [max(0, span.own.start - window + 1) if window else 0 for span in spans]
+        return cls(in_windows, capacity, firsts if any(firsts) else ())
 
     def attend(self, call: AttentionCall, single: SingleAttention) -> Tensor:
         """As `PassAttention`."""
         assert call.mask is not None
-        batch = self
-        first = [0] * len(self.spans)
-        if self._slides(call.module):
-            if self.gathered:
-                batch = self._of_gathered()
-            elif call.query.device.type == "cpu":
-                first = self._first_in_window()
-
         # In one call all keys of a slot count, under the mask.
         is_softmax = single.is_sdpa and not is_special(call.options)
-        if is_softmax and not any(first) and batch._costs_less_at_once(call.query):
-            return batch._at_once(call.query, call.key, call.value, call.mask, call.scale)
+        if is_softmax and not self.firsts and self._costs_less_at_once(call.query):
+            return self._at_once(call.query, call.key, call.value, call.mask, call.scale)
 
         outputs = []
-        for span, begin in zip(batch.spans, first, strict=True):
-            keys = slice(span.start + begin, span.start + span.length)
+        for span, first in zip(self.spans, self.firsts or [0] * len(self.spans), strict=True):
+            keys = slice(span.start + first, span.start + span.length)
             of_sequence = replace(
                 call,
                 query=call.query[:, :, span.rows],
                 key=call.key[:, :, keys],
                 value=call.value[:, :, keys],
-                mask=call.mask[:, :, span.rows, begin : span.length],
+                mask=call.mask[:, :, span.rows, first : span.length],
             )
             outputs.append(single.attend(of_sequence)[0])
         return torch.cat(outputs, 1)
-
-    def _slides(self, module: nn.Module) -> bool:
-        """Whether a module is the attention of a layer that attends to a window."""
-        if self.window is None or not self.sliding_layers:
-            return False
-        layer = getattr(module, "layer_idx", None)
-        return layer is not None and self.sliding_layers[layer]
-
-    def _of_gathered(self) -> "BatchedAttention":
-        """The same sequences among the KV positions that sliding layers are given."""
-        count = self.gathered
-        spans = [Span(span.rows, at * count, count) for at, span in enumerate(self.spans)]
-        return BatchedAttention(spans, count)
-
-    def _first_in_window(self) -> list[int]:
-        """The first position of each sequence that sliding layers attend to."""
-        window = self.window or 1
-        return [max(0, span.own.start - window + 1) for span in self.spans]
 
     def _costs_less_at_once(self, query: Tensor) -> bool:
         """Whether one call for all sequences is possible, and costs less than one for each."""
@@ -111,3 +87,29 @@ class BatchedAttention:
             for states in (key, value)
         )
         return grouped(queries, keys, values, masks, scale).transpose(1, 2).flatten(0, 1)[None]
+
+
+@dataclass(frozen=True)
+class BatchedAttention:
+    """The attention of a forward pass over several sequences.
+
+    Attributes:
+        full: The keys of layers with full attention.
+        in_windows: Those of layers with a sliding window; None: there are none.
+        sliding_layers: Which layers have one.
+    """
+
+    full: BatchKeys
+    in_windows: BatchKeys | None = None
+    sliding_layers: Sequence[bool] = ()
+
+    def attend(self, call: AttentionCall, single: SingleAttention) -> Tensor:
+        """As `PassAttention`."""
+        if self.in_windows is not None and self._slides(call.module):
+            return self.in_windows.attend(call, single)
+        return self.full.attend(call, single)
+
+    def _slides(self, module: nn.Module) -> bool:
+        """Whether a module is the attention of a layer that attends to a window."""
+        layer = getattr(module, "layer_idx", None)
+        return layer is not None and self.sliding_layers[layer]

@@ -40,6 +40,7 @@ class Shape(NamedTuple):
         slot_capacity: The KV positions of a slot; 0 where there is one sequence.
         layers: Those whose hidden states are wanted.
         any_kernel: Whether bits may depend on the kernel.
+        narrow: Whether sliding layers are given the keys of their window alone.
     """
 
     rows: int
@@ -48,6 +49,7 @@ class Shape(NamedTuple):
     slot_capacity: int = 0
     layers: tuple[int, ...] = ()
     any_kernel: bool = True
+    narrow: bool = False
 
 
 # Runs one forward pass eagerly, on the packed inputs (layout.py) of a shape. The number counts the

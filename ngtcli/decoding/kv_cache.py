@@ -4,6 +4,17 @@ Buffers are allocated ahead and divided into slots of equal capacity, one for ea
 first `length` KV positions of a slot are valid. A forward pass writes where its plan says
 (pass_plan.py), and its mask says what it sees. `keep` copies the accepted positions next to each
 other and raises `length`; the next forward pass overwrites the positions from there on.
+
+Layers with a sliding window have buffers of their own, whose slots hold the last tokens only: the
+window, the query tokens of the longest forward pass, and some that a rollback may need. Where a
+slot is full, its last entries move to its beginning:
+
+    tokens     0 1 2 3 4 5 6 7 8 9        window 4, ten tokens; the slot has eight positions
+    entries            4 5 6 7 8 9 . .    `dropped` is 4; token 0 would be 4 positions before it
+    moved                  6 7 8 9 . . .  the next forward pass may see tokens 7, 8 and 9
+
+So tokens lie side by side in both kinds of buffers. Where a rollback goes behind what is left, the
+slot goes back to the end of a chunk whose window was saved (`windows`), or is emptied.
 """
 
 import math
@@ -15,11 +26,17 @@ from typing import Any
 from torch import Tensor
 from transformers.cache_utils import Cache, CacheLayerMixin
 
+from ngtcli.decoding.kv_buffers import KVBuffers, Move
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.sizes import capacity_for
 
 CHUNK = 1024  # tokens of a prompt that one forward pass reads, and that are cached as one
-# Keys and values of a chunk by layer, (1, heads, CHUNK, head_dim) each.
+# Tokens in front of the window that sliding layers keep for rollbacks, where their slot has room.
+# Guess: more than a draft has, even where tentative tokens are taken back with it.
+_ROLLBACK = 256
+_WINDOWS_SHARE = 4  # tokens of a prompt for one that is saved in windows of its beginnings; guess
+_UNBOUNDED = 1 << 40  # tokens
+# Keys and values by layer, (1, heads, tokens, head_dim) each: of a chunk, or of a window.
 ChunkStates = Mapping[int, tuple[Tensor, Tensor]]
 
 
@@ -79,24 +96,39 @@ class KVSlot:
         start: Its first position in the buffers.
         length: The valid positions, from `start` on.
         used: The positions that may have been written.
+        window_start: Its first position in the buffers of sliding layers.
+        window_used: The positions there that may have been written.
+        dropped: The tokens at its beginning that have no positions there any more.
+        missing: The tokens at its beginning that have no entries there; at least `dropped`.
         chunks: Those at its start that can be cached.
+        windows: What sliding layers need behind the end of a chunk, by the chunk's number.
         cache_policy: What the prefix cache may do for its prompt; None: nothing.
         root: Stands for all that the bits of the chunks depend on beside the token ids.
         refused: They were to be written to disk, and could not be.
     """
 
     start: int
+    window_start: int = 0
     length: int = 0
     used: int = 0
+    window_used: int = 0
+    dropped: int = 0
+    missing: int = 0
     chunks: list[Chunk] = field(default_factory=list)
+    windows: dict[int, ChunkStates] = field(default_factory=dict)
     cache_policy: CachePolicy | None = None
     root: str = ""
     refused: bool = False
 
-    def cut(self, length: int) -> None:
-        """Drop all positions from `length` on."""
-        self.length = min(self.length, length)
-        del self.chunks[self.length // CHUNK :]
+    @property
+    def window_origin(self) -> int:
+        """Where its first token is in the buffers of sliding layers, or would be."""
+        return self.window_start - self.dropped
+
+    def forget_chunks(self, first: int) -> None:
+        """Forget the chunks from number `first` on."""
+        del self.chunks[first:]
+        self.windows = {at: states for at, states in self.windows.items() if at < first}
 
 
 class KVLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
@@ -104,13 +136,13 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no t
 
     is_sliding = False
 
-    def __init__(self, owner: "KVCache", slides: bool) -> None:
+    def __init__(self, slides: bool) -> None:
         super().__init__()
-        self._owner = owner
         self.slides = slides
+        self.buffers: KVBuffers
 
     def lazy_initialization(self, key_states: Tensor, value_states: Tensor) -> None:
-        self._owner.make_buffers(self, key_states, value_states)
+        self.buffers.make(self, key_states, value_states)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
         """Nothing is written without a plan, see `PlannedCache`."""
@@ -120,14 +152,17 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no t
         """Write keys and values as a forward pass plans; returns those that it attends to."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
-        write_at = plan.write_at.to(self.keys.device)  # layers may be on several
+        write_at = plan.write_at
+        if self.slides and plan.write_windows_at is not None:
+            write_at = plan.write_windows_at
+        write_at = write_at.to(self.keys.device)  # layers may be on several
         self.keys.index_copy_(2, write_at, keys)
         self.values.index_copy_(2, write_at, values)
         wanted = plan.sliding if self.slides else plan.full
         if isinstance(wanted, Tensor):
             wanted = wanted.to(self.keys.device)
             return self.keys.index_select(2, wanted), self.values.index_select(2, wanted)
-        if wanted.start == 0 and wanted.stop == self._owner.capacity:
+        if wanted.start == 0 and wanted.stop == self.keys.shape[2]:
             return self.keys, self.values
         return self.keys[:, :, _part(wanted)], self.values[:, :, _part(wanted)]
 
@@ -171,26 +206,60 @@ class KVCache:
 
     At first it has one slot; what names no slot is meant for the first.
 
+    Args:
+        sliding_layers: Which layers slide.
+        slot_capacity: The positions of each slot.
+        stay: Whether buffers are not made anew while their capacity suffices.
+        window: The tokens that sliding layers attend to, the query token included. None: they have
+            the same buffers as other layers.
+
     Attributes:
         slots: In the order of their positions.
         slot_capacity: The positions of each.
+        window_capacity: The positions of each in the buffers of sliding layers.
+        has_whole_windows: Whether slots of sliding layers are as large as those of others.
         capacity: The positions of the buffers.
         stay: Whether buffers are not made anew while their capacity suffices.
-        buffers: (layers' keys or values, heads, capacity, head_dim) each; one has all that are
-            alike. They are made by the first forward pass, which shows their shapes.
     """
 
     def __init__(
-        self, sliding_layers: Sequence[bool], slot_capacity: int, stay: bool = False
+        self,
+        sliding_layers: Sequence[bool],
+        slot_capacity: int,
+        stay: bool = False,
+        window: int | None = None,
     ) -> None:
         self.slots = [KVSlot(0)]
         self.slot_capacity = slot_capacity
-        self.capacity = slot_capacity
         self.stay = stay
-        self.buffers: list[Tensor] = []
-        self.layers = [KVLayer(self, slides) for slides in sliding_layers]
-        # Keys and values of each layer that a forward pass has shown, without positions.
-        self._shapes: dict[KVLayer, tuple[Tensor, Tensor]] = {}
+        self.has_whole_windows = False
+        # Tokens in front of a query token that sliding layers attend to.
+        self._before = None if window is None else window - 1
+        # Positions that a slot of sliding layers needs; more where a forward pass has more tokens.
+        self._window_need = capacity_for(CHUNK + (self._before or 0))
+        self.window_capacity = self._window_capacity(slot_capacity)
+        self.layers = [KVLayer(slides) for slides in sliding_layers]
+        in_windows = [layer for layer in self.layers if layer.slides and self.has_windows]
+        others = [layer for layer in self.layers if layer not in in_windows]
+        self._full = KVBuffers(others, slot_capacity)
+        self._windowed = KVBuffers(in_windows, self.window_capacity)
+        for layer in self.layers:
+            layer.buffers = self._windowed if layer in in_windows else self._full
+
+    @property
+    def has_windows(self) -> bool:
+        """Whether sliding layers have buffers of their own."""
+        return self._before is not None
+
+    @property
+    def capacity(self) -> int:
+        """The positions of the buffers, of those with all tokens."""
+        return self._full.capacity
+
+    @property
+    def buffers(self) -> list[Tensor]:
+        """All buffers, (layers' keys or values, heads, capacity, head_dim) each."""
+        return [*self._full.tensors, *self._windowed.tensors]
 
     @property
     def length(self) -> int:
@@ -199,82 +268,98 @@ class KVCache:
 
     @length.setter
     def length(self, length: int) -> None:
-        self.slots[0].length = length
+        """Take what is in so many positions as valid."""
+        slot = self.slots[0]
+        slot.length = length
+        if self.has_windows and length > slot.dropped + self.window_capacity:
+            slot.dropped = slot.missing = length - self.window_capacity
 
     def rows(self) -> list[Tensor]:
-        """Keys and values of each layer, as far as the first slot is valid: views."""
-        filled = [layer for layer in self.layers if layer.is_initialized]
-        return [
-            states[:, :, : self.length] for layer in filled for states in (layer.keys, layer.values)
-        ]
+        """Keys and values of each layer, as far as the first slot has them: views.
+
+        Those of sliding layers may begin later than those of others.
+        """
+        slot = self.slots[0]
+        rows = []
+        for layer in self.layers:
+            if not layer.is_initialized:
+                continue
+            at = slice(slot.start, slot.start + slot.length)
+            if layer.buffers is self._windowed:
+                at = slice(slot.window_origin + slot.missing, slot.window_origin + slot.length)
+            rows += [layer.keys[:, :, at], layer.values[:, :, at]]
+        return rows
 
     def bytes_of(self, length: int) -> int:
-        """The bytes of so many positions of all layers; 0 before the first forward pass."""
-        of_layers = (states for both in self._shapes.values() for states in both)
-        return length * sum(s.shape[1] * s.shape[3] * s.itemsize for s in of_layers)
+        """The bytes of a sequence of so many tokens; 0 before the first forward pass."""
+        in_windows = length if self.has_whole_windows else min(length, self._window_need)
+        return self._full.bytes_of(length) + self._windowed.bytes_of(in_windows)
 
     @property
-    def max_chunks(self) -> int:
-        """How many chunks fit into a slot."""
-        return self.slot_capacity // CHUNK
+    def chunk_bytes(self) -> int:
+        """The bytes of what `chunk` gives."""
+        return self._full.bytes_of(CHUNK)
 
-    # --- buffers ---
-
-    def make_buffers(self, layer: KVLayer, *states: Tensor) -> None:
-        """Give a layer buffers for keys and values like these, and all layers that are known."""
-        is_new = layer not in self._shapes
-        self._shapes[layer] = _without_positions(states[0]), _without_positions(states[1])
-        layers = [layer] if is_new else list(self._shapes)
-        self._fill(layers, *self._allocated(layers, self.capacity))
-
-    def _allocated(
-        self, layers: Sequence[KVLayer], capacity: int
-    ) -> tuple[list[Tensor], list[Tensor]]:
-        """Buffers of zeros, and of these each layer's part of keys and of values, in turns."""
-        alike: dict[tuple[Any, ...], list[int]] = {}
-        shapes = [states for layer in layers for states in self._shapes[layer]]
-        for number, states in enumerate(shapes):
-            alike.setdefault((states.shape, states.dtype, states.device), []).append(number)
-        buffers: list[Tensor] = []
-        parts: dict[int, Tensor] = {}
-        for numbers in alike.values():
-            like = shapes[numbers[0]]
-            _, heads, _, width = like.shape
-            buffers.append(like.new_zeros((len(numbers), heads, capacity, width)))
-            parts.update(zip(numbers, buffers[-1].chunk(len(numbers)), strict=True))
-        return buffers, [parts[number] for number in range(len(shapes))]
-
-    def _fill(
-        self, layers: Sequence[KVLayer], buffers: Sequence[Tensor], parts: Sequence[Tensor]
-    ) -> None:
-        self.buffers += buffers
-        for layer, keys, values in zip(layers, parts[::2], parts[1::2], strict=True):
-            layer.keys, layer.values, layer.is_initialized = keys, values, True
-
-    def _drop(self) -> None:
-        """Have no buffers: the next forward pass makes them."""
-        self.buffers = []
-        for layer in self.layers:
-            layer.keys, layer.values, layer.is_initialized = None, None, False
+    def length_in(self, size: int) -> int:
+        """How many tokens a sequence may have for its keys and values to take `size` bytes."""
+        left = size - self._windowed.bytes_of(self._window_need)
+        each = self._full.bytes_of(1)
+        if self._windowed.bytes_of(1) and left < 0:
+            return size // self.bytes_of(1)
+        return left // each if each else _UNBOUNDED
 
     # --- slots ---
 
     def reset(self, slot: KVSlot, chunks: int = 0) -> None:
-        """Empty a slot but for so many chunks at its start."""
+        """Empty a slot but for so many chunks at its start, whose window is to be restored."""
         kept = chunks * CHUNK
         # First: where an interrupt comes between, no chunk may be known whose states are gone.
         slot.cache_policy = None
         slot.length = kept
         slot.refused = False
-        del slot.chunks[chunks:]
+        slot.forget_chunks(chunks)
         self._clear(slot, kept, slot.used)
         slot.used = kept
+        self._clear_window(slot, 0, slot.window_used)
+        slot.window_used = 0
+        slot.dropped = 0
+        slot.missing = kept
 
-    def resize(self, count: int, capacity: int) -> bool:
-        """Have `count` slots of this capacity; the first keep what they have, as far as it fits.
+    def cut(self, slot: KVSlot, length: int) -> None:
+        """Drop all tokens from `length` on.
 
-        Returns whether buffers moved. Raises MemoryError and the like; all is as it was then.
+        Where the window of those before is gone, more are dropped: the caller looks at the length.
         """
+        slot.length = min(slot.length, length)
+        slot.forget_chunks(slot.length // CHUNK)
+        if self._before is None or slot.missing <= max(0, slot.length - self._before):
+            return
+        number = max(slot.windows, default=-1)
+        slot.forget_chunks(number + 1)
+        slot.length = CHUNK * (number + 1)
+        if number >= 0:
+            self.restore_window(slot, slot.windows[number])
+        else:
+            slot.dropped = 0
+            slot.missing = 0
+
+    def resize(self, count: int, capacity: int, whole_windows: bool | None = None) -> bool:
+        """Have `count` slots of this capacity. The first keep what they have, as far as it fits.
+
+        Args:
+            count: Of the slots.
+            capacity: Of each.
+            whole_windows: Whether sliding layers have as many positions; None: as before.
+
+        Returns:
+            Whether buffers moved.
+
+        Raises:
+            MemoryError: And the like; all is as it was then.
+        """
+        if whole_windows is None:
+            whole_windows = self.has_whole_windows
+        window_capacity = self._window_capacity(capacity, whole_windows)
         kept = self.slots[:count]
         # What is not kept yet may be seen by the next forward pass, as that of a head's draft.
         lengths = [min(max(slot.length, slot.used), capacity) for slot in kept]
@@ -282,38 +367,59 @@ class KVCache:
             (slot.start, number * capacity, length)
             for number, (slot, length) in enumerate(zip(kept, lengths, strict=True))
         ]
-        is_moved = not (self.stay and count * capacity <= self.capacity)
+        dropped = [self._to_drop(min(slot.length, capacity), window_capacity) for slot in kept]
+        window_moves = [
+            _window_move(slot, number * window_capacity - drop, drop, capacity)
+            for number, (slot, drop) in enumerate(zip(kept, dropped, strict=True))
+        ]
+        windows = count * window_capacity
+        is_moved = not (
+            self.stay and count * capacity <= self.capacity and windows <= self._windowed.capacity
+        )
         if is_moved:
-            self._move_to_new(count * capacity, moves if any(lengths) else ())
-        else:  # those that move up the last first
-            for move in moves if capacity < self.slot_capacity else reversed(moves):
-                self._move(*move)
+            self._move_to_new(
+                (count * capacity, windows), (moves, window_moves), is_empty=not any(lengths)
+            )
+        else:
+            _move_within(self._full, moves, capacity < self.slot_capacity)
+            _move_within(self._windowed, window_moves, window_capacity < self.window_capacity)
         self.slot_capacity = capacity
+        self.window_capacity = window_capacity
+        self.has_whole_windows = whole_windows
         self.slots = kept
         for number, (slot, length) in enumerate(zip(kept, lengths, strict=True)):
             slot.start = number * capacity
             slot.used = length
-            slot.cut(capacity)
-        self.slots += [KVSlot(number * capacity) for number in range(len(kept), count)]
+            slot.window_start = number * window_capacity
+            slot.dropped = dropped[number]
+            slot.missing = max(slot.missing, slot.dropped)
+            slot.window_used = max(0, min(slot.length, capacity) - slot.dropped)
+            if slot.length > capacity:
+                self.cut(slot, capacity)
+        self.slots += [
+            KVSlot(number * capacity, number * window_capacity)
+            for number in range(len(kept), count)
+        ]
         if not is_moved:
             for slot in self.slots:
                 self._clear(slot, slot.used, capacity)
+                self._clear_window(slot, 0, slot.missing - slot.dropped)
+                self._clear_window(slot, slot.window_used, window_capacity)
         return is_moved
 
-    def _move_to_new(self, capacity: int, moves: Sequence[tuple[int, int, int]]) -> None:
-        """Have buffers of this capacity, with what `moves` names (from, to, number)."""
-        if moves:
-            layers = list(self._shapes)
-            buffers, parts = self._allocated(layers, capacity)
-            for number, layer in enumerate(layers):
-                for new, old in zip(parts[2 * number :], (layer.keys, layer.values), strict=False):
-                    for source, to, count in moves:
-                        new[:, :, to : to + count] = old[:, :, source : source + count]
-            self._drop()
-            self._fill(layers, buffers, parts)
-        else:  # new ones are made by the next forward pass, when the old ones are gone
-            self._drop()
-        self.capacity = capacity
+    def _move_to_new(
+        self, capacities: tuple[int, int], moves: Sequence[Sequence[Move]], is_empty: bool
+    ) -> None:
+        """Have buffers of these capacities, with what `moves` names of each kind."""
+        kinds = list(zip((self._full, self._windowed), capacities, moves, strict=True))
+        if is_empty:  # new ones are made by the next forward pass, when the old ones are gone
+            for buffers, capacity, _ in kinds:
+                buffers.drop()
+                buffers.capacity = capacity
+            return
+        new = [buffers.copied(capacity, moving) for buffers, capacity, moving in kinds]
+        for (buffers, _, _), copied in zip(kinds, new, strict=True):
+            buffers.use(copied)
 
     def close(self, number: int, last: int) -> None:
         """The sequence of a slot is done: that of the `last` one takes its place."""
@@ -322,10 +428,14 @@ class KVCache:
         self.reset(closed)
         if closed is moving:
             return
-        self._move(moving.start, closed.start, moving.length)
+        self._full.move(moving.start, closed.start, moving.length)
+        count = moving.length - moving.dropped
+        self._windowed.move(moving.window_start, closed.window_start, count)
         self.slots[number], self.slots[last] = moving, closed
         closed.start, moving.start = moving.start, closed.start
+        closed.window_start, moving.window_start = moving.window_start, closed.window_start
         closed.used = moving.used
+        closed.window_used = moving.window_used
 
     # --- chunks ---
 
@@ -344,27 +454,59 @@ class KVCache:
         return None
 
     def chunk(self, slot: KVSlot, number: int) -> ChunkStates:
-        """Keys and values of a chunk: views."""
+        """Keys and values of a chunk, of all layers that keep all tokens: views."""
         start = slot.start + number * CHUNK
         at = slice(start, start + CHUNK)
         return {
             layer_number: (layer.keys[:, :, at], layer.values[:, :, at])
             for layer_number, layer in enumerate(self.layers)
-            if layer.is_initialized
+            if layer.is_initialized and layer.buffers is self._full
         }
 
     def restore(self, slot: KVSlot, chunk: Chunk, states: ChunkStates) -> None:
-        """Append a chunk, with the keys and values that `chunk` gave, behind other chunks."""
-        start = slot.start + slot.length
-        for layer_number, both in states.items():
-            layer = self.layers[layer_number]
-            if not layer.is_initialized:
-                self.make_buffers(layer, *both)
-            for buffer, state in zip((layer.keys, layer.values), both, strict=True):
-                buffer[:, :, start : start + CHUNK] = state
+        """Append a chunk, with the keys and values that `chunk` gave, behind other chunks.
+
+        Behind the last one, `restore_window` is to be called, if there are windows.
+        """
+        self._put(states, slot.start + slot.length)
         slot.chunks.append(chunk)
         slot.length += CHUNK
         slot.used = slot.length
+        slot.missing = slot.length if self.has_windows else 0
+
+    def may_continue_behind(self, number: int) -> bool:
+        """Whether the window at the end of a chunk is saved even where the prompt goes on.
+
+        All together take a quarter of what the layers would take without windows, at most.
+        """
+        apart = -(-_WINDOWS_SHARE * (self._before or 0) // CHUNK)
+        return (number + 1) % max(1, apart) == 0
+
+    def window(self, slot: KVSlot) -> ChunkStates:
+        """Keys and values of sliding layers that the next token of a slot sees: views."""
+        first = max(0, slot.length - (self._before or 0))
+        at = slice(slot.window_origin + first, slot.window_origin + slot.length)
+        return {
+            layer_number: (layer.keys[:, :, at], layer.values[:, :, at])
+            for layer_number, layer in enumerate(self.layers)
+            if layer.is_initialized and layer.buffers is self._windowed
+        }
+
+    def restore_window(self, slot: KVSlot, states: ChunkStates) -> None:
+        """Put in what `window` gave at this length."""
+        count = min(slot.length, self._before or 0)
+        slot.missing = slot.length - count
+        slot.dropped = 0 if slot.length <= self.window_capacity else slot.missing
+        slot.window_used = max(slot.window_used, slot.length - slot.dropped)
+        self._put(states, slot.window_origin + slot.missing)
+
+    def _put(self, states: ChunkStates, start: int) -> None:
+        for layer_number, both in states.items():
+            layer = self.layers[layer_number]
+            if not layer.is_initialized:
+                layer.buffers.make(layer, *both)
+            for buffer, state in zip((layer.keys, layer.values), both, strict=True):
+                buffer[:, :, start : start + state.shape[2]] = state
 
     # --- positions ---
 
@@ -376,7 +518,51 @@ class KVCache:
         is_moved = positions > self.slot_capacity and self.resize(1, capacity_for(positions))
         slot = slot or self.slots[0]
         slot.used = max(slot.used, positions)
+        if self._before is not None:
+            is_moved |= self._reserve_window(slot, positions, self._before)
         return is_moved
+
+    def _reserve_window(self, slot: KVSlot, positions: int, before: int) -> bool:
+        """Make room in the buffers of sliding layers, by dropping tokens in front of the window."""
+        is_moved = False
+        if positions > slot.dropped + self.window_capacity:
+            needed = before + positions - slot.length
+            if needed > self.window_capacity:
+                need = self._window_need
+                self._window_need = capacity_for(needed)
+                try:
+                    is_moved = self.resize(len(self.slots), self.slot_capacity)
+                except BaseException:
+                    self._window_need = need
+                    raise
+            dropped = self._to_drop(slot.length, self.window_capacity, positions)
+            if dropped > slot.dropped:
+                origin = slot.window_start - dropped
+                self._windowed.move(*_window_move(slot, origin, dropped, slot.length))
+                slot.dropped = dropped
+                slot.missing = max(slot.missing, dropped)
+        slot.window_used = max(slot.window_used, positions - slot.dropped)
+        return is_moved
+
+    def _to_drop(self, length: int, capacity: int, positions: int = 0) -> int:
+        """How many tokens of a sequence to drop where sliding layers have so many positions.
+
+        Args:
+            length: Of the sequence.
+            capacity: The positions.
+            positions: Those that the sequence is to have, with query tokens.
+        """
+        positions = max(positions, length)
+        if self._before is None or positions <= capacity:
+            return 0
+        spare = capacity - self._before - (positions - length)
+        return max(0, length - self._before - min(_ROLLBACK, spare // 2))
+
+    def _window_capacity(self, capacity: int, whole: bool = False) -> int:
+        """The positions of sliding layers in a slot of this capacity."""
+        if self._before is None:
+            return 0
+        return capacity if whole else min(capacity, self._window_need)
 
     def keep(self, kept: Sequence[Sequence[int]]) -> None:
         """Keep these query tokens of the last forward pass, of each sequence (ascending).
@@ -385,40 +571,49 @@ class KVCache:
         """
         for slot, numbers in zip(self.slots, kept, strict=False):
             end = slot.start + slot.length
+            window_end = slot.window_origin + slot.length
             for source, to, count in runs(numbers):
-                self._move(end + source, end + to, count)
+                self._full.move(end + source, end + to, count)
+                self._windowed.move(window_end + source, window_end + to, count)
             slot.length += len(numbers)
 
     def repeat(self, length: int) -> None:
         """Repeat what the first slot has until there are `length` positions."""
-        while 0 < self.length < length:
-            count = min(self.length, length - self.length)
-            self._move(0, self.length, count)
-            self.length += count
-        self.slots[0].used = max(self.slots[0].used, length)
-
-    def _move(self, source: int, to: int, count: int) -> None:
-        """Copy so many positions to another place, all read before any is written."""
-        if not count or source == to:
-            return
-        is_disjoint = abs(source - to) >= count
-        for buffer in self.buffers:
-            states = buffer[:, :, source : source + count]
-            buffer[:, :, to : to + count] = states if is_disjoint else states.clone()
+        slot = self.slots[0]
+        while 0 < slot.length < length:
+            count = min(slot.length, length - slot.length)
+            self._full.move(0, slot.length, count)
+            if slot.length + count <= self.window_capacity:
+                self._windowed.move(0, slot.length, count)
+            slot.length += count
+        slot.used = max(slot.used, length)
+        slot.window_used = min(slot.used, self.window_capacity)
+        self.length = slot.length
 
     def _clear(self, slot: KVSlot, first: int, end: int) -> None:
         """Write zeros to these positions: a NaN must not outlive its sequence."""
-        for buffer in self.buffers:
-            buffer[:, :, slot.start + first : slot.start + end] = 0
+        self._full.clear(slot.start + first, slot.start + end)
+
+    def _clear_window(self, slot: KVSlot, first: int, end: int) -> None:
+        """As `_clear`, in the buffers of sliding layers."""
+        self._windowed.clear(slot.window_start + first, slot.window_start + end)
+
+
+def _window_move(slot: KVSlot, origin: int, first: int, end: int) -> Move:
+    """What moves where token 0 is to be at `origin`: the tokens from `first` on, up to `end`."""
+    first = max(first, slot.missing)
+    count = max(0, min(slot.length, end) - first)
+    return slot.window_origin + first, origin + first, count
+
+
+def _move_within(buffers: KVBuffers, moves: Sequence[Move], is_smaller: bool) -> None:
+    """Move the entries of slots, none over those of another that has not moved yet."""
+    for move in moves if is_smaller else reversed(moves):
+        buffers.move(*move)
 
 
 def _part(positions: range) -> slice:
     return slice(positions.start, positions.stop)
-
-
-def _without_positions(states: Tensor) -> Tensor:
-    """The heads, width, dtype and device of keys or values: (1, heads, 0, head_dim)."""
-    return states.new_empty((*states.shape[:2], 0, states.shape[3]))
 
 
 def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:

@@ -72,7 +72,7 @@ def capacity_of_sequence(tokens: int, numerics: Numerics, *, spare: int, context
 
 
 _INT64_BYTES = 8
-_ROWS_OF_INT64 = 5  # rows of integers in front of the packed ancestors
+_ROWS_OF_INT64 = 6  # rows of integers in front of the packed ancestors
 Root = tuple[int, DraftTree]  # of a sequence: its last token, and the draft below it
 
 
@@ -84,11 +84,13 @@ class Span:
         rows: Its rows of the forward pass.
         start: The first KV position of its slot.
         length: The KV positions that it has with these rows, counted from `start`.
+        window_origin: Where its first token is in the buffers of sliding layers, or would be.
     """
 
     rows: slice
     start: int
     length: int
+    window_origin: int = 0
 
     @property
     def count(self) -> int:
@@ -128,6 +130,7 @@ class Inputs:
         ids: Token ids.
         positions: Of the tokens in their sequences.
         slots: The KV positions where the rows are written.
+        window_slots: The same in the buffers of sliding layers.
         reach: How many KV positions before the tree each row sees.
         begins: The first KV position of each row's slot.
         ancestors: bool (rows, rows): which rows each row sees.
@@ -136,6 +139,7 @@ class Inputs:
     ids: Tensor
     positions: Tensor
     slots: Tensor
+    window_slots: Tensor
     reach: Tensor
     begins: Tensor
     ancestors: Tensor
@@ -155,7 +159,9 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
     """
     integers = _ROWS_OF_INT64 * rows
     packed = np.zeros(integers + -(-rows * rows // _INT64_BYTES), np.int64)
-    ids, positions, slots, reach, begins = packed[:integers].reshape(_ROWS_OF_INT64, rows)
+    ids, positions, slots, window_slots, reach, begins = packed[:integers].reshape(
+        _ROWS_OF_INT64, rows
+    )
     ancestors = packed[integers:].view(np.uint8)[: rows * rows].reshape(rows, rows)
     stops = [*(span.rows.start for span in spans[1:]), rows]
     for (token, tree), span, stop in zip(roots, spans, stops, strict=True):
@@ -173,6 +179,8 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
         ids[padding] = token
         positions[padding] = length
         slots[padding] = np.arange(end, end + stop - at.stop)
+        every = slice(at.start, stop)
+        window_slots[every] = slots[every] - span.start + span.window_origin
         np.fill_diagonal(ancestors[padding, padding], 1)
     return torch.from_numpy(packed)
 
@@ -180,9 +188,10 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
 def unpack(packed: Tensor, rows: int) -> Inputs:
     """Unpack what `pack` packed, as views where they can be."""
     integers = _ROWS_OF_INT64 * rows
-    ids, positions, slots, reach, begins = packed[:integers].view(_ROWS_OF_INT64, rows).unbind()
+    by_row = packed[:integers].view(_ROWS_OF_INT64, rows)
+    ids, positions, slots, window_slots, reach, begins = by_row.unbind()
     ancestors = packed[integers:].view(torch.bool)[: rows * rows].view(rows, rows)
-    return Inputs(ids, positions, slots, reach, begins, ancestors)
+    return Inputs(ids, positions, slots, window_slots, reach, begins, ancestors)
 
 
 class Masks:

@@ -252,7 +252,10 @@ class TargetModel:
         return self.score(self.lay_out([(token, tree)]))[0]
 
     def truncate(self, length: int) -> None:
-        """Drop the first sequence from `length` on. Does nothing in a model's own cache."""
+        """Drop the first sequence from `length` on, or earlier, as `Slot.cut`.
+
+        Does nothing in a model's own cache.
+        """
         self.slots.last.cut(length)
 
     def keep(self, *paths: Sequence[int]) -> None:

@@ -16,9 +16,11 @@ class PassPlan:
 
     Attributes:
         write_at: The KV position of each query token, int64 (queries,).
+        write_windows_at: The same in the buffers of layers with a sliding window; None: they have
+            no buffers of their own.
         full: The KV positions that layers with full attention are given.
-        sliding: Those that layers with a sliding window are given; a tensor, int64 (keys,), names
-            them in the order of the mask.
+        sliding: Those that layers with a sliding window are given, in their buffers; a tensor,
+            int64 (keys,), names them in the order of the mask.
         length: The tokens before the query tokens, for a model that asks its cache.
         mask: What the model takes as its attention mask, None: it makes its own.
         attention: None: the model's own attention of one sequence.
@@ -30,3 +32,4 @@ class PassPlan:
     length: int
     mask: Any = None
     attention: PassAttention | None = None
+    write_windows_at: Tensor | None = None

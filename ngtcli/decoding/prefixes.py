@@ -7,6 +7,10 @@ end; its ids are compared besides. The chunks of the last prompt lie in the KV c
 prompts before it in memory, as far as there is room, and on disk, one array file a chunk. What is
 missing or damaged is prefilled again. Where learned heads read the prompt, the hidden states that
 they want are cached, too; a chunk that lacks them is of no use to heads.
+
+Layers with a sliding window keep no chunks. A prompt goes on behind the end of a chunk whose window
+was saved: at the last two ends of each prompt, and at others as far apart as memory allows
+(`KVCache.may_continue_behind`). Behind any other end the prompt is prefilled again.
 """
 
 from array import array
@@ -37,7 +41,7 @@ WORTH_S = 2.0  # seconds of reading from which on `keep_documents` auto writes a
 # is for the KV cache of the sequences that are being decoded.
 _SHARE = 0.125
 _UNKNOWN = 1 << 30  # bytes that are cached where the free memory is not known; guess
-_FORMAT = 4
+_FORMAT = 5
 PREFIXES = ArrayFile("prefixes", ".safetensors", f"ngt rows {_FORMAT}", 1 << 33)
 _HEADER = 1 << 17  # bytes of a file's header: 500 layers, and the ids of a chunk
 _LENGTH_DEPENDENT = "dynamic"  # rotary frequencies that stay those of the longest sequence so far
@@ -74,6 +78,7 @@ class FoundPrefix:
         volatile: So many of `behind`, up to the last that lies in another slot: they may be
             overwritten when buffers change.
         from_disk: The tokens of those that were read from disk.
+        window: What sliding layers need behind the last of all; None where there are none.
     """
 
     root: str = ""
@@ -81,6 +86,7 @@ class FoundPrefix:
     behind: Sequence[_Cached] = ()
     volatile: int = 0
     from_disk: int = 0
+    window: ChunkStates | None = None
 
 
 class Prefixes:
@@ -100,8 +106,17 @@ class Prefixes:
         self._bytes = 0
         self._not_stored: Support | None = None  # see `take_not_stored`
 
-    def find(self, cache: KVCache, slot: KVSlot, prompt: PromptPrefix) -> FoundPrefix:
-        """Find the chunks that a prompt begins with: in its slot, in others, in memory, on disk."""
+    def find(
+        self, cache: KVCache, slot: KVSlot, prompt: PromptPrefix, capacity: int
+    ) -> FoundPrefix:
+        """Find the chunks that a prompt begins with: in its slot, in others, in memory, on disk.
+
+        Args:
+            cache: Has the slots.
+            slot: The prompt's.
+            prompt: What may be found of it.
+            capacity: The KV positions that it is to have.
+        """
         cache_policy = prompt.cache_policy
         if cache_policy is None:
             return FoundPrefix()
@@ -109,9 +124,10 @@ class Prefixes:
         root = self._root(cache_policy.owner, prompt.kernel)
         in_place = 0
         behind: list[_Cached] = []
-        volatile = 0
-        from_disk = 0
-        for number, wanted in enumerate(_chunks(root, prompt.token_ids)):
+        in_slots: list[int] = []  # numbers of `behind`
+        from_disk: list[int] = []
+        chunks = list(_chunks(root, prompt.token_ids[:capacity]))
+        for number, wanted in enumerate(chunks):
             is_there = number == in_place and number < len(slot.chunks)
             if is_there and slot.chunks[number].is_for(wanted, layers):
                 in_place += 1
@@ -121,24 +137,64 @@ class Prefixes:
             if other is not None:
                 cached = other.chunks[number], cache.chunk(other, number)
             elif cached is None or not cached[0].is_for(wanted, layers):
-                cached = self._read(wanted, layers) if cache_policy.reads_disk else None
-                from_disk += CHUNK if cached is not None else 0
+                path = _path(wanted.key, layers)
+                cached = self._read(path, wanted) if cache_policy.reads_disk else None
+                if cached is not None:
+                    from_disk.append(len(behind))
             if cached is None or not cached[0].is_for(wanted, layers):
                 break
-            behind.append(cached)
             if other is not None:
-                volatile = len(behind)
+                in_slots.append(len(behind))
+            behind.append(cached)
+
+        window: ChunkStates | None = None
+        if cache.has_windows:
+            count, window = self._last_window(
+                cache, slot, chunks[: in_place + len(behind)], cache_policy.reads_disk
+            )
+            in_place = min(in_place, count)
+            behind = behind[: count - in_place]
         for chunk, _ in reversed(behind):  # the first are needed by all: they are used last
             if chunk.key in self._held:
                 self._held.move_to_end(chunk.key)
-        return FoundPrefix(root, in_place, behind, volatile, from_disk)
+        return FoundPrefix(
+            root,
+            in_place,
+            behind,
+            volatile=max((at + 1 for at in in_slots if at < len(behind)), default=0),
+            from_disk=CHUNK * sum(at < len(behind) for at in from_disk),
+            window=window,
+        )
+
+    def _last_window(
+        self, cache: KVCache, slot: KVSlot, chunks: Sequence[Chunk], reads_disk: bool
+    ) -> tuple[int, ChunkStates | None]:
+        """How many of the chunks a prompt can go on behind, and the window there."""
+        for number in reversed(range(len(chunks))):
+            wanted = chunks[number]
+            for other in (slot, *cache.slots):
+                is_known = number in other.windows and other.chunks[number].is_for(wanted)
+                if is_known:
+                    return number + 1, other.windows[number]
+            cached = self._held.get(_window_key(wanted))
+            if cached is None and reads_disk:
+                cached = self._read(_window_path(wanted), wanted)
+            if cached is not None and cached[0].is_for(wanted):
+                return number + 1, cached[1]
+        return 0, None
 
     def add(
-        self, slot: KVSlot, ids: Sequence[int], seconds: float, states: Mapping[int, Tensor]
+        self,
+        cache: KVCache,
+        slot: KVSlot,
+        ids: Sequence[int],
+        seconds: float,
+        states: Mapping[int, Tensor],
     ) -> None:
         """Note a chunk that was just prefilled at the end of a slot.
 
         Args:
+            cache: Has the slot.
             slot: Of the prompt.
             ids: The token ids of the chunk.
             seconds: That its prefill took.
@@ -148,6 +204,15 @@ class Prefixes:
         if is_whole and slot.cache_policy is not None:
             before = slot.chunks[-1].key if slot.chunks else slot.root
             slot.chunks.append(_chunk(before, ids, seconds, states))
+            if cache.has_windows:
+                self._add_window(cache, slot)
+
+    def _add_window(self, cache: KVCache, slot: KVSlot) -> None:
+        """Save the window at the end of a slot, and drop one that is not needed any more."""
+        number = len(slot.chunks) - 1
+        slot.windows[number] = _copy(cache.window(slot))
+        if not cache.may_continue_behind(number - 2):
+            slot.windows.pop(number - 2, None)
 
     def store(self, cache: KVCache, slot: KVSlot | None = None) -> int:
         """Write the chunks of a slot, or of all, to disk, where they are to be; the bytes.
@@ -160,7 +225,8 @@ class Prefixes:
         chunks = slot.chunks
         if cache_policy is None or not chunks:
             return 0
-        size = cache.bytes_of(len(chunks) * CHUNK) + sum(map(_bytes_of_states, chunks))
+        size = len(chunks) * cache.chunk_bytes + sum(map(_bytes_of_states, chunks))
+        size += sum(map(_bytes_of_kv, slot.windows.values()))
         if size > cache_policy.max_disk_bytes:
             limit = sized(cache_policy.max_disk_bytes)
             why = f"it takes {sized(size)}, and the cache may have {limit}"
@@ -174,6 +240,11 @@ class Prefixes:
             # The last first: the bound removes what was used longest ago, and the first are needed.
             for number in reversed(range(len(chunks))):
                 chunk = chunks[number]
+                window = slot.windows.get(number)
+                path = _window_path(chunk)
+                if window is not None and not path.exists():
+                    bare = replace(chunk, states={})
+                    written += _write(path, bare, self._model, window)
                 path = _path(chunk.key, chunk.states)
                 if not path.exists():
                     written += _write(path, chunk, self._model, cache.chunk(slot, number))
@@ -211,19 +282,27 @@ class Prefixes:
             return
         for number in reversed(range(first, len(slot.chunks))):
             chunk = slot.chunks[number]
+            if number in slot.windows:
+                self._hold(_window_key(chunk), replace(chunk, states={}), slot.windows[number])
             cached = self._held.pop(chunk.key, None)
             if cached is not None and cached[0].states.keys() >= chunk.states.keys():
                 self._held[chunk.key] = cached
                 continue
             if cached is not None:
                 self._bytes -= _bytes(cached)
-            if self._make_room(cache.bytes_of(CHUNK) + _bytes_of_states(chunk)):
-                states = {
-                    layer: (keys.clone(), values.clone())
-                    for layer, (keys, values) in cache.chunk(slot, number).items()
-                }
-                self._held[chunk.key] = chunk, states
-                self._bytes += _bytes(self._held[chunk.key])
+            if self._make_room(cache.chunk_bytes + _bytes_of_states(chunk)):
+                self._hold_new(chunk.key, chunk, _copy(cache.chunk(slot, number)))
+
+    def _hold(self, key: str, chunk: Chunk, states: ChunkStates) -> None:
+        """Cache a window, which was used last, unless there is no room."""
+        if key in self._held:
+            self._held.move_to_end(key)
+        elif self._make_room(_bytes_of_kv(states)):
+            self._hold_new(key, chunk, states)
+
+    def _hold_new(self, key: str, chunk: Chunk, states: ChunkStates) -> None:
+        self._held[key] = chunk, states
+        self._bytes += _bytes(self._held[key])
 
     def _make_room(self, size: int) -> bool:
         """Let chunks go that were used longest ago until so many bytes fit; False if none do."""
@@ -233,12 +312,11 @@ class Prefixes:
             self._bytes -= _bytes(self._held.popitem(last=False)[1])
         return size <= most
 
-    def _read(self, wanted: Chunk, layers: Sequence[int]) -> _Cached | None:
-        """A chunk on disk; None where there is none.
+    def _read(self, path: Path, wanted: Chunk) -> _Cached | None:
+        """A chunk, or the window at its end, on disk; None where there is none.
 
         A file that is not as it was written is removed, so that it is written again.
         """
-        path = _path(wanted.key, layers)
         known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
         try:
             arrays, about = PREFIXES.map(path, known)
@@ -288,6 +366,15 @@ def _path(key: str, layers: Iterable[int]) -> Path:
     return PREFIXES.path(key_of(key, *named) if named else key)
 
 
+def _window_key(chunk: Chunk) -> str:
+    """The key of the window at the end of a chunk."""
+    return key_of(chunk.key, "window")
+
+
+def _window_path(chunk: Chunk) -> Path:
+    return PREFIXES.path(_window_key(chunk))
+
+
 def _chunks(root: str, ids: Sequence[int]) -> Iterator[Chunk]:
     """The whole chunks that `ids` begin with."""
     before = root
@@ -315,8 +402,15 @@ def _words(ids: bytes) -> str:
 
 def _bytes(cached: _Cached) -> int:
     chunk, states = cached
-    keys_and_values = sum(keys.nbytes + values.nbytes for keys, values in states.values())
-    return keys_and_values + _bytes_of_states(chunk)
+    return _bytes_of_kv(states) + _bytes_of_states(chunk)
+
+
+def _bytes_of_kv(states: ChunkStates) -> int:
+    return sum(keys.nbytes + values.nbytes for keys, values in states.values())
+
+
+def _copy(states: ChunkStates) -> ChunkStates:
+    return {layer: (keys.clone(), values.clone()) for layer, (keys, values) in states.items()}
 
 
 def _bytes_of_states(chunk: Chunk) -> int:

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from ngtcli.decoding.attention import use_registered
-from ngtcli.decoding.batched_attention import BatchedAttention
+from ngtcli.decoding.batched_attention import BatchedAttention, BatchKeys
 from ngtcli.decoding.captured import Outputs, Shape
-from ngtcli.decoding.kv_cache import KVCache, PlannedCache
+from ngtcli.decoding.kv_cache import KVCache, KVSlot, PlannedCache
 from ngtcli.decoding.layout import Inputs, Masks, Span, unpack
 from ngtcli.decoding.pass_plan import PassPlan
 from ngtcli.decoding.split_attention import (
@@ -56,8 +56,7 @@ class ModelRunner:
     def prefill(
         self,
         cache: KVCache,
-        slot_start: int,
-        length: int,
+        slot: KVSlot,
         ids: Sequence[int],
         *,
         any_kernel: bool,
@@ -67,8 +66,7 @@ class ModelRunner:
 
         Args:
             cache: The KV cache, with room for the chunk.
-            slot_start: The first KV position of the sequence.
-            length: The tokens of the sequence so far.
+            slot: Of the sequence.
             ids: The token ids of the chunk.
             any_kernel: Whether bits may depend on the kernel.
             layers: The layers whose hidden states are wanted.
@@ -77,6 +75,7 @@ class ModelRunner:
             The logits of the last token, (1, vocab_size), and where they are wanted the hidden
             states of all, (tokens, layers, hidden size).
         """
+        length = slot.length
         end = length + len(ids)
         positions = torch.arange(length, end, device=self._device)
         token_ids = torch.tensor(list(ids), device=self._device)
@@ -90,9 +89,10 @@ class ModelRunner:
         elif length:
             mask = self.masks.of_chunk(length, len(ids), first)
         plan = PassPlan(
-            write_at=positions + slot_start if slot_start else positions,
-            full=range(slot_start, slot_start + end),
-            sliding=range(slot_start + first, slot_start + end),
+            write_at=positions + slot.start if slot.start else positions,
+            write_windows_at=positions + slot.window_origin if cache.has_windows else None,
+            full=range(slot.start, slot.start + end),
+            sliding=range(slot.window_origin + first, slot.window_origin + end),
             length=length,
             mask=mask,
             attention=attention,
@@ -126,8 +126,8 @@ class ModelRunner:
         inputs = unpack(packed.to(self._device, non_blocking=True), shape.rows)
         if shape.sequences > 1:
             plan = self._plan_batch(cache, inputs, shape, spans, captures)
-        elif self._attends_to_window(shape, captures):
-            plan = self._plan_window(inputs, shape, length, captures)
+        elif shape.narrow:
+            plan = self._plan_window(cache.slots[0], inputs, shape, length, captures)
         else:
             plan = self._plan_tree(inputs, shape, length)
         return self.run(cache, plan, inputs.ids, inputs.positions, layers=shape.layers)
@@ -179,14 +179,18 @@ class ModelRunner:
 
     # --- plans ---
 
-    def _attends_to_window(self, shape: Shape, captures: bool) -> bool:
+    def is_narrow(self, cache: KVCache, shape: Shape, captures: bool) -> bool:
         """Whether sliding layers are given the keys of their window alone.
 
         Else they are given all, under a mask, as where that saves nothing; and in exact forward
-        passes, as the order in which a query's keys are added up may change its bits.
+        passes, as the order in which a query's keys are added up may change its bits. Where their
+        buffers do not hold all, there is no choice.
         """
         if self.window is None or not shape.any_kernel:
             return False
+        slots = cache.slots[: shape.sequences]
+        if shape.capacity > cache.window_capacity or any(slot.dropped for slot in slots):
+            return True
         times = _GATHERS_FROM if captures else 1
         return shape.capacity > times * (self.window - 1 + shape.rows // shape.sequences)
 
@@ -200,9 +204,16 @@ class ModelRunner:
         else:
             mask = self.masks.of_tree(inputs, shape.capacity)
         keys = range(shape.capacity)
-        return PassPlan(inputs.slots, keys, keys, length, mask, attention)
+        return PassPlan(
+            inputs.slots, keys, keys, length, mask, attention, self._window_slots(inputs)
+        )
 
-    def _plan_window(self, inputs: Inputs, shape: Shape, length: int, captures: bool) -> PassPlan:
+    def _window_slots(self, inputs: Inputs) -> Tensor | None:
+        return None if self.window is None else inputs.window_slots
+
+    def _plan_window(
+        self, slot: KVSlot, inputs: Inputs, shape: Shape, length: int, captures: bool
+    ) -> PassPlan:
         """A tree of one sequence, whose sliding layers are given the keys of their window."""
         sliding: range | Tensor
         if captures:
@@ -210,10 +221,12 @@ class ModelRunner:
         else:
             first = max(0, length - (self.window or 0) + 1)
             before = torch.arange(first, length, device=self._device)
-            sliding = range(first, length + shape.rows)
+            origin = slot.window_origin
+            sliding = range(origin + first, origin + length + shape.rows)
             seen = self.masks.of_window(inputs, before[None])
         mask = self.masks.of_tree(inputs, shape.capacity, seen)
-        return PassPlan(inputs.slots, range(shape.capacity), sliding, length, mask)
+        full = range(shape.capacity)
+        return PassPlan(inputs.slots, full, sliding, length, mask, None, self._window_slots(inputs))
 
     def _plan_batch(
         self,
@@ -225,33 +238,57 @@ class ModelRunner:
     ) -> PassPlan:
         """Trees of several sequences, which find their own slots among all keys."""
         every = range(cache.slot_capacity * len(cache.slots))
-        sliding: range | Tensor = every
+        sliding: range | Tensor = range(cache.window_capacity * len(cache.slots))
         seen: Tensor | None = None
-        gathered = 0
-        if captures and self._attends_to_window(shape, captures):
+        in_windows: BatchKeys | None = None
+        if self.window is not None and not spans and shape.narrow:
             sliding, seen = self._gathered(inputs, shape)
-            gathered = len(sliding) // shape.sequences
-        # How long the sequences are is not known from spans of equal size.
-        sliding_layers = self.sliding_layers if spans or gathered else ()
-        attention = BatchedAttention(
-            spans or _equal_spans(shape), cache.slot_capacity, sliding_layers, self.window, gathered
-        )
+            in_windows = _gathered_keys(shape, len(sliding) // shape.sequences)
+        elif self.window is not None:
+            # How long the sequences are is not known from spans of equal size.
+            is_known = bool(spans) and shape.any_kernel
+            is_narrow = is_known and (shape.narrow or self._device.type == "cpu")
+            in_windows = BatchKeys.of_windows(
+                spans or _equal_spans(shape, cache.window_capacity),
+                cache.window_capacity,
+                self.window if is_narrow else None,
+            )
+        full = BatchKeys(spans or _equal_spans(shape, cache.slot_capacity), cache.slot_capacity)
+        attention = BatchedAttention(full, in_windows, self.sliding_layers)
         mask = self.masks.of_tree(inputs, shape.capacity, seen)
-        return PassPlan(inputs.slots, every, sliding, shape.capacity, mask, attention)
+        return PassPlan(
+            inputs.slots,
+            every,
+            sliding,
+            shape.capacity,
+            mask,
+            attention,
+            self._window_slots(inputs),
+        )
 
     def _gathered(self, inputs: Inputs, shape: Shape) -> tuple[Tensor, Tensor]:
         """The KV positions in the windows of all sequences, and which of them each query sees."""
         before = self.masks.window_before(inputs, shape.sequences)
         seen = self.masks.of_window(inputs, before)
-        before = before.clamp_min(0) + inputs.begins.view(shape.sequences, -1)[:, :1]
-        own = inputs.slots.view(shape.sequences, -1)
+        own = inputs.window_slots.view(shape.sequences, -1)
+        origins = own[:, :1] - inputs.positions.view(shape.sequences, -1)[:, :1]
+        before = before.clamp_min(0) + origins
         return torch.cat([before, own], 1).flatten(), seen
 
 
-def _equal_spans(shape: Shape) -> list[Span]:
-    """The spans of several sequences with as many query tokens each."""
+def _equal_spans(shape: Shape, capacity: int) -> list[Span]:
+    """The spans of sequences with as many query tokens each, whose slots have this capacity."""
     each = shape.rows // shape.sequences
     return [
-        Span(slice(at * each, (at + 1) * each), at * shape.slot_capacity, shape.capacity)
+        Span(slice(at * each, (at + 1) * each), at * capacity, shape.capacity, at * capacity)
         for at in range(shape.sequences)
     ]
+
+
+def _gathered_keys(shape: Shape, count: int) -> BatchKeys:
+    """The keys of sequences that have so many each, those of one behind those of another."""
+    each = shape.rows // shape.sequences
+    spans = [
+        Span(slice(at * each, (at + 1) * each), at * count, count) for at in range(shape.sequences)
+    ]
+    return BatchKeys(spans, count)

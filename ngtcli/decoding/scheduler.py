@@ -235,10 +235,10 @@ class Scheduler:
         if not self._steps_to_lookup:
             self._free_bytes = free_memory(str(self._model.device))
             self._steps_to_lookup = _STEPS_BETWEEN_LOOKUPS
-        entry_bytes = cache.bytes_of(1)
-        if self._free_bytes is None or not entry_bytes:
+        slot_bytes = cache.bytes_of(entries)
+        if self._free_bytes is None or not slot_bytes:
             return max(self._max_size, len(self.running) + 1)
-        allowed = int(_CACHE_SHARE * self._free_bytes) // (entry_bytes * entries)
+        allowed = int(_CACHE_SHARE * self._free_bytes) // slot_bytes
         in_buffers = cache.capacity // entries if cache.stay else 0
         return max(allowed, in_buffers)
 

@@ -79,7 +79,10 @@ class Slot(Protocol):
         """Keep of the last forward pass the root and these nodes of its tree."""
 
     def cut(self, length: int) -> None:
-        """Drop all tokens from `length` on."""
+        """Drop all tokens from `length` on.
+
+        Layers with a sliding window may lack what they need of those before: then more are dropped.
+        """
 
 
 class TreeSlot:
@@ -113,9 +116,10 @@ class TreeSlot:
         """As `Slot`, of a forward pass over the first slot alone."""
         self._slots.keep([nodes])
 
+    @torch.inference_mode()
     def cut(self, length: int) -> None:
         """As `Slot`."""
-        self._kv.cut(length)
+        self._slots.cache.cut(self._kv, length)
 
 
 class TreeSlots:
@@ -137,7 +141,7 @@ class TreeSlots:
         use_batches: Callable[[], object],
     ) -> None:
         self.runner = runner
-        self.cache = KVCache(runner.sliding_layers, 0, stay)
+        self.cache = KVCache(runner.sliding_layers, 0, stay, runner.window)
         self.prefixes: Prefixes | None = None
         self.reader: StateReader | None = None
         self._graphs = graphs
@@ -185,7 +189,7 @@ class TreeSlots:
 
         found = FoundPrefix()
         if self.prefixes is not None:
-            found = self.prefixes.find(cache, slot, self._prompt(need))
+            found = self.prefixes.find(cache, slot, self._prompt(need), capacity)
             self.prefixes.keep(cache, slot, found.in_place)
         cache.reset(slot, found.in_place)
         if self.prefixes is not None:
@@ -194,11 +198,13 @@ class TreeSlots:
         # Those in other slots first: they may be overwritten when room is made.
         for chunk, states in found.behind[: found.volatile]:
             cache.restore(slot, chunk, states)
-        if number == 0 and (capacity != cache.slot_capacity or len(cache.slots) > 1):
-            self.resize(1, capacity)
-        fitting = max(found.volatile, cache.max_chunks - found.in_place)
-        for chunk, states in found.behind[found.volatile : fitting]:
+        if number == 0 and not self._is_single(capacity, need.numerics):
+            self.resize(1, capacity, whole_windows=need.numerics.is_exact)
+        for chunk, states in found.behind[found.volatile :]:
             cache.restore(slot, chunk, states)
+        if found.window is not None:
+            cache.restore_window(slot, found.window)
+            slot.windows[len(slot.chunks) - 1] = found.window
 
         self._begin_reader(slot, need)
         if not slot.chunks:
@@ -209,6 +215,12 @@ class TreeSlots:
             seconds=perf_counter() - started,
             read_s=sum(chunk.seconds for chunk in slot.chunks),
         )
+
+    def _is_single(self, capacity: int, numerics: Numerics) -> bool:
+        """Whether there is one slot of this capacity, in which windows are as they are to be."""
+        cache = self.cache
+        are_whole = cache.has_whole_windows == numerics.is_exact
+        return capacity == cache.slot_capacity and len(cache.slots) == 1 and are_whole
 
     def _prompt(self, need: Need) -> PromptPrefix:
         """What may be found of a prompt."""
@@ -254,18 +266,18 @@ class TreeSlots:
             self.reader = None
             self.resize(1, capacity_for(1))
             self._forward_chunk(cache.slots[0], [0])
-            cache.slots[0].cut(0)
+            cache.cut(cache.slots[0], 0)
             self.reader = reader
         free = free_memory(str(self._device)) or 0
-        fitting = int(_SHARE * free) // max(1, cache.bytes_of(1))
+        fitting = cache.length_in(int(_SHARE * free))
         return max(needed, min(capacity_for(context + _SPARE), fitting))
 
     @torch.inference_mode()
-    def resize(self, count: int, capacity: int) -> None:
-        """Have `count` slots of this capacity. Raises as KVCache.resize."""
+    def resize(self, count: int, capacity: int, whole_windows: bool = False) -> None:
+        """Have `count` slots of this capacity. As KVCache.resize."""
         if count > 1:
             self._use_batches()
-        if self.cache.resize(count, capacity):
+        if self.cache.resize(count, capacity, whole_windows):
             self._graphs.forget()
         self._last = TreeSlot(self, min(self._last.number, count - 1))
 
@@ -286,7 +298,7 @@ class TreeSlots:
         states = self._forward_chunk(slot, ids)
         if self.prefixes is not None:
             finish_device_work(self._device)
-            self.prefixes.add(slot, ids, perf_counter() - started, states)
+            self.prefixes.add(self.cache, slot, ids, perf_counter() - started, states)
 
     def _forward_chunk(self, slot: KVSlot, ids: Sequence[int]) -> dict[int, Tensor]:
         """The hidden states that are cached with a chunk, (tokens, hidden size), by layer."""
@@ -294,8 +306,7 @@ class TreeSlots:
         reader = self.reader
         _, *states = self.runner.prefill(
             self.cache,
-            slot.start,
-            slot.length,
+            slot,
             ids,
             any_kernel=self._numerics.allows_any_kernel,
             layers=reader.layers if reader is not None else (),
@@ -308,21 +319,21 @@ class TreeSlots:
             return {}
         return {layer: states[0][:, number] for number, layer in enumerate(reader.layers)}
 
+    @torch.inference_mode()
     def lay_out(self, roots: Sequence[Root], context: int) -> Layout:
         """The inputs of one forward pass over a last token and a draft tree for each sequence."""
         ids: list[int] = []
-        spans: list[Span] = []
-        each = self.rows_of([tree for _, tree in roots])
-        for number, (token, tree) in enumerate(roots):
-            first = number * each or len(ids)
-            slot = self.cache.slots[number]
-            rows = slice(first, first + len(tree) + 1)
-            spans.append(Span(rows, slot.start, slot.length + len(tree) + 1))
+        for token, tree in roots:
             ids += (token, *tree.tokens)
+        each = self.rows_of([tree for _, tree in roots])
+        slots = self.cache.slots[: len(roots)]
+        lengths = [
+            slot.length + len(tree) + 1 for slot, (_, tree) in zip(slots, roots, strict=True)
+        ]
 
         count = len(ids)
-        capacity = max(span.length for span in spans)
-        if len(spans) == 1:
+        capacity = max(lengths)
+        if len(roots) == 1:
             size = pass_size(
                 count,
                 capacity - count,
@@ -335,11 +346,19 @@ class TreeSlots:
             count = each = size.rows
             capacity = min(size.capacity, self.cache.slot_capacity)
         elif each:
-            count = each * len(spans)
+            count = each * len(roots)
             capacity = capacity_for(capacity + each, doubled=True)
             capacity = min(capacity, self.cache.slot_capacity)
-        for slot, span in zip(self.cache.slots, spans, strict=False):
-            self._reserve(span.own.start + max(span.count, each), slot)
+        for slot, length in zip(slots, lengths, strict=True):
+            self._reserve(max(length, slot.length + each), slot)
+
+        # When room has been made: that may move what the slots have.
+        spans: list[Span] = []
+        first = 0
+        for slot, length in zip(self.cache.slots, lengths, strict=False):
+            stop = first + length - slot.length
+            spans.append(Span(slice(first, stop), slot.start, length, slot.window_origin))
+            first = len(spans) * each or stop
         packed = pack(roots, spans, count)
         if self._device.type == "cuda":  # else the host would wait for its copy
             packed = packed.pin_memory()
@@ -369,6 +388,8 @@ class TreeSlots:
         capacity = self.cache.slot_capacity if count > 1 else 0
         any_kernel = self._numerics.allows_any_kernel
         shape = Shape(layout.rows, layout.capacity, count, capacity, layers, any_kernel)
+        is_narrow = self.runner.is_narrow(self.cache, shape, self._graphs.captures)
+        shape = shape._replace(narrow=is_narrow)
         if count > 1 and not self.cache.stay:
             self._graphs.took_longer = False
             logits, *states = self.run(layout.packed, shape, 0, layout.spans)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from ngtcli.config import Settings
 from ngtcli.decoding import kv_cache, memory_limits, prefixes, probe, scheduler
-from ngtcli.decoding.batched_attention import BatchedAttention
+from ngtcli.decoding.batched_attention import BatchKeys
 from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
@@ -145,9 +145,7 @@ def test_rows_that_attend_together_see_what_they_see_one_by_one(
         found = []
         for choice in (True, False):
             model = make_target(family)
-            monkeypatch.setattr(
-                BatchedAttention, "_costs_less_at_once", lambda self, query, c=choice: c
-            )
+            monkeypatch.setattr(BatchKeys, "_costs_less_at_once", lambda self, query, c=choice: c)
             found.append(outputs(together(model, texts, own(), 4)))
         assert found[0] == found[1] == [plain(model, text, max_tokens=20) for text in texts]
 

@@ -135,7 +135,12 @@ def test_rows_that_were_kept_are_those_of_a_fresh_prefill(
     wanted = rows_of(model)
 
     def found() -> bool:
-        return all(map(torch.equal, model.cache.rows(), wanted))
+        """Of sliding layers what the window needs is there, and perhaps more."""
+        return all(
+            rows.shape[2] >= min(11, whole.shape[2])
+            and torch.equal(rows, whole[:, :, whole.shape[2] - rows.shape[2] :])
+            for rows, whole in zip(model.cache.rows(), wanted, strict=True)
+        )
 
     anew(model)
     assert read(model, IDS, DISK, None if rows else 8) == [0, CHUNK, 2 * CHUNK]
