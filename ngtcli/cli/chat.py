@@ -1,30 +1,41 @@
 """`ngt chat`: questions in turn, each with what was said before, and commands that begin with /."""
 
+import glob
+import os
 import shlex
 import sys
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 import typer
 
 from ngtcli.cli import answer_flags, answering, options, output, streams, typed
-from ngtcli.cli.answer_object import document_objects
+from ngtcli.cli.conversation_file import Conversation as Content
+from ngtcli.cli.conversation_file import (
+    Exchange,
+    absolute,
+    last_saved,
+    read_conversation,
+    remember,
+    to_json,
+    to_markdown,
+    with_sources,
+)
 from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.documents.find import STDIN
-from ngtcli.engine.events import Ended
-from ngtcli.engine.request import Request, Want, limit_of
+from ngtcli.engine.request import Want, limit_of
 from ngtcli.engine.settings import text_of
 from ngtcli.errors import INTERRUPTED, UsageError, unexpected
 from ngtcli.prompts.turns import Turn
-from ngtcli.render.answer_view import listed, terminal_list
-from ngtcli.render.terminal import visible
+from ngtcli.render.answer_view import terminal_list
 from ngtcli.server.answerer import Answerer
 from ngtcli.system import process
 from ngtcli.words import counted, nearest
 
 _LEAVE = "Ctrl-D or /quit leaves."
+_CONTINUE = typer.Option("--continue", help="Go on with the conversation that was saved last.")
 
 
 @options.with_settings()
@@ -32,6 +43,7 @@ def chat(
     flags: dict[str, Any],
     docs: options.DocsOption = None,
     preset_name: options.PresetOption = None,
+    continues: Annotated[bool, _CONTINUE] = False,
     show_thinking: options.ThinkingOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:
@@ -52,6 +64,8 @@ def chat(
     conversation.answerer.check(settings)
     if docs:
         conversation.read(docs)
+    if continues:
+        conversation.load(last_saved())
     stdin = streams.piped_stdin()
     conversation.pipe = stdin is not None
     if stdin is not None:
@@ -89,9 +103,6 @@ def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
         process.resume()
 
 
-Exchange = tuple[str, Ended]  # a question and what came of it
-
-
 class Conversation:
     """What was said so far, and what the next question is asked with."""
 
@@ -103,12 +114,14 @@ class Conversation:
         self.answerer = Answerer(self._tell, stays=True)
         self._paths: list[str] = []
         self._saved: set[Path] = set()
+        self._file: Path | None = None  # where it was saved or loaded last
         self._any = False  # whether anything was asked
         self.commands: dict[str, tuple[str, Callable[[str], object]]] = {
             "docs": ("/docs add PATH … reads more documents, /docs lists them", self._docs),
             "sources": ("where the words of the last answer stand", self._sources),
             "system": ("/system TEXT sets the system text, /system - takes it away", self._system),
             "save": ("/save FILE writes the conversation: Markdown, or JSON to *.json", self._save),
+            "load": ("/load FILE goes on with a conversation saved as *.json", self._load),
             "reset": ("forgets what was said; documents stay", self._reset),
             "help": ("lists the commands; ngt help chat says more", self._help),
             "quit": ("leaves, as Ctrl-D does", lambda _: None),
@@ -155,10 +168,11 @@ class Conversation:
     def _ask(self, question: str) -> None:
         self.name_model()
         turns: list[Turn] = []
-        for asked, answer in self._exchanges:
+        for exchange in self._exchanges:
+            answer = exchange.answer
             if text := answer.text.strip():  # else there is no answer
                 read = answer.selection.new if answer.selection else ()
-                turns += [Turn("user", asked, read), Turn("assistant", text)]
+                turns += [Turn("user", exchange.question, read), Turn("assistant", text)]
         # /sources and /save want the sources, whether they are shown now or not.
         wants = answering.wanted(self._output, self.notes) | {Want.SOURCES}
         request = replace(self._request, question=question, turns=tuple(turns), wants=wants)
@@ -168,7 +182,7 @@ class Conversation:
         showing = answering.Showing(request, self._output, self.notes, self._tell)
         came = showing.show(self.answerer.ask(request))
         if came is not None:
-            self._exchanges.append((question, came))
+            self._exchanges.append(Exchange(question, came))
         if not self.pipe:
             self.notes.say("")
         elif came is None or came.finish_reason == "interrupted":
@@ -191,7 +205,7 @@ class Conversation:
                 self.notes.reply(f"{document.name}: {len(document.text):,} characters")
 
     def _sources(self, _: str) -> None:
-        last = self._exchanges[-1][1].sources if self._exchanges else None
+        last = self._exchanges[-1].answer.sources if self._exchanges else None
         if last is None or not last.spans:
             self.notes.reply("Nothing of the last answer stands in the documents word for word.")
             return
@@ -205,24 +219,79 @@ class Conversation:
             self.notes.reply(settings.answer.system or "There is no system text.")
             return
         system = "" if text == "-" else text_of(text, settings.reading.max_mb, "/system")
-        settings = settings.replace(system=system)
+        self._set_system(system)
+
+    def _set_system(self, system: str) -> None:
+        settings = self._request.settings.replace(system=system)
         from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
         check_session(settings, self.notes.warn)  # whether the chat template takes it
         self._request = replace(self._request, settings=settings)
 
     def _save(self, name: str) -> None:
-        if not name:
+        if name:
+            path = options.named_file(name).expanduser()
+        elif self._file is not None:
+            path = self._file
+        else:
             raise UsageError("/save names no file", hint="Say /save FILE.")
-        path = options.named_file(name).expanduser()
         output.check_output_file(path)
         hint = "Name a file that is not there yet."
         if path.exists() and path.resolve() not in self._saved:
             raise UsageError(f"{path}: there is one", hint=hint)
-        form = _as_json if path.suffix.lower() == ".json" else _as_markdown
-        output.write_page(f"{form(self._request, self._exchanges)}\n", path, hint)
+        is_json = path.suffix.lower() == ".json"
+        text = to_json(self._content) if is_json else to_markdown(self._content)
+        output.write_page(f"{text}\n", path, hint)
         self._saved.add(path.resolve())
+        if is_json:
+            self._file = path
+            remember(path)
         self.notes.reply(f"saved {counted(len(self._exchanges), 'question')} in {path}")
+
+    @property
+    def _content(self) -> Content:
+        """What a file gets of this conversation."""
+        settings = self._request.settings
+        return Content(
+            model=settings.model.model,
+            system=settings.answer.system,
+            paths=[absolute(path) for path in self._paths],
+            documents=self._request.documents,
+            exchanges=self._exchanges,
+        )
+
+    def _load(self, name: str) -> None:
+        if not name:
+            raise UsageError("/load names no file", hint="Say /load FILE.json.")
+        self.load(options.named_file(name).expanduser())
+
+    def load(self, path: Path) -> None:
+        """Go on with a saved conversation, about its documents too. Raises InputError.
+
+        What was said here before is forgotten. A system prompt of the settings stays.
+        """
+        saved = read_conversation(path)
+        content, settings = saved.conversation, self._request.settings
+        known = {absolute(one) for one in self._paths}
+        new = [one for one in content.paths if one not in known]
+        gone = [one for one in new if not os.path.lexists(one) and not glob.has_magic(one)]
+        if readable := [one for one in new if one not in gone]:
+            self.read(readable)
+        if content.system and not settings.answer.system:
+            self._set_system(content.system)
+        for missing in gone:
+            self.notes.warn(f"{missing} is not there any more: the conversation goes on without it")
+        if changed := saved.changed(self._request.documents):
+            names = ", ".join(changed)
+            self.notes.warn(f"changed or missing since the conversation was saved: {names}")
+        if content.model and content.model != settings.model.model:
+            model = settings.model.model
+            self.notes.warn(f"the answers so far are by {content.model}; {model} goes on")
+        self._exchanges = with_sources(content.exchanges, self._request.documents)
+        self._saved.add(path.resolve())
+        self._file = path
+        count = counted(len(self._exchanges), "question")
+        self.notes.reply(f"loaded {count} from {path}")
 
     def _reset(self, _: str) -> None:
         self._exchanges.clear()
@@ -231,29 +300,3 @@ class Conversation:
     def _help(self, _: str) -> None:
         for name, command in self.commands.items():
             self.notes.reply(f"/{name:<8} {command[0]}")
-
-
-def _as_json(about: Request, exchanges: Sequence[Exchange]) -> str:
-    keys = ("thought", "finish_reason", "sources", "statistics")
-    found = [
-        {"question": question, "answer": answer.text} | {k: getattr(answer, k) for k in keys}
-        for question, answer in exchanges
-    ]
-    asked = {"model": about.settings.model.model, "system": about.settings.answer.system}
-    return output.json_of_answer(
-        {**asked, "documents": document_objects(about), "exchanges": found}
-    )
-
-
-def _as_markdown(about: Request, exchanges: Sequence[Exchange]) -> str:
-    parts = [f"# A conversation with {about.settings.model.model}"]
-    if about.documents:
-        parts.append("Documents: " + ", ".join(d.name for d in about.documents))
-    if about.settings.answer.system:
-        parts.append(f"System text: {about.settings.answer.system}")
-    for number, (question, answer) in enumerate(exchanges, 1):
-        how = " (interrupted)" if answer.finish_reason == "interrupted" else ""
-        parts += [f"## Question {number}", question]
-        parts += [f"## Answer {number}{how}", answer.text.strip()]
-        parts.append("\n".join(f"- {listed(source)}" for source in answer.sources.places()))
-    return visible("\n\n".join(filter(None, parts)))

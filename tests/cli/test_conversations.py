@@ -209,3 +209,76 @@ def test_a_history_that_is_shortened_loses_nothing_of_another_chat(
     monkeypatch.undo()
     assert path.stat().st_size < size and "+of another\n" in path.read_text()
     assert "+99999\n" in path.read_text()
+
+
+@pytest.mark.parametrize("form", [["--continue"], []])
+def test_a_saved_conversation_goes_on(form: list[str], tmp_path: Path) -> None:
+    home = str(tmp_path / "home")
+    notes = tmp_path / "notes.txt"
+    notes.write_text("The quay was built in 1871.\nThe tide is high at noon.\n")
+    said = b"Who built it?\n/system Be brief.\nWhen?\n/save talk.json\n"
+    done = ngt("chat", "-d", "notes.txt", *SHORT, stdin=said, cwd=tmp_path, NGT_HOME=home)
+    assert done.returncode == 0, done.stderr
+    before = json.loads((tmp_path / "talk.json").read_text())
+
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    load = b"" if form else f"/load {tmp_path}/talk.json\n".encode()
+    said = load + b"/docs list\n/system\nAnd then?\n/save\n"
+    done = ngt("chat", *form, *SHORT, stdin=said, cwd=elsewhere, NGT_HOME=home)
+    assert done.returncode == 0, done.stderr
+    assert b"loaded 2 questions from" in done.stderr
+    assert b"notes.txt: 54 characters" in done.stderr
+    assert b"Be brief." in done.stderr
+    after = json.loads((tmp_path / "talk.json").read_text())
+    assert after["exchanges"][:2] == before["exchanges"]
+    assert [row["question"] for row in after["exchanges"]] == [
+        "Who built it?",
+        "When?",
+        "And then?",
+    ]
+    lengths = [row["statistics"]["prompt_tokens"] for row in after["exchanges"]]
+    assert lengths == sorted(lengths)
+    assert {k: after[k] for k in ("documents", "paths", "system")} == {
+        k: before[k] for k in ("documents", "paths", "system")
+    }
+
+
+def test_what_changed_since_a_conversation_was_saved_is_named(tmp_path: Path) -> None:
+    for name in ("a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"This is {name}, and it is short.\n")
+    said = b"What?\n/save talk.json\n"
+    ngt("chat", "-d", "a.txt", "-d", "b.txt", *SHORT, stdin=said, cwd=tmp_path)
+    (tmp_path / "a.txt").write_text("Another text.\n")
+    (tmp_path / "b.txt").unlink()
+    done = ngt("chat", *SHORT, stdin=b"/load talk.json\n/docs list\n", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"b.txt is not there any more" in done.stderr
+    assert b"changed or missing since the conversation was saved: a.txt, b.txt" in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (None, b"no such file"),
+        (b"{}", b"is not a saved conversation"),
+        (b"# A conversation", b"is not a saved conversation"),
+        (b'{"exchanges": [{"question": 1}]}', b"is not a saved conversation"),
+        (b"\xff\xfe", b"is not a saved conversation"),
+    ],
+)
+def test_a_file_that_is_no_conversation_is_refused(
+    content: bytes | None, message: bytes, tmp_path: Path
+) -> None:
+    if content is not None:
+        (tmp_path / "x.json").write_bytes(content)
+    done = ngt("chat", *SHORT, stdin=b"/load x.json\n", cwd=tmp_path)
+    assert done.returncode == 3
+    assert message in done.stderr
+
+
+def test_continue_without_a_saved_conversation_is_an_error(tmp_path: Path) -> None:
+    done = ngt("chat", "--continue", stdin=b"", NGT_HOME=str(tmp_path))
+    assert done.returncode == 3
+    assert b"no conversation has been saved" in done.stderr
+    assert b"/save FILE.json" in done.stderr
