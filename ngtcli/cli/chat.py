@@ -25,7 +25,7 @@ from ngtcli.cli.conversation_file import (
 )
 from ngtcli.cli.notes import Notes, once, report_error
 from ngtcli.documents.find import STDIN
-from ngtcli.engine.request import Want, limit_of
+from ngtcli.engine.request import Request, Want, limit_of
 from ngtcli.engine.settings import text_of
 from ngtcli.errors import INTERRUPTED, UsageError, unexpected
 from ngtcli.prompts.turns import Turn
