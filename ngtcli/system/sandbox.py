@@ -1,9 +1,9 @@
-"""Confines code: this process for good, or one call within bounds of time and memory.
+"""Confine code: this process for good, or one call within limits of time and memory.
 
-`confine` uses seccomp and Landlock, where the system has them: they hold for native code too. A
-filter of seccomp refuses system calls that open connections, start programs, reach other processes
-or a terminal, or change files in any way; Landlock refuses to open any file but those of some
-folders, which can be read.
+`confine` uses seccomp and Landlock, where the system has them; they hold for native code as well. A
+seccomp filter refuses system calls that open connections, start programs, reach other processes or
+a terminal, or change files in any way. Landlock refuses to open files outside of some folders,
+which can only be read.
 """
 
 import ctypes
@@ -24,8 +24,9 @@ from contextlib import suppress
 from pathlib import Path
 from typing import NoReturn, TypeVar
 
-# System calls that are refused: their numbers on x86_64 and aarch64, -1 where there is no such one,
-# and the error if it is not EPERM, but as of a system, or for a file, that has no such thing.
+# The system calls that are refused. Columns: name, number on x86_64, number on aarch64 (-1: the
+# machine has no such call), and the error if it is not EPERM. ENOSYS lets libraries fall back to
+# calls that the filter can check; ENOTTY is what a file that is no terminal answers.
 _REFUSED = """
     socket 41 198, connect 42 203, bind 49 200, execve 59 221, execveat 322 281, fork 57 -1,
     vfork 58 -1, ptrace 101 117, process_vm_readv 310 270, process_vm_writev 311 271,
@@ -42,56 +43,77 @@ _REFUSED = """
     symlink 88 -1, symlinkat 266 36, mknod 133 -1, mknodat 259 33,
     clone3 435 435 ENOSYS, openat2 437 437 ENOSYS, ioctl 16 29 ENOTTY
 """
-_WRITES = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC  # flags that no file is opened with
-_THREAD = 0x10000  # CLONE_THREAD: no new process
-_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}  # column above, AUDIT_ARCH
+_WRITE_FLAGS = os.O_WRONLY | os.O_RDWR | os.O_CREAT | os.O_TRUNC  # no file is opened with these
+_CLONE_THREAD = 0x10000  # flag of `clone`: a thread and no process
+# By machine: the index of its column of numbers above, and its AUDIT_ARCH number.
+_MACHINES = {"x86_64": (0, 0xC000003E), "aarch64": (1, 0xC00000B7)}
 _X32 = 0x40000000  # from this number on, x86_64 has the calls of another ABI
-_LOAD, _EQUAL, _AT_LEAST, _ANY_BIT, _RETURN = 0x20, 0x15, 0x35, 0x45, 0x06  # instructions of BPF
-_NUMBER, _ARCHITECTURE, _ARGUMENT = 0, 4, 16  # offsets in what a filter sees; 8 to each further one
-_ALLOW, _ERROR = 0x7FFF0000, 0x00050000
-# Those that an argument allows: its numbers, which one, and the test of its low word.
-_ALLOWED_BY = (
-    ((56, 220), 0, (_ANY_BIT, 1, 0, _THREAD)),  # clone
+# Instructions of BPF.
+_LOAD = 0x20
+_EQUAL = 0x15
+_AT_LEAST = 0x35
+_ANY_BIT = 0x45
+_RETURN = 0x06
+# Byte offsets in the `seccomp_data` that a filter sees.
+_NUMBER = 0
+_ARCHITECTURE = 4
+_ARGUMENT = 16  # of the first argument; each further one is 8 bytes on
+# What a filter returns: allow the call, or fail with the error number added to this.
+_ALLOW = 0x7FFF0000
+_ERROR = 0x00050000
+# Calls that depend on an argument: their numbers, the argument's index, and the test of its low
+# word that allows the call.
+_ALLOWED_BY_ARGUMENT = (
+    ((56, 220), 0, (_ANY_BIT, 1, 0, _CLONE_THREAD)),  # clone
     ((302, 261), 0, (_EQUAL, 1, 0, 0)),  # prlimit, of this process
-    ((2, -1), 1, (_ANY_BIT, 0, 1, _WRITES)),  # open
-    ((257, 56), 2, (_ANY_BIT, 0, 1, _WRITES)),  # openat
+    ((2, -1), 1, (_ANY_BIT, 0, 1, _WRITE_FLAGS)),  # open
+    ((257, 56), 2, (_ANY_BIT, 0, 1, _WRITE_FLAGS)),  # openat
 )
 _TGKILL = (234, 131)
-_NO_NEW_PRIVILEGES, _SET_SECCOMP, _GET_SECCOMP = 38, 22, 21  # of prctl
+# Operations of `prctl`.
+_NO_NEW_PRIVILEGES = 38
+_SET_SECCOMP = 22
+_GET_SECCOMP = 21
 
-_CREATE, _ADD, _RESTRICT = 444, 445, 446  # Landlock's system calls, on all machines
-_READ_FILE, _READ_FOLDER = 1 << 2, 1 << 3
-_RIGHTS = (0, 13, 14, 15, 15, 16)  # number of rights to files in each version of Landlock
+# Landlock's system calls, which have the same numbers on all machines.
+_CREATE_RULESET = 444
+_ADD_RULE = 445
+_RESTRICT_SELF = 446
+_READ_FILE = 1 << 2
+_READ_FOLDER = 1 << 3
+_RIGHTS_BY_VERSION = (0, 13, 14, 15, 15, 16)  # number of rights to files in each version
 # What programs and their libraries read; libraries are loaded when a format first needs them.
-_SYSTEM = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime",
+_SYSTEM_PATHS = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime",
            "/etc/ssl", "/etc/mime.types", "/etc/httpd", "/etc/apache", "/etc/apache2",
            "/dev/null", "/dev/urandom")  # fmt: skip
 
 
 def confine(folders: Iterable[str]) -> None:
-    """Refuse this thread and those that it starts all but computing and reading in `folders`.
+    """Let this thread, and those it starts, only compute and read files in `folders`.
 
-    The system's own libraries can be read as well. What the system has no means for is not done;
-    `holds` says what there is.
+    The system's own libraries can be read as well. Nothing is refused that the system has no means
+    to refuse; `holds` lists the means.
     """
-    if "seccomp" in (means := holds()) or "Landlock" in means:
+    means = holds()
+    if means:
         _libc().prctl(_NO_NEW_PRIVILEGES, 1, 0, 0, 0)
     if "Landlock" in means:
-        _only_read([*_SYSTEM, *folders], _landlock())
+        _allow_reading([*_SYSTEM_PATHS, *folders], _landlock_version())
     if "seccomp" in means:
-        steps = _filter(*_MACHINES[platform.machine()])
-        program = ctypes.create_string_buffer(b"".join(struct.pack("HBBI", *s) for s in steps))
-        about = struct.pack("HP", len(steps), ctypes.addressof(program))
-        _libc().prctl(_SET_SECCOMP, 2, about, 0, 0)
+        instructions = _filter(*_MACHINES[platform.machine()])
+        packed = b"".join(struct.pack("HBBI", *instruction) for instruction in instructions)
+        program = ctypes.create_string_buffer(packed)
+        header = struct.pack("HP", len(instructions), ctypes.addressof(program))
+        _libc().prctl(_SET_SECCOMP, 2, header, 0, 0)
 
 
 def holds() -> dict[str, str]:
-    """The means that the system has here, and what each refuses."""
+    """The means of confinement that this system has, and what each refuses."""
     means = {}
     with suppress(OSError, AttributeError):  # no libc with prctl
         if platform.machine() in _MACHINES and _libc().prctl(_GET_SECCOMP, 0, 0, 0, 0) >= 0:
             means["seccomp"] = "no network, no programs, no writing"
-        if _landlock() > 0:
+        if _landlock_version() > 0:
             means["Landlock"] = "no files but Python's and the system's"
     return means
 
@@ -101,124 +123,177 @@ def _libc() -> ctypes.CDLL:
 
 
 def _call(number: int, *arguments: int | bytes | None) -> int:
-    """A system call; its result, -1 where it fails."""
+    """Make a system call and return its result, -1 if it fails."""
     words = [ctypes.c_long(a) if isinstance(a, int) else a for a in arguments]
     return int(_libc().syscall(ctypes.c_long(number), *words))
 
 
-def _landlock() -> int:
-    """The version of Landlock here; 0 or less where there is none."""
-    return _call(_CREATE, None, 0, 1) if platform.system() == "Linux" else 0
+def _landlock_version() -> int:
+    """The version of Landlock here; 0 or less if there is none."""
+    if platform.system() != "Linux":
+        return 0
+    return _call(_CREATE_RULESET, None, 0, 1)
 
 
-def _only_read(paths: Iterable[str], version: int) -> None:
-    """Files can be read below `paths` alone, and none be written, made, removed or run."""
-    rights = (1 << _RIGHTS[min(version, len(_RIGHTS) - 1)]) - 1
-    # TCP (from version 4 on); other programs' abstract sockets and signals to them (from 6 on)
-    handled = struct.pack("QQQ", rights, 3, 3)[: 24 if version > 5 else 16 if version > 3 else 8]
-    rules = _call(_CREATE, handled, len(handled), 0)
+def _allow_reading(paths: Iterable[str], version: int) -> None:
+    """Allow reading below `paths` only, and no file to be written, created, removed or executed."""
+    newest = min(version, len(_RIGHTS_BY_VERSION) - 1)
+    file_rights = (1 << _RIGHTS_BY_VERSION[newest]) - 1
+    # The three words are the rights to files; TCP, from version 4 on; and abstract sockets of other
+    # processes and signals to them, from version 6 on.
+    words = 1
+    if version > 3:
+        words = 2
+    if version > 5:
+        words = 3
+    handled = struct.pack("QQQ", file_rights, 3, 3)[: 8 * words]
+    ruleset = _call(_CREATE_RULESET, handled, len(handled), 0)
     for path in paths:
-        with suppress(OSError):  # there is none
-            place = os.open(path, os.O_PATH)
-            allowed = _READ_FILE | (_READ_FOLDER if os.path.isdir(path) else 0)
-            _call(_ADD, rules, 1, struct.pack("=Qi", allowed, place), 0)
-            os.close(place)
-    _call(_RESTRICT, rules, 0)
-    os.close(rules)
+        with suppress(OSError):  # this system has no such path
+            descriptor = os.open(path, os.O_PATH)
+            allowed = _READ_FILE
+            if os.path.isdir(path):
+                allowed |= _READ_FOLDER
+            _call(_ADD_RULE, ruleset, 1, struct.pack("=Qi", allowed, descriptor), 0)
+            os.close(descriptor)
+    _call(_RESTRICT_SELF, ruleset, 0)
+    os.close(ruleset)
 
 
 def _filter(column: int, architecture: int) -> list[tuple[int, int, int, int]]:
-    """A program of BPF: (instruction, steps to skip if true, if false, operand) each."""
-    refuse, allow = (_RETURN, 0, 0, _ERROR | errno.EPERM), (_RETURN, 0, 0, _ALLOW)
-    steps = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), refuse]
-    steps += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), refuse]
+    """Build the BPF program that refuses system calls.
+
+    Args:
+        column: The machine's column of numbers in `_REFUSED`.
+        architecture: Its AUDIT_ARCH number; calls of another architecture are refused.
+
+    Returns:
+        Instructions: (code, instructions to skip if true, if false, operand) each.
+    """
+    refuse = (_RETURN, 0, 0, _ERROR | errno.EPERM)
+    allow = (_RETURN, 0, 0, _ALLOW)
+    program = [(_LOAD, 0, 0, _ARCHITECTURE), (_EQUAL, 1, 0, architecture), refuse]
+    program += [(_LOAD, 0, 0, _NUMBER), (_AT_LEAST, 0, 1, _X32), refuse]
+
     for row in _REFUSED.split(","):
-        numbers, error = row.split()[1:3], [*row.split(), "EPERM"][3]
-        if (number := int(numbers[column])) >= 0:  # libraries take `clone` and `openat` then
-            steps += [(_EQUAL, 0, 1, number), (_RETURN, 0, 0, _ERROR | getattr(errno, error))]
-    own = (_TGKILL, 0, (_EQUAL, 1, 0, os.getpid()))  # as `abort` does
-    for calls, argument, test in (*_ALLOWED_BY, own):
-        if calls[column] >= 0:
-            value = (_LOAD, 0, 0, _ARGUMENT + 8 * argument)
-            steps += [(_EQUAL, 0, 4, calls[column]), value, test, refuse, allow]
-    return [*steps, allow]
+        _, *numbers, error = row.split() if len(row.split()) == 4 else [*row.split(), "EPERM"]
+        number = int(numbers[column])
+        if number >= 0:
+            fail = (_RETURN, 0, 0, _ERROR | getattr(errno, error))
+            program += [(_EQUAL, 0, 1, number), fail]
+
+    # `abort` sends a signal to its own process, and to no other.
+    tgkill = (_TGKILL, 0, (_EQUAL, 1, 0, os.getpid()))
+    for numbers_of_call, argument, test in (*_ALLOWED_BY_ARGUMENT, tgkill):
+        number = numbers_of_call[column]
+        if number >= 0:
+            load_argument = (_LOAD, 0, 0, _ARGUMENT + 8 * argument)
+            program += [(_EQUAL, 0, 4, number), load_argument, test, refuse, allow]
+    return [*program, allow]
 
 
 T = TypeVar("T")
-_WALL = 10  # seconds on the clock for each of the processor; guess
-_SLICE_S = 0.25  # how often a fork is looked at
-# A fork that has slept for so long waits for a lock that another thread held when it was made, and
-# which nobody releases there. Another fork is made then. Guesses.
-_ASLEEP_S, _FORKS = 1.0, 3
-_INSTRUCTIONS = 1000  # that run before an exception sent to this thread has surely been raised
+_WALL_PER_CPU = 10  # seconds on the clock for each processor second that is allowed (guess)
+_POLL_S = 0.25  # seconds between two looks at a fork
+# A fork that sleeps this long, in seconds, waits for a lock that another thread held when the
+# process forked, and that nobody releases in the fork (guess).
+_MAX_ASLEEP_S = 1.0
+_MAX_FORKS = 3  # forks to try, since the next one may find the lock free (guess)
+# Python instructions after which an exception that was sent to this thread has surely been raised.
+_INSTRUCTIONS = 1000
 
 
 class BoundError(BaseException):
-    """The code took more time or memory than it may. No Exception: the code must not catch it."""
+    """The code exceeded its time or memory. No Exception, which the code itself might catch."""
 
 
 class _AsleepError(Exception):
-    """A fork waits for ever."""
+    """A fork waits for a lock that is never released."""
 
 
 def bounded(work: Callable[[], T], *, seconds: float, megabytes: int) -> T:
-    """What `work` returns. Raises BoundError, or what `work` raises.
+    """Call `work` within limits of time and memory, and return its result.
 
-    On Linux it is done in a fork, whose limits are no other thread's: what it returns or raises
-    must pass pickle, and it must not wait for anything. `seconds` are of the processor, in user
-    mode; `megabytes` come on top of what the process has. Other systems' libraries do not survive a
-    fork: there time alone is bounded.
+    On Linux the call runs in a fork, so that its limits are no other thread's. It must not wait for
+    anything, and what it returns or raises must pass pickle. The libraries of other systems do not
+    survive a fork; there, only the time is limited.
+
+    Args:
+        work: The function to call.
+        seconds: Processor seconds in user mode.
+        megabytes: Memory on top of what the process has, in 10^6 bytes.
+
+    Raises:
+        BoundError: A limit was exceeded. Errors of `work` pass through.
     """
     if sys.platform != "linux":
         return timed(work, seconds)
-    for _ in range(_FORKS):
+    for _ in range(_MAX_FORKS):
         with suppress(_AsleepError):
             return _in_fork(work, seconds, megabytes)
     raise BoundError("it waits for something that does not come")
 
 
 def _in_fork(work: Callable[[], T], seconds: float, megabytes: int) -> T:
-    """As `bounded`. Raises _AsleepError where the fork waits for a lock."""
+    """As `bounded`. Raises _AsleepError if the fork waits for a lock."""
     receiver, sender = os.pipe()
-    child = os.fork()  # multiprocessing closes standard input, whose lock a reading thread may hold
+    # No multiprocessing: it closes standard input, whose lock a reading thread may hold.
+    child = os.fork()
     if child == 0:
-        os.close(receiver)  # else it would wait for ever to send, where the process was killed
+        # With the receiver open it would wait forever to send, if the process itself was killed.
+        os.close(receiver)
         _send(sender, work, seconds, megabytes)
     os.close(sender)
-    found, status, ready = None, 0, False
+    result: tuple[T, BaseException | None] | None = None
+    status = 0
+    is_ready = False
     with open(receiver, "rb") as stream, suppress(EOFError, pickle.UnpicklingError):
         try:
-            if ready := _comes(receiver, child, _WALL * seconds):
-                found = pickle.load(stream)
+            is_ready = _wait_for(receiver, child, _WALL_PER_CPU * seconds)
+            if is_ready:
+                result = pickle.load(stream)
         finally:
             with suppress(ProcessLookupError, ChildProcessError):  # where SIGCHLD is ignored
                 os.kill(child, signal.SIGKILL)
                 status = os.waitpid(child, 0)[1]
-    if found is None:
-        over = not ready or os.WTERMSIG(status) == signal.SIGVTALRM
-        raise BoundError(f"it takes more than {seconds:g} s" if over else "it ends its process")
-    if found[1] is not None:
-        raise found[1]
-    return found[0]  # type: ignore[no-any-return]
+    if result is None:
+        is_late = not is_ready or os.WTERMSIG(status) == signal.SIGVTALRM
+        raise BoundError(f"it takes more than {seconds:g} s" if is_late else "it ends its process")
+    value, error = result
+    if error is not None:
+        raise error
+    return value
 
 
-def _comes(receiver: int, child: int, seconds: float) -> bool:
-    """Whether a fork writes, or ends, within `seconds`. Raises _AsleepError where it only waits."""
-    (waiting := select.poll()).register(receiver)  # select takes no descriptor from 1024 on
-    end, asleep_s, before = time.monotonic() + seconds, 0.0, ""
-    while not waiting.poll(_SLICE_S * 1000):
-        if time.monotonic() > end:
+def _wait_for(receiver: int, child: int, seconds: float) -> bool:
+    """Wait until a fork writes or ends; return False if it does neither within `seconds`.
+
+    Raises _AsleepError if it only sleeps.
+    """
+    poll = select.poll()  # `select` takes no descriptor from 1024 on
+    poll.register(receiver)
+    deadline = time.monotonic() + seconds
+    asleep_s = 0.0
+    last_state = ""
+    while not poll.poll(_POLL_S * 1000):
+        if time.monotonic() > deadline:
             return False
         state = _state(child)
-        asleep_s = asleep_s + _SLICE_S if state == before and state.startswith("S") else 0.0
-        before = state
-        if asleep_s >= _ASLEEP_S:
+        if state == last_state and state.startswith("S"):
+            asleep_s += _POLL_S
+        else:
+            asleep_s = 0.0
+        last_state = state
+        if asleep_s >= _MAX_ASLEEP_S:
             raise _AsleepError
     return True
 
 
 def _state(process: int) -> str:
-    """The state of a process, as "S" for one that waits, and its ticks of the processor so far."""
+    """The state of a process ("S" if it sleeps), and its processor ticks in user and system mode.
+
+    "" if there is no such process.
+    """
     with suppress(OSError, IndexError):
         values = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()
         return f"{values[0]} {values[11]} {values[12]}"
@@ -226,67 +301,73 @@ def _state(process: int) -> str:
 
 
 def _send(sender: int, work: Callable[[], object], seconds: float, megabytes: int) -> NoReturn:
-    """In the fork: write what `work` returns, or what it raises, and end."""
+    """In the fork: call `work`, write its result or its error to the pipe, and end."""
     try:
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # the process itself is told
-        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)  # ends it within one expression, too
+        signal.signal(signal.SIGINT, signal.SIG_IGN)  # a Ctrl-C reaches the process itself
+        # The default action ends it even within a single long expression.
+        signal.signal(signal.SIGVTALRM, signal.SIG_DFL)
         signal.setitimer(signal.ITIMER_VIRTUAL, seconds)
-        before, most = resource.getrlimit(resource.RLIMIT_AS)
-        taken = int(Path("/proc/self/statm").read_text().split()[0]) * mmap.PAGESIZE
-        limits = {taken + megabytes * 1_000_000, before} - {resource.RLIM_INFINITY}
-        resource.setrlimit(resource.RLIMIT_AS, (min(limits), most))
-        found = pickle.dumps((work(), None))
+        soft_limit, hard_limit = resource.getrlimit(resource.RLIMIT_AS)
+        pages = int(Path("/proc/self/statm").read_text().split()[0])
+        new_limit = pages * mmap.PAGESIZE + megabytes * 1_000_000
+        if soft_limit != resource.RLIM_INFINITY:
+            new_limit = min(new_limit, soft_limit)
+        resource.setrlimit(resource.RLIMIT_AS, (new_limit, hard_limit))
+        message = pickle.dumps((work(), None))
     except MemoryError:
-        found = pickle.dumps((None, BoundError(f"it takes more than {megabytes} MB")))
+        message = pickle.dumps((None, BoundError(f"it takes more than {megabytes} MB")))
     except BaseException as error:
-        found = pickle.dumps((None, error))
+        message = pickle.dumps((None, error))
     finally:
         with suppress(BaseException), open(sender, "wb") as stream:
-            stream.write(found)
+            stream.write(message)
         os._exit(0)
 
 
 def timed(work: Callable[[], T], seconds: float) -> T:
-    """What `work` returns, in any thread. Raises BoundError between two instructions of Python.
+    """Call `work` in this thread, for so many seconds at most, and return its result.
 
-    It is raised within this call, or not at all.
+    Raises BoundError between two instructions of Python, within this call or not at all.
     """
 
     class OverError(BoundError):
         """The time of this call is over; no other call raises it."""
 
-    thread, lock = ctypes.c_ulong(threading.get_ident()), threading.Lock()
-    raise_there = ctypes.pythonapi.PyThreadState_SetAsyncExc
-    is_done = is_sent = False
+    thread = ctypes.c_ulong(threading.get_ident())
+    lock = threading.Lock()
+    raise_in_thread = ctypes.pythonapi.PyThreadState_SetAsyncExc
+    is_done = False
+    is_sent = False
 
-    def end() -> None:
+    def send_error() -> None:
         nonlocal is_sent
         with lock:
             if not is_done:
                 is_sent = True
-                raise_there(thread, ctypes.py_object(OverError))
+                raise_in_thread(thread, ctypes.py_object(OverError))
 
-    timer = threading.Timer(seconds, end)
+    timer = threading.Timer(seconds, send_error)
     timer.daemon = True
     error: BaseException | None = None
-    found: list[T] = []
+    results: list[T] = []
     try:
         timer.start()
         try:
-            found.append(work())
+            results.append(work())
         except OverError:
             raise
         except BaseException as raised:
             error = raised
         with lock:
             is_done = True  # from here on nothing is sent
-        # What was sent before is raised between two of these instructions, unless it was already.
-        for _ in range(_INSTRUCTIONS if is_sent else 0):
-            pass
+        if is_sent:
+            # The error that was sent is raised between two of these instructions, at the latest.
+            for _ in range(_INSTRUCTIONS):
+                pass
     except OverError:
         raise BoundError(f"it takes more than {seconds:g} s") from None
     finally:
         timer.cancel()
     if error is not None:
         raise error
-    return found[0]
+    return results[0]
