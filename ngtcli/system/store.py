@@ -1,11 +1,11 @@
-"""The store: one SQLite file of the cache for what is small or made of one document.
+"""The store: one SQLite file in the cache for what is small or made of one document.
 
-It holds pieces, each of a kind and with a key of all that it is made of, so that nothing in it is
-ever out of date. Several processes may use it at once. What is stored can be made again: a write
-that fails costs a remark, and a damaged file is set aside and begun anew.
+It holds pieces. Each has a kind, and a key that hashes everything it was made from, so that no
+piece is ever out of date. Several processes may use the store at once. Everything in it can be made
+again: a write that fails costs only a remark, and a damaged file is renamed and begun anew.
 
-What cannot be made again has such a file, too, in the folder of the state: nothing clears or bounds
-that one.
+What cannot be made again has a file of the same form in the folder of the state, which is never
+cleared and has no size limit.
 """
 
 import hashlib
@@ -25,18 +25,18 @@ from ngtcli.system.files import home, identity, private_folder
 from ngtcli.words import reason_of
 
 NAME = "ngt.db"
-DAMAGED = ".damaged"  # end of the name of a file that was set aside
-ROW = 150  # bytes of a piece in the file beside its value, keys of 32 digits in mind; measured
+DAMAGED = ".damaged"  # suffix of a file that was renamed because it was damaged
+ROW = 150  # bytes that a piece takes in the file beside its value, for 32-digit keys (measured)
 Value = TypeVar("Value")
-_WAIT_S = 10.0  # longest wait for another process that writes; guess
-_USED_S = 86_400  # seconds after which another use of a piece is noted; guess
-_DAMAGE = {
+_WAIT_S = 10.0  # longest wait in seconds for another process that writes (guess)
+_USE_INTERVAL_S = 86_400  # seconds until another use of a piece is recorded (guess)
+_DAMAGE_CODES = {  # SQLite's errors that mean a damaged or foreign file
     sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
     sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
 }  # fmt: skip
-_MAKING = (
-    "PRAGMA page_size = 16384",  # of 4 kB ones, values of 2.5 kB would waste a third (measured)
-    "PRAGMA auto_vacuum = FULL",  # which writes to a file that has it, too
+_CREATING = (
+    "PRAGMA page_size = 16384",  # pages of 4 kB would waste a third on values of 2.5 kB (measured)
+    "PRAGMA auto_vacuum = FULL",  # only for new files: it writes even to one that has it already
 )
 _OPENING = (
     "PRAGMA journal_mode = TRUNCATE",
@@ -44,17 +44,21 @@ _OPENING = (
     " used INTEGER NOT NULL, checksum BLOB NOT NULL, value BLOB NOT NULL, PRIMARY KEY (kind, key))",
 )
 _DELETE = "DELETE FROM piece WHERE kind = ? AND key = ?"
-listeners: list[Callable[[int], object]] = []  # told of each write how many bytes it has
+# Called after each write to the cache with its size in bytes.
+listeners: list[Callable[[int], object]] = []
 
 
 @dataclass(frozen=True, slots=True)
 class Kind(Generic[Value]):
-    """One kind of piece: its name, and the type of its values.
+    """One kind of piece. Its methods raise no errors of the file.
 
-    Values are anything that msgspec decodes to `type`, and are read back strictly as that type.
-    Methods raise nothing of the file's. `key` is a `key_of` all that a value is made of. Where the
-    `variable` of the environment names a folder they are in a store there. With `is_state` they are
-    in the store of the user's state, and not of the cache.
+    Every `key` is the `key_of` all that the value was made from.
+
+    Attributes:
+        name: The name of the kind, which is part of the stored key.
+        type: The type that values are strictly decoded to: anything msgspec can decode.
+        variable: An environment variable that may name a folder with a store for this kind.
+        is_state: Whether pieces are the user's state and do not belong to the cache.
     """
 
     name: str
@@ -63,31 +67,34 @@ class Kind(Generic[Value]):
     is_state: bool = False
 
     def get(self, key: str) -> Value | None:
-        """The piece; None where there is none, or where it is damaged or of another form."""
+        """The value of a piece; None if it is missing, damaged or of another type."""
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str]) -> dict[str, Value]:
-        """The pieces that there are of these keys."""
-        return self._decoded(self._store.read(self.name, keys))
+        """The values of those keys that have a piece."""
+        return self._decode(self._store.read(self.name, keys))
 
     def each(self) -> dict[str, Value]:
-        """All pieces by their keys."""
-        return self._decoded(self._store.read(self.name, None))
+        """All values by their keys."""
+        return self._decode(self._store.read(self.name, None))
 
     def put(self, key: str, value: Value) -> None:
-        """Store a piece in the place of the last one. Ignores text with lone surrogates."""
+        """Store a piece, replacing an earlier one. Text with lone surrogates is ignored."""
         self.put_many({key: value})
 
     def put_many(self, values: Mapping[str, Value]) -> None:
         """Store pieces in one transaction: all of them or none."""
-        now, rows = int(time.time()), list[tuple[str, str, int, bytes, bytes]]()
+        now = int(time.time())
+        rows = list[tuple[str, str, int, bytes, bytes]]()
         with suppress(UnicodeEncodeError):
             for key, value in values.items():
                 data = msgspec.msgpack.encode(value)
                 rows.append((self.name, key, now, _checksum(self.name, key, data), data))
             self._store.execute("REPLACE INTO piece VALUES (?, ?, ?, ?, ?)", rows)
-            for tell in listeners if rows and not self.is_state else []:
-                tell(sum(len(row[-1]) for row in rows))
+            if rows and not self.is_state:
+                size = sum(len(row[-1]) for row in rows)
+                for report_write in listeners:
+                    report_write(size)
 
     def delete(self, keys: Iterable[str]) -> None:
         """Delete the pieces of these keys."""
@@ -97,16 +104,17 @@ class Kind(Generic[Value]):
     def _store(self) -> "_Store":
         return _store(os.environ.get(self.variable), "state" if self.is_state else "cache")
 
-    def _decoded(self, stored: dict[str, bytes]) -> dict[str, Value]:
-        values, decoder = dict[str, Value](), msgspec.msgpack.Decoder(self.type)
+    def _decode(self, stored: dict[str, bytes]) -> dict[str, Value]:
+        decoder = msgspec.msgpack.Decoder(self.type)
+        values = dict[str, Value]()
         for key, data in stored.items():
-            with suppress(msgspec.MsgspecError, ValueError, TypeError):  # of another form
+            with suppress(msgspec.MsgspecError, ValueError, TypeError):  # of another type
                 values[key] = decoder.decode(data)
         return values
 
 
 class Piece(NamedTuple):
-    """A piece without its value: when it was used last, in seconds since 1970, and its bytes."""
+    """A piece without its value: its last use in seconds since 1970, and its size in bytes."""
 
     kind: str
     key: str
@@ -115,20 +123,24 @@ class Piece(NamedTuple):
 
 
 def pieces(kind: str = "") -> list[Piece]:
-    """All pieces, or those of a kind, with what they take in the file."""
-    select = "SELECT kind, key, CAST(used AS INTEGER), ifnull(length(value), 0) + ? FROM piece"
-    where, more = (" WHERE kind = ?", (kind,)) if kind else ("", ())
-    return [Piece(*row) for row in _store().execute(select + where, [(ROW, *more)]) or ()]
+    """List all pieces, or those of one kind, with the bytes that each takes in the file."""
+    sql = "SELECT kind, key, CAST(used AS INTEGER), ifnull(length(value), 0) + ? FROM piece"
+    parameters: tuple[Any, ...] = (ROW,)
+    if kind:
+        sql += " WHERE kind = ?"
+        parameters += (kind,)
+    rows = _store().execute(sql, [parameters]) or []
+    return [Piece(*row) for row in rows]
 
 
-def remove(chosen: Iterable[Piece]) -> bool:
-    """Delete these pieces; False where that is not possible."""
-    rows = [(piece.kind, piece.key) for piece in chosen]
+def remove(unwanted: Iterable[Piece]) -> bool:
+    """Delete pieces; return False if that is not possible now."""
+    rows = [(piece.kind, piece.key) for piece in unwanted]
     return not rows or _store().execute(_DELETE, rows) is not None
 
 
 def take_remark() -> str:
-    """What is wrong with a store, each thing once; "" for nothing new."""
+    """Return a problem of a store that was not returned before, or ""."""
     for store in list(_stores.values()):
         if store.remark:
             remark, store.remark = store.remark, ""
@@ -137,78 +149,102 @@ def take_remark() -> str:
 
 
 class _Store:
-    """The file at `path`, opened when it is first used; methods may be called from any thread."""
+    """The SQLite file at `path`, opened at its first use. Any thread may call the methods."""
 
     def __init__(self, path: Path, is_state: bool) -> None:
-        self._path, self._is_state = path, is_state
+        self._path = path
+        self._is_state = is_state
         self._lock = threading.RLock()
         self._connection: sqlite3.Connection | None = None
-        self._identity: tuple[int, int] | None = None  # of the file that is open
-        self._told: set[str] = set()
+        self._identity: tuple[int, int] | None = None  # of the open file
+        self._reported: set[str] = set()
         self.remark = ""
 
     def read(self, kind: str, keys: Iterable[str] | None) -> dict[str, bytes]:
-        """Pieces, of None all; damaged ones are deleted, and a use of the others is noted."""
+        """Read the encoded values of some keys of a kind, or of all if `keys` is None.
+
+        Records that they were used, at most once a day for each, and deletes damaged pieces.
+        """
         now = int(time.time())
-        select = "SELECT key, checksum, value, used < ? FROM piece WHERE kind = ?"
+        sql = "SELECT key, checksum, value, used < ? FROM piece WHERE kind = ?"
+        parameters: list[tuple[Any, ...]] = [(now - _USE_INTERVAL_S, kind)]
         if keys is not None:
-            select += " AND key = ?"
-        wanted = [()] if keys is None else zip(keys)
-        rows = self.execute(select, [(now - _USED_S, kind, *one) for one in wanted]) or []
-        whole = {
-            key: value
-            for key, checksum, value, _ in rows
-            if type(value) is bytes and checksum == _checksum(kind, key, value)
-        }
-        self.execute(_DELETE, [(kind, key) for key, *_ in rows if key not in whole])
-        old = [(now, kind, key) for key, *_, is_old in rows if is_old and key in whole]
-        self.execute("UPDATE piece SET used = ? WHERE kind = ? AND key = ?", old)
-        return whole
+            sql += " AND key = ?"
+            parameters = [(now - _USE_INTERVAL_S, kind, key) for key in keys]
+
+        values = dict[str, bytes]()
+        damaged = []
+        unrecorded = []  # pieces whose last recorded use is long ago
+        for key, checksum, value, was_used_long_ago in self.execute(sql, parameters) or []:
+            if type(value) is not bytes or checksum != _checksum(kind, key, value):
+                damaged.append((kind, key))
+                continue
+            values[key] = value
+            if was_used_long_ago:
+                unrecorded.append((now, kind, key))
+        self.execute(_DELETE, damaged)
+        self.execute("UPDATE piece SET used = ? WHERE kind = ? AND key = ?", unrecorded)
+        return values
 
     def execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]] | None:
-        """What a statement gives for all rows of parameters, in one transaction.
+        """Execute a statement once for each row of parameters, in one transaction.
 
-        None where the file does not allow it. REPLACE alone makes a file where there is none.
+        Only REPLACE creates a missing file. A damaged file is renamed, and the statement tried once
+        more with a new one.
+
+        Returns:
+            The rows of all results; None if the file cannot be used, or without `rows`.
         """
+        if not rows:
+            return None
         with self._lock:
-            for _ in range(2 if rows else 0):  # again with a new file where this one is damaged
+            for _ in range(2):
                 try:
                     return self._execute(sql, rows)
-                except sqlite3.ProgrammingError:  # our own
+                except sqlite3.ProgrammingError:  # a defect of ngt
                     raise
                 except OSError as error:
-                    self._remark(f"cannot be opened, and nothing is stored: {reason_of(error)}")
+                    self._report(f"cannot be opened, and nothing is stored: {reason_of(error)}")
                     break
-                except (sqlite3.Error, UnicodeDecodeError) as error:  # texts may be damaged, too
+                # Texts of the file, such as names of its tables, may be damaged as well.
+                except (sqlite3.Error, UnicodeDecodeError) as error:
                     self._close()
                     code = getattr(error, "sqlite_errorcode", sqlite3.SQLITE_CORRUPT)
-                    if code & 0xFF not in _DAMAGE and not _is_later(self._path):
+                    if code & 0xFF not in _DAMAGE_CODES and not _is_newer_format(self._path):
                         hint = "end other runs of ngt, or make room"
-                        self._remark(f"is not written or read: {error}; {hint}")
+                        self._report(f"is not written or read: {error}; {hint}")
                         break
                     self._set_aside()
         return None
 
     def _execute(self, sql: str, rows: Sequence[tuple[Any, ...]]) -> list[tuple[Any, ...]]:
-        if self._connection is None or self._identity != identity(self._path):  # is gone
+        if self._connection is None or self._identity != identity(
+            self._path
+        ):  # replaced or deleted
             self._close()
             if not (sql.startswith("REPLACE") or os.path.lexists(self._path)):
                 return []
-            self._connection = self._opened()
+            self._connection = self._open()
         connection = self._connection
-        with connection:  # the end of the transaction
+        results = list[tuple[Any, ...]]()
+        with connection:  # commits at the end
             connection.execute("BEGIN" if sql.startswith("SELECT") else "BEGIN IMMEDIATE")
-            return [result for row in rows for result in connection.execute(sql, row)]
+            for row in rows:
+                results += connection.execute(sql, row)
+        return results
 
-    def _opened(self) -> sqlite3.Connection:
-        """Open the file, which is made if it is missing. Raises OSError for one not to be used."""
+    def _open(self) -> sqlite3.Connection:
+        """Open the file, creating it if it is missing.
+
+        Raises OSError for a file that is not regular, or that other users own or may write to.
+        """
         private_folder(self._path.parent)
         with suppress(FileExistsError):
             os.close(os.open(self._path, os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
         if self._path.is_symlink() or not self._path.is_file():
             raise OSError("not a regular file")
-        for about in (self._path.stat(), self._path.parent.stat()):
-            if about.st_uid not in (os.geteuid(), 0) or about.st_mode & 0o022:
+        for status in (self._path.stat(), self._path.parent.stat()):
+            if status.st_uid not in (os.geteuid(), 0) or status.st_mode & 0o022:
                 raise PermissionError("others may write to it, or it is theirs; delete it")
         self._identity = identity(self._path)
         connection = sqlite3.connect(
@@ -216,11 +252,12 @@ class _Store:
         )
         try:
             (pages,) = connection.execute("PRAGMA page_count").fetchone()
-            # What a power failure damages of the cache is noticed by its sums, and made again.
+            # Checksums reveal what a power failure damaged in the cache, and it is made again.
             connection.execute(f"PRAGMA synchronous = {'FULL' if self._is_state else 'OFF'}")
-            for command in _OPENING if pages else (*_MAKING, *_OPENING):
+            is_new = pages == 0
+            for command in (*_CREATING, *_OPENING) if is_new else _OPENING:
                 connection.execute(command).close()
-        except BaseException:  # also Ctrl-C: half opened it would look damaged
+        except BaseException:  # Ctrl-C as well: a half opened file would look damaged
             connection.close()
             raise
         return connection
@@ -231,40 +268,44 @@ class _Store:
             self._connection = None
 
     def _set_aside(self) -> None:
-        """Rename a file that is damaged or another version's, unless another process has."""
+        """Rename a file that is damaged or of a newer format, unless another process has."""
         if self._identity == identity(self._path):
             with suppress(OSError):
                 os.replace(self._path, f"{self._path}{DAMAGED}")
                 os.unlink(f"{self._path}-journal")
-            became = "forgotten" if self._is_state else "made again"
-            self._remark(f"was damaged: it is renamed, and what was in it is {became}")
+            consequence = "forgotten" if self._is_state else "made again"
+            self._report(f"was damaged: it is renamed, and what was in it is {consequence}")
 
-    def _remark(self, text: str) -> None:
-        if text not in self._told:
-            self._told.add(text)
-            self.remark = f"{self._path} {text}"
+    def _report(self, problem: str) -> None:
+        if problem not in self._reported:
+            self._reported.add(problem)
+            self.remark = f"{self._path} {problem}"
 
 
 _stores: dict[Path, _Store] = {}
-_of_parent: list[object] = []  # connections of the process that forked; to close them is not safe
+# Connections of the parent process, kept in a fork, where closing them is not safe.
+_parents_stores: list[object] = []
 
 
-def _store(folder: str | None = None, place: str = "cache") -> _Store:
-    """The store of a folder, or of the user's cache or state as they are now."""
-    path = (Path(folder) / "ngt" if folder else home(place)) / NAME
-    return _stores.get(path) or _stores.setdefault(path, _Store(path, place == "state"))
+def _store(folder: str | None = None, home_kind: str = "cache") -> _Store:
+    """The store in a folder, or that of the user's "cache" or "state".
+
+    It is looked up each time, since NGT_HOME may change.
+    """
+    path = (Path(folder) / "ngt" if folder else home(home_kind)) / NAME
+    return _stores.get(path) or _stores.setdefault(path, _Store(path, home_kind == "state"))
 
 
 def _after_fork() -> None:
-    _of_parent.extend(_stores.values())
+    _parents_stores.extend(_stores.values())
     _stores.clear()
 
 
 os.register_at_fork(after_in_child=_after_fork)
 
 
-def _is_later(path: Path) -> bool:
-    """Whether a file says that it is of a later form, which SQLite reads and never writes."""
+def _is_newer_format(path: Path) -> bool:
+    """Whether a file declares a newer SQLite format, which this SQLite reads but never writes."""
     with suppress(OSError), path.open("rb") as file:
         return file.read(19)[18:] > b"\2"
     return False
