@@ -1,4 +1,4 @@
-"""What is known of a document's text: its format, pages and headings, and what was left out.
+"""The text of a document with its format, pages, headings and warnings, and a writer of it.
 
 Offsets count characters of the text.
 """
@@ -6,12 +6,11 @@ Offsets count characters of the text.
 import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
 from typing import Any
 
-BETWEEN_CELLS = " | "  # of a table's row
-Cell = str | Iterable[str]  # of a table: its lines, or the only one
-# Of Markdown: a line, or a comment over several; and what lines may be.
+BETWEEN_CELLS = " | "  # separates the cells of a table's row
+Cell = str | Iterable[str]  # a cell of a table: one line, or several
+# Markdown is read line by line, with a comment over several lines as one; then the kinds of lines.
 _MARKDOWN = re.compile(r"<!--.{0,20000}?-->[^\n]*\n?|[^\n]*\n|[^\n]+", re.DOTALL)
 _METADATA = re.compile(r"---[ \t]*\n(?:[^\n]*\n){0,200}?(?:---|\.\.\.)[ \t]*(?:\n|$)")
 _HEADING = re.compile(r" {0,3}#{1,6}[ \t]+(\S.*)$")
@@ -19,14 +18,15 @@ _UNDERLINE = re.compile(r" {0,3}(?:=+|-+)[ \t]*$")
 _FENCE = re.compile(r"[ \t]*(?:[-*+>][ \t]+)*(`{3,}|~{3,})(.*)$")
 _NO_PARAGRAPH = re.compile(r" {0,3}(?:[-*_][ \t]*){3,}$|[^\n]*\|[^\n]*$")
 _IN_LIST = re.compile(r"[ \t]*(?:[-*+>]|\d{1,9}[.)])(?:[ \t]|$)|<")
-MOST_PAGES = 1000  # of a file whose text is recognized; guess
-INSTALL = "Install it: pip install 'ngtcli[{}]'"  # where a package of that extra is missing
-_MOST = 10_000_000  # largest page number or count taken from a parser; guess
+MAX_OCR_PAGES = 1000  # pages of one file that OCR reads (guess)
+INSTALL = "Install it: pip install 'ngtcli[{}]'"  # hint if a package of an extra is missing
+_MAX_RUNS = 10  # runs of pages that a message names (guess)
+_MAX_NUMBER = 10_000_000  # largest page number or count that is accepted of a parser (guess)
 
 
 @dataclass(frozen=True, slots=True)
 class Section:
-    """Text from offset `start` to the next section; page 0 and heading "" are unknown."""
+    """Text from offset `start` to the next section. Page 0 and heading "" mean unknown."""
 
     start: int
     page: int = 0
@@ -34,7 +34,7 @@ class Section:
 
 
 def placed(name: str, page: int | None, heading: str | None) -> str:
-    """A document, and the place in it: a page, or else the heading it stands below, if any.
+    """The name of a document with a place in it: a page, or else a heading, if there is one.
 
     >>> placed("a.pdf", 3, "Tides"), placed("b.md", None, "Tides"), placed("c.txt", 0, "")
     ('a.pdf, page 3', 'b.md, Tides', 'c.txt')
@@ -45,11 +45,16 @@ def placed(name: str, page: int | None, heading: str | None) -> str:
 
 @dataclass(frozen=True, slots=True)
 class About:
-    """Where a text comes from.
+    """Facts about where a text comes from.
 
-    `pages` is 0 for formats without pages. `dropped` counts the lines of headers and footers that
-    were left out since most pages have them. `secret`: a password was needed. The text of the pages
-    `recognized` was read from their pictures.
+    Attributes:
+        format: Name of the format.
+        pages: Number of pages; 0 for formats without pages.
+        dropped: Lines of headers and footers that were left out, because most pages have them.
+        sections: Pages and headings, in the order of the text.
+        warnings: What may be wrong with the text, for people.
+        secret: Whether a password was needed.
+        recognized: Pages whose text OCR read from their pictures.
     """
 
     format: str = "text"
@@ -61,76 +66,89 @@ class About:
     recognized: tuple[int, ...] = ()
 
     def check(self, characters: int) -> None:
-        """Raise ValueError unless this is of a text of that length."""
+        """Raise ValueError unless this can describe a text of so many characters."""
         starts = [0, *(section.start for section in self.sections), characters]
         numbers = [self.pages, self.dropped, *self.recognized, *(s.page for s in self.sections)]
-        if starts != sorted(starts) or not all(0 <= number <= _MOST for number in numbers):
+        if starts != sorted(starts) or not all(0 <= n <= _MAX_NUMBER for n in numbers):
             raise ValueError("a number out of range")
 
 
 @dataclass(frozen=True, slots=True)
 class Extracted:
-    """The text of a file, and what is known of it."""
+    """The text of a file, with facts about it."""
 
     text: str
     about: About = field(default_factory=About)
 
 
 def markdown(text: str) -> Extracted:
-    """A text in Markdown as it is, with its headings as sections."""
-    sections = tuple(Section(start, 0, heading) for start, heading in _headings(text))
+    """A Markdown text, unchanged, with its headings as sections."""
+    sections = tuple(Section(start, 0, heading) for start, heading in _find_headings(text))
     return Extracted(text, About(sections=sections))
 
 
-def _headings(text: str) -> Iterator[tuple[int, str]]:
-    r"""The headings of a text in Markdown, and where each begins.
+def _find_headings(text: str) -> Iterator[tuple[int, str]]:
+    r"""Find the headings of a Markdown text; yield the start and the words of each.
 
-    Those of "#" and those that are underlined, but none in code between fences, in code that is
-    indented, in a comment, or in the metadata at the head of a file.
+    Headings begin with "#" or are underlined. None is found in fenced or indented code, in a
+    comment, or in the metadata at the beginning of a file.
 
-    >>> list(_headings("# A #\n\n```\n# no\n```\nB\nc\n---\n"))
+    >>> list(_find_headings("# A #\n\n```\n# no\n```\nB\nc\n---\n"))
     [(0, 'A'), (20, 'B c')]
     """
-    fence = ""  # that ends the code which is open
-    start, lines = 0, list[str]()  # the paragraph that is open
-    for match in _MARKDOWN.finditer(text, _after_metadata(text)):
-        line, at = match[0].rstrip("\n"), match.start()
+    open_fence = ""  # the fence that ends the code block we are in
+    paragraph = list[str]()  # lines of the paragraph we are in, which an underline would end
+    paragraph_start = 0
+    for match in _MARKDOWN.finditer(text, _end_of_metadata(text)):
         if match[0].startswith("<!--"):
-            lines = []
+            paragraph = []
             continue
-        marks = _FENCE.match(line)
-        if fence:
-            if marks and marks[1].startswith(fence) and not marks[2].strip():
-                fence = ""
+        line = match[0].rstrip("\n")
+        fence = _FENCE.match(line)
+        if open_fence:
+            if fence and fence[1].startswith(open_fence) and not fence[2].strip():
+                open_fence = ""
             continue
-        if marks and not ("`" in marks[2] and marks[1][0] == "`"):
-            fence, lines = marks[1], []
-        elif heading := _HEADING.match(line):
-            yield at, heading[1].rstrip(" \t#") or heading[1][0]
-            lines = []
-        elif _UNDERLINE.match(line) and lines:
-            yield start, " ".join(" ".join(lines).split())
-            lines = []
-        elif not line.strip() or _NO_PARAGRAPH.match(line) or (not lines and line[:4].isspace()):
-            lines = []
-        elif lines or not _IN_LIST.match(line):
-            start = start if lines else at
-            lines.append(line)
+        if fence and not ("`" in fence[2] and fence[1][0] == "`"):
+            open_fence = fence[1]
+            paragraph = []
+            continue
+        heading = _HEADING.match(line)
+        is_indented_code = not paragraph and line[:4].isspace()
+        if heading:
+            yield match.start(), heading[1].rstrip(" \t#") or heading[1][0]
+            paragraph = []
+        elif _UNDERLINE.match(line) and paragraph:
+            yield paragraph_start, " ".join(" ".join(paragraph).split())
+            paragraph = []
+        elif not line.strip() or _NO_PARAGRAPH.match(line) or is_indented_code:
+            paragraph = []
+        elif paragraph or not _IN_LIST.match(line):
+            if not paragraph:
+                paragraph_start = match.start()
+            paragraph.append(line)
 
 
-def _after_metadata(text: str) -> int:
-    """Where a text begins behind its metadata, which stands between lines of "---"."""
+def _end_of_metadata(text: str) -> int:
+    """The offset behind the metadata between lines of "---"; 0 if there is none."""
     match = _METADATA.match(text)
     return match.end() if match else 0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """The bytes that a parser reads, and what the user said of them.
+    """The bytes that a parser reads, and how to read them.
 
-    `suffix` is that of the file's name, in lower case with its dot; `most` bounds the bytes that
-    anything in the file may unpack to; `encoding` is that of text which is not UTF-8. `on_page` is
-    called before the text of a page is recognized.
+    Attributes:
+        data: The bytes of the file.
+        suffix: The suffix of its name, in lower case with the dot.
+        most: Bytes that anything in the file may unpack to.
+        password: Password of an encrypted file.
+        field: The field of records that has their text.
+        encoding: Encoding of text that is not UTF-8.
+        ocr: When OCR reads pages: "off", "auto" or "force".
+        ocr_language: Languages for Tesseract; "" for the default OCR package.
+        on_page: Called before OCR reads a page.
     """
 
     data: bytes
@@ -149,43 +167,50 @@ Parse = Callable[[Source], Extracted]
 
 
 def row_of(cells: Iterable[Cell]) -> str:
-    """A table's row in one line, each cell's lines with a space between; "" where none has text.
+    """A table's row in one line; "" if no cell has text. Lines of a cell are joined by spaces.
 
     >>> row_of([["first line", "second line"], [], "c  d"])
     'first line second line |  | c d'
     """
-    texts = [" ".join((c if isinstance(c, str) else " ".join(c)).split()) for c in cells]
+    texts = []
+    for cell in cells:
+        text = cell if isinstance(cell, str) else " ".join(cell)
+        texts.append(" ".join(text.split()))
     return BETWEEN_CELLS.join(texts) if any(texts) else ""
 
 
 def comment_line(text: str, author: str = "", place: str = "") -> str:
-    """A comment as it is written in a text.
+    """A comment of a document, as the text shows it.
 
     >>> comment_line("No.", "Ines"), comment_line("No.", place="A2")
     ('[comment by Ines: No.]', '[comment A2: No.]')
     """
     if place:
-        return f"[comment {place}{f', {author}' if author else ''}: {text}]"
-    return f"[comment{f' by {author}' if author else ''}: {text}]"
+        label = f"comment {place}, {author}" if author else f"comment {place}"
+    else:
+        label = f"comment by {author}" if author else "comment"
+    return f"[{label}: {text}]"
 
 
 def unknown_signs(text: str) -> tuple[str, ...]:
-    """A warning if characters of fonts that have signs of their own are in `text`."""
+    """A warning if a text has private-use characters, whose meaning only a symbol font knows."""
     count = sum("\ue000" <= c <= "\uf8ff" for c in text)
-    return (f"characters of symbol fonts whose meaning is not known: {count}",) * bool(count)
+    if count == 0:
+        return ()
+    return (f"characters of symbol fonts whose meaning is not known: {count}",)
 
 
-def counted(number: int, what: str) -> str:
-    """A number of things.
+def counted(number: int, noun: str) -> str:
+    """A number with its noun.
 
     >>> counted(1, "row"), counted(2, "row")
     ('1 row', '2 rows')
     """
-    return f"{number} {what}{'' if number == 1 else 's'}"
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"
 
 
 class Writer:
-    """Puts a text together from blocks with an empty line between them, and keeps sections.
+    """Builds a text from blocks with an empty line between them, and its sections.
 
     >>> writer = Writer()
     >>> writer.heading("One"); writer.add("Text.")
@@ -197,46 +222,55 @@ class Writer:
         self._parts: list[str] = []
         self._length = 0
         self._sections: list[Section] = []
-        self._kind = ""  # of the last block
+        self._last_kind = ""
 
     def add(self, block: str, kind: str = "") -> None:
-        """A block of text; nothing if it is only white space.
+        """Add a block of text, unless it is only white space.
 
-        Blocks of one `kind` in a row, as the items of a list, have no empty line between them.
+        No empty line separates blocks of one `kind` in a row, such as the items of a list.
         """
-        is_next = kind and kind == self._kind
-        self._kind = kind
-        if not (block := block.strip("\n").rstrip()) or block.isspace():
+        continues = kind and kind == self._last_kind
+        self._last_kind = kind
+        block = block.strip("\n").rstrip()
+        if not block or block.isspace():
             return
         if self._parts:
-            block = ("\n" if is_next else "\n\n") + block
+            block = ("\n" if continues else "\n\n") + block
         self._parts.append(block)
         self._length += len(block)
 
     def stand_apart(self) -> None:
-        """Put an empty line before the next block, of whatever kind it is."""
-        self._kind = ""
+        """Put an empty line before the next block, whatever its kind."""
+        self._last_kind = ""
 
     def table(self, rows: Iterable[Iterable[Cell]], heading: str = "") -> bool:
-        """The rows of a table that have text, below its heading; whether there are any."""
+        """Add a heading and the rows of a table that have text; return whether any has."""
         self.stand_apart()
-        for line in filter(None, map(row_of, rows)):
-            if self._kind != "row":
+        has_rows = False
+        for row in rows:
+            line = row_of(row)
+            if not line:
+                continue
+            if not has_rows:
                 self.heading(heading)
             self.add(line, "row")
-        return self._kind == "row"
+            has_rows = True
+        return has_rows
 
     def heading(self, words: str, page: int = 0) -> None:
-        """A block that names what follows it."""
+        """Add a heading, and begin a section with it."""
         self.stand_apart()
-        if words := " ".join(words.split()):
-            self.mark(page, words)
-            self.add(words)
+        heading = " ".join(words.split())
+        if heading:
+            self.mark(page, heading)
+            self.add(heading)
 
     def mark(self, page: int, heading: str = "") -> None:
-        """From the next block on it is this page, below this heading or else the one before."""
-        start = self._length + 2 * bool(self._parts)
-        heading = heading or (self._sections[-1].heading if self._sections else "")
+        """Begin a section with the next block: on this page, below this or the last heading."""
+        separator = 2 if self._parts else 0  # characters of the empty line before the block
+        start = self._length + separator
+        if not heading and self._sections:
+            heading = self._sections[-1].heading
         if self._sections and self._sections[-1].start == start:
             self._sections.pop()
         self._sections.append(Section(start, page, heading))
@@ -246,26 +280,36 @@ class Writer:
         return "".join(self._parts)
 
     def sections(self) -> tuple[Section, ...]:
-        """The sections so far; none begins behind the text."""
+        """The sections so far, without those that no text follows."""
         return tuple(s for s in self._sections if s.start < self._length)
 
-    def extracted(self, form: str, warnings: tuple[str, ...] = (), **about: Any) -> Extracted:
-        """The text so far, and what is known of it; `about` are other fields of `About`."""
-        known = About(form, sections=self.sections(), warnings=warnings, **about)
-        return Extracted(self.text(), known)
+    def extracted(
+        self, format_name: str, warnings: tuple[str, ...] = (), **other_facts: Any
+    ) -> Extracted:
+        """The text so far with its facts; `other_facts` are further fields of `About`."""
+        about = About(format_name, sections=self.sections(), warnings=warnings, **other_facts)
+        return Extracted(self.text(), about)
 
     def __len__(self) -> int:
         return self._length
 
 
 def pages_named(pages: Sequence[int]) -> str:
-    """Page numbers in a sentence, neighbours together.
+    """Page numbers for a sentence, with runs of neighbours in short.
 
     >>> pages_named([3]), pages_named([1, 2, 3, 7]), pages_named(range(1, 25, 2))[-29:]
     ('page 3', 'pages 1-3, 7', '15, 17, 19, and 2 more places')
     """
-    neighbours = groupby(enumerate(pages), lambda numbered: numbered[1] - numbered[0])
-    runs = [[page for _, page in run] for _, run in neighbours]
-    shown = [f"{run[0]}" if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in runs[:10]]
-    more = [f"and {len(runs) - 10} more places"] * (len(runs) > 10)
-    return f"page{'s' if len(pages) > 1 else ''} {', '.join([*shown, *more])}"
+    runs: list[list[int]] = []
+    for page in pages:
+        if runs and page == runs[-1][-1] + 1:
+            runs[-1].append(page)
+        else:
+            runs.append([page])
+    shown = []
+    for run in runs[:_MAX_RUNS]:
+        shown.append(str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}")
+    if len(runs) > _MAX_RUNS:
+        shown.append(f"and {len(runs) - _MAX_RUNS} more places")
+    noun = "pages" if len(pages) > 1 else "page"
+    return f"{noun} {', '.join(shown)}"

@@ -22,7 +22,7 @@ from pathlib import Path
 import msgspec
 
 import ngtcli
-from ngtcli.documents.content import MOST_PAGES, About, Extracted, Source
+from ngtcli.documents.content import MAX_OCR_PAGES, About, Extracted, Source
 from ngtcli.documents.formats import Format
 from ngtcli.documents.text import Unreadable
 
@@ -153,7 +153,7 @@ class _Worker:
         try:
             for message in (json.dumps(request).encode(), source.data):
                 self._connection.send_bytes(message)
-            for _ in range(MOST_PAGES + 1):  # an empty message says that a page is begun
+            for _ in range(MAX_OCR_PAGES + 1):  # an empty message says that a page is begun
                 if described := self._connection.recv_bytes(_REPLY):
                     break
                 source.on_page()

@@ -8,7 +8,7 @@ from difflib import SequenceMatcher
 
 import pypdfium2 as pdfium
 
-from ngtcli.documents.content import INSTALL, MOST_PAGES, Extracted, Source, Writer, pages_named
+from ngtcli.documents.content import INSTALL, MAX_OCR_PAGES, Extracted, Source, Writer, pages_named
 from ngtcli.documents.formats.pdf_layout import Joiner, join_pages, without_running_lines
 from ngtcli.documents.formats.pdf_page import (
     UNKNOWN,
@@ -82,7 +82,7 @@ def _recognized(
 ) -> tuple[dict[int, list[Line]], str]:
     """The lines of those pages in whose pictures there is text, and what to do if there is none."""
     found = dict[int, list[Line]]()
-    for number in numbers[:MOST_PAGES]:
+    for number in numbers[:MAX_OCR_PAGES]:
         with closing(document[number - 1]) as page:
             if next(page.get_objects(max_depth=1), None) is None:  # it is blank
                 continue
