@@ -1,9 +1,9 @@
-"""Array files of the cache: each kind is declared once, and written and mapped alike.
+"""Array files of the cache: each kind is declared once, written and memory-mapped here.
 
-They are safetensors. Arrays are written one after the other as they come, each at a multiple of 64
-bytes; padding is an array, too. The header is zeros until all are written. A file is compared with
-its checksum when it is mapped, unless it is as it was when that was done before.
-What numbers mean, their reader must check: a manipulated file has the checksum that it should have.
+The format is safetensors. Arrays are written one after the other as they come, each at a multiple
+of 64 bytes; padding is stored as an array of its own. The header is zeros until all arrays are
+written. Mapping a file compares it with its checksum, unless it has not changed since the last
+comparison. A manipulated file may have a right checksum: readers check what the numbers mean.
 """
 
 import errno
@@ -32,23 +32,25 @@ from ngtcli.system.files import (
 if TYPE_CHECKING:  # numpy comes with safetensors, and light commands want neither
     import numpy as np
 
-Arrays = dict[str, Any]  # numpy arrays by their names
+Arrays = dict[str, Any]  # numpy arrays by name
 Metadata = dict[str, str]
-Shapes = dict[str, tuple[str, list[int]]]  # dtypes, by their names in safetensors, and shapes
+Shapes = dict[str, tuple[str, list[int]]]  # by name: safetensors' name of a dtype, and a shape
 
 TYPES = {
     "BOOL": "bool", "U8": "uint8", "I8": "int8", "I32": "int32", "I64": "int64", "F16": "float16",
     "F32": "float32", "F64": "float64", "BF16": "uint16",  # the bits: numpy has no such numbers
 }  # fmt: skip
-ROOM = 1 << 22  # bytes of a header and its spaces: 30,000 arrays of usual names
-PADDING = ":pad"  # end of a padding's name
-_ALIGNED = 64  # bytes: a line of the CPU's cache, and what oneDNN aligns its own memory to
+# Bytes reserved for a header, enough for 30,000 arrays with names of usual length (derived).
+HEADER_SIZE = 1 << 22
+PADDING = ":pad"  # suffix of the name of padding
+# Arrays begin at multiples of so many bytes: a line of the CPU's cache, and oneDNN's own alignment.
+_ALIGNMENT = 64
 
 
 class Array(NamedTuple):
-    """An array's numpy dtype, and a word for its entries.
+    """The declaration of an array: its numpy dtype, and a word for its entries.
 
-    Arrays of a file with the same word have as many; of "" each has its own number.
+    Arrays of a file that have the same word have the same length. "" allows any length.
     """
 
     dtype: str
@@ -57,10 +59,14 @@ class Array(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class ArrayFile:
-    """One kind of array file: `folder` of the cache, end of its files' names, format.
+    """One kind of array file.
 
-    It has the declared `arrays`, of one dimension; where none are declared, any. `most` is the
-    largest size of a file in bytes.
+    Attributes:
+        folder: Its folder in the cache.
+        suffix: The end of its file names.
+        format: Version of what it contains; another version counts as damaged.
+        most: Largest size of a file in bytes.
+        arrays: The one-dimensional arrays of each file, by name; if empty, any arrays.
     """
 
     folder: str
@@ -78,76 +84,97 @@ class ArrayFile:
         return sorted((home("cache") / self.folder).glob(f"*{self.suffix}"))
 
     def write(self, path: Path, arrays: "Mapping[str, np.ndarray]", metadata: Metadata) -> Path:
-        """Write the declared arrays; only the owner can read the file, and `path` is returned.
+        """Write the declared arrays to a file that only its owner can read; return its path.
 
-        Raises OSError, EFBIG if the arrays are more than `most` bytes.
+        Raises OSError, with EFBIG if the file would exceed `most` bytes.
         """
-        room = _ALIGNED * (len(json.dumps(metadata)) // _ALIGNED + 10 * (1 + len(self.arrays)))
-        if room + sum(arrays[name].nbytes for name in self.arrays) > self.most:
+        # The header has the metadata, and at most 640 bytes for an array and its padding (derived).
+        blocks = len(json.dumps(metadata)) // _ALIGNMENT + 10 * (1 + len(self.arrays))
+        header_size = _ALIGNMENT * blocks
+        if header_size + sum(arrays[name].nbytes for name in self.arrays) > self.most:
             raise OSError(errno.EFBIG, f"more than {self.most / 1e6:g} MB", str(path))
-        with closing(ArrayWriter(path.parent, room)) as writer:
+        with closing(ArrayWriter(path.parent, header_size)) as writer:
             for name in self.arrays:
                 writer.add(name, arrays[name])
             writer.finish(path, {**metadata, "format": self.format})
         return path
 
-    def map(self, path: Path, wanted: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
-        """The arrays, mapped: what is not looked at is not read; and the metadata.
+    def map(self, path: Path, expected: Mapping[str, str] | None = None) -> tuple[Arrays, Metadata]:
+        """Map a file into memory and return its arrays and metadata.
 
-        Writing to them changes neither the file nor what others see. Raises FileNotFoundError;
-        DamagedFileError where the file has another format, other arrays, other metadata than
-        `wanted`, or another checksum than its content.
+        Pages that are not accessed are not read. Writing to the arrays changes neither the file nor
+        what other processes see.
+
+        Args:
+            path: The file.
+            expected: Metadata that it must have.
+
+        Raises:
+            FileNotFoundError: There is no such file.
+            DamagedFileError: Its format, arrays, metadata or checksum is not as expected.
         """
         try:
             stamp = stamp_of(path)
             metadata, shapes = read_header(path, self.most)
             with path.open("rb") as file:
                 if stamp_of(file.fileno()) != stamp:  # replaced meanwhile
-                    return self.map(path, wanted)
+                    return self.map(path, expected)
                 data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_COPY)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise FileNotFoundError(*error.args) from None
         except (OSError, ValueError, MemoryError) as error:
             raise DamagedFileError(f"unreadable ({error})") from None
-        checksum, about = metadata.pop("checksum", ""), {**(wanted or {}), "format": self.format}
-        if any(metadata.get(name) != value for name, value in about.items()):
+
+        checksum = metadata.pop("checksum", "")
+        required = {**(expected or {}), "format": self.format}
+        if any(metadata.get(name) != value for name, value in required.items()):
             raise DamagedFileError("another version or another file's content")
-        if not self.arrays:  # all are looked at
+        if not self.arrays:  # such files are read whole
             data.madvise(mmap.MADV_WILLNEED)
-        begin = 8 + int.from_bytes(data[:8], "little")
-        arrays = _views(data, begin, shapes)
+        data_start = 8 + int.from_bytes(data[:8], "little")
+        arrays = _views(data, data_start, shapes)
         self._check(arrays)
-        if CHECKED.get(key_of(path)) != stamp:  # which notes the use
-            digest = hashlib.sha256(memoryview(data)[begin:])
+        key = key_of(path)
+        if CHECKED.get(key) != stamp:  # this lookup also records that the file was used
+            digest = hashlib.sha256(memoryview(data)[data_start:])
             if checksum != _checksum(digest, shapes, metadata):
                 raise DamagedFileError("checksum differs")
-            CHECKED.put(key_of(path), stamp)
+            CHECKED.put(key, stamp)
         return arrays, metadata
 
     def _check(self, arrays: Arrays) -> None:
-        """Raise DamagedFileError unless these arrays are as they are declared."""
-        wanted = {name: (declared.dtype, 1) for name, declared in self.arrays.items()}
-        if self.arrays and wanted != {n: (a.dtype.name, a.ndim) for n, a in arrays.items()}:
+        """Raise DamagedFileError unless the arrays are as declared."""
+        if not self.arrays:
+            return
+        declared = {name: (array.dtype, 1) for name, array in self.arrays.items()}
+        actual = {name: (array.dtype.name, array.ndim) for name, array in arrays.items()}
+        if actual != declared:
             raise DamagedFileError("it holds other arrays")
-        words = {name: declared.rows or name for name, declared in self.arrays.items()}
-        if len({(words[n], len(arrays[n])) for n in words}) > len({*words.values()}):
-            raise DamagedFileError("arrays of different lengths")
+        lengths: dict[str, int] = {}
+        for name, array in self.arrays.items():
+            length = len(arrays[name])
+            if lengths.setdefault(array.rows or name, length) != length:
+                raise DamagedFileError("arrays of different lengths")
 
 
 class ArrayWriter:
-    """Writes a file for `folder`, with `room` bytes for its header.
+    """Writes an array file piece by piece; call `close` at the end. Methods raise OSError.
 
-    Methods raise OSError; `close` is to be called at last.
+    Args:
+        folder: Where the file is written.
+        header_size: Bytes to reserve for its header.
     """
 
-    def __init__(self, folder: Path, room: int = ROOM) -> None:
+    def __init__(self, folder: Path, header_size: int = HEADER_SIZE) -> None:
         private_folder(folder)
-        self._new, self._room = NewFile(folder, buffering=0), room
-        self._file = self._new.file
-        self._digest, self._shapes = hashlib.sha256(), Shapes()
+        self._new_file = NewFile(folder, buffering=0)
+        self._file = self._new_file.file
+        self._header_size = header_size
+        self._digest = hashlib.sha256()
+        self._shapes = Shapes()
         self._header: dict[str, Any] = {}
         try:
-            self._end = self._file.seek(self._file.truncate(room))
+            self._end = self._file.seek(self._file.truncate(header_size))
         except OSError:
             self.close()
             raise
@@ -157,45 +184,58 @@ class ArrayWriter:
         kinds = [kind for kind, dtype in TYPES.items() if dtype == array.dtype.name]
         if not kinds:
             raise OSError(f"numbers of the type {array.dtype.name}")
-        self._add(name, kinds[0], array.shape, array.reshape(-1).view("uint8").data)
-        if rest := -self._end % _ALIGNED:
-            self._add(name + PADDING, "U8", [rest], bytes(rest))
+        self._add_bytes(name, kinds[0], array.shape, array.reshape(-1).view("uint8").data)
+        padding = -self._end % _ALIGNMENT
+        if padding:
+            self._add_bytes(name + PADDING, "U8", [padding], bytes(padding))
 
-    def _add(self, name: str, kind: str, shape: Sequence[int], data: Any) -> None:
+    def _add_bytes(self, name: str, kind: str, shape: Sequence[int], data: Any) -> None:
         write_all(self._file, memoryview(data))
         self._digest.update(data)
-        begin, self._end = self._end - self._room, self._end + len(data)
-        _, sizes = self._shapes[name] = kind, list(shape)
-        offsets = [begin, self._end - self._room]
-        self._header[name] = {"dtype": kind, "shape": sizes, "data_offsets": offsets}
+        start = self._end
+        self._end += len(data)
+        self._shapes[name] = kind, list(shape)
+        self._header[name] = {
+            "dtype": kind,
+            "shape": list(shape),
+            "data_offsets": [start - self._header_size, self._end - self._header_size],
+        }
 
     def finish(self, path: Path, metadata: Metadata) -> None:
-        """Write the header; the file is `path` then, in the place of another."""
-        told = {**metadata, "checksum": _checksum(self._digest, self._shapes, metadata)}
-        header = json.dumps({"__metadata__": told, **self._header}).encode()
-        if len(header) > (most := self._room - 8):
+        """Write the header and give the file its name, replacing an earlier file."""
+        checksum = _checksum(self._digest, self._shapes, metadata)
+        complete_metadata = {**metadata, "checksum": checksum}
+        header = json.dumps({"__metadata__": complete_metadata, **self._header}).encode()
+        available = self._header_size - 8  # the first 8 bytes are the header's length
+        if len(header) > available:
             raise OSError(f"{len(self._header)} arrays are too many")
         self._file.seek(0)
-        write_all(self._file, most.to_bytes(8, "little") + header.ljust(most))
-        self._new.finish(path)
+        write_all(self._file, available.to_bytes(8, "little") + header.ljust(available))
+        self._new_file.finish(path)
         CHECKED.put(key_of(path), stamp_of(self._file.fileno()))
         cache_limit.wrote(self._end)
 
     def mapped(self) -> Arrays:
-        """The arrays written so far, as `map` gives them; another run may remove the file."""
+        """Map the arrays written so far, as `ArrayFile.map` does.
+
+        They stay valid if another process removes the file.
+        """
         data = mmap.mmap(self._file.fileno(), self._end, access=mmap.ACCESS_COPY)
-        return _views(data, self._room, self._shapes)
+        return _views(data, self._header_size, self._shapes)
 
     def close(self) -> None:
-        """Close the file; nothing is left of it unless it is finished."""
-        self._new.close()
+        """Close the file, and remove it unless it is finished."""
+        self._new_file.close()
 
 
 def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:
-    """The metadata, and dtype and shape of each array in the order of their places.
+    """Read the metadata of a file, and the dtype and shape of its arrays, padding included.
 
-    Paddings are among them. Raises FileNotFoundError, and DamagedFileError for what is not a
-    regular file, has more than `most` bytes or is not safetensors.
+    Arrays are in the order in which they are stored.
+
+    Raises:
+        FileNotFoundError: There is no such file.
+        DamagedFileError: It is no regular file, larger than `most` bytes, or not safetensors.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -215,25 +255,30 @@ def read_header(path: Path, most: int | None = None) -> tuple[Metadata, Shapes]:
         raise DamagedFileError(f"unreadable ({error})") from None
 
 
-def _views(data: mmap.mmap, at: int, shapes: Shapes) -> Arrays:
-    """The arrays in a mapped file, from the byte `at` on, but for paddings."""
+def _views(data: mmap.mmap, data_start: int, shapes: Shapes) -> Arrays:
+    """View the arrays of a mapped file, without padding, from the byte `data_start` on.
+
+    Raises DamagedFileError if they do not fill the rest of the file exactly.
+    """
     import numpy as np
 
-    arrays, whole = Arrays(), np.frombuffer(data, np.uint8)
+    arrays = Arrays()
+    raw = np.frombuffer(data, np.uint8)
+    start = data_start
     for name, (kind, shape) in shapes.items():
         dtype = np.dtype(TYPES.get(kind, "uint8"))
-        end = at + math.prod(shape) * dtype.itemsize
-        if kind not in TYPES or at % dtype.itemsize or end > len(data):
+        end = start + math.prod(shape) * dtype.itemsize
+        if kind not in TYPES or start % dtype.itemsize or end > len(data):
             raise DamagedFileError("arrays of another type, or at odd places")
         if not name.endswith(PADDING):
-            arrays[name] = whole[at:end].view(dtype).reshape(shape)
-        at = end
-    if at != len(data):
+            arrays[name] = raw[start:end].view(dtype).reshape(shape)
+        start = end
+    if start != len(data):
         raise DamagedFileError("it is longer or shorter than its arrays")
     return arrays
 
 
 def _checksum(digest: Any, shapes: Shapes, metadata: Metadata) -> str:
-    """In hex, when what the header says is added to the SHA-256 of the arrays' bytes."""
+    """The SHA-256 in hex of the arrays' bytes, already in `digest`, and of the header's facts."""
     digest.update(json.dumps([shapes, metadata], sort_keys=True).encode())
     return str(digest.hexdigest())

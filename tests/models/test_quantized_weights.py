@@ -20,7 +20,7 @@ from ngtcli.models.weights.linear import MappedEmbedding
 from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
 from ngtcli.models.weights.trials import what_matters
-from ngtcli.system.arrays import PADDING, ROOM, ArrayWriter
+from ngtcli.system.arrays import HEADER_SIZE, PADDING, ArrayWriter
 from ngtcli.system.files import home, write_all
 from tests.support.helpers import ngt
 from tests.support.int8_layers import INT8, KERNEL
@@ -124,7 +124,7 @@ def test_what_a_file_cannot_hold_is_refused_and_in_memory(
         for dtype in (torch.complex128, torch.float8_e5m2):
             with pytest.raises(OSError, match=f"numbers of the type {str(dtype)[6:]}"):
                 store.add("b", torch.ones(2).to(dtype))
-        store.add("a" * ROOM, torch.ones(3))
+        store.add("a" * HEADER_SIZE, torch.ones(3))
         with pytest.raises(OSError, match="too many"):
             store.finish(tmp_path / "a.safetensors")
     true = loads()
