@@ -41,6 +41,7 @@ class Shape(NamedTuple):
         layers: Those whose hidden states are wanted.
         any_kernel: Whether bits may depend on the kernel.
         narrow: Whether sliding layers are given the keys of their window alone.
+        has_long_rope: As in the plan of the forward pass.
     """
 
     rows: int
@@ -50,6 +51,7 @@ class Shape(NamedTuple):
     layers: tuple[int, ...] = ()
     any_kernel: bool = True
     narrow: bool = False
+    has_long_rope: bool = False
 
 
 # Runs one forward pass eagerly, on the packed inputs (layout.py) of a shape. The number counts the

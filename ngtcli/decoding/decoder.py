@@ -108,6 +108,7 @@ class Decoder:
 
     def step(self) -> list[Sequence]:
         """Prefill sequences that wait, if there is room, and do a step; return those that ended."""
+        self._scheduler.preempt_long()
         while (waiting := self._scheduler.next_waiting()) is not None:
             try:
                 self._admit(waiting)

@@ -35,7 +35,7 @@ def prefill_prompt(
 
     Args:
         model: The target model.
-        token_ids: The prompt.
+        token_ids: The prompt but for its last token.
         capacity: The tokens that the slot has room for.
         progress: Called before each chunk with the number of tokens that are prefilled.
         numerics: As for `TargetModel.start`.
@@ -47,8 +47,10 @@ def prefill_prompt(
         ContextOverflowError: Where memory ends.
     """
 
+    length = len(token_ids) + 1
+
     def start() -> None:
-        model.start(capacity, numerics, token_ids, cache_policy, reader, slot)
+        model.start(capacity, numerics, token_ids, cache_policy, reader, slot, length)
 
     def prefill_rest() -> None:
         done = model.length  # what was prefilled before a failure stays
@@ -56,7 +58,7 @@ def prefill_prompt(
 
     chunk = PREFILL_CHUNK
     if not fits(model, start):  # perhaps it does without cached chunks
-        model.start(capacity, numerics, reader=reader, slot=slot)
+        model.start(capacity, numerics, reader=reader, slot=slot, length=length)
     while not fits(model, prefill_rest):
         if chunk <= MIN_CHUNK:
             raise too_long(len(token_ids)) if slot else _does_not_fit(model, token_ids, capacity)
@@ -64,7 +66,7 @@ def prefill_prompt(
         if model.reader is not None:  # how far it came is not known, and its states take memory
             model.reader.reset(model.length)
         if not model.verifies_trees:  # its state after a forward pass that failed is not known
-            model.start(capacity, numerics, reader=reader)
+            model.start(capacity, numerics, reader=reader, length=length)
 
 
 def fits(model: TargetModel, work: Callable[[], object]) -> bool:

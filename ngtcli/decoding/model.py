@@ -28,6 +28,7 @@ from ngtcli.decoding.support import UNTRIED, DraftSupport, ExecutionMode, Suppor
 from ngtcli.drafting.guesses import StateReader
 from ngtcli.drafting.steps import Reused
 from ngtcli.drafting.tree import DraftTree
+from ngtcli.models.hf import LongRope
 from ngtcli.models.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
 from ngtcli.models.tokenizer import Tokenizer
 
@@ -35,6 +36,11 @@ PREFILL_CHUNK = CHUNK
 # Kinds of devices on which the buffers of the cache stay where they are, as captured forward passes
 # read them by their addresses.
 STAYING_DEVICES = frozenset({"cuda"})
+
+_NO_LONG_ROPE = (
+    "Beyond {} tokens the model's rotary positions (longrope) change for all tokens, earlier ones"
+    " too, which its own cache cannot follow."
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -108,6 +114,10 @@ class TargetModel:
             )
         else:
             self.slots = StateSlots(self.hf, mode)
+            border = LongRope(self.hf).border
+            if border is not None and border < self.context:
+                self.context = border
+                self.context_why = _NO_LONG_ROPE.format(border)
         self.slots.prefixes = self._prefixes
 
     @property
@@ -184,6 +194,7 @@ class TargetModel:
         cache_policy: CachePolicy | None = None,
         reader: StateReader | None = None,
         slot: int = 0,
+        length: int = 0,
     ) -> None:
         """Begin a sequence in a slot; the slots behind it are gone.
 
@@ -195,9 +206,21 @@ class TargetModel:
             reader: Gets the hidden states of all tokens that are prefilled or kept from now on, if
                 the model verifies draft trees.
             slot: The number of the slot, which is that of the sequences that stay.
+            length: The tokens that the sequence begins with; 0: as many as it may come to have.
         """
-        need = Need(capacity, numerics, token_ids, cache_policy, reader)
+        need = Need(capacity, numerics, token_ids, cache_policy, reader, length)
         _, self.reused = self.slots.open(slot, need, self.context)
+
+    def context_left(self, tokens: int) -> int:
+        """How many tokens the context has behind so many, until the sequence is prefilled again."""
+        longest = self.slots.max_length
+        limit = self.context if longest is None else min(self.context, longest)
+        return limit - tokens
+
+    def must_restart(self, tokens: int) -> bool:
+        """Whether a sequence of so many tokens has to be prefilled again before it goes on."""
+        longest = self.slots.max_length
+        return longest is not None and tokens > longest
 
     def use_any_rows(self) -> None:
         """From now on forward passes are exact no more: each has as many rows as it needs."""

@@ -24,6 +24,7 @@ class PassPlan:
         length: The tokens before the query tokens, for a model that asks its cache.
         mask: What the model takes as its attention mask, None: it makes its own.
         attention: None: the model's own attention of one sequence.
+        has_long_rope: Whether positions have the factors of long sequences (LongRoPE).
     """
 
     write_at: Tensor
@@ -33,3 +34,4 @@ class PassPlan:
     mask: Any = None
     attention: PassAttention | None = None
     write_windows_at: Tensor | None = None
+    has_long_rope: bool = False

@@ -1,6 +1,7 @@
 """The forward passes of a model over its KV cache, each by a plan."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Any
 
 import torch
@@ -19,7 +20,7 @@ from ngtcli.decoding.split_attention import (
     PrefixAndTree,
     can_split,
 )
-from ngtcli.models.hf import PassAttention, accepted, attending
+from ngtcli.models.hf import LongRope, PassAttention, accepted, attending
 
 # Captured forward passes copy the keys of a window where there are this many times more keys in
 # all; guess: to copy one and to attend to it takes as long as attending to two or three.
@@ -32,6 +33,7 @@ class ModelRunner:
     Attributes:
         window: The tokens that sliding layers attend to; None: no layer slides.
         sliding_layers: Which layers slide.
+        long_rope: Its rotary positions.
         can_split: Whether the prefix may be read by a kernel of its own (split_attention.py).
     """
 
@@ -43,6 +45,7 @@ class ModelRunner:
         self._hf = hf
         self._device: torch.device = hf.device
         self._accepted = accepted(hf)
+        self.long_rope = LongRope(hf)
         self.window = window
         self.sliding_layers = [
             window is not None and (not is_mixed or kinds[layer] == "sliding_attention")
@@ -61,6 +64,7 @@ class ModelRunner:
         *,
         any_kernel: bool,
         layers: Sequence[int],
+        has_long_rope: bool = False,
     ) -> Outputs:
         """Prefill the next chunk of a prompt.
 
@@ -70,6 +74,7 @@ class ModelRunner:
             ids: The token ids of the chunk.
             any_kernel: Whether bits may depend on the kernel.
             layers: The layers whose hidden states are wanted.
+            has_long_rope: As in a plan.
 
         Returns:
             The logits of the last token, (1, vocab_size), and where they are wanted the hidden
@@ -96,6 +101,7 @@ class ModelRunner:
             length=length,
             mask=mask,
             attention=attention,
+            has_long_rope=has_long_rope,
         )
         return self.run(cache, plan, token_ids, positions, last_logits=1, layers=layers)
 
@@ -130,6 +136,7 @@ class ModelRunner:
             plan = self._plan_window(cache.slots[0], inputs, shape, length, captures)
         else:
             plan = self._plan_tree(inputs, shape, length)
+        plan = replace(plan, has_long_rope=shape.has_long_rope)
         return self.run(cache, plan, inputs.ids, inputs.positions, layers=shape.layers)
 
     def run(
@@ -162,7 +169,7 @@ class ModelRunner:
             options["logits_to_keep"] = last_logits
         if layers:
             options["output_hidden_states"] = list(layers)
-        with attending(plan.attention):
+        with attending(plan.attention), self.long_rope.using(plan.has_long_rope):
             output = self._hf(
                 input_ids=ids[None],
                 use_cache=True,

@@ -164,6 +164,15 @@ class Scheduler:
             ended.append(sequence)
         return ended
 
+    def preempt_long(self) -> None:
+        """Let a sequence wait that is to be prefilled again, as all its tokens get new positions.
+
+        That is so behind the border of LongRoPE, of one sequence by itself.
+        """
+        for sequence in self.running[:1]:
+            if self._model.must_restart(sequence.log.settled):
+                self.waiting.appendleft(self.running.pop())
+
     def preempt_half(self) -> None:
         """Where memory has ended: let half as many run, all of which are prefilled again.
 

@@ -143,8 +143,8 @@ class Sequence:
 
     @property
     def context_left(self) -> int:
-        """Tokens of the model's context that are left."""
-        return self._model.context - self.log.settled
+        """Tokens of the model's context that are left, as it is prefilled now."""
+        return self._model.context_left(self.log.settled)
 
     @property
     def batch_context(self) -> Context:

@@ -51,6 +51,7 @@ class Need:
         token_ids: Of its prompt; (): nothing cached is looked for.
         cache_policy: What is cached of the prompt.
         reader: Gets the hidden states of all tokens that are prefilled or kept.
+        length: The tokens that the sequence begins with; 0: that is not known.
     """
 
     tokens: int
@@ -58,6 +59,7 @@ class Need:
     token_ids: Sequence[int] = ()
     cache_policy: CachePolicy | None = None
     reader: StateReader | None = None
+    length: int = 0
 
     @property
     def state_layers(self) -> Sequence[int]:
@@ -149,6 +151,7 @@ class TreeSlots:
         self._use_batches = use_batches
         self._last = TreeSlot(self, 0)
         self._numerics = NOT_EXACT  # of the sequence that was opened last
+        self._has_long_rope = False  # as in the plans of its forward passes
         # The token ids and hidden states of the last forward pass over one sequence.
         self._last_states: tuple[list[int], Tensor] = [], torch.empty(0)
 
@@ -160,6 +163,14 @@ class TreeSlots:
     def use_any_rows(self) -> None:
         """From now on forward passes are exact no more: each has as many rows as it needs."""
         self._numerics = NOT_EXACT
+
+    @property
+    def max_length(self) -> int | None:
+        """The most tokens before the sequence has to be opened again, if there is such a number.
+
+        Behind the border of LongRoPE all tokens have other rotary positions.
+        """
+        return None if self._has_long_rope else self.runner.long_rope.border
 
     # --- sequences that come and go ---
 
@@ -184,6 +195,7 @@ class TreeSlots:
         slot = cache.slots[number]
         self.reader = need.reader
         self._numerics = need.numerics
+        self._has_long_rope = self.runner.long_rope.is_long(need.length or need.tokens)
         self._last = TreeSlot(self, number)
         capacity = self._capacity(need, context) if number == 0 else cache.slot_capacity
 
@@ -229,6 +241,8 @@ class TreeSlots:
             token_ids = token_ids[:-1]  # it wants the last token, which is then read in any case
         is_split = self.runner.can_split and need.numerics.allows_any_kernel
         kernel = "apart" if is_split else ""
+        if self._has_long_rope:
+            kernel += " long rope"
         return PromptPrefix(token_ids, need.cache_policy, need.state_layers, kernel)
 
     def _begin_reader(self, slot: KVSlot, need: Need) -> None:
@@ -310,6 +324,7 @@ class TreeSlots:
             ids,
             any_kernel=self._numerics.allows_any_kernel,
             layers=reader.layers if reader is not None else (),
+            has_long_rope=self._has_long_rope,
         )
         slot.length += len(ids)
         if reader is None or not states:
@@ -389,7 +404,7 @@ class TreeSlots:
         any_kernel = self._numerics.allows_any_kernel
         shape = Shape(layout.rows, layout.capacity, count, capacity, layers, any_kernel)
         is_narrow = self.runner.is_narrow(self.cache, shape, self._graphs.captures)
-        shape = shape._replace(narrow=is_narrow)
+        shape = shape._replace(narrow=is_narrow, has_long_rope=self._has_long_rope)
         if count > 1 and not self.cache.stay:
             self._graphs.took_longer = False
             logits, *states = self.run(layout.packed, shape, 0, layout.spans)
@@ -425,6 +440,7 @@ class StateSlots:
         self.prefixes: Prefixes | None = None
         self.reader: StateReader | None = None
         self.last = StateSlot(hf, mode)
+        self.max_length: int | None = None
 
     def open(self, number: int, need: Need, context: int) -> tuple[StateSlot, Reused]:
         """As `TreeSlots.open`. Nothing is cached of prompts, and no hidden states are given."""

@@ -14,6 +14,7 @@ from transformers.core_model_loading import ConversionOps
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
 from transformers.modeling_layers import MtpModel
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 from transformers.modeling_utils import ALL_ATTENTION_FUNCTIONS, AttentionInterface
 from transformers.quantizers import HfQuantizer
 from transformers.quantizers.auto import register_quantization_config, register_quantizer
@@ -167,6 +168,66 @@ def attention_function(config: Any) -> AttentionFunction:
     """What computes the attention of a configuration, which is not eager."""
     function: AttentionFunction = ALL_ATTENTION_FUNCTIONS[attention_name(config)]
     return function
+
+
+# --- rotary positions ---
+
+_LONGROPE = "longrope"
+_FREQUENCIES = "original_inv_freq"  # what transformers takes at positions below the border
+
+
+class LongRope:
+    """The rotary positions of a model that has factors for short and for long sequences (LongRoPE).
+
+    transformers chooses them by the positions of each forward pass. A cache wants all tokens of a
+    sequence to have the same, whatever chunk they come in.
+
+    Attributes:
+        border: The most tokens of a sequence with short factors; None: the model has no others.
+    """
+
+    def __init__(self, hf: Any) -> None:
+        # Each module, the name of its frequencies, and those for long sequences.
+        self._modules: list[tuple[nn.Module, str, Tensor]] = []
+        borders: set[int] = set()
+        for module in hf.modules():
+            kinds = getattr(module, "rope_type", None)
+            by_layer_type = kinds if isinstance(kinds, dict) else {"": kinds}
+            for layer_type, kind in by_layer_type.items():
+                name = f"{layer_type}_{_FREQUENCIES}" if layer_type else _FREQUENCIES
+                if kind != _LONGROPE or not hasattr(module, name):
+                    continue
+                parameters = module.config.rope_parameters
+                parameters = parameters[layer_type] if layer_type else parameters
+                border = int(parameters["original_max_position_embeddings"])
+                frequencies, _ = ROPE_INIT_FUNCTIONS[_LONGROPE](
+                    module.config,
+                    getattr(module, name).device,
+                    seq_len=border + 1,
+                    layer_type=layer_type or None,
+                )
+                self._modules.append((module, name, frequencies))
+                borders.add(border)
+        self.border = min(borders, default=None)
+
+    def is_long(self, tokens: int) -> bool:
+        """Whether a sequence of so many tokens has the factors for long ones."""
+        return self.border is not None and tokens > self.border
+
+    @contextmanager
+    def using(self, is_long: bool) -> Iterator[None]:
+        """Within it forward passes take the factors for long sequences, or as transformers does."""
+        if not is_long:
+            yield
+            return
+        before = [getattr(module, name) for module, name, _ in self._modules]
+        try:
+            for module, name, frequencies in self._modules:
+                setattr(module, name, frequencies)
+            yield
+        finally:
+            for (module, name, _), frequencies in zip(self._modules, before, strict=True):
+                setattr(module, name, frequencies)
 
 
 # --- weights, as a checkpoint is read ---

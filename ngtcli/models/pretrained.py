@@ -45,7 +45,7 @@ _POSITIONS = (
 _UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
 _MAX_LAYERS = 10_000  # of a model; guess: far more than any has
 _MOST_MASKS = 64  # of a model; a guess: the authors have 5
-_CHANGING_ROPES = {"longrope", "dynamic"}
+_CHANGING_ROPES = {"dynamic"}
 _SCALED_ROPES = {"linear", "yarn"}
 # Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
 _SUGGESTIONS = (
