@@ -152,7 +152,7 @@ class Output:
 
         One with structured output is of no use to a program before its end.
         """
-        if self.is_json or self.cites or self.path is not None:
+        if self.is_json or self.path is not None:
             return True
         return request.settings.answer.has_form and not sys.stdout.isatty()
 

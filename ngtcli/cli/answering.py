@@ -20,6 +20,8 @@ from ngtcli.cli.output import check_written, json_of_answer, write_page, write_r
 from ngtcli.cli.streams import terminal_width
 from ngtcli.cli.suggestions import suggest_keeping_warm
 from ngtcli.config import Settings, seconds_of
+from ngtcli.documents.quotes.sources import Source, Sources, sources_of
+from ngtcli.documents.selection import Excerpt
 from ngtcli.engine.events import (
     NO_SOURCES,
     Answer,
@@ -37,6 +39,7 @@ from ngtcli.engine.no_answer import NOT_IN_DOCUMENTS, no_answer
 from ngtcli.engine.request import Request, Want, limit_of
 from ngtcli.errors import INTERRUPTED, NgtError, StoppedError
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
+from ngtcli.render.live_marks import LiveMarks
 from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import THOUGHT, visible, wants_color
 from ngtcli.server.answerer import Answerer
@@ -120,6 +123,8 @@ class Showing:
         self._report = report or telling(notes)
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
+        self._marks: LiveMarks | None = None  # of the sources of that text
+        self._excerpts: Sequence[Excerpt] | None = None  # what the model read, where not all
         self._tokens, self._begun, self._words = 0, False, ""
         self.started = 0.0  # when the answer began, by time.monotonic; 0.0 before
 
@@ -154,6 +159,7 @@ class Showing:
                 if self._request.task != "chat":  # a conversation has said it
                     model, limit = self._request.settings.model.model, limit_of(self._request)
                     self._notes.demonstration(model, limit)
+                self._excerpts = event.selection.excerpts if event.selection else None
                 report_passages(self._request, self._output, event.selection, self._notes)
             case Started():
                 self.started = time.monotonic()
@@ -164,12 +170,17 @@ class Showing:
                 else:
                     self._legend()
                     self._sink = _new_sink(self._request.settings, sys.stdout)
+                    if self._output.cites:
+                        self._marks = LiveMarks(self._sources_of)
             case Stepped():
                 self._step(event)
             case Ended():
                 self._end(event)
             case _:
                 self._report(event)
+
+    def _sources_of(self, text: str) -> Sources:
+        return sources_of(text, self._request.documents, self._excerpts)
 
     def _legend(self) -> None:
         settings = self._request.settings
@@ -183,16 +194,21 @@ class Showing:
             process.unwind_on_interrupt()
         own = [token.thought for token in tokens if token.thought is not None]
         self._words = (self._words + "".join(own))[-_WORDS:]
+        runs = runs_of(tokens, self._output.shows_thinking)
+        if self._marks is not None:
+            reasoning = [run for run in runs if run[1] == THOUGHT]
+            answer = [run for run in runs if run[1] != THOUGHT]
+            runs = [*reasoning, *self._marks.feed(answer)]
         hidden = sink is None or not self._output.shows_thinking
         if own and hidden and not any(token.text for token in tokens):
             thought = counted(event.thought_tokens, "token")
             notes.status(f"Thinking, {thought} … ", self._words)
-        elif sink is None:
+        elif sink is None or not (runs or self._begun):
             notes.status(f"Writing the answer: {counted(self._tokens, 'token')} …")
         else:
             (notes.clear if self._begun else notes.begin_answer)()
             self._begun = True
-            sink.step(runs_of(tokens, self._output.shows_thinking))
+            sink.step(runs)
         self._tokens += len(tokens)
         if event.step.finish_reason:
             self._close_sink()
@@ -200,6 +216,11 @@ class Showing:
     def _close_sink(self) -> None:
         self._notes.clear()
         if self._sink is not None:
+            rest = self._marks.flush() if self._marks is not None else []
+            if rest:
+                if not self._begun:
+                    self._notes.begin_answer()
+                self._sink.step(rest)
             self._sink.close()
         self._sink = None
 
@@ -211,10 +232,8 @@ class Showing:
         with process.unbroken():
             if error and not output.is_json:
                 pass  # half of structured output is of no use
-            elif output.cites and not output.path:
-                self._legend()
-                notes.begin_answer()
-                print_answer(request, output, answer, sys.stdout)
+            elif self._marks is not None:
+                print_sources(self._marks.places, request.settings, sys.stdout)
             elif output.waits_for_end(request):
                 write_result(body_of(request, output, answer), output.path, output.force)
             if output.html and not error:
@@ -268,11 +287,16 @@ def print_answer(request: Request, output: Output, answer: Ended, out: TextIO) -
     sources = answer.sources if output.cites else NO_SOURCES
     sink.step(_marked(replace(output, cites=True), replace(answer, sources=sources)))
     sink.close()
-    places = "".join(f"{listed(source)}\n" for source in sources.places())
+    print_sources(sources.places(), request.settings, out)
+
+
+def print_sources(places: Sequence[Source], settings: Settings, out: TextIO) -> None:
+    """Print the list of sources below an answer, an empty line before it; nothing without any."""
+    lines = "".join(f"{listed(source)}\n" for source in places)
     if sys.stdout.isatty():
-        styled = wants_color(sys.stdout, request.settings.output.color)
-        places = terminal_list(sources, terminal_width(sys.stdout), styled)
-    out.write(f"\n{places}" if places else "")
+        styled = wants_color(sys.stdout, settings.output.color)
+        lines = terminal_list(places, terminal_width(sys.stdout), styled)
+    out.write(f"\n{lines}" if lines else "")
     out.flush()
 
 

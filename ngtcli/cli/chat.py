@@ -210,7 +210,7 @@ class Conversation:
             self.notes.reply("Nothing of the last answer stands in the documents word for word.")
             return
         width, styled = streams.terminal_width(sys.stderr), streams.styles(sys.stderr)
-        for line in terminal_list(last, width, styled).splitlines():
+        for line in terminal_list(last.places(), width, styled).splitlines():
             self.notes.styled(line)
 
     def _system(self, text: str) -> None:

@@ -43,13 +43,13 @@ def _with_marks(runs: Sequence[Run], sources: Sources) -> Iterator[Run]:
         at += len(text)
 
 
-def terminal_list(sources: Sources, width: int, styled: bool) -> str:
+def terminal_list(places: Sequence[Source], width: int, styled: bool) -> str:
     """The places, a line each, that fit a terminal of `width` columns; "" for none.
 
     With `styled`, dim and linked to the files.
     """
     lines = []
-    for source in sources.places():
+    for source in places:
         shown = _fitted(source, width - 1)
         if styled:
             shown = terminal.paint(shown, terminal.DIM)

@@ -180,7 +180,7 @@ def test_places_link_to_the_file_at_its_page(tmp_path: Path, monkeypatch) -> Non
     about = About("pdf", 2, sections=(Section(0, 2),))
     path = tmp_path / "100% of it; \x1b[31m.pdf"
     document = Document("100% of it.pdf", "one two three four", about, str(path))
-    lines = terminal_list(sources_of("one two three four", [document]), 60, True)
+    lines = terminal_list(sources_of("one two three four", [document]).places(), 60, True)
     uri, end = LINK.findall(lines)
     assert uri == path.as_uri() + "#page=2"
     assert re.fullmatch(r"[!-~]+", uri) and "%25" in uri and ";" not in uri and end == ""
@@ -189,10 +189,10 @@ def test_places_link_to_the_file_at_its_page(tmp_path: Path, monkeypatch) -> Non
 def test_no_text_of_a_document_becomes_a_link() -> None:
     text = "click \x1b]8;;https://evil.example\x1b\\ here now please"
     sources = sources_of(text, [Document("\x1b]8;;https://evil\x07.txt", text)])
-    styled = terminal_list(sources, 80, True)
+    styled = terminal_list(sources.places(), 80, True)
     assert sources.spans and LINK.findall(styled) == []  # it is no file
     assert "\x1b]8" not in styled and "\x07" not in styled
-    assert "\x1b" not in terminal_list(sources, 80, False)
+    assert "\x1b" not in terminal_list(sources.places(), 80, False)
 
 
 @pytest.mark.parametrize(
@@ -202,7 +202,7 @@ def test_no_text_of_a_document_becomes_a_link() -> None:
 def test_each_place_takes_one_line_however_narrow_the_terminal(name: str, width: int) -> None:
     text = " ".join("字母" * 30) + " word" * 30
     sources = sources_of(text, [Document(name, text)])
-    (line,) = terminal_list(sources, width, False).splitlines()
+    (line,) = terminal_list(sources.places(), width, False).splitlines()
     assert cell_len(line) < width and "\t" not in line
     assert line.endswith((" …”", "…", " d", "a.txt"))
     assert len(listed(sources.spans[0]).splitlines()) == 1
@@ -210,15 +210,15 @@ def test_each_place_takes_one_line_however_narrow_the_terminal(name: str, width:
 
 def test_a_quotation_that_fits_is_whole() -> None:
     sources = sources_of("one two three four", [Document("a.txt", "one two three four")])
-    assert terminal_list(sources, 40, False) == "[1] a.txt: “one two three four”\n"
-    assert terminal_list(sources, 31, False) == "[1] a.txt: “one two three …”\n"
+    assert terminal_list(sources.places(), 40, False) == "[1] a.txt: “one two three four”\n"
+    assert terminal_list(sources.places(), 31, False) == "[1] a.txt: “one two three …”\n"
 
 
 @pytest.mark.parametrize("term", ["dumb", "linux", ""])
 def test_a_terminal_without_links_gets_none(monkeypatch, term: str) -> None:
     monkeypatch.setenv("TERM", term)
     document = Document("a.txt", "one two three four", path="/a.txt")
-    assert "\x1b]" not in terminal_list(sources_of(document.text, [document]), 60, True)
+    assert "\x1b]" not in terminal_list(sources_of(document.text, [document]).places(), 60, True)
 
 
 def test_cite_on_a_terminal_colours_drafts_and_links_places(note: Path) -> None:

@@ -1,0 +1,87 @@
+"""Marks of sources in an answer that is shown as it comes."""
+
+import random
+import re
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ngtcli.documents.load import Document
+from ngtcli.documents.quotes.sources import Sources, sources_of
+from ngtcli.render.answer_view import with_marks
+from ngtcli.render.live_marks import LiveMarks
+
+DOCUMENTS = [
+    Document("tide.txt", "The tide is high at noon today. The quay was built in 1871 by the town."),
+    Document("ships.txt", "Nine ships came in the autumn. The quay was built in 1871 of slate."),
+]
+SENTENCES = [
+    "The tide is high at noon today. ", "The tide is high at night. ", "Nobody knows. ",
+    "The quay was built in 1871 by the town. ", "The quay was built in 1871 of slate. ",
+    "Nine ships came in the autumn. ", "He said nine ships came in the autumn of that year.\n",
+]  # fmt: skip
+
+
+def sources(text: str) -> Sources:
+    return sources_of(text, DOCUMENTS)
+
+
+def live(answer: str, seed: int) -> tuple[list[str], LiveMarks]:
+    """What is shown after each piece of an answer, and at its end."""
+    rng, marks, shown, at = random.Random(seed), LiveMarks(sources), list[str](), 0
+    while at < len(answer):
+        end = at + rng.randint(1, 12)
+        shown.append("".join(text for text, _ in marks.feed([(answer[at:end], "")])))
+        at = end
+    shown.append("".join(text for text, _ in marks.flush()))
+    return shown, marks
+
+
+@given(st.lists(st.sampled_from(SENTENCES), max_size=6), st.integers(0, 999))
+def test_the_text_is_whole_and_each_mark_stands_behind_its_quotation(
+    sentences: list[str], seed: int
+) -> None:
+    answer = "".join(sentences)
+    shown, marks = live(answer, seed)
+    whole = "".join(shown)
+    assert re.sub(r" \[\d+\]", "", whole) == answer.rstrip()
+    quotes = {source.number: source.quote for source in marks.places}
+    assert sorted(quotes) == list(range(1, len(quotes) + 1))
+    for mark in re.finditer(r" \[(\d+)\]", whole):
+        before = re.sub(r" \[\d+\]", "", whole[: mark.start()])
+        last_words = before.split()[-3:]
+        assert quotes[int(mark[1])].endswith(" ".join(last_words))
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        "The tide is high at noon today. Nobody knows. Nine ships came in the autumn.",
+        "The quay was built in 1871 by the town. The quay was built in 1871 of slate.",
+        "The tide is high at noon today. The quay was built in 1871 by the town. And then?",
+        "Nobody knows.",
+        "",
+    ],
+)
+def test_marks_are_those_of_the_whole_answer(answer: str) -> None:
+    whole = "".join(text for text, _ in with_marks([(answer, "")], sources(answer)))
+    for seed in range(20):
+        assert "".join(live(answer, seed)[0]) == whole
+
+
+def test_a_sentence_is_shown_before_the_next_one_is_complete() -> None:
+    marks = LiveMarks(sources)
+    first = marks.feed([("Nobody knows. The tide ", "")])
+    assert first == [("Nobody knows.", "")]
+    assert not marks.feed([("is high at noon today", "")])
+    rest = marks.feed([(". It ", ""), ("is so. ", "")])
+    assert "".join(text for text, _ in rest) == " The tide is high at noon today. [1] It is so."
+
+
+def test_styles_of_runs_are_kept() -> None:
+    marks = LiveMarks(sources)
+    runs = marks.feed([("The tide is", "document"), (" high at noon today. I", "prompt")])
+    runs += marks.flush()
+    assert [style for _, style in runs if style] == ["document", "prompt", "prompt"]
+    assert "".join(text for text, _ in runs) == "The tide is high at noon today. [1] I"
