@@ -86,12 +86,14 @@ def prompt_for(
         those = counted(prompt.left_out, "question")
         warn(f"the context is full: the first {those} and what was answered are left out")
     if (chosen := prompt.selection) is not None and (chosen.read or not chosen.earlier):
-        most = f"longer than {settings.retrieval.whole_tokens} tokens"
-        why = most if chosen.fits else "not everything fits"
-        more = " more" * bool(chosen.earlier)
+        why = "not everything fits"
+        if chosen.fits:
+            why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
+        read = f"{chosen.read} more" if chosen.earlier else f"the best {chosen.read}"
         warn(
-            f"{why}: read {chosen.read}{more} of {counted(chosen.of_passages, 'passage')},"
-            f" from {chosen.documents} of {counted(chosen.of_documents, 'document')}"
+            f"{why}: read {read} of {counted(chosen.of_passages, 'passage')},"
+            f" from {chosen.documents} of {counted(chosen.of_documents, 'document')};"
+            f" --passages {max(5, 2 * chosen.read)} reads more"
         )
     return prompt
 

@@ -409,7 +409,7 @@ def test_a_terminal_shows_a_thought_dim_and_counted_and_then_the_answer(
     assert lines[-1].endswith("\x1b[0m") and "\x1b[2m" in lines[-1]
     answer = re.sub(r"\x1b\[[0-9;]*m", "", screen.rpartition("\r\x1b[K")[2])
     assert answer.startswith(f"{SENTENCE}\r\n")
-    assert re.search(r"\d+ tokens, \d+ of thought", answer)
+    assert re.search(r"\d+ tokens, \d+ of reasoning", answer)
 
 
 def test_a_thought_that_is_shown_is_dim(folder: Path) -> None:

@@ -335,7 +335,7 @@ def test_a_folder_is_asked_with_embedder_and_reranker(harbour: str, models: dict
     (best,) = (p for p in body["retrieval"]["passages"] if p["rank"] == 1)
     assert body["documents"][best["document"]]["name"] == "end.md" and best["dense"] > 0.7
     assert body["retrieval"]["dense"] == "flat" and body["retrieval"]["embedded"] > 20
-    assert b"not everything fits: read 1 of " in done.stderr
+    assert b"not everything fits: read the best 1 of " in done.stderr
     shown = ngt(*asked, "--set", f"reranker={models['reranker']}", "--show-passages")
     line = next(n for n in shown.stderr.decode().splitlines() if "rank 1 (" in n)
     assert all(word in line for word in ("BM25 ", "dense ", "fused ", "reranked "))

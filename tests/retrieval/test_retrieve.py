@@ -167,7 +167,10 @@ def test_the_best_passages_are_read_in_the_documents_order_under_their_places() 
     assert [d.name for d in prompt.documents] == ["b.txt", "log.pdf, page 2"]
     assert "log.pdf, page 2\n" in prompt.text and "aboard at dawn" in prompt.text
     total = prompt.selection.of_passages
-    assert said == [f"not everything fits: read 2 of {total} passages, from 2 of 2 documents"]
+    assert said == [
+        f"not everything fits: read the best 2 of {total} passages, from 2 of 2 documents;"
+        " --passages 5 reads more"
+    ]
 
 
 def town(passages: int) -> list[Document]:
