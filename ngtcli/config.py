@@ -94,10 +94,6 @@ class Use(Flag):
 
     NONE = 0
     TEXT = auto()  # an answer depends on it; what was begun with another value is not resumed
-    LINE = auto()  # a line of a batch may have its own
-    LOADS = auto()  # says what is loaded, and how that runs
-    READS = auto()  # says how documents are read
-    DRAFTS = auto()  # decides drafts and no token; ngt tune writes it into its presets
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
     CHOICES = auto()  # texts that may be written with commas, or as a list in JSON
@@ -105,7 +101,9 @@ class Use(Flag):
     SECRET = auto()  # never shown
     COMMON = auto()  # one of the few that -h lists
     SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
-    OWN = auto()  # not in ./ngt.yaml: a file in the current folder need not be the user's
+    # Only the user says what is loaded, fetched, kept, run and shown: ./ngt.yaml may not, as a file
+    # in the current folder need not be the user's.
+    OWN = auto()
     SAMPLES = auto()  # from here on: read only where tokens are drawn,
     NGT = auto()  # with this engine,
     VLLM = auto()
@@ -229,20 +227,22 @@ def setting(
 
 _drafting = partial(setting, "Drafting", Use.TEXT)
 _auto = partial(setting, "Drafting", Use.AUTO)
-_loads = partial(setting, "Model", Use.TEXT | Use.LOADS | Use.NGT)
-_for_passages = partial(setting, "Passages", Use.TEXT | Use.LINE | Use.CARD | Use.RETRIEVE)
-_sampled = partial(setting, "Sampling", Use.TEXT | Use.LINE | Use.SAMPLES)
-_trie = partial(setting, "Drafting", Use.TEXT | Use.DRAFTS | Use.NGT | Use.TRIE)
-_answer = partial(setting, "Answer", Use.TEXT | Use.LINE)
-_sampling = partial(setting, "Sampling", Use.TEXT | Use.LINE)
-_model = partial(setting, "Model", Use.TEXT | Use.LOADS)
+_heads = partial(setting, "Drafting", Use.AUTO | Use.OWN)
+_draft_model = partial(setting, "Drafting", Use.TEXT | Use.OWN | Use.NGT | Use.DRAFT_MODEL)
+_trie = partial(setting, "Drafting", Use.TEXT | Use.NGT | Use.TRIE)
+_model = partial(setting, "Model", Use.TEXT | Use.OWN)
+_loads = partial(setting, "Model", Use.TEXT | Use.OWN | Use.NGT)
+_device = partial(setting, "Model", Use.OWN)
+_answer = partial(setting, "Answer", Use.TEXT)
+_sampling = partial(setting, "Sampling", Use.TEXT)
+_sampled = partial(setting, "Sampling", Use.TEXT | Use.SAMPLES)
 _passages = partial(setting, "Passages", Use.TEXT | Use.RETRIEVE)
-_reading = partial(setting, "Reading", Use.READS)
-_device = partial(setting, "Model", Use.NONE)
-_kept = partial(setting, "Reading", Use.NONE)
-_shown = partial(setting, "Answer", Use.NONE)
-_engine = partial(setting, "Engine", Use.NONE)
-_vllm = partial(setting, "Engine", Use.VLLM)
+_for_passages = partial(setting, "Passages", Use.TEXT | Use.CARD | Use.RETRIEVE)
+_reading = partial(setting, "Reading", Use.NONE)
+_kept = partial(setting, "Reading", Use.OWN)
+_shown = partial(setting, "Answer", Use.OWN)
+_engine = partial(setting, "Engine", Use.OWN)
+_vllm = partial(setting, "Engine", Use.OWN | Use.VLLM)
 
 
 @dataclass(frozen=True, slots=True)
@@ -265,19 +265,20 @@ class ModelSettings(_Part):
     model: str = _model(
         "builtin",
         "Folder of a transformers model, GGUF file, hub id or builtin.",
+        Use.COMMON,
         complete="models",
     )
-    draft_model: str = _drafting(
+    draft_model: str = _draft_model(
         "",
         "Model that drafts for --method draft-model; same tokenizer, smaller.",
-        Use.LOADS | Use.NGT | Use.DRAFT_MODEL,
+        Use.SET,
         complete="models",
     )
-    heads: tuple[str, ...] = _auto(
+    heads: tuple[str, ...] = _heads(
         (),
         "Folder or hub id of learned heads of the model, or mtp for layers of its own; auto and the"
         " heads' own methods draft from them. May be given again.",
-        Use.LOADS | Use.NGT,
+        Use.NGT,
         complete="models",
     )
     device: str = _loads("auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"))
@@ -285,6 +286,7 @@ class ModelSettings(_Part):
         "none",
         "none, or auto: layers are put on all GPUs, then in the host's memory, then on the disk. It"
         " needs the extra accelerate.",
+        Use.SET,
         choices=("none", "auto"),
     )
     dtype: str = _model(
@@ -297,21 +299,22 @@ class ModelSettings(_Part):
         "none",
         "none, or int8: linear layers and experts with weights and inputs of 8 bits, on a CPU. A"
         " quarter of float32's memory, quicker passes, and not quite the same text.",
+        Use.COMMON,
         choices=("none", "int8"),
     )
     threads: int = _device(
         0,
         "Threads to compute with on a CPU; 0 takes one for each core that ngt may use.",
-        Use.NGT,
+        Use.NGT | Use.SET,
         within=(0, MOST),
     )
     packed: bool = _device(
         True,
         "On a CPU, pack the weights where this makes passes over several tokens quicker.",
-        Use.LOADS | Use.NGT,
+        Use.NGT | Use.SET,
     )
     capture: bool = _device(
-        True, "Capture the model's passes as CUDA graphs, on a GPU that has them.", Use.LOADS
+        True, "Capture the model's passes as CUDA graphs, on a GPU that has them.", Use.SET
     )
 
     def _check(self) -> None:
@@ -339,12 +342,14 @@ class EngineSettings(_Part):
         " 10m, 1h; or off.",
         Use.NGT,
     )
-    tensor_parallel: int = _vllm(1, "For vLLM: devices that share each layer.", within=(1, 10_000))
-    pipeline_parallel: int = _vllm(
-        1, "For vLLM: groups of layers, each on devices of its own.", within=(1, 10_000)
+    tensor_parallel: int = _vllm(
+        1, "For vLLM: devices that share each layer.", Use.SET, within=(1, 10_000)
     )
-    data_parallel: int = _vllm(1, "For vLLM: copies of the model.", within=(1, 10_000))
-    ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.")
+    pipeline_parallel: int = _vllm(
+        1, "For vLLM: groups of layers, each on devices of its own.", Use.SET, within=(1, 10_000)
+    )
+    data_parallel: int = _vllm(1, "For vLLM: copies of the model.", Use.SET, within=(1, 10_000))
+    ray: bool = _vllm(False, "For vLLM: spread over the machines of a Ray cluster.", Use.SET)
 
     def _check(self) -> None:
         seconds_of(self.keep_warm)
@@ -359,46 +364,57 @@ class DraftingSettings(_Part):
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
         " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
         " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
-        Use.DRAFTS | Use.LINE,
+        Use.COMMON,
         complete="methods",
     )
-    n: int = _trie(13, "Window of the n-gram trie, in tokens.", within=(2, 64))
-    lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", within=(1, 63))
+    n: int = _trie(13, "Window of the n-gram trie, in tokens.", Use.SET, within=(2, 64))
+    lp: int = _trie(3, "Longest prefix matched in the trie, in tokens.", Use.SET, within=(1, 63))
     num_draft: int = _drafting(
         32,
         "Maximum number of draft nodes in a step.",
-        Use.DRAFTS | Use.LINE,
+        Use.NONE,
         within=(0, 1024),
     )
-    learn_output: bool = _trie(False, "Draft from the generated text as well.")
+    learn_output: bool = _trie(False, "Draft from the generated text as well.", Use.SET)
     pool: bool = _auto(
         True,
         "For auto: draft from earlier answers of the model as well, and keep this one.",
-        Use.DRAFTS,
+        Use.SET | Use.OWN,
     )
     pool_documents: bool = _auto(
         False,
         "For auto: keep in the pool also what answers quote from documents.",
-        Use.NGT | Use.DRAFTS,
+        Use.NGT | Use.SET | Use.OWN,
     )
     background: str = _auto(
         "english",
         "For auto: draft from counts of words and phrases in general text as well; none does"
         " without.",
-        Use.DRAFTS,
+        Use.SET,
         choices=("english", "none"),
         instead=removed.OWN_BACKGROUNDS,
     )
     calibrate: bool = _auto(
-        True, "For auto: measure at first use what a pass costs on this device.", Use.NGT
+        True, "For auto: measure at first use what a pass costs on this device.", Use.NGT | Use.SET
     )
     exact: str = _drafting(
         "auto",
         "Guarantee the tokens of plain decoding in bfloat16 and float16, too; it may be slower."
         " auto: where that costs nothing.",
-        Use.NGT,
+        Use.NGT | Use.COMMON,
         choices=SWITCH,
     )
+
+    @property
+    def effective(self) -> "DraftingSettings":
+        """These settings, with the defaults of those that the method does not read."""
+        method = self.method.partition(":")[0]
+        unread = {
+            one.name: SETTINGS[one.name].default
+            for one in fields(self)
+            if SETTINGS[one.name].method not in ("", method)
+        }
+        return replace(self, **unread)
 
     def _check(self) -> None:
         if self.lp >= self.n:
@@ -413,51 +429,62 @@ class AnswerSettings(_Part):
     max_tokens: int = _answer(
         256,
         f"Maximum length of an answer in tokens; {OF_FORM} if it has a form, unless given.",
+        Use.COMMON,
         within=(1, 10**6),
     )
     think: str = _answer(
         "auto",
         "Reasoning models: think before the answer, or not. auto is the model's own default.",
+        Use.COMMON,
         choices=("on", "off", "auto"),
     )
     max_thinking: int = _answer(
         4096,
         "Reasoning models: maximum length of the reasoning in tokens; then the answer begins.",
-        Use.NGT,
+        Use.NGT | Use.SET,
         within=(0, 10**6),
     )
     temperature: float = _sampling(
-        0.0, "Sampling temperature; 0 always takes the likeliest token.", within=(0.0, 100.0)
+        0.0,
+        "Sampling temperature; 0 always takes the likeliest token.",
+        Use.COMMON,
+        within=(0.0, 100.0),
     )
     top_p: float = _sampled(
-        1.0, "Keep the likeliest tokens up to this probability.", within=(1e-6, 1.0)
+        1.0, "Keep the likeliest tokens up to this probability.", Use.SET, within=(1e-6, 1.0)
     )
-    top_k: int = _sampled(0, "Keep this many tokens; 0 keeps all.", within=(0, 10**7))
+    top_k: int = _sampled(0, "Keep this many tokens; 0 keeps all.", Use.SET, within=(0, 10**7))
     min_p: float = _sampled(
-        0.0, "Drop tokens less likely than this share of the likeliest.", within=(0.0, 1.0)
+        0.0, "Drop tokens less likely than this share of the likeliest.", Use.SET, within=(0.0, 1.0)
     )
     seed: int = _sampling(0, "Seed of sampling.", within=(0, 2**63 - 1))
     repetition_penalty: float = _sampling(
-        1.0, "Divide scores of tokens seen in prompt and output; 1 is off.", within=(1e-3, 100.0)
+        1.0,
+        "Divide scores of tokens seen in prompt and output; 1 is off.",
+        Use.SET,
+        within=(1e-3, 100.0),
     )
     presence_penalty: float = _sampling(
-        0.0, "Subtract from scores of tokens in the output.", within=(-100.0, 100.0)
+        0.0, "Subtract from scores of tokens in the output.", Use.SET, within=(-100.0, 100.0)
     )
     frequency_penalty: float = _sampling(
-        0.0, "Subtract for each time a token is in the output.", within=(-100.0, 100.0)
+        0.0, "Subtract for each time a token is in the output.", Use.SET, within=(-100.0, 100.0)
     )
     system: str = _answer(
         "",
         "System prompt, or @FILE with one.",
-        Use.FILE,
+        Use.FILE | Use.COMMON,
     )
-    chat_template: str = _answer("", "Which of the model's chat templates, where it has several.")
+    chat_template: str = _answer(
+        "", "Which of the model's chat templates, where it has several.", Use.SET
+    )
     template_arg: tuple[str, ...] = _answer(
-        (), "KEY=VALUE for the chat template, in JSON or else a text; may be given again."
+        (), "KEY=VALUE for the chat template, in JSON or else a text; may be given again.", Use.SET
     )
     template_documents: bool = _answer(
         False,
         "Documents go where the chat template has a place for them, and not into the message.",
+        Use.SET,
     )
     stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.")
     schema: str = _answer(
@@ -482,12 +509,13 @@ class AnswerSettings(_Part):
         False,
         "For extract: ask for each field by itself, first for its sentence, then for the value in"
         " that. The card of a model that only quotes may say so.",
-        Use.CARD | Use.NGT,
+        Use.CARD | Use.NGT | Use.SET,
     )
     max_repeats: int = _answer(
         6,
         "End an answer whose last words came this many times in a row, word for word,"
         " in 128 tokens or more; 0 never.",
+        Use.SET,
         within=(0, 10**6),
     )
 
@@ -509,6 +537,7 @@ class RetrievalSettings(_Part):
         "When documents do not fit the context: retrieve reads the passages nearest to the"
         " question, split summarizes part by part, truncate cuts, error stops. auto: retrieve for"
         " ask and chat, split for summarize, else error.",
+        Use.COMMON,
         choices=("auto", "error", "truncate", "retrieve", "split"),
     )
     passages: int = _for_passages(
@@ -518,25 +547,31 @@ class RetrievalSettings(_Part):
         within=(-1, 10**6),
     )
     passage_tokens: int = _for_passages(
-        200, "About how many tokens are in a passage.", within=(16, 100_000)
+        200, "About how many tokens are in a passage.", Use.SET, within=(16, 100_000)
     )
     passage_overlap: int = _for_passages(
-        0, "About how many tokens a passage repeats of the one before it.", within=(0, 50_000)
+        0,
+        "About how many tokens a passage repeats of the one before it.",
+        Use.SET,
+        within=(0, 50_000),
     )
     whole_tokens: int = _for_passages(
         0,
         "Read passages even where everything fits, if that is more than this many tokens; 0 never."
         " The card of a model may say otherwise.",
+        Use.SET,
         within=(0, 10**9),
     )
     embedder: str = _passages(
         "",
         "Embedding model, folder or hub id, that finds passages in addition to BM25.",
+        Use.SET | Use.OWN,
         complete="models",
     )
     reranker: str = _passages(
         "",
         "Cross-encoder, folder or hub id, that ranks the best passages again.",
+        Use.SET | Use.OWN,
         complete="models",
     )
 
@@ -554,43 +589,53 @@ class ReadingSettings(_Part):
     max_mb: int = _reading(
         256,
         "At most this many megabytes of documents (or prompts) are read.",
+        Use.SET,
         within=(1, 10**6),
     )
     max_files: int = _reading(
-        100_000, "At most this many files in folders are looked at.", within=(1, 10**8)
+        100_000, "At most this many files in folders are looked at.", Use.SET, within=(1, 10**8)
     )
     max_depth: int = _reading(
         100,
         "Folders in folders are read down to this depth.",
+        Use.SET,
         within=(1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
     )
     strict: bool = _reading(
-        False, "A file in a folder that cannot be read is an error, not left out.", Use.TEXT
+        False,
+        "A file in a folder that cannot be read is an error, not left out.",
+        Use.TEXT | Use.SET,
     )
     password: str = _reading(
         "", "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.", Use.SECRET
     )
-    field: str = _reading("", "Of JSON and CSV files, read this field alone.", Use.TEXT | Use.LINE)
+    field: str = _reading("", "Of JSON and CSV files, read this field alone.", Use.TEXT | Use.SET)
     encoding: str = _reading(
         "",
         "Encoding of text that is not UTF-8, as latin-1 or shift_jis; without it one is guessed.",
-        Use.TEXT,
+        Use.TEXT | Use.SET,
     )
     ocr: str = _reading(
         "auto",
         "Recognize text in pictures and on pages that have none: auto, off, or force, on all.",
-        Use.TEXT,
+        Use.TEXT | Use.SET,
         choices=("auto", "off", "force"),
     )
     ocr_language: str = _reading(
-        "", "Recognize by Tesseract, in languages that it has, as deu or deu+eng.", Use.TEXT
+        "",
+        "Recognize by Tesseract, in languages that it has, as deu or deu+eng.",
+        Use.TEXT | Use.SET,
     )
     parser_seconds: int = _reading(
-        60, "At most this many seconds for a PDF, Word, … file or scanned page.", within=(1, 86_400)
+        60,
+        "At most this many seconds for a PDF, Word, … file or scanned page.",
+        Use.SET | Use.OWN,
+        within=(1, 86_400),
     )
     parser_mb: int = _reading(
         1000,
         "At most this many megabytes of memory for one of them.",
+        Use.SET | Use.OWN,
         within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
     )
 
@@ -603,7 +648,7 @@ class OutputSettings(_Part):
     """How the terminal is used."""
 
     color: str = _shown("auto", "auto, always or never.", choices=("auto", "always", "never"))
-    history: bool = _shown(True, "In ngt chat, keep what is typed for the next time.")
+    history: bool = _shown(True, "In ngt chat, keep what is typed for the next time.", Use.SET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -614,12 +659,13 @@ class CacheSettings(_Part):
         "auto",
         "Keep what the model read on disk, so that it is not read again for the next question; it"
         " is private text in another form. auto: where reading took 2 s or more.",
-        Use.NGT,
+        Use.NGT | Use.SET,
         choices=SWITCH,
     )
     cache_mb: int = _kept(
         4000,
         "At most this many megabytes are kept in the cache; what was used longest ago goes first.",
+        Use.SET,
         within=(1, 10**8),
     )
 
@@ -695,30 +741,7 @@ def _check_encoding(name: str) -> None:
 
 
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
-_LISTED = {
-    Use.COMMON: "model method quantize exact max_tokens think temperature system overflow",
-    # What is loaded, fetched, kept and run, and what is shown, is for the user to say.
-    Use.OWN: "model draft_model heads device device_map dtype quantize threads packed capture pool"
-    " pool_documents embedder reranker parser_seconds parser_mb cache_mb keep_documents color"
-    " history engine serve keep_warm tensor_parallel pipeline_parallel data_parallel ray",
-    Use.SET: "draft_model n lp learn_output pool pool_documents background calibrate max_thinking"
-    " top_k top_p min_p repetition_penalty presence_penalty frequency_penalty chat_template"
-    " template_arg template_documents ask_fields max_repeats device_map threads packed capture"
-    " passage_tokens passage_overlap whole_tokens embedder reranker max_mb max_files max_depth"
-    " strict field encoding ocr ocr_language parser_seconds parser_mb cache_mb keep_documents"
-    " history tensor_parallel pipeline_parallel data_parallel ray",
-}
-
-
-def _declared(name: str, about: Setting) -> Setting:
-    """The setting with its name, and with its place on the command line."""
-    for use, names in _LISTED.items():
-        if name in names.split():
-            about = replace(about, uses=about.uses | use)
-    return replace(about, name=name)
-
-
-_PARTS: Mapping[str, type[_Part]] = {
+PARTS: Mapping[str, type[_Part]] = {
     "model": ModelSettings,
     "engine": EngineSettings,
     "drafting": DraftingSettings,
@@ -728,13 +751,23 @@ _PARTS: Mapping[str, type[_Part]] = {
     "output": OutputSettings,
     "cache": CacheSettings,
 }
+NGT_PARTS = tuple(part for part in PARTS if part != "engine")  # what ngt's own engine reads
 # The part of `Settings` that each setting is in, by the setting's name.
-PART_OF: Mapping[str, str] = {f.name: name for name, part in _PARTS.items() for f in fields(part)}
+PART_OF: Mapping[str, str] = {f.name: name for name, part in PARTS.items() for f in fields(part)}
 SETTINGS: Mapping[str, Setting] = {
-    f.name: _declared(f.name, f.metadata["setting"])
-    for part in _PARTS.values()
+    f.name: replace(f.metadata["setting"], name=f.name)
+    for part in PARTS.values()
     for f in fields(part)
 }
+
+
+def settings_in(*parts: str, without: Sequence[str] = ()) -> tuple[str, ...]:
+    """Return the names of the settings in these parts, but for some.
+
+    >>> settings_in("output", "cache", without=["history"])
+    ('color', 'keep_documents', 'cache_mb')
+    """
+    return tuple(n for n, part in PART_OF.items() if part in parts and n not in without)
 
 
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
@@ -750,15 +783,19 @@ def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
     )
 
 
-def load_key(settings: Settings) -> tuple[object, ...]:
-    """Return the values that decide what is loaded: settings of one key can share a model."""
-    return tuple(settings.get(name) for name in settings_where(Use.LOADS))
+# The settings that a line of a batch, or a program that asks by HTTP, may have of its own. What is
+# loaded for retrieval is as the user says.
+PER_REQUEST = (
+    "method",
+    "num_draft",
+    *(n for n in settings_in("answer", "retrieval") if Use.OWN not in SETTINGS[n].uses),
+)
 
 
 def settings_schemas() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
     found: dict[str, Schema] = {}
-    for part in _PARTS.values():
+    for part in PARTS.values():
         found |= schema_of(part)["properties"]
     for name, about in SETTINGS.items():
         if about.choices:

@@ -12,6 +12,7 @@ from typer.testing import CliRunner, Result
 from ngtcli.cli.app import app
 from ngtcli.config import (
     KINDS,
+    PER_REQUEST,
     SETTINGS,
     Layer,
     Settings,
@@ -23,8 +24,10 @@ from ngtcli.config import (
     unknown_variables,
 )
 from ngtcli.drafting.drafter import DraftSettings, draft_settings
+from ngtcli.engine.settings import apply_to_process, settings_of
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.preset import load_preset
+from ngtcli.system.cache import cache_limit
 from ngtcli.system.files import home
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml
 from tests.support.helpers import HARBOUR, ngt
@@ -339,3 +342,43 @@ def test_a_number_beyond_every_float_is_out_of_range_in_whatever_setting() -> No
     for number in (10**400, -(10**400)):
         with pytest.raises(UsageError, match="min_p"):
             merge([Layer("somewhere", {"min_p": SETTINGS["min_p"].typed(number, "somewhere")})])
+
+
+def test_reading_settings_changes_nothing_of_the_process(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(cache_limit, "max_bytes", 7)
+    settings = settings_of([Layer("flag", {"cache_mb": 3})]).settings
+    assert "HF_HUB_OFFLINE" not in os.environ and cache_limit.max_bytes == 7
+    apply_to_process(settings)
+    assert os.environ["HF_HUB_OFFLINE"] == "1" and cache_limit.max_bytes == 3_000_000
+
+
+def test_a_hub_is_asked_where_one_of_the_models_is_not_here(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("HF_HUB_OFFLINE")
+    monkeypatch.setattr(cache_limit, "max_bytes", 0)
+    apply_to_process(Settings.of(model=str(tmp_path), embedder="nobody/nothing"))
+    assert "HF_HUB_OFFLINE" not in os.environ
+
+
+@pytest.mark.parametrize("name", PER_REQUEST)
+def test_what_a_line_may_set_is_never_for_the_user_alone(name: str) -> None:
+    assert Use.OWN not in SETTINGS[name].uses
+
+
+def test_settings_that_the_method_does_not_read_do_not_part_a_batch() -> None:
+    trie = Settings.of(method="trie:lp=2").drafting
+    assert trie.effective == Settings.of(method="trie:lp=2", pool=False).drafting.effective
+    assert trie.effective != Settings.of(method="trie:lp=2", n=9).drafting.effective
+    auto = Settings().drafting
+    assert auto.effective == Settings.of(n=9).drafting.effective
+    assert auto.effective != Settings.of(pool=False).drafting.effective
+
+
+def test_flat_values_make_the_same_settings_and_unknown_names_are_refused() -> None:
+    settings = Settings.of(model="x", max_tokens=9, field="a", color="never")
+    assert Settings.of(**settings.values()) == settings
+    assert settings.values().keys() == SETTINGS.keys()
+    with pytest.raises(TypeError, match="there is no setting max_tokans"):
+        Settings.of(max_tokans=9)

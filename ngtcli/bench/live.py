@@ -17,7 +17,7 @@ from ngtcli.bench import records, results
 from ngtcli.bench.grid import AGAINST, BASELINE, BenchOptions, Cell
 from ngtcli.bench.prompts import Item
 from ngtcli.bench.summary import summarized
-from ngtcli.config import Settings, Use, settings_where
+from ngtcli.config import DraftingSettings, Settings
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import plain_generation
 from ngtcli.decoding.sequence import Sequence as DecodedSequence
@@ -82,8 +82,7 @@ class Live:
 
     def worded(self, session: LocalSession) -> list[Prompt]:
         """The prompts of all items; those of the last settings that word them are kept."""
-        plain = {name: Settings().get(name) for name in settings_where(Use.DRAFTS)}
-        own = session.settings.replace(**plain)
+        own = replace(session.settings, drafting=DraftingSettings())
         if self._worded[0] != own:
             self._worded = own, build_prompts(session, self.items, self._preset)
         return self._worded[1]

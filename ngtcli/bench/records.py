@@ -24,7 +24,7 @@ from ngtcli.bench.grid import (
     check_some_left,
     refusal,
 )
-from ngtcli.config import Settings, load_key
+from ngtcli.config import Settings
 from ngtcli.drafting.steps import Statistics
 from ngtcli.errors import NgtError
 from ngtcli.system.progress import time_left
@@ -159,7 +159,7 @@ def by_cell(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn]:
     for number in range(rounds):
         order = list(cells)
         random.Random(f"0 {number}").shuffle(order)
-        models = [load_key(cell.settings) for cell in order]
+        models = [cell.settings.model for cell in order]
         for _, cell in sorted(enumerate(order), key=lambda one: models.index(models[one[0]])):
             for prompt in range(prompts):
                 yield Turn(cell, prompt, number)

@@ -25,7 +25,7 @@ from ngtcli.bench.grid import Grid
 from ngtcli.bench.records import Notify, P, Race, Record, Source, Turn, by_cell, run
 from ngtcli.bench.results import SweepData, SweepReport, digest
 from ngtcli.bench.summary import CellRow, Group, row_of
-from ngtcli.config import Use, settings_where
+from ngtcli.config import settings_in
 from ngtcli.errors import InputError, UsageError
 from ngtcli.heads.places import OWN, find_head
 from ngtcli.models.checkpoint import fetch
@@ -256,7 +256,7 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
     row = next(row for row in to_json(report)["cells"] if row["cell"] == report.chosen)
     facts = ("model", "device", "data", "data_sha256", "prompts")
     body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
-    for name in dict.fromkeys((*settings_where(Use.DRAFTS), *grid.axes)):
+    for name in dict.fromkeys((*settings_in("drafting"), *grid.axes)):
         value = settings.get(name)
         body[name] = list(value) if isinstance(value, tuple) else value
     body[PROVENANCE] = {

@@ -13,13 +13,13 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, layers_of, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
 from ngtcli.cli.show import Shown
-from ngtcli.config import SETTINGS, Use, settings_where
+from ngtcli.config import SETTINGS, settings_in
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, Survey, survey
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.passages import passages as passages_of
-from ngtcli.engine.settings import settings_of
+from ngtcli.engine.settings import apply_to_process, settings_of
 from ngtcli.errors import UsageError
 from ngtcli.models.checkpoint import find, tokenizer_key
 from ngtcli.models.tokenizer import Tokenizer
@@ -32,7 +32,7 @@ _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
 _FACTS = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
-_READ = ("model", *settings_where(Use.READS))
+_READ = ("model", *settings_in("reading"))
 
 
 def _counter(model: str, notes: Notes) -> Callable[[str], int]:
@@ -107,6 +107,7 @@ def docs_list(
 ) -> Generator[DocumentList, bool]:
     """List documents with format, pages, characters, tokens, and what was left out."""
     settings = settings_of(layers_of(flags)).settings
+    apply_to_process(settings)
     if "-" in paths:
         raise UsageError("standard input is not a file to list", hint="Name files or folders.")
     notes = Notes(verbose)
@@ -167,6 +168,7 @@ def docs_show(
 ) -> ShownDocuments | str:
     """Show what was read of a document: its pages and headings, its passages, or its text."""
     settings = settings_of(layers_of(flags)).settings
+    apply_to_process(settings)
     if text and json:
         raise UsageError("--text with --json", hint="Give one of them; --json has the text.")
     if text:

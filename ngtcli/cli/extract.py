@@ -18,7 +18,7 @@ from ngtcli.cli.answer_flags import Output
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, json_of_answer, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, say_written, warn_of
-from ngtcli.config import SETTINGS
+from ngtcli.config import PARTS, settings_in
 from ngtcli.decoding.grammar.form import Field
 from ngtcli.documents.load import Document
 from ngtcli.drafting.steps import OWN
@@ -77,7 +77,7 @@ class ExtractFlags:
     verbose: options.VerboseOption = False
 
 
-@options.with_settings(tuple(name for name in SETTINGS if name not in _OTHER))
+@options.with_settings(settings_in(*PARTS, without=_OTHER))
 def extract(
     flags: dict[str, Any],
     files: Annotated[

@@ -10,7 +10,7 @@ import typer
 from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, tasks_of, with_settings
-from ngtcli.config import SETTINGS
+from ngtcli.config import NGT_PARTS, settings_in
 from ngtcli.documents.find import STDIN, find
 from ngtcli.engine.checks import check_session
 from ngtcli.errors import MissingDependencyError, UsageError
@@ -20,7 +20,7 @@ _STARTED = "MCP server ready: start it from your client (ngt help mcp). Ctrl-C s
 _DOCS = typer.Option("--docs", "-d", help="File, folder or glob; give -d before each.")
 
 
-@with_settings(tuple(name for name, about in SETTINGS.items() if about.panel != "Engine"))
+@with_settings(settings_in(*NGT_PARTS))
 def mcp(
     flags: dict[str, Any],
     docs: Annotated[list[str], _DOCS],

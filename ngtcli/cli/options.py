@@ -19,7 +19,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import View, show
 from ngtcli.cli.streams import choose_color
 from ngtcli.engine.request import Tasks
-from ngtcli.engine.settings import settings_of
+from ngtcli.engine.settings import apply_to_process, settings_of
 from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import Preset, load_preset
 from ngtcli.system.cache import cache_limit
@@ -28,13 +28,11 @@ from ngtcli.words import nearest, shortened
 # What says how single answers end, and what is kept of them.
 _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "history")
 # What commands read that compare whole answers of models that ngt runs.
-OF_OWN_ENGINE = tuple(
-    name for name, s in config.SETTINGS.items() if s.panel != "Engine" and name not in _OF_ANSWERS
-)
+OF_OWN_ENGINE = config.settings_in(*config.NGT_PARTS, without=_OF_ANSWERS)
 # Of summaries, which have no form.
-OF_SUMMARIES = tuple(name for name in config.SETTINGS if name not in config.FORMS)
+OF_SUMMARIES = config.settings_in(*config.PARTS, without=config.FORMS)
 # Of commands that answer many texts.
-OF_MANY = tuple(name for name in config.SETTINGS if name != "keep_warm")
+OF_MANY = config.settings_in(*config.PARTS, without=["keep_warm"])
 _SHORT_FLAGS = {"model": ("-m",), "system": ("-s",), "temperature": ("-t",)}  # by setting
 PresetOption = Annotated[
     str | None,
@@ -272,14 +270,19 @@ def numbers_of(flag: str, text: str | None) -> list[int]:
 def resolve(flags: dict[str, Any], preset: str | None) -> tuple[config.Resolved, Preset]:
     """Settings from all layers, with origins, and the preset, else summarize. Raises UsageError."""
     chosen = load_preset("summarize" if preset is None else preset)
-    return settings_of([*layers_of(flags), chosen.settings]), chosen
+    resolved = settings_of([*layers_of(flags), chosen.settings])
+    apply_to_process(resolved.settings)
+    return resolved, chosen
 
 
 def tasks_of(
     flags: dict[str, Any], preset: str | None, tasks: Sequence[str], *, worded: bool = False
 ) -> Tasks:
     """The tasks by all layers; `worded` as for `Tasks.resolved`. Raises UsageError."""
-    return Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
+    resolved = Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
+    for settings, _ in resolved.of.values():
+        apply_to_process(settings)
+    return resolved
 
 
 def layers_of(flags: Mapping[str, Any]) -> list[config.Layer]:

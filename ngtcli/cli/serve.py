@@ -18,7 +18,7 @@ from ngtcli.documents.find import STDIN
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Event, Message, reporter
 from ngtcli.engine.request import Tasks
-from ngtcli.engine.settings import settings_of
+from ngtcli.engine.settings import apply_to_process, settings_of
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.server.client import request
 from ngtcli.server.places import FINISH_S, Place, ServedAlreadyError, absolute, places
@@ -143,6 +143,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
         checks.refuse_with("--no-http", with_http, "Leave it out.")
     layers = options.layers_of(flags)
     settings = settings_of(layers).settings
+    apply_to_process(settings)
     tasks = Tasks.resolved(layers, None, TASKS, like=settings)
     # Which dtype is exact depends on it.
     settings = settings.replace(

@@ -11,7 +11,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, reports, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input
 from ngtcli.cli.show import table
-from ngtcli.config import SETTINGS, Settings, Use, settings_where
+from ngtcli.config import SETTINGS, Settings, settings_in
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.drafting.tries.files import TRIES, KeptFile, describe, list_files
@@ -27,7 +27,7 @@ from ngtcli.words import counted, reason_of
 trie_app = typer.Typer(no_args_is_help=True)
 
 # The settings that decide which trie a text has, and how texts are read.
-_READ = ("model", "n", "lp", *settings_where(Use.READS))
+_READ = ("model", "n", "lp", *settings_in("reading"))
 PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
 
 

@@ -9,9 +9,9 @@ import threading
 from collections import OrderedDict, deque
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
-from typing import Any, cast
+from typing import cast
 
-from ngtcli.config import SETTINGS, Settings, Use
+from ngtcli.config import DraftingSettings, ModelSettings, Settings
 from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.decoding.grouping import Batching, Candidate, why_apart, why_single
@@ -28,13 +28,6 @@ from ngtcli.engine.session import AnswerOptions, Session
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
 
-# Settings that the answers of a batch have in common, each with the one method that reads it, or
-# "" where all do. A line may have a method of its own, and is then answered in another batch.
-_COMMON = {
-    name: about.method
-    for name, about in SETTINGS.items()
-    if Use.LOADS in about.uses or about.panel == "Drafting"
-}
 _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
     " scores nearly tie; --batch-size 1 gives that one"
@@ -42,11 +35,12 @@ _MAY_DIFFER = (
 _SESSIONS = 8  # with other settings than those of the model's first, that are cached; guess
 
 
-def common_of(settings: Settings) -> tuple[Any, ...]:
-    """Return the values of the settings that the answers of a batch have in common."""
-    method = settings.drafting.method.partition(":")[0]
-    names = [name for name, reader in _COMMON.items() if reader in ("", method)]
-    return tuple((name, settings.get(name)) for name in names)
+def common_of(settings: Settings) -> tuple[ModelSettings, DraftingSettings]:
+    """Return the settings that the answers of a batch have in common.
+
+    A line may have a method of its own, and is then answered in another batch.
+    """
+    return settings.model, settings.drafting.effective
 
 
 def private(settings: Settings) -> Settings:

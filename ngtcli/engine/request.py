@@ -1,11 +1,11 @@
 """Requests: a task, its documents, a question, and settings. Loads little."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from typing import Any, Self
 
-from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings, Use, settings_where
+from ngtcli.config import FORMS, SETTINGS, Layer, SettingError, Settings
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.settings import settings_of, with_room
 from ngtcli.errors import NgtError, UsageError
@@ -160,8 +160,7 @@ class Tasks:
             wording = load_preset(task if preset is None else preset)
             settings = settings_of([*layers, wording.settings]).settings
             if like is not None:
-                loaded = {name: like.get(name) for name in settings_where(Use.LOADS)}
-                settings = settings.replace(**loaded)
+                settings = replace(settings, model=like.model)
             if worded and task == "ask" and not can_ask(wording):
                 wording = load_preset(task)
             resolved[task] = settings, wording

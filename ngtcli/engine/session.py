@@ -6,7 +6,7 @@ from copy import copy
 from dataclasses import dataclass, field, replace
 from typing import Any, Self
 
-from ngtcli.config import Settings, Use, settings_where
+from ngtcli.config import Settings, settings_in
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.support import SUPPORTED, DraftSupport, Support
 from ngtcli.documents.load import Document
@@ -121,12 +121,13 @@ class Session(ABC):
         self, settings: Settings, owner: str = "", report: Report | None = None
     ) -> Self:
         """Return a session with other settings over the same model. Raises OtherModelError."""
-        for name in settings_where(Use.LOADS):
-            if settings.get(name) != self.settings.get(name):
-                raise OtherModelError(
-                    f"another model is loaded: a session cannot change its {name}",
-                    hint="Use --no-serve.",
-                )
+        if settings.model != self.settings.model:
+            names = settings_in("model")
+            name = next(n for n in names if settings.get(n) != self.settings.get(n))
+            raise OtherModelError(
+                f"another model is loaded: a session cannot change its {name}",
+                hint="Use --no-serve.",
+            )
         return self.sharing(settings, owner, report)
 
     def prompt(

@@ -13,7 +13,6 @@ from ngtcli.config import (
     Settings,
     merge,
     schema_file,
-    settings_where,
 )
 from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text, utf8
@@ -25,8 +24,7 @@ from ngtcli.system.cache import cache_limit
 def settings_of(layers: Sequence[Layer]) -> Resolved:
     """The settings of all layers, the card of their model being the lowest. Raises UsageError.
 
-    The system text is that of the file behind an @, and a schema that of its file. Where all models
-    are on this machine, the hub is not asked.
+    The system text is that of the file behind an @, and a schema that of its file.
     """
     resolved = merge([*layers, load_card(merge(layers).settings.model.model).settings])
     s = resolved.settings
@@ -37,12 +35,21 @@ def settings_of(layers: Sequence[Layer]) -> Resolved:
     )
     s = s.replace(schema=one, schema_multi=multi, regex=utf8(s.answer.regex))
     s = with_room(s, resolved.origins["max_tokens"].partition(" ")[0] not in ("default", "preset"))
-    cache_limit.hold_to(s.cache.cache_mb * 1_000_000)
-    named = [s.get(name) or "builtin" for name in settings_where(complete="models")]
-    models = [m for one in named for m in ([one] if isinstance(one, str) else one)]
-    if all(m == "builtin" or os.path.isdir(os.path.expanduser(m)) for m in models):
-        os.environ.setdefault("HF_HUB_OFFLINE", "1")  # counts only before transformers is imported
     return replace(resolved, settings=s)
+
+
+def apply_to_process(settings: Settings) -> None:
+    """Limit the cache, and do not ask the hub where all models are on this machine.
+
+    A command does this once, before transformers is imported; nothing else that reads settings
+    changes the process.
+    """
+    cache_limit.hold_to(settings.cache.cache_mb * 1_000_000)
+    model, retrieval = settings.model, settings.retrieval
+    names = [model.model, model.draft_model, *model.heads, retrieval.embedder, retrieval.reranker]
+    others = [name for name in names if name not in ("", "builtin")]
+    if all(os.path.isdir(os.path.expanduser(name)) for name in others):
+        os.environ.setdefault("HF_HUB_OFFLINE", "1")
 
 
 def with_room(settings: Settings, is_given: bool) -> Settings:

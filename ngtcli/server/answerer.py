@@ -8,7 +8,7 @@ from collections.abc import Callable, Generator, Iterator
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from ngtcli.config import Settings, load_key
+from ngtcli.config import ModelSettings, Settings
 from ngtcli.engine.events import Answer, Event, Message, Report, ignore
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError, StoppedError, unexpected
@@ -37,7 +37,7 @@ class Answerer:
         self._threads = threads
         self._lock = threading.Lock()
         self._is_closed = False
-        self._loaded: dict[tuple[object, ...], Any] = {}  # by `load_key`
+        self._loaded: dict[ModelSettings, Any] = {}
         self._checked: Settings | None = None
 
     def _warn(self, words: str) -> None:
@@ -65,7 +65,7 @@ class Answerer:
 
     def place_of(self, settings: Settings) -> Place | None:
         """Return where the server is that answers by these settings; None for a model here."""
-        return None if load_key(settings) in self._loaded else served(settings)
+        return None if settings.model in self._loaded else served(settings)
 
     def answer_remotely(self, place: Place, request: Request) -> Answer:
         """Have a question answered by the server of a place."""
@@ -75,11 +75,11 @@ class Answerer:
 
     def must_report_loading(self, settings: Settings) -> bool:
         """Whether a client waits for a model to be loaded, and is to be told so."""
-        return self._threads and load_key(settings) not in self._loaded
+        return self._threads and settings.model not in self._loaded
 
     def answer_here(self, request: Request) -> Answer:
         """Have a question answered by a model that is loaded here, now if need be."""
-        if load_key(request.settings) not in self._loaded:
+        if request.settings.model not in self._loaded:
             self.check(request.settings)
         loaded = self._opened(request.settings)
         if self._stays:
@@ -93,7 +93,7 @@ class Answerer:
 
     def _opened(self, settings: Settings) -> Any:
         """Return what answers here, loaded once. Raises StoppedError after `close`."""
-        key = load_key(settings)
+        key = settings.model
         with self._lock:
             if self._is_closed:
                 raise StoppedError("interrupted")

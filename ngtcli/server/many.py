@@ -9,7 +9,7 @@ from contextlib import suppress
 from queue import Empty, SimpleQueue
 from typing import Any
 
-from ngtcli.config import Settings, load_key
+from ngtcli.config import Settings
 from ngtcli.engine.events import Drawn, Ended, Message, Outcome, Report
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.errors import NgtError, unexpected
@@ -33,7 +33,7 @@ class ServedRun:
 
     def __init__(self, place: Place, settings: Settings, report: Report) -> None:
         self._place, self._report = place, report
-        self._loaded = load_key(settings)
+        self._loaded = settings.model
         self._events: SimpleQueue[tuple[RemoteAnswer, Any]] = SimpleQueue()
         self._asked: dict[RemoteAnswer, tuple[Any, Request]] = {}
         self.left: list[Drawn] = []
@@ -74,7 +74,7 @@ class ServedRun:
                     answer.interrupt()
 
     def _ask(self, key: Any, request: Request) -> None:
-        if load_key(request.settings) != self._loaded:
+        if request.settings.model != self._loaded:
             raise OtherModelError("the server has another model loaded", hint="Use --no-serve.")
         answer = RemoteAnswer(self._place, request)
         self._asked[answer] = key, request

@@ -14,14 +14,14 @@ from typing import Any, Literal, TypeVar
 import msgspec
 from msgspec import Struct
 
-from ngtcli.config import SETTINGS, Settings, check_key
+from ngtcli.config import PER_REQUEST, SETTINGS, Settings, check_key
 from ngtcli.drafting.drafter import draft_settings
 from ngtcli.drafting.registry import parse_method
 from ngtcli.engine.checks import check_drafting
 from ngtcli.engine.request import Request, check_form
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.prompts.turns import Turn
-from ngtcli.server.public import PER_LINE, RequestError
+from ngtcli.server.public import RequestError
 from ngtcli.server.service import GivenDocument, Service
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.yaml_file import shown
@@ -173,7 +173,7 @@ def _parsed(kind: type[AnyForm], data: Mapping[str, Any]) -> tuple[AnyForm, dict
             _check_only(name, value)
         elif name == "chat_template_kwargs":
             rest["template_arg"] = _template_arguments(value)
-        elif name in PER_LINE:
+        elif name in PER_REQUEST:
             rest[name] = value
         elif name in _ALIASES:
             newer[_ALIASES[name]] = value
@@ -184,8 +184,8 @@ def _parsed(kind: type[AnyForm], data: Mapping[str, Any]) -> tuple[AnyForm, dict
         name: _value(name, _meant(name, value), name) for name, value in {**rest, **newer}.items()
     }
     for name, value in getattr(form, "settings", {}).items():
-        if name not in PER_LINE:
-            hint = nearest(name, PER_LINE)
+        if name not in PER_REQUEST:
+            hint = nearest(name, PER_REQUEST)
             raise RequestError(f"{shown(name)} cannot be set by a request", hint, "settings")
         values[name] = _value(name, value, f"settings.{name}")
     return form, values

@@ -8,18 +8,17 @@ import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from ngtcli import __version__
-from ngtcli.config import SETTINGS, Settings, Use, settings_where
+from ngtcli.config import SETTINGS, Settings, settings_in, settings_where
 from ngtcli.errors import NgtError
 from ngtcli.heads.places import OWN
 from ngtcli.system.files import home, key_of
 
-# Settings that one process has the same for all questions, and those that name files.
-FIXED = (*settings_where(Use.LOADS), "threads")
+# Settings that name files.
 _FILES = settings_where(complete="models")
 # Beginnings of variables that libraries read which compute, or find models.
 _VARIABLES = (
@@ -93,13 +92,13 @@ class Place:
     def of(cls, settings: Settings) -> "Place":
         """That of the process that can answer with these settings."""
         full = absolute(settings)
-        values = {name: full.get(name) for name in FIXED}
         read = {n: v for n, v in environment().items() if n.startswith(tuple(_VARIABLES))}
         # Commands set these: the first where all models are on this machine, the second always.
         for name in ("HF_HUB_OFFLINE", "OMP_WAIT_POLICY"):
             read.pop(name, "")
         where = sys.prefix, sys.version, os.path.abspath(home("cache"))
-        own = __version__, *sorted(_code()), *where, sorted(values.items()), sorted(read.items())
+        model = sorted(asdict(full.model).items())
+        own = __version__, *sorted(_code()), *where, model, sorted(read.items())
         return cls(key_of(*own)[:_DIGITS])
 
     @property
@@ -238,9 +237,9 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def flags_of(settings: Settings) -> list[str]:
-    """The words of a command line that give these settings' FIXED ones."""
+    """The words of a command line that say which model is loaded, and how."""
     found = []
-    for name in FIXED:
+    for name in settings_in("model"):
         value = settings.get(name)
         items = (value or ["[]"]) if SETTINGS[name].kind is tuple else [value]
         found += [f"--set={name}={item}" for item in items]

@@ -7,14 +7,13 @@ import json
 import re
 from dataclasses import replace
 
-from ngtcli.config import SETTINGS, SettingError, Use, settings_where
+from ngtcli.config import PER_REQUEST, SETTINGS, SettingError
 from ngtcli.drafting.steps import Step
 from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.events import Ended, Event, Message, Part, Stepped
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.render.terminal import one_line, visible
 
-PER_LINE = tuple(name for name in settings_where(Use.LINE) if name != "field")
 _PATH = re.compile(r"(?<![\w./])[/~]\w")  # of this machine, in what is said of an answer
 _FLAG = re.compile(r"--(?:set )?(?P<name>[a-z][a-z_-]*)(?:[ =](?P<value>[\w.:+-]*\w))?")
 _COMMAND = re.compile(r"(^|[ (])(--?\w|ngt )")  # words of a command line
@@ -83,7 +82,7 @@ def words_of(error: NgtError, *, with_settings: bool) -> str:
 
     def setting(found: re.Match[str]) -> str:
         name, value = found["name"].replace("-", "_"), found["value"]
-        if not with_settings or name not in PER_LINE or value is None:
+        if not with_settings or name not in PER_REQUEST or value is None:
             return found[0]
         number = re.fullmatch(r"-?\d+(\.\d+)?", value)
         if not number and value not in SETTINGS[name].choices:

@@ -16,7 +16,7 @@ from typing import Annotated, Any, TypeVar
 import msgspec
 from msgspec import Meta, Struct
 
-from ngtcli.config import Use, check_key, settings_where
+from ngtcli.config import PER_REQUEST, check_key
 from ngtcli.documents.load import Document
 from ngtcli.documents.text import Unreadable, checked_text, utf8
 from ngtcli.errors import InputError, UsageError
@@ -36,7 +36,7 @@ _HINTS = {  # by the key of a line
     **dict.fromkeys(("documents", "passages"), 'Give texts, or {"name": …, "text": …}.'),
 }
 _PLACE = re.compile(r"(\w+)|\[(\d+)\]")
-_PER_LINE = settings_where(Use.LINE)
+_PER_LINE = (*PER_REQUEST, "field")
 
 
 def document_of(what: str, name: str | None, text: str) -> Document:

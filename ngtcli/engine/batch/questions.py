@@ -5,7 +5,7 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
-from ngtcli.config import Settings, Use, settings_where
+from ngtcli.config import ReadingSettings, Settings
 from ngtcli.documents.catalog import stamp_of
 from ngtcli.documents.find import WRITTEN, find
 from ngtcli.documents.load import Loaded, load
@@ -38,7 +38,7 @@ class Questions:
     ) -> None:
         self._tasks, self._given, self._folder = tasks, given, folder
         self._output, self._warn = output, warn
-        self._open: dict[Settings, Documents] = {}  # readers, by the settings that they read as
+        self._open: dict[ReadingSettings, Documents] = {}  # readers
         self._hashes: dict[int, tuple[str, str]] = {}  # of files and their texts, by line
 
     def check_paths(self, number: int, paths: Sequence[str]) -> None:
@@ -89,18 +89,21 @@ class Questions:
         stamp = cache(stamp_of)
 
         @cache
-        def is_same(paths: tuple[str, ...], reading: Settings, files: str, texts: str) -> bool:
+        def is_same(
+            paths: tuple[str, ...], reading: ReadingSettings, files: str, texts: str
+        ) -> bool:
             try:
-                if self._hash_of_files(paths, reading, stamp) == files:
+                settings = Settings(reading=reading)
+                if self._hash_of_files(paths, settings, stamp) == files:
                     return True
-                return _hash_of_texts(self._load(paths, reading)) == texts
+                return _hash_of_texts(self._load(paths, settings)) == texts
             except NgtError:
                 return False
 
         for line in lines:
             if (then := done[line.index]).texts:
                 _, paths, request = self._asked(line, path)
-                reading = _reading(request.settings)
+                reading = request.settings.reading
                 if not is_same(tuple(paths), reading, then.files, then.texts):
                     yield line
 
@@ -130,7 +133,7 @@ class Questions:
 
     def _files(self, settings: Settings) -> Documents:
         """The reader for these settings; a few are open."""
-        reading = _reading(settings)
+        reading = settings.reading
         if reading not in self._open:
             if len(self._open) == _READERS:
                 self.close()
@@ -155,11 +158,6 @@ class Questions:
         settings = settings.replace(**drafting)
         check(settings)
         return settings
-
-
-def _reading(settings: Settings) -> Settings:
-    """What of the settings decides how files are found and read, all else as by default."""
-    return Settings.of(**{name: settings.get(name) for name in settings_where(Use.READS)})
 
 
 def _hash_of_texts(loaded: Loaded) -> str:
