@@ -14,6 +14,7 @@ from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.events import Ended
 from ngtcli.engine.request import Request
 from ngtcli.engine.speed import plain_decoding_s
+from ngtcli.errors import NgtError
 from ngtcli.prompts.reports import Cut, PartReport, Selection
 from ngtcli.system.json_form import Schema, json_key, shape
 
@@ -196,3 +197,15 @@ class FailedLineObject:
 
     id: str | int = field(metadata=_ID)
     error: ErrorObject
+
+
+def line_object(
+    line_id: str | int, request: Request, answer: Ended, tokens: bool = False
+) -> LineObject:
+    """Return what is put out for a line, with `tokens` as --json-tokens has it."""
+    return LineObject(line_id, answer_object(request, answer, tokens))
+
+
+def failed_line(line_id: str | int, error: NgtError) -> FailedLineObject:
+    """Return what is put out for a line without an answer."""
+    return FailedLineObject(line_id, ErrorObject(str(error), error.hint, error.exit_code))

@@ -4,17 +4,26 @@ A row a file, answered as a batch is; what is done stands in the table's journal
 """
 
 import sys
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.cli import batch, checks, options
+from ngtcli.cli import checks, options
 from ngtcli.cli.answer_flags import Output
+from ngtcli.cli.answer_many import (
+    GOES_ON,
+    PUT_OUT,
+    RunAnswers,
+    RunProgress,
+    answer_items,
+    warn_of_limits,
+)
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, json_of_answer, write_page
 from ngtcli.cli.per_file import Shown, how, read_each, say_written, warn_of
@@ -22,12 +31,12 @@ from ngtcli.config import PARTS, settings_in
 from ngtcli.decoding.grammar.form import Field
 from ngtcli.documents.load import Document
 from ngtcli.drafting.steps import OWN
-from ngtcli.engine.batch.extract import TASK, Asking, Extraction, Row, Take, first_place
-from ngtcli.engine.batch.input import InputLine, Lines
+from ngtcli.engine.batch.extract import TASK, Asking, Extraction, Row, first_place
+from ngtcli.engine.batch.run import Item, ListedItems, Work
 from ngtcli.engine.batch.table import TableOutput
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import Ended, Outcome
-from ngtcli.engine.request import Request, Tasks
+from ngtcli.engine.events import Ended
+from ngtcli.engine.request import Tasks
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
@@ -135,27 +144,21 @@ def _check_objects(fields: Sequence[Field], hint: str) -> None:
         Notes().warn(f"{what} will be null. {hint}")
 
 
-class _Extract(Lines):
-    """One run of the command and its questions, those that follow from an answer first.
-
-    `out` is the table, or else standard output.
-    """
+class _Extract:
+    """One run of the command, which takes the rows that come of it."""
 
     def __init__(self, extraction: Extraction, given: ExtractFlags) -> None:
-        super().__init__(())
         self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
-        self._names = [one.name for one in extraction.form.fields]
+        self._names = [field.name for field in extraction.form.fields]
         self._settings = extraction.tasks.of[TASK][0]
-        self._run = batch.Run(self._settings, given.batch_size, self._notes, "file")
-        self._run.warns_of_limits = not extraction.by_field  # fields are asked for one by one
+        self._progress = RunProgress(self._notes, "file")
+        self._answers = RunAnswers(self._settings, self._progress, size=given.batch_size)
         self._request = extraction.whole(())
         self._output = Output(path=given.output, html=given.html, verbose=given.verbose)
         self._documents: dict[str, Document] = {}
-        self._left, self._begun = deque[Document](), list[Asking]()
-        self._taken: dict[int, tuple[Asking, Take, Request]] = {}  # and not answered
-        self._count = 0  # of questions so far
         self._is_single = False  # text
-        self._origins, self._steps = Counter[str](), 0
+        self._origins = Counter[str]()  # of the tokens of all answers
+        self._steps = 0
         self._out: TableOutput | Shown = Shown(self._text, keeps=bool(given.html))
 
     def opened(self) -> TableOutput | Shown:
@@ -200,10 +203,11 @@ class _Extract(Lines):
         self._documents = {document.name: document for document in documents}
         keys = {d.name: key_of(_VERSION, d.sha256) for d in documents}
         out.expect(keys, {d.name: d.path for d in documents})
-        self._left.extend(d for d in documents if not out.has(d.name))
-        self._run.set_total(len(documents), len(self._left), "made before and not again")
-        end = batch.GOES_ON if given.output else batch.PUT_OUT
-        self._run.answer(self, lambda line: self._taken[line.index][2], self._deliver, end)
+        left = [document for document in documents if not out.has(document.name)]
+        self._progress.set_total(len(documents), len(left), "made before and not again")
+        items = ListedItems(Item(d.name, d.name, partial(self._work, d)) for d in left)
+        interrupted = GOES_ON if given.output else PUT_OUT
+        failed = answer_items(items, self, self._answers, self._progress, self._notes, interrupted)
         if given.html:
             write_page(self._page(documents), given.html, force=given.force)
         self._say_written()
@@ -213,7 +217,7 @@ class _Extract(Lines):
             shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
             self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
         again = "The same command tries them again, and no others." * bool(given.output)
-        self._run.check_failed(self._run.failed + bad, len(documents) + bad, again)
+        self._progress.check_failed(failed + bad, len(documents) + bad, again)
 
     def _say_written(self) -> None:
         """Say where the table is, and which of its values are in doubt."""
@@ -239,40 +243,22 @@ class _Extract(Lines):
         count = counted(len(doubted), "value")
         self._notes.warn(f"{count} below p {threshold:g}, to be checked: {named}{hint}")
 
-    # --- the questions ---
+    # --- what is asked of a document ---
 
-    def wait(self) -> bool:
-        """Whether there is another question."""
-        return self._next() is not None
+    def _work(self, document: Document) -> Work:
+        """Extract the rows of a document. Raises NgtError where that fails."""
+        asking = Asking(self._extraction, document, self._parts(document))
+        if not self._extraction.by_field:  # else only what rules leave open is asked
+            for request, _ in asking.open:
+                warn_of_limits(self._notes, request)
+        return (yield from asking.work(self._note))
 
-    def take(self) -> InputLine | None:
-        """The next question, None where none is there now."""
-        if (asking := self._next()) is None:
-            return None
-        request, take = asking.open.pop(0)
-        asking.waiting += 1
-        self._count += 1
-        self._taken[self._count] = asking, take, request
-        return InputLine(self._count, self._count, asking.document.name)
-
-    def _next(self) -> Asking | None:
-        """What has a question to be taken, begun if need be; what has none is done."""
-        while True:
-            if found := next((asking for asking in self._begun if asking.open), None):
-                return found
-            self._begun = [asking for asking in self._begun if asking.waiting]
-            if not self._left:
-                return None
-            document = self._left.popleft()
-            try:
-                asking = Asking(self._extraction, document, self._parts(document))
-            except NgtError as error:
-                self._run.finished(failed=self._fail(document.name, error))
-                continue
-            self._begun.append(asking)
-            if not asking.open:
-                self._out.put(document.name, asking.rows())
-                self._run.finished(failed=False)
+    def _note(self, answer: Ended) -> None:
+        """Count where the tokens of an answer come from."""
+        for token in answer.tokens:
+            origin = "the model's own" if token.origin == OWN else token.origin
+            self._origins[origin] += 1
+        self._steps += answer.statistics.steps
 
     def _parts(self, document: Document) -> Sequence[Part]:
         """Return with --overflow split the parts of a document that does not fit, else none."""
@@ -283,7 +269,7 @@ class _Extract(Lines):
 
             session: Session = UnloadedSession(self._settings, self._notes, warns=False)
         else:
-            session = self._run.opened().session
+            session = self._answers.engine().session
         task = session.task(self._request.preset, [document], self._request.question)
         parts = whole_or_parts(task)
         if isinstance(parts, Prompt):
@@ -291,28 +277,22 @@ class _Extract(Lines):
         self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")
         return parts
 
-    def _deliver(self, outcome: Outcome) -> bool | None:
-        asking, take, request = self._taken.pop(outcome.key.index)
-        answer, name = outcome.answer, asking.document.name
-        if asking.failed:
-            return None
-        try:
-            if not isinstance(answer, Ended):
-                raise answer
-            if error := request.cut_off(answer.finish_reason):
-                raise error
-            origins = ("the model's own" if t.origin == OWN else t.origin for t in answer.tokens)
-            self._origins.update(origins)
-            self._steps += answer.statistics.steps
-            if not asking.answered(take, answer):
-                return None
-        except NgtError as error:
-            asking.failed, asking.open = True, []
-            return self._fail(name, error)
-        self._out.put(name, asking.rows())
-        return False
+    # --- what comes of it ---
 
-    # --- what comes of them ---
+    def has(self, key: str) -> bool:
+        """As `Results.has`."""
+        return self._out.has(key)
+
+    def put(self, item: Item, row: object) -> bool:
+        """As `Results.put`, with all rows of a document."""
+        if not isinstance(row, NgtError):
+            assert isinstance(row, list)
+            self._out.put(item.key, row)
+            return False
+        self._notes.clear()
+        if isinstance(self._out, Shown):
+            self._out.show(item.key, "")
+        return warn_of(self._notes, item.name, row)
 
     def _text(self, rows: Sequence[Row]) -> str:
         """What standard output gets of the rows of a file; of a single text its values alone."""
@@ -322,12 +302,6 @@ class _Extract(Lines):
             values = [row["values"] for row in rows]
             lines = [json_of_answer(values if self._extraction.form.multi else values[0])]
         return "".join(f"{reveal(x) if sys.stdout.isatty() else x}\n" for x in lines)
-
-    def _fail(self, name: str, error: NgtError) -> bool:
-        self._notes.clear()
-        if isinstance(self._out, Shown):
-            self._out.show(name, "")
-        return warn_of(self._notes, name, error)
 
     def _whole(self, row: Mapping[str, Any]) -> Row:
         """A row as JSON has it, with the fields that are in doubt."""

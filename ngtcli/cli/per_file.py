@@ -15,8 +15,9 @@ from pathlib import Path
 from typing import Any
 
 from ngtcli.cli.answer_flags import Output, OutputFormat, read_documents
+from ngtcli.cli.answer_many import GOES_ON, PUT_OUT, RunAnswers, RunProgress, answer_items
+from ngtcli.cli.answer_object import failed_line, line_object
 from ngtcli.cli.answering import body_of, print_answer
-from ngtcli.cli.batch import GOES_ON, PUT_OUT, Run, row_of
 from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read, check_output_file, json_of_answer
@@ -24,10 +25,10 @@ from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, Loaded, load
 from ngtcli.documents.read import Documents
 from ngtcli.engine.batch.extract import place_at
-from ngtcli.engine.batch.input import InputLine, Lines
 from ngtcli.engine.batch.output import DoneLine, StreamOutput, journal_of
+from ngtcli.engine.batch.run import Item, ListedItems, Work
 from ngtcli.engine.batch.table import FolderOutput, Row, RowsOutput, TableOutput
-from ngtcli.engine.events import Ended, Outcome
+from ngtcli.engine.events import Ended
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.request import Request, limit_of
 from ngtcli.errors import InputError, NgtError, UsageError
@@ -47,38 +48,33 @@ def run_per_file(
     130 when interrupted.
     """
     notes = Notes(output.verbose)
-    run = Run(request.settings, 0, notes, "file", may_be_served=True)
+    progress = RunProgress(notes, "file")
+    answers = RunAnswers(request.settings, progress, may_be_served=True)
     with closing(_opened(request, output, restart)) as written:
         documents, bad = read_each(
             request, output, paths, hint, notes, written.files, written.wrote
         )
         documents = documents[: limit or None]
-        own = dump_json(how(request, output), None)
-        keys = {d.name: key_of(own, d.sha256) for d in documents}
+        decisive = dump_json(how(request, output), None)
+        keys = {d.name: key_of(decisive, d.sha256) for d in documents}
         written.expect(keys, {d.name: d.path for d in documents})
         read = [document.path for document in documents if document.path]
         check_not_read(written.paths.values(), read, "Name another with -o.")
-        lines = [
-            InputLine(i, i + 1, document.name)
-            for i, document in enumerate(documents)
-            if not written.has(document.name)
-        ]
-        run.set_total(len(documents), len(lines), "made before and not again")
 
-        if lines and (limits := limit_of(request, len(documents))):
+        left = [document for document in documents if not written.has(document.name)]
+        progress.set_total(len(documents), len(left), "made before and not again")
+        if left and (limits := limit_of(request, len(documents))):
             notes.demonstration(request.settings.model.model, limits)
-        run.warns_of_limits = False
 
-        def asked(line: InputLine) -> Request:
-            return replace(request, loaded=Loaded((documents[line.index],)))
-
-        deliver = partial(_deliver, output, written, notes, len(documents))
-        run.answer(Lines(lines), asked, deliver, GOES_ON if output.path else PUT_OUT)
+        results = _FileResults(request, output, written, notes, [d.name for d in documents])
+        items = [Item(d.name, d.name, partial(results.work, d)) for d in left]
+        interrupted = GOES_ON if output.path else PUT_OUT
+        failed = answer_items(ListedItems(items), results, answers, progress, notes, interrupted)
     if output.is_table:
         say_written(notes, output.path)
     notes.demonstration(request.settings.model.model)
     again = "" if output.path is None else "The same command tries them again, and no others."
-    run.check_failed(run.failed + bad, len(documents) + bad, again)
+    progress.check_failed(failed + bad, len(documents) + bad, again)
 
 
 def say_written(notes: Notes, table: Path | None) -> None:
@@ -89,31 +85,55 @@ def say_written(notes: Notes, table: Path | None) -> None:
         notes.say(f"→ {table}{kept}")
 
 
-def _deliver(
-    output: Output, written: "RowsOutput | Shown", notes: Notes, count: int, outcome: Outcome
-) -> bool:
-    """Hand an answer on, or say why there is none; whether it failed.
+class _FileResults:
+    """Takes the answers about files: rows of a table, files of a folder, or standard output."""
 
-    Raises NgtError where it cannot be written: the next one could not be, either.
-    """
-    name, answer, request = str(outcome.key.id), outcome.answer, outcome.request
-    assert request is not None  # as was asked
-    if isinstance(answer, Ended):
+    def __init__(
+        self,
+        request: Request,
+        output: Output,
+        written: "RowsOutput | Shown",
+        notes: Notes,
+        names: Sequence[str],
+    ) -> None:
+        self._request = request
+        self._output = output
+        self._written = written
+        self._notes = notes
+        self._numbers = {name: number for number, name in enumerate(names, 1)}
+
+    def work(self, document: Document) -> Work:
+        """Answer the request of one document. Raises NgtError for what is no answer."""
+        request = replace(self._request, loaded=Loaded((document,)))
+        (answer,) = yield [request]
         error = request.cut_off(answer.finish_reason) or no_answer(answer.finish_reason)
-        outcome = replace(outcome, answer=error or answer)
-    notes.clear()  # both may be on one terminal
-    try:
-        written.put(name, [_row(request, output, outcome, written)])
-    except NgtError as error:
-        is_there = isinstance(error, UsageError) and isinstance(written, FolderOutput)
-        if error is not outcome.answer and not is_there:
-            raise
-        if isinstance(written, Shown):
-            written.show(name, _text(request, output, name, outcome))
-        return warn_of(notes, name, error)
-    if isinstance(written, FolderOutput):
-        notes.say(f"{name} ({outcome.key.number} of {count}) → {written.paths[name]}")
-    return False
+        if error is not None:
+            raise error
+        return _row(request, self._output, document.name, answer, self._written)
+
+    def has(self, key: str) -> bool:
+        """As `Results.has`."""
+        return self._written.has(key)
+
+    def put(self, item: Item, row: object) -> bool:
+        """As `Results.put`. A file of a folder that was edited is an error of that file alone."""
+        self._notes.clear()  # both may be on one terminal
+        if isinstance(row, NgtError):
+            if isinstance(self._written, Shown):
+                self._written.show(item.key, _text_of_error(self._output, item.name, row))
+            return warn_of(self._notes, item.name, row)
+        assert isinstance(row, Mapping)
+        try:
+            self._written.put(item.key, [row])
+        except UsageError as error:
+            if not isinstance(self._written, FolderOutput):
+                raise
+            return warn_of(self._notes, item.name, error)
+        if isinstance(self._written, FolderOutput):
+            number, count = self._numbers[item.key], len(self._numbers)
+            path = self._written.paths[item.key]
+            self._notes.say(f"{item.name} ({number} of {count}) → {path}")
+        return False
 
 
 def how(request: Request, output: Output) -> dict[str, Any]:
@@ -156,23 +176,20 @@ def _shown(row: Row) -> Row:
     return {**row, "file": visible(str(row["file"]))}
 
 
-def _row(request: Request, output: Output, outcome: Outcome, written: "RowsOutput | Shown") -> Row:
-    """What is kept of an answer: as a table has it, or with the `body` that is shown.
-
-    Raises NgtError where there is none.
-    """
-    answer, name = outcome.answer, str(outcome.key.id)
-    if isinstance(answer, NgtError):
-        raise answer
+def _row(
+    request: Request, output: Output, name: str, answer: Ended, written: "RowsOutput | Shown"
+) -> Row:
+    """Return what is kept of an answer: as a table has it, or with the `body` that is shown."""
     row: Row = {"file": name, "answer": visible(answer.text.strip())}
     row = {**row, "finish_reason": answer.finish_reason}
     if request.settings.answer.schema or request.settings.answer.schema_multi:
         row = {**row, "answer": json.loads(answer.text)}
     if isinstance(written, Shown):
-        return {**row, "body": _text(request, output, name, outcome)}
+        return {**row, "body": _text(request, output, name, answer)}
     if isinstance(written, FolderOutput):
         return {**row, "body": f"{body_of(request, output, answer)}\n"}
-    (document,), spans = request.documents, [one.span for one in answer.sources.places()]
+    (document,) = request.documents
+    spans = [source.span for source in answer.sources.places()]
     return {**row, "sources": [place_at(document, s.source_start, s.source_end) for s in spans]}
 
 
@@ -220,18 +237,25 @@ class Shown:
         pass
 
 
-def _text(request: Request, output: Output, words: str, outcome: Outcome) -> str:
-    """A JSON line; or an answer below a line of `words`, bold on a terminal; "" for an error."""
+def _text(request: Request, output: Output, name: str, answer: Ended) -> str:
+    """Return a JSON line, or an answer below a line with its file's name, bold on a terminal."""
     if output.is_json:
         tokens = output.format is OutputFormat.JSON_TOKENS
-        return f"{json_of_answer(row_of(outcome, tokens), None)}\n"
-    if isinstance(outcome.answer, NgtError):
-        return ""
-    line, out = f"==> {reveal(one_line(words))} <==", StringIO()
-    styled = wants_color(sys.stdout, request.settings.output.color)
-    out.write(f"\n{paint(line, 'bold') if styled else line}\n")
-    print_answer(request, output, outcome.answer, out)
+        return f"{json_of_answer(line_object(name, request, answer, tokens), None)}\n"
+    heading = f"==> {reveal(one_line(name))} <=="
+    if wants_color(sys.stdout, request.settings.output.color):
+        heading = paint(heading, "bold")
+    out = StringIO()
+    out.write(f"\n{heading}\n")
+    print_answer(request, output, answer, out)
     return out.getvalue()
+
+
+def _text_of_error(output: Output, name: str, error: NgtError) -> str:
+    """Return the JSON line of an error; "" where no JSON is put out."""
+    if not output.is_json:
+        return ""
+    return f"{json_of_answer(failed_line(name, error), None)}\n"
 
 
 def read_each(

@@ -7,8 +7,9 @@ from collections.abc import Callable, Generator, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.engine.engine import Engine, PreparedParts, PreparedRequest, Submission, caught
+from ngtcli.engine.engine import Engine, PreparedParts, PreparedRequest, Submission
 from ngtcli.engine.events import Drawn, Ended, Event, Message, Outcome
+from ngtcli.engine.no_answer import caught
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.engine.submissions import SubmissionEvent, Submissions
 from ngtcli.errors import NgtError, StoppedError

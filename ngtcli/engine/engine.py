@@ -16,10 +16,9 @@ from ngtcli.engine.no_answer import doubt_of
 from ngtcli.engine.parts import Level, Plan, advance, in_parts
 from ngtcli.engine.request import Request, Want
 from ngtcli.engine.session import AS_SET, AnswerOptions, Session
-from ngtcli.errors import NgtError, unexpected
+from ngtcli.errors import NgtError
 from ngtcli.models.recommended import is_demonstration
 from ngtcli.prompts.build import Prompt, check_known, look_alikes
-from ngtcli.system import process
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -204,20 +203,6 @@ class Engine(ABC):
     @abstractmethod
     def finish(self, *, store: bool) -> None:
         """No job goes on: store what was learned, and with `store` what was read of prompts."""
-
-
-def caught(error: BaseException) -> NgtError:
-    """Return the error that a request ends with.
-
-    Raises:
-        KeyboardInterrupt: Where a Ctrl-C was the cause. A library may make another error of it.
-    """
-    if isinstance(error, KeyboardInterrupt) or process.interrupted():
-        raise KeyboardInterrupt from error
-    failure = unexpected(error)
-    if failure is not error:
-        failure.__cause__ = error
-    return failure
 
 
 def _is_unasked(submission: Submission, prompt: Prompt) -> bool:

@@ -21,9 +21,10 @@ from ngtcli.decoding.sequence import Sequence
 from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
 from ngtcli.drafting.registry import MethodSpec, parse_method
-from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission, caught
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission
 from ngtcli.engine.events import Ended, Started, Stepped
 from ngtcli.engine.local import AnswerStart, LocalSession
+from ngtcli.engine.no_answer import caught
 from ngtcli.engine.session import AnswerOptions, Session
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt

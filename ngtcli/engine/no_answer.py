@@ -1,9 +1,10 @@
-"""Answers that are none: the model repeats itself, or the instructions of its prompt."""
+"""Requests without an answer: the model repeats itself or its instructions, or something failed."""
 
 import re
 
 from ngtcli.documents.selection import Coverage
-from ngtcli.errors import NgtError
+from ngtcli.errors import NgtError, unexpected
+from ngtcli.system import process
 
 PROMPT = "prompt"  # the finish reason of an answer that repeats the instructions
 REPETITION = "repetition"
@@ -77,3 +78,17 @@ def no_answer(finish_reason: str) -> NgtError | None:
             hint="Ask in other words, or name another model with -m.",
         )
     return None
+
+
+def caught(error: BaseException) -> NgtError:
+    """Return the error that a request ends with.
+
+    Raises:
+        KeyboardInterrupt: Where a Ctrl-C was the cause. A library may make another error of it.
+    """
+    if isinstance(error, KeyboardInterrupt) or process.interrupted():
+        raise KeyboardInterrupt from error
+    failure = unexpected(error)
+    if failure is not error:
+        failure.__cause__ = error
+    return failure

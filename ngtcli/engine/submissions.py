@@ -18,12 +18,12 @@ from ngtcli.engine.engine import (
     PreparedRequest,
     Submission,
     Unasked,
-    caught,
 )
 from ngtcli.engine.events import Ended, Event, Message, Part, Prompted, Started, Stepped
 from ngtcli.engine.no_answer import (
     NOT_IN_DOCUMENTS,
     PROMPT,
+    caught,
     not_in_documents,
     repeats_instructions,
 )

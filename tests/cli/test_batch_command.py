@@ -117,7 +117,7 @@ def test_an_error_that_a_library_makes_of_a_ctrl_c_ends_the_run(
     source: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     fake.before = Mock(side_effect=RuntimeError)
-    monkeypatch.setattr("ngtcli.engine.engine.process.interrupted", lambda: True)
+    monkeypatch.setattr("ngtcli.system.process.interrupted", lambda: True)
     done = run(source)
     assert done.returncode == 130 and b"interrupted; the same command" in done.stderr
 

@@ -6,8 +6,9 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
-from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission, caught
+from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission
 from ngtcli.engine.events import Ended, Report, Stepped, ignore
+from ngtcli.engine.no_answer import caught
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import FakeBackend

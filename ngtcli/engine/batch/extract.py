@@ -33,6 +33,7 @@ from ngtcli.documents.quotes.values import (
 )  # fmt: skip
 from ngtcli.documents.selection import Excerpt
 from ngtcli.drafting.steps import Token
+from ngtcli.engine.batch.run import Work
 from ngtcli.engine.events import Ended
 from ngtcli.engine.request import Request, Tasks, Want
 from ngtcli.errors import NgtError, UsageError
@@ -133,7 +134,7 @@ class Asking:
     ) -> None:
         self.document, self._extraction = document, extraction
         self.open: list[tuple[Request, Take]] = []
-        self.waiting, self.failed = 0, False
+        self.waiting = 0
         self._read = "parts" if parts else "whole"
         self._schemas = extraction.form.schema.get("properties", {})
         self._found: dict[int, list[dict[str, Given]]] = {}  # of the objects of each part
@@ -156,6 +157,23 @@ class Asking:
             self._read = "passages"
         take(answer)
         return not (self.open or self.waiting)
+
+    def work(self, note: Callable[[Ended], object]) -> Work:
+        """Ask all questions, those that follow from answers, too, and return the rows.
+
+        `note` gets each answer. Raises NgtError for one that is no row.
+        """
+        while self.open:
+            asked, self.open = self.open, []
+            self.waiting = len(asked)
+            answers = yield [request for request, _ in asked]
+            for (request, take), answer in zip(asked, answers, strict=True):
+                error = request.cut_off(answer.finish_reason)
+                if error is not None:
+                    raise error
+                note(answer)
+                self.answered(take, answer)
+        return self.rows()
 
     def rows(self) -> list[Row]:
         """The rows, once all is answered."""
