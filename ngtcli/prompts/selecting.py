@@ -18,7 +18,8 @@ from ngtcli.prompts.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompts.reports import Chosen, Selection
 from ngtcli.prompts.splitting import BETWEEN, fits, joined
 from ngtcli.prompts.turns import earlier_questions, first_kept
-from ngtcli.retrieval.ranking import Ranked, Ranker, Ranking, Search
+from ngtcli.retrieval.ranking import Ranked, Ranker, Ranking
+from ngtcli.retrieval.search import Search
 from ngtcli.words import counted
 
 if TYPE_CHECKING:

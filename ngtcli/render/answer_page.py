@@ -13,7 +13,8 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ngtcli.documents.load import Document
-from ngtcli.documents.quotes.sources import Source, Sources, Span, source_at
+from ngtcli.documents.quotes.sources import Source, Sources, source_at
+from ngtcli.documents.quotes.span import Span
 from ngtcli.models.recommended import described
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import FOLDER, policy, rendered

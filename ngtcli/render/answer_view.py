@@ -18,7 +18,7 @@ _LEAST_QUOTE = 16  # columns: less of a quotation is left out; guess
 def with_marks(runs: Sequence[Run], sources: Sources) -> list[Run]:
     """The runs with a mark such as [1] behind each stretch, and no white space at the end.
 
-    >>> from ngtcli.documents.quotes.sources import Span
+    >>> from ngtcli.documents.quotes.span import Span
     >>> source = Source(1, Span(0, 3, 0, 0, 3), "log.txt", "", "one")
     >>> with_marks([("one, two", "")], Sources(0.5, (source,)))
     [('one', ''), (' [1]', ''), (', two', '')]

@@ -6,14 +6,13 @@ Methods, 2009. This module imports numpy and the indices only where it ranks.
 """
 
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING
 
-from ngtcli.config import Settings
-from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting
 from ngtcli.documents.selection import Scores
+from ngtcli.retrieval.search import Search
 
 if TYPE_CHECKING:
     from ngtcli.retrieval.index import Index
@@ -21,31 +20,6 @@ if TYPE_CHECKING:
 
 CANDIDATES = 100  # the best of each ranker that are put together, and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
-
-
-@dataclass(frozen=True, slots=True)
-class Search:
-    """A question to documents; `settings` say how these are cut and ranked.
-
-    `most` passages are wanted. The `earlier` questions of a conversation help: their words count
-    less by BM25, and other rankers read them before the question. Without `keep` nothing of the
-    cache is read or written. `status` gets lines on what is done, `warn` one about passages that
-    are longer than the embedding model reads.
-    """
-
-    documents: Sequence[Document]
-    settings: Settings
-    question: str
-    most: int
-    earlier: Sequence[str] = ()
-    keep: bool = True
-    status: Callable[[str], None] = lambda _: None
-    warn: Callable[[str], None] = lambda _: None
-
-    @property
-    def whole(self) -> str:
-        """All questions, for rankers that read."""
-        return "\n".join([*self.earlier, self.question])
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ import numpy as np
 
 from ngtcli.retrieval.encoders import BATCH, Embedder
 from ngtcli.retrieval.index import Floats, Index, Ints
-from ngtcli.retrieval.ranking import Search
+from ngtcli.retrieval.search import Search
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 

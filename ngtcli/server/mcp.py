@@ -42,7 +42,8 @@ from ngtcli.documents.quotes.sources import Source
 from ngtcli.documents.text import utf8
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.errors import NgtError
-from ngtcli.retrieval.ranking import Search, rank
+from ngtcli.retrieval.ranking import rank
+from ngtcli.retrieval.search import Search
 from ngtcli.server.exchange import Submit, Threads, answered
 from ngtcli.server.public import RequestError, has_path, is_private, private_words, words_of
 from ngtcli.server.service import Service, named

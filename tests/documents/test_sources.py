@@ -12,7 +12,8 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes import find
 from ngtcli.documents.quotes.find import spans
-from ngtcli.documents.quotes.sources import Sources, Span, copied_fact, sources_of
+from ngtcli.documents.quotes.sources import Sources, copied_fact, sources_of
+from ngtcli.documents.quotes.span import Span
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import Run
 from tests.support.helpers import in_terminal, ngt

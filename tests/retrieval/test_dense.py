@@ -24,7 +24,8 @@ from ngtcli.errors import ModelError
 from ngtcli.retrieval import ranking, vectors
 from ngtcli.retrieval.encoders import Embedder, load_embedder, load_reranker
 from ngtcli.retrieval.index import best
-from ngtcli.retrieval.ranking import Ranking, Search, fused, rank
+from ngtcli.retrieval.ranking import Ranking, fused, rank
+from ngtcli.retrieval.search import Search
 from ngtcli.retrieval.vectors import CODED, Vectors
 from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
 from tests.support.helpers import ngt

@@ -7,7 +7,7 @@ import unicodedata
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from ngtcli.documents.quotes.sources import Span
+from ngtcli.documents.quotes.span import Span
 from ngtcli.documents.text import UNSPACED
 
 LEAST = 4  # words of a stretch

@@ -28,7 +28,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.documents.quotes.folding import Folded, folded
-from ngtcli.documents.quotes.sources import Span
+from ngtcli.documents.quotes.span import Span
 from ngtcli.documents.text import UNSPACED
 
 LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; guess

@@ -8,6 +8,7 @@ from pathlib import Path
 
 from ngtcli.documents.content import placed
 from ngtcli.documents.load import Document
+from ngtcli.documents.quotes.span import Span
 from ngtcli.documents.selection import Excerpt
 from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.words import counted
@@ -17,19 +18,6 @@ _AROUND = 160  # characters before and behind a quotation that are shown with it
 _CLAUSE_END = re.compile(r"[.!?…;:,—–|]+[\"'”’»)\]]*(?=\s)|\n|[。！？；：，、]")
 _SKIPPED = 200  # characters between stretches of one place, as words may be left out; guess
 _SPANS = "document is an index of documents; ranges count characters of their texts"
-
-
-@dataclass(frozen=True, slots=True)
-class Span:
-    """`answer[start:end]` stands, but for white space, in document `document` at
-    `text[source_start:source_end]`. Characters, counted from 0; `document` is an index.
-    """
-
-    start: int
-    end: int
-    document: int
-    source_start: int
-    source_end: int
 
 
 @dataclass(frozen=True, slots=True)

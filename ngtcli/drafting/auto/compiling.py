@@ -23,10 +23,10 @@ from contextlib import suppress
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
+from ngtcli.drafting.auto import NAME
 from ngtcli.system import compiled
 from ngtcli.system.files import private_folder
 
-NAME = "auto"
 MAX_ATTEMPTS = 3  # processes that end too soon, after which a run compiles by itself; guess
 MAX_CPU_S = 600  # processor seconds, about 20 times what it takes; guess
 MAX_S = 3600  # seconds on a busy machine; guess

@@ -20,7 +20,7 @@ from functools import lru_cache
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.drafting.auto.compiling import NAME
+from ngtcli.drafting.auto import NAME
 from ngtcli.drafting.auto.config import CONFIG, Options
 from ngtcli.drafting.auto.core.growth import Growth, arrange, grow
 from ngtcli.drafting.auto.core.sizes import count_accepted

@@ -1,0 +1,32 @@
+"""A question to documents."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document
+
+
+@dataclass(frozen=True, slots=True)
+class Search:
+    """A question to documents; `settings` say how these are cut and ranked.
+
+    `most` passages are wanted. The `earlier` questions of a conversation help: their words count
+    less by BM25, and other rankers read them before the question. Without `keep` nothing of the
+    cache is read or written. `status` gets lines on what is done, `warn` one about passages that
+    are longer than the embedding model reads.
+    """
+
+    documents: Sequence[Document]
+    settings: Settings
+    question: str
+    most: int
+    earlier: Sequence[str] = ()
+    keep: bool = True
+    status: Callable[[str], None] = lambda _: None
+    warn: Callable[[str], None] = lambda _: None
+
+    @property
+    def whole(self) -> str:
+        """All questions, for rankers that read."""
+        return "\n".join([*self.earlier, self.question])
