@@ -2,22 +2,27 @@
 
 from collections.abc import Callable, Sequence
 
+import torch
+
 from ngtcli.config import Settings
 from ngtcli.decoding.memory_limits import MIN_CHUNK, fits
 from ngtcli.decoding.model import PREFILL_CHUNK, TargetModel
 from ngtcli.decoding.sampling import Sampler
+from ngtcli.drafting.log import Mark, TokenLog
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import ModelError
 
 _EMPTY = DraftTree()
+_SPARE = 64  # KV positions behind the prompt at first; a guess. More are made when needed
 
 
 class AssistantModel:
-    """Continues a text; the cache keeps the rows of its unchanged beginning from call to call.
+    """Continues a sequence by a chain of tokens.
 
-    The model reads only what is new in a text, which may also lose tokens from call to call.
-    Nothing is drafted behind a token that the model does not know. Where memory does not suffice
-    nothing more is drafted for the text, and `warn` is told.
+    Its slot keeps the entries of the sequence from call to call; a mark says how much of the log
+    they stand for. Nothing is drafted behind a token that the model does not know. Where memory
+    ends, `draft` raises, so that the next draft is smaller. Where it does not suffice for a single
+    token, the model's memory is given back, and `warn` gets a line.
     """
 
     def __init__(
@@ -29,59 +34,82 @@ class AssistantModel:
         if not model.verifies_trees:
             what = f"{model.name} cannot draft: {model.mode.why}"
             raise ModelError(what, hint="Name another --set draft_model.")
-        self.model, self._sampling, self._warn = model, sampling, warn
+        self.model = model
+        self._sampling = sampling
+        self._warn = warn
         self._sampler = Sampler(sampling, ())
-        self._prompt: list[int] = []
-        self._text: list[int] = []  # the token ids of the last call
-        self._rows: list[int] = []  # the token ids whose rows are in the cache
+        self._mark = Mark()  # of the sampler, of the slot, and of the search for unknown tokens
+        self._drafted: list[int] = []  # by the last call
         self._unknown: int | None = None  # where the first token stands that the model lacks
-        self._fits = True  # whether memory has sufficed so far
+        self._has_given_up = False
 
-    def reset(self, ids: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int]) -> None:
         """Start on a new prompt; the model reads it at the first draft."""
-        self._sampler = Sampler(self._sampling, ids)
-        self._prompt, self._text, self._rows = list(ids), list(ids), []
-        self._unknown = self._first_unknown(ids, 0)
-        self._fits = True
-        capacity = min(len(ids) + 64, self.model.context)
-        if not fits(self.model, lambda: self.model.start(capacity)):
+        self._sampler = Sampler(self._sampling, prompt)
+        self._mark = Mark(len(prompt))
+        self._drafted = []
+        self._unknown = self._first_unknown(prompt, 0)
+        self._has_given_up = False
+        capacity = min(len(prompt) + _SPARE, self.model.context)
+        if not fits(self.model, lambda: self._open(capacity)):
             self._give_up()
 
-    def continue_(self, ids: Sequence[int], count: int) -> list[int]:
-        """`count` tokens to follow `ids`, fewer where the model's context or the memory ends."""
-        ids = list(ids)
-        count = min(count, self.model.context - len(ids))
-        self._follow(ids)
-        if count < 1 or not self._fits or self._unknown is not None:
+    def draft(self, log: TokenLog, count: int) -> list[int]:
+        """`count` tokens to follow those of a log, fewer where the model's context ends.
+
+        Args:
+            log: Of the sequence that began with the last prompt.
+            count: How many are wanted.
+
+        Raises:
+            MemoryError: Memory has ended. The log may be given again.
+        """
+        count = min(count, self.model.context - len(log))
+        cached = self._follow(log)
+        if count < 1 or self._has_given_up or self._unknown is not None:
+            self._cut(cached)
             return []
-        out: list[int] = []
+        self._cut(min(cached, len(log) - 1))
 
         def draft() -> None:
-            last = out[-1] if out else ids[-1]
-            while len(out) < count:
-                token = self._sampler.choose(self.model.forward(last, _EMPTY)[0], out)
+            last = log.token_ids[-1]
+            while len(self._drafted) < count:
+                logits = self.model.forward(last, _EMPTY)[0]
+                token = self._sampler.choose(logits, self._drafted)
                 if token < 0:  # the logits are not numbers
                     break
                 self.model.keep(())
-                self._rows.append(last)
-                out.append(token)
+                self._drafted.append(token)
                 last = token
 
-        if not self._catch_up(ids) or not fits(self.model, draft):
-            self._give_up()
-        return out
+        if not self._catch_up(log) or not fits(self.model, draft):
+            if count == 1:
+                self._give_up()
+                return []
+            raise torch.OutOfMemoryError("out of memory in the draft model")
+        return list(self._drafted)
 
-    def _follow(self, ids: list[int]) -> None:
-        """Let the sampler stand behind `ids`, which may lack tokens of the last text."""
-        known = len(self._text)
-        if ids[:known] != self._text:
-            known = _common(self._text, ids)
-            self._sampler = Sampler(self._sampling, self._prompt)
-            self._sampler.commit(ids[len(self._prompt) : known])
-        self._sampler.commit(ids[known:])
-        self._text[known:] = ids[known:]
+    def _open(self, capacity: int, tokens: int = 0) -> None:
+        self.model.start(capacity, length=tokens or capacity)
+
+    def _follow(self, log: TokenLog) -> int:
+        """Let sampler and mark stand at the end of the log; return how many entries still hold.
+
+        Those of tokens that were drafted and then emitted hold, too.
+        """
+        known, new = log.since(self._mark)
+        cached = known
+        if known == self._mark.length:
+            cached += _common(new, self._drafted)
+        else:  # the sampler cannot forget tokens
+            self._sampler = Sampler(self._sampling, log.token_ids[: log.prompt_length])
+            self._sampler.commit(log.token_ids[log.prompt_length : known])
+        self._sampler.commit(new)
+        self._mark = log.mark
+        self._drafted = []
         if self._unknown is None or self._unknown >= known:
-            self._unknown = self._first_unknown(ids, known)
+            self._unknown = self._first_unknown(log.token_ids, known)
+        return cached
 
     def _first_unknown(self, ids: Sequence[int], start: int) -> int | None:
         """Where from `start` on the first token stands for which the model has no embedding.
@@ -91,46 +119,48 @@ class AssistantModel:
         size = self.model.vocabulary
         return next((at for at in range(start, len(ids)) if ids[at] >= size), None)
 
-    def _catch_up(self, ids: list[int]) -> bool:
-        """Drop rows of drafts that were not accepted; read all of `ids` but the last.
+    def _cut(self, length: int) -> None:
+        """Drop the entries of what was not accepted."""
+        if not self._has_given_up:
+            self.model.truncate(length)
+
+    def _catch_up(self, log: TokenLog) -> bool:
+        """Prefill all of the log but its last token.
 
         False where memory does not suffice for it, not even in short chunks.
         """
-        same = min(_common(self._rows, ids), len(ids) - 1)
-        self.model.truncate(same)
-        self._rows[same:] = ids[same:-1]
+        end = len(log) - 1
+        if self.model.must_restart(len(log)) and not fits(
+            self.model, lambda: self._open(min(end + _SPARE, self.model.context), len(log))
+        ):
+            return False
         chunk = PREFILL_CHUNK
-        while self.model.length < len(self._rows):
-            rest = self._rows[self.model.length :]  # what was read before a failure stays
-            if fits(self.model, lambda rest=rest, chunk=chunk: self.model.prefill(rest, chunk)):  # type: ignore[misc]
-                break
+
+        def prefill() -> None:  # what was read before a failure stays
+            self.model.prefill(log.token_ids[self.model.length : end], chunk)
+
+        while not fits(self.model, prefill):
             if chunk <= MIN_CHUNK:
                 return False
             chunk //= 2
         return True
 
     def _give_up(self) -> None:
-        """Draft no more for this text, and give its memory back."""
-        self._fits, self._rows = False, []
+        """Draft no more for this sequence, and give the memory back."""
+        self._has_given_up = True
         self.model.use(self.model.mode)  # without buffers
         self._warn("memory does not suffice for the draft model: this answer goes on without it")
 
 
-def _common(known: list[int], ids: list[int]) -> int:
+def _common(first: Sequence[int], second: Sequence[int]) -> int:
     """How many token ids both begin with.
 
-    The parts are compared in halves, as slices: most texts have thousands in common.
-
-    >>> _common([5, 6, 7, 8], [5, 6, 9]), _common([5], [5, 6]), _common([], [5])
+    >>> _common([5, 6, 7], [5, 6, 9]), _common([5], [5, 6]), _common([], [5])
     (2, 1, 0)
     """
-    low, high = 0, min(len(known), len(ids))
-    if known[:high] == ids[:high]:
-        return high
-    while low < high:
-        middle = (low + high + 1) // 2
-        if known[low:middle] == ids[low:middle]:
-            low = middle
-        else:
-            high = middle - 1
-    return low
+    count = 0
+    for one, other in zip(first, second, strict=False):
+        if one != other:
+            break
+        count += 1
+    return count

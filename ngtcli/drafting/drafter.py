@@ -53,15 +53,16 @@ class Context:
 
 
 class Assistant(Protocol):
-    """A second, smaller model that continues a text."""
+    """A second, smaller model that continues a sequence."""
 
-    def reset(self, ids: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int]) -> None:
         """Start on a new prompt."""
 
-    def continue_(self, ids: Sequence[int], count: int) -> list[int]:
-        """`count` tokens to follow `ids`, fewer where its context ends.
+    def draft(self, log: TokenLog, count: int) -> list[int]:
+        """`count` tokens to follow those of a log, fewer where the model's context ends.
 
-        `ids` are those of the last call, or of `reset`, without some at the end, and with others.
+        The log is that of the sequence that began with the last prompt. Raises MemoryError and the
+        like where memory ends.
         """
 
 

@@ -35,31 +35,46 @@ def test_drafts_are_those_of_a_fresh_draft_model_after_tokens_are_taken_back(
     tokens = st.lists(st.integers(3, VOCABULARY - 1), min_size=1, max_size=5)
     prompt = data.draw(tokens)
     old = AssistantModel(DRAFTS, sampling)
-    old.reset(prompt)
-    output: list[int] = []
+    old.begin(prompt)
+    log = TokenLog(prompt)
     for _ in range(4):
-        kept = data.draw(st.integers(0, len(output)))
-        output = [*output[:kept], *data.draw(tokens)]
+        log.take_back(data.draw(st.integers(0, len(log.expected))))
+        new = data.draw(tokens)
+        if data.draw(st.booleans()):
+            log.emit([*log.expected[: data.draw(st.integers(0, 2))], *new])
+        else:
+            log.expect(new, [""] * len(new))
         fresh = AssistantModel(OTHER_DRAFTS, sampling)
-        fresh.reset(prompt)
-        expected = fresh.continue_([*prompt, *output], 3)
-        drafts = old.continue_([*prompt, *output], 3)
+        fresh.begin(prompt)
+        expected = fresh.draft(log, 3)
+        drafts = old.draft(log, 3)
         assert drafts == expected
-        output += drafts[: data.draw(st.integers(0, 3))]
+        drafts = drafts[: data.draw(st.integers(0, 3))]
+        if data.draw(st.booleans()):
+            log.emit([*log.expected, *drafts])
+        else:
+            log.expect(drafts, [""] * len(drafts))
 
 
 def test_nothing_is_drafted_behind_a_token_that_the_draft_model_does_not_know() -> None:
     small = make_target("llama", seed=1, vocab_size=VOCABULARY - 8)
     prompt, unknown = list(range(5, 15)), VOCABULARY - 2
     assistant = AssistantModel(small, GREEDY)
-    assistant.reset(prompt)
-    drafts = assistant.continue_([*prompt, 6], 3)
+    assistant.begin(prompt)
+    log = TokenLog(prompt)
+    log.emit([6])
+    drafts = assistant.draft(log, 3)
     assert len(drafts) == 3
-    assert assistant.continue_([*prompt, 6, unknown], 3) == []
-    assert assistant.continue_([*prompt, 6, unknown, 7], 3) == []
-    assert assistant.continue_([*prompt, 6], 3) == drafts  # the unknown token was taken back
-    assistant.reset([*prompt, unknown])
-    assert assistant.continue_([*prompt, unknown, 7], 3) == []
+    log.expect([unknown], [""])
+    assert assistant.draft(log, 3) == []
+    log.expect([7], [""])
+    assert assistant.draft(log, 3) == []
+    log.take_back()
+    assert assistant.draft(log, 3) == drafts
+    log = TokenLog([*prompt, unknown])
+    assistant.begin(log.token_ids)
+    log.emit([7])
+    assert assistant.draft(log, 3) == []
 
 
 @pytest.mark.parametrize("size", [VOCABULARY - 8, VOCABULARY + 40])
@@ -104,10 +119,11 @@ def test_a_draft_model_reads_a_long_prompt_in_chunks_that_fit_in_memory(
     model = starved(monkeypatch, lambda rows: rows > 64)
     assistant = AssistantModel(model, GREEDY, warnings.append)
     prompt = random.Random(5).choices(range(4, VOCABULARY), k=100)
-    assistant.reset(prompt)
+    assistant.begin(prompt)
     fresh = AssistantModel(make_target("llama"), GREEDY)
-    fresh.reset(prompt)
-    assert assistant.continue_(prompt, 4) == fresh.continue_(prompt, 4) != []
+    fresh.begin(prompt)
+    drafts = assistant.draft(TokenLog(prompt), 4)
+    assert drafts == fresh.draft(TokenLog(prompt), 4) != []
     assert warnings == []
 
 
@@ -145,3 +161,27 @@ def test_an_answer_goes_on_without_a_draft_model_that_has_no_room_for_the_prompt
     assert run.output == plain(TARGET, prompt) and len(warnings) == 1
     run = decode(TARGET, drafter_of(assistant), prompt)  # there is memory for the next answer
     assert run.statistics.mean_acceptance_length > 1
+
+
+def test_memory_that_ends_in_the_draft_model_makes_its_drafts_smaller() -> None:
+    """As that of heads or of a large tree does; the draft model goes on with smaller ones."""
+    target, drafts = make_target("llama"), make_target("llama")
+    assistant = AssistantModel(drafts, GREEDY, pytest.fail)
+    forward, counts = drafts.forward, list[int]()
+
+    class Hungry(AssistantModel):
+        def draft(self, log: TokenLog, count: int) -> list[int]:
+            counts.append(count)
+            drafts.forward = forward if count <= 2 else starve  # type: ignore[method-assign]
+            return super().draft(log, count)
+
+    def starve(*_: Any) -> Any:
+        raise OUT_OF_MEMORY
+
+    assistant = Hungry(drafts, GREEDY, pytest.fail)
+    prompt = prompts(1, seed=6)[0]
+    run = decode(target, drafter_of(assistant), prompt, num_draft=8)
+    assert run.output == plain(target, prompt)
+    assert counts[:3] == [4, 4, 2]  # of a budget of 8, then of 4, then of 2
+    assert set(counts[3:]) <= {0, 1, 2}
+    assert run.statistics.mean_acceptance_length > 1.5

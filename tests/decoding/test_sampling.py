@@ -24,6 +24,7 @@ from ngtcli.decoding import sampling as keyed_draw
 from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.decoding.sampling import BLOCK, Sampler, draw, keys_of
 from ngtcli.decoding.scores import best_tokens, highest
+from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tree import DraftTree
 from tests.support.tiny_models import distribution, make_target, prompts
 
@@ -201,11 +202,11 @@ def test_a_draft_model_catches_up_with_whatever_was_accepted(warped: Settings) -
     """What it says is what a new one says of the same text."""
     rng = random.Random(1)
     old, prompt = AssistantModel(make_target(), warped), prompts(1, seed=3)[0]
-    old.reset(prompt)
-    text = list(prompt)
+    old.begin(prompt)
+    log = TokenLog(prompt)
     for _ in range(12):
-        told = old.continue_(text, 4)
+        drafts = old.draft(log, 4)
         new = AssistantModel(make_target(), warped)
-        new.reset(prompt)
-        assert new.continue_(text, 4) == told
-        text += [*told[: rng.randint(0, 4)], rng.randrange(97)][: rng.randint(1, 5)]
+        new.begin(prompt)
+        assert new.draft(log, 4) == drafts
+        log.emit([*drafts[: rng.randint(0, 4)], rng.randrange(97)][: rng.randint(1, 5)])

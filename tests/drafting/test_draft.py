@@ -132,11 +132,11 @@ def test_a_new_prompt_is_drafted_for_alone() -> None:
 class Echo:
     """An assistant that says the last token again."""
 
-    def reset(self, ids: Sequence[int]) -> None:
+    def begin(self, prompt: Sequence[int]) -> None:
         pass
 
-    def continue_(self, ids: Sequence[int], count: int) -> list[int]:
-        return [ids[-1]] * count
+    def draft(self, log: TokenLog, count: int) -> list[int]:
+        return [log.token_ids[-1]] * count
 
 
 @pytest.mark.parametrize("method", method_names())

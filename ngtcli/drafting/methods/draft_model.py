@@ -36,11 +36,11 @@ class DraftModel(Drafter):
 
     def begin(self, context: Context) -> None:
         self._vocabulary = context.vocabulary
-        self._assistant.reset(context.ids)
+        self._assistant.begin(context.ids)
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
         count = min(self.options.gamma, room.nodes)
-        tokens = self._assistant.continue_(log.token_ids, count)
+        tokens = self._assistant.draft(log, count)
         if self._vocabulary:  # the embeddings of the draft model may be padded to a larger size
             tokens = list(takewhile(lambda token: token < self._vocabulary, tokens))
         return Draft(chain(tokens))
