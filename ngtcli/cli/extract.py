@@ -24,9 +24,15 @@ from ngtcli.cli.answer_many import (
     answer_items,
     warn_of_limits,
 )
+from ngtcli.cli.each_file import (
+    RowsOnStdout,
+    decisive_values,
+    read_each,
+    report_failure,
+    say_written,
+)
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, json_of_answer, write_page
-from ngtcli.cli.per_file import Shown, how, read_each, say_written, warn_of
 from ngtcli.config import PARTS, settings_in
 from ngtcli.decoding.grammar.form import Field
 from ngtcli.documents.load import Document
@@ -159,9 +165,9 @@ class _Extract:
         self._is_single = False  # text
         self._origins = Counter[str]()  # of the tokens of all answers
         self._steps = 0
-        self._out: TableOutput | Shown = Shown(self._text, keeps=bool(given.html))
+        self._out: TableOutput | RowsOnStdout = RowsOnStdout(self._text, keeps=bool(given.html))
 
-    def opened(self) -> TableOutput | Shown:
+    def opened(self) -> TableOutput | RowsOnStdout:
         """Where rows go. Raises UsageError, also where a field has the name of another column."""
         path = self._given.output
         if path is None:
@@ -174,7 +180,7 @@ class _Extract:
             raise UsageError(what, hint="Call the field otherwise.")
         # An extraction has fields in the place of a question.
         listed = ", ".join(line.removeprefix("- ") for line in self._request.question.splitlines())
-        head = {"fields": listed, **how(self._request, self._output)}
+        head = {"fields": listed, **decisive_values(self._request, self._output)}
         del head["question"]
         self._out = TableOutput(
             path,
@@ -290,9 +296,10 @@ class _Extract:
             self._out.put(item.key, row)
             return False
         self._notes.clear()
-        if isinstance(self._out, Shown):
+        if isinstance(self._out, RowsOnStdout):
             self._out.show(item.key, "")
-        return warn_of(self._notes, item.name, row)
+        report_failure(self._notes, item.name, row)
+        return True
 
     def _text(self, rows: Sequence[Row]) -> str:
         """What standard output gets of the rows of a file; of a single text its values alone."""

@@ -6,37 +6,37 @@ program wrote or changed is not written over. A file that fails does not end the
 
 import json
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
 from io import StringIO
-from pathlib import Path
-from typing import Any
 
-from ngtcli.cli.answer_flags import Output, OutputFormat, read_documents
+from ngtcli.cli.answer_flags import Output, OutputFormat
 from ngtcli.cli.answer_many import GOES_ON, PUT_OUT, RunAnswers, RunProgress, answer_items
 from ngtcli.cli.answer_object import failed_line, line_object
 from ngtcli.cli.answering import body_of, print_answer
 from ngtcli.cli.checks import refuse_with
+from ngtcli.cli.each_file import (
+    RowsOnStdout,
+    decisive_values,
+    read_each,
+    report_failure,
+    say_written,
+)
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read, check_output_file, json_of_answer
-from ngtcli.documents.find import STDIN
-from ngtcli.documents.load import Document, Loaded, load
-from ngtcli.documents.read import Documents
+from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.batch.extract import place_at
-from ngtcli.engine.batch.output import DoneLine, StreamOutput, journal_of
 from ngtcli.engine.batch.run import Item, ListedItems, Work
 from ngtcli.engine.batch.table import FolderOutput, Row, RowsOutput, TableOutput
 from ngtcli.engine.events import Ended
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.request import Request, limit_of
-from ngtcli.errors import InputError, NgtError, UsageError
-from ngtcli.prompts.preset import deciding
+from ngtcli.errors import NgtError, UsageError
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
-from ngtcli.words import counted
 
 
 def run_per_file(
@@ -55,7 +55,7 @@ def run_per_file(
             request, output, paths, hint, notes, written.files, written.wrote
         )
         documents = documents[: limit or None]
-        decisive = dump_json(how(request, output), None)
+        decisive = dump_json(decisive_values(request, output), None)
         keys = {d.name: key_of(decisive, d.sha256) for d in documents}
         written.expect(keys, {d.name: d.path for d in documents})
         read = [document.path for document in documents if document.path]
@@ -77,14 +77,6 @@ def run_per_file(
     progress.check_failed(failed + bad, len(documents) + bad, again)
 
 
-def say_written(notes: Notes, table: Path | None) -> None:
-    """Say where a table is, and what its journal is for, if there is one."""
-    if table is not None and table.is_file():
-        journal = journal_of(table)
-        kept = f" ({journal.name} lets the same command go on)" if journal.exists() else ""
-        notes.say(f"→ {table}{kept}")
-
-
 class _FileResults:
     """Takes the answers about files: rows of a table, files of a folder, or standard output."""
 
@@ -92,7 +84,7 @@ class _FileResults:
         self,
         request: Request,
         output: Output,
-        written: "RowsOutput | Shown",
+        written: "RowsOutput | RowsOnStdout",
         notes: Notes,
         names: Sequence[str],
     ) -> None:
@@ -119,16 +111,18 @@ class _FileResults:
         """As `Results.put`. A file of a folder that was edited is an error of that file alone."""
         self._notes.clear()  # both may be on one terminal
         if isinstance(row, NgtError):
-            if isinstance(self._written, Shown):
+            if isinstance(self._written, RowsOnStdout):
                 self._written.show(item.key, _text_of_error(self._output, item.name, row))
-            return warn_of(self._notes, item.name, row)
+            report_failure(self._notes, item.name, row)
+            return True
         assert isinstance(row, Mapping)
         try:
             self._written.put(item.key, [row])
         except UsageError as error:
             if not isinstance(self._written, FolderOutput):
                 raise
-            return warn_of(self._notes, item.name, error)
+            report_failure(self._notes, item.name, error)
+            return True
         if isinstance(self._written, FolderOutput):
             number, count = self._numbers[item.key], len(self._numbers)
             path = self._written.paths[item.key]
@@ -136,23 +130,11 @@ class _FileResults:
         return False
 
 
-def how(request: Request, output: Output) -> dict[str, Any]:
-    """Return all that decides an answer, and how it is shown, but its document, JSON-ready."""
-    shown: list[bool] = []
-    if not output.is_table:
-        is_json = output.format is OutputFormat.JSON
-        has_tokens = output.format is OutputFormat.JSON_TOKENS
-        shown = [output.cites, is_json, has_tokens, output.shows_thinking]
-    about = {"engine": request.settings.engine.engine, "question": request.question, "shown": shown}
-    deciding_values = sorted(deciding(request.settings, request.preset).items())
-    return about | {f"{request.task}.{name}": value for name, value in deciding_values}
-
-
-def _opened(request: Request, output: Output, restart: bool) -> "RowsOutput | Shown":
+def _opened(request: Request, output: Output, restart: bool) -> "RowsOutput | RowsOnStdout":
     """Open what the answers go to. Raises UsageError where they cannot go there."""
     path = output.path
     if path is None:
-        return Shown(lambda rows: str(rows[0]["body"]))
+        return RowsOnStdout(lambda rows: str(rows[0]["body"]))
     if not output.is_table:
         check_name(path)
         return FolderOutput(path, ".json" if output.is_json else ".txt", restart, output.force)
@@ -162,7 +144,7 @@ def _opened(request: Request, output: Output, restart: bool) -> "RowsOutput | Sh
     columns = ["file", "answer", *(["sources"] if output.cites else [])]
     return TableOutput(
         path,
-        how(request, output),
+        decisive_values(request, output),
         columns,
         flat=_shown,
         whole=_shown,
@@ -177,64 +159,20 @@ def _shown(row: Row) -> Row:
 
 
 def _row(
-    request: Request, output: Output, name: str, answer: Ended, written: "RowsOutput | Shown"
+    request: Request, output: Output, name: str, answer: Ended, written: "RowsOutput | RowsOnStdout"
 ) -> Row:
     """Return what is kept of an answer: as a table has it, or with the `body` that is shown."""
     row: Row = {"file": name, "answer": visible(answer.text.strip())}
     row = {**row, "finish_reason": answer.finish_reason}
     if request.settings.answer.schema or request.settings.answer.schema_multi:
         row = {**row, "answer": json.loads(answer.text)}
-    if isinstance(written, Shown):
+    if isinstance(written, RowsOnStdout):
         return {**row, "body": _text(request, output, name, answer)}
     if isinstance(written, FolderOutput):
         return {**row, "body": f"{body_of(request, output, answer)}\n"}
     (document,) = request.documents
     spans = [source.span for source in answer.sources.places()]
     return {**row, "sources": [place_at(document, s.source_start, s.source_end) for s in spans]}
-
-
-class Shown:
-    """Standard output in the place of a `RowsOutput`: `text` of rows, in the order of the files.
-
-    The rows are forgotten unless it `keeps` them.
-    """
-
-    files: tuple[Path, ...] = ()
-    paths: Mapping[str, Path] = {}
-
-    def __init__(self, text: Callable[[Sequence[Any]], str], keeps: bool = False) -> None:
-        self._text, self._keeps, self._is_first = text, keeps, True
-        self._index, self._rows = dict[str, int](), dict[str, Sequence[Row]]()
-        self._stream = StreamOutput(None, self._write)
-
-    def wrote(self, path: str) -> bool:
-        return False
-
-    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
-        self._index = {name: i for i, name in enumerate(keys)}
-
-    def has(self, file: str) -> bool:
-        return file in self._rows
-
-    def rows(self, file: str) -> Sequence[Row]:
-        return self._rows[file]
-
-    def put(self, file: str, rows: Sequence[Row]) -> None:
-        if self._keeps:
-            self._rows[file] = rows
-        self.show(file, self._text(rows))
-
-    def show(self, file: str, text: str) -> None:
-        """Put out the text of a file, "" for none, when its turn comes."""
-        self._stream.put(DoneLine(self._index[file], text))
-
-    def _write(self, text: str) -> None:
-        sys.stdout.write(text.removeprefix("\n") if self._is_first else text)
-        sys.stdout.flush()
-        self._is_first &= not text
-
-    def close(self) -> None:
-        pass
 
 
 def _text(request: Request, output: Output, name: str, answer: Ended) -> str:
@@ -256,50 +194,3 @@ def _text_of_error(output: Output, name: str, error: NgtError) -> str:
     if not output.is_json:
         return ""
     return f"{json_of_answer(failed_line(name, error), None)}\n"
-
-
-def read_each(
-    request: Request,
-    output: Output,
-    paths: list[str],
-    hint: str,
-    notes: Notes,
-    files: Sequence[Path] = (),
-    wrote: Callable[[str], bool] = lambda _: False,
-) -> tuple[Sequence[Document], int]:
-    """The documents, and how many paths could not be read, each of which is named.
-
-    What this command writes to `files` and what it `wrote` are left out. Raises InputError where
-    there is no other document.
-    """
-    wrong = dict[str, InputError]()
-    try:
-        loaded = read_documents(paths, request, output, hint, files)
-    except InputError:
-        if len(paths) < 2 or STDIN in paths:
-            raise
-        with closing(Documents(request.settings)) as reader:
-            for path in paths:
-                try:
-                    load([path], settings=request.settings, files=reader)
-                except InputError as error:
-                    wrong[path] = error
-        if len(wrong) == len(paths):
-            raise wrong[paths[0]] from None
-        for found in wrong.values():
-            warn_of(notes, "", found)
-        good = [path for path in paths if path not in wrong]
-        loaded = read_documents(good, request, output, hint, files)
-    left = [one for one in loaded.documents if not (one.path and wrote(one.path))]
-    if not left:
-        raise InputError("the documents are answers that this command wrote", hint="Name others.")
-    if count := len(loaded.documents) - len(left):
-        notes.warn(f"left out {counted(count, 'file')}: answers that this command wrote")
-    return left, len(wrong)
-
-
-def warn_of(notes: Notes, name: str, error: NgtError) -> bool:
-    """One line for a file that failed; True."""
-    where = "" if not name or name in str(error) else f"{name}: "
-    notes.warn(f"{where}{error}. {error.hint}".rstrip())
-    return True

@@ -1,0 +1,162 @@
+"""What the commands that answer about each file by itself share: documents in, rows out."""
+
+import sys
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+from typing import Any
+
+from ngtcli.cli.answer_flags import Output, OutputFormat, read_documents
+from ngtcli.cli.notes import Notes
+from ngtcli.documents.find import STDIN
+from ngtcli.documents.load import Document, load
+from ngtcli.documents.read import Documents
+from ngtcli.engine.batch.output import DoneLine, StreamOutput, journal_of
+from ngtcli.engine.batch.table import Row
+from ngtcli.engine.request import Request
+from ngtcli.errors import InputError, NgtError
+from ngtcli.prompts.preset import deciding
+from ngtcli.words import counted
+
+
+def read_each(
+    request: Request,
+    output: Output,
+    paths: list[str],
+    hint: str,
+    notes: Notes,
+    files: Sequence[Path] = (),
+    wrote: Callable[[str], bool] = lambda _: False,
+) -> tuple[Sequence[Document], int]:
+    """Read the documents, and report the paths that cannot be read.
+
+    Args:
+        request: Its settings say how files are read.
+        output: What the answers are written to, which is not read.
+        paths: Files, folders and patterns.
+        hint: What to do where no document is named.
+        notes: Where warnings go.
+        files: What this command writes besides, which is not read.
+        wrote: Whether an earlier run wrote the file at a path, which is not read then.
+
+    Returns:
+        The documents, and how many paths could not be read.
+
+    Raises:
+        InputError: Where there is no document.
+    """
+    failed = 0
+    try:
+        loaded = read_documents(paths, request, output, hint, files)
+    except InputError:
+        if len(paths) < 2 or STDIN in paths:
+            raise
+        errors = _errors_of(paths, request)
+        if len(errors) == len(paths):
+            raise errors[paths[0]] from None
+        for error in errors.values():
+            report_failure(notes, "", error)
+        failed = len(errors)
+        readable = [path for path in paths if path not in errors]
+        loaded = read_documents(readable, request, output, hint, files)
+
+    documents = [d for d in loaded.documents if not (d.path and wrote(d.path))]
+    if not documents:
+        raise InputError("the documents are answers that this command wrote", hint="Name others.")
+    written = len(loaded.documents) - len(documents)
+    if written:
+        notes.warn(f"left out {counted(written, 'file')}: answers that this command wrote")
+    return documents, failed
+
+
+def _errors_of(paths: Sequence[str], request: Request) -> dict[str, InputError]:
+    """Return why single paths cannot be read."""
+    errors: dict[str, InputError] = {}
+    with closing(Documents(request.settings)) as reader:
+        for path in paths:
+            try:
+                load([path], settings=request.settings, files=reader)
+            except InputError as error:
+                errors[path] = error
+    return errors
+
+
+def decisive_values(request: Request, output: Output) -> dict[str, Any]:
+    """Return what decides an answer and how it is shown, except its document, as JSON has it."""
+    shown: list[bool] = []
+    if not output.is_table:
+        is_json = output.format is OutputFormat.JSON
+        has_tokens = output.format is OutputFormat.JSON_TOKENS
+        shown = [output.cites, is_json, has_tokens, output.shows_thinking]
+    about = {"engine": request.settings.engine.engine, "question": request.question, "shown": shown}
+    deciding_values = sorted(deciding(request.settings, request.preset).items())
+    return about | {f"{request.task}.{name}": value for name, value in deciding_values}
+
+
+class RowsOnStdout:
+    """Standard output in place of a `RowsOutput`: the text of rows, in the order of the files.
+
+    Args:
+        text: Makes the text of the rows of a file.
+        keeps: Whether `rows` can be asked for later; else they are forgotten.
+    """
+
+    files: tuple[Path, ...] = ()
+    paths: Mapping[str, Path] = {}
+
+    def __init__(self, text: Callable[[Sequence[Any]], str], keeps: bool = False) -> None:
+        self._text = text
+        self._keeps = keeps
+        self._numbers: dict[str, int] = {}
+        self._rows: dict[str, Sequence[Row]] = {}
+        self._stream = StreamOutput(None, self._write)
+        self._is_first = True
+
+    def wrote(self, path: str) -> bool:
+        """As `RowsOutput.wrote`."""
+        return False
+
+    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
+        """As `RowsOutput.expect`."""
+        self._numbers = {name: number for number, name in enumerate(keys)}
+
+    def has(self, file: str) -> bool:
+        """As `RowsOutput.has`."""
+        return file in self._rows
+
+    def rows(self, file: str) -> Sequence[Row]:
+        """As `RowsOutput.rows`, of a file whose rows are kept."""
+        return self._rows[file]
+
+    def put(self, file: str, rows: Sequence[Row]) -> None:
+        """As `RowsOutput.put`."""
+        if self._keeps:
+            self._rows[file] = rows
+        self.show(file, self._text(rows))
+
+    def show(self, file: str, text: str) -> None:
+        """Put out the text of a file, "" for none, when its turn comes."""
+        self._stream.put(DoneLine(self._numbers[file], text))
+
+    def close(self) -> None:
+        """As `RowsOutput.close`."""
+
+    def _write(self, text: str) -> None:
+        sys.stdout.write(text.removeprefix("\n") if self._is_first else text)
+        sys.stdout.flush()
+        if text:
+            self._is_first = False
+
+
+def say_written(notes: Notes, table: Path | None) -> None:
+    """Report where a table is, and what its journal is for."""
+    if table is not None and table.is_file():
+        journal = journal_of(table)
+        kept = f" ({journal.name} lets the same command go on)" if journal.exists() else ""
+        notes.say(f"→ {table}{kept}")
+
+
+def report_failure(notes: Notes, name: str, error: NgtError) -> None:
+    """Report in one line that a file failed."""
+    where = "" if not name or name in str(error) else f"{name}: "
+    notes.warn(f"{where}{error}. {error.hint}".rstrip())
