@@ -109,6 +109,12 @@ class RoundingModel:
     def keep(self, nodes: Sequence[int]) -> None:
         self.kept += [self.scored[node + 1] for node in (ROOT, *nodes)]
 
+    def context_left(self, tokens: int) -> int:
+        return self.context - tokens
+
+    def must_restart(self, tokens: int) -> bool:
+        return False
+
     def close(self, at: int, last: int) -> None:
         pass
 
