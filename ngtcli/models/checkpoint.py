@@ -1,8 +1,8 @@
 """Find a model, by folder or hub id, and check it before anything large is imported.
 
-A hub id whose files are in the local cache stands for their folder, without network. For any
-other the hub is asked once, for a few seconds, so that what is wrong is told before documents are
-read. What is downloaded is a folder before anything loads it.
+A hub id whose files are in the local cache stands for their folder, without network. For any other
+id the hub is asked once, for a few seconds, so that problems are reported before documents are
+read. Downloads are finished before anything loads them.
 """
 
 import difflib
@@ -29,52 +29,70 @@ _TOKENIZERS = (
     "tokenizer.json tokenizer.model vocab.json vocab.txt *.vocab *.tiktoken spiece.model"
     " sentencepiece*.model spm*.model tekken.json tokenizer_config.json merges.txt"
 ).split()
-_PROJECTOR = "mmproj"  # begins the name of a GGUF file with a multimodal model's other part
+_PROJECTOR = "mmproj"  # prefix of GGUF files with the vision part of a multimodal model
 TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
-LARGEST_JSON = 256_000_000  # bytes of a tokenizer's files; the largest known have 35 MB
+LARGEST_JSON = 256_000_000  # bytes of one file of a tokenizer (guess: the largest known has 35 MB)
 HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m builtin."
 
 
 def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
-    """The folder of the model `name`: a folder, "builtin", or ID[@REVISION] in the hub's cache.
+    """Find the folder of a model.
 
-    For what must be downloaded, which `fetch` does, it is `name`; for an adapter, a GGUF file, or
-    a folder with one, it is a folder of ngt's cache. `needs`, a subset of NEEDS, is what a folder
-    must contain; `plain` refuses adapters and GGUF files. Raises ModelError if there is no such
-    folder, if it lacks a part, or if the hub cannot be reached or does not have the model;
-    UsageError for "".
+    Args:
+        name: A folder, a GGUF file, "builtin", or ID[@REVISION] on the hub.
+        needs: The parts, of NEEDS, that the folder must have.
+        plain: Whether to refuse adapters and GGUF files.
+
+    Returns:
+        The folder; for an adapter or a GGUF file, a folder in ngt's cache. If the model must be
+        downloaded, which `fetch` does, `name` itself.
+
+    Raises:
+        UsageError: The name is empty.
+        ModelError: There is no such folder or it lacks a part, or the hub does not have the model
+            or cannot be reached.
     """
-    if not name:  # a path that is empty is the current folder
+    if not name:  # an empty path would be the current folder
         raise UsageError("the model's name is empty", hint=HINT)
     if name == BUILTIN:
         return str(BUILTIN_PATH)
     path = Path(os.path.expanduser(name))
-    file = _gguf_file(name, path)
+    gguf_file = _gguf_file(name, path)
     is_adapter = os.path.isfile(path / ADAPTER) and not os.path.isfile(path / "config.json")
-    if plain and (file or is_adapter):
-        what = f"{name}: {'a GGUF file' if file else 'an adapter'}, where a whole folder is needed"
-        raise ModelError(what, hint="Give a folder with a transformers model, or a hub id.")
-    if file:
+    if plain and (gguf_file or is_adapter):
+        kind = "a GGUF file" if gguf_file else "an adapter"
+        raise ModelError(
+            f"{name}: {kind}, where a whole folder is needed",
+            hint="Give a folder with a transformers model, or a hub id.",
+        )
+    if gguf_file:
         from ngtcli.models.gguf import unpacked  # here: for those files alone
 
-        return unpacked(name, file)
+        return unpacked(name, gguf_file)
     if is_adapter:
         from ngtcli.models.adapters import adapted  # here: it imports this file
 
         return adapted(name, path.resolve())
-    if os.path.isdir(path):  # False, where Path.is_dir raises, for a name that is too long
-        what, hint = _lacking(_names(path), needs, path)
-        if what:
-            raise ModelError(f"{name}: the folder has no {what}", hint=hint)
-        return os.path.realpath(path)  # what is found out of a model is stored by it
+    if os.path.isdir(path):  # for a name that is too long it is False, where Path.is_dir raises
+        missing, hint = _missing_part(_file_names(path), needs, path)
+        if missing:
+            raise ModelError(f"{name}: the folder has no {missing}", hint=hint)
+        return os.path.realpath(path)  # results of trials are cached under this path
     if name.lower() == BUILTIN:
         raise ModelError(f"{name}: no such model", hint=f"Did you mean {BUILTIN}?")
-    what = "no such file" if path.suffix.lower() == ".gguf" else ""
-    what = "a file, not a folder with a model" if os.path.exists(path) else what
-    if what or not hub.split_id(name)[0]:
-        raise ModelError(f"{name}: {what or 'no such folder'}", hint=_near(path) or HINT)
+
+    problem = ""
+    if os.path.exists(path):
+        problem = "a file, not a folder with a model"
+    elif path.suffix.lower() == ".gguf":
+        problem = "no such file"
+    elif not hub.split_id(name)[0]:
+        problem = "no such folder"
+    if problem:
+        raise ModelError(f"{name}: {problem}", hint=_nearest_path(path) or HINT)
+
     folder = hub.cached_folder(name)
-    if folder and not _lacking(_names(Path(folder)), needs, Path(folder))[0]:
+    if folder and not _missing_part(_file_names(Path(folder)), needs, Path(folder))[0]:
         return folder
     _check_hub(name, needs)
     return name
@@ -86,46 +104,64 @@ def fetch(
     progress: Notify = lambda _: None,
     plain: bool = False,
 ) -> str:
-    """The folder of the model `name`; what it `needs` is downloaded where only the hub has it.
+    """Find the folder of a model, and download it if only the hub has it.
 
-    `progress` gets passing lines. Raises as `find`, and ModelError for a download that breaks off.
+    Args:
+        name: As for `find`.
+        needs: As for `find`.
+        progress: Shows a status line.
+        plain: As for `find`.
+
+    Raises:
+        ModelError: As `find`, or the download broke off.
+        UsageError: As `find`.
     """
-    found = find(name, needs, plain)
-    return found if os.path.isdir(found) else hub.download(name, "weights" in needs, progress)
+    folder = find(name, needs, plain)
+    if os.path.isdir(folder):
+        return folder
+    return hub.download(name, "weights" in needs, progress)
 
 
 def pull(name: str, progress: Notify) -> str:
-    """The folder of the hub's model `name` as it is there now, downloaded. Raises as `fetch`."""
+    """Download the present version of a model on the hub; return its folder. Raises as `fetch`."""
     _check_hub(name, NEEDS)
     return hub.download(name, True, progress)
 
 
 def tokenizer_key(name: str) -> str:
-    """What stands for a model's tokenizer without loading it: a hash of all files that make it.
+    """Hash all files of a model's tokenizer, without loading it.
 
     Raises ModelError as `fetch`, OSError for a file that is too large.
     """
     folder = Path(fetch(name, ["tokenizer"]))
-    made_of = (*_TOKENIZERS, "config.json", "special_tokens_map.json", "added_tokens.json")
-    own = sorted(one for one in _names(folder) if any(fnmatchcase(one, of) for of in made_of))
-    contents = (read_bounded(folder / one, LARGEST_JSON) for one in own)
-    return key_of(*own, *(hashlib.sha256(content).hexdigest() for content in contents))
+    patterns = (*_TOKENIZERS, "config.json", "special_tokens_map.json", "added_tokens.json")
+    names = sorted(
+        file_name
+        for file_name in _file_names(folder)
+        if any(fnmatchcase(file_name, pattern) for pattern in patterns)
+    )
+    digests = []
+    for file_name in names:
+        content = read_bounded(folder / file_name, LARGEST_JSON)
+        digests.append(hashlib.sha256(content).hexdigest())
+    return key_of(*names, *digests)
 
 
 def lacks_files(folder: Path) -> bool:
-    """Whether a folder lacks something that a model needs, as after a download that broke off."""
-    return bool(_lacking(_names(folder), NEEDS, folder)[0])
+    """Whether a folder lacks a part that a model needs, as after a download that broke off."""
+    missing, _ = _missing_part(_file_names(folder), NEEDS, folder)
+    return bool(missing)
 
 
 def check_models(model: str, draft_model: str = "", needs: Collection[str] = NEEDS) -> None:
-    """Raise ModelError as `find`, also for a chat template of `model` that is not valid."""
+    """Raise ModelError as `find`, or for an invalid chat template of `model`."""
     _check_template(Path(find(model, needs)))
     if draft_model:
         find(draft_model)
 
 
 def read_object(path: Path) -> dict[str, Any]:
-    """The JSON object in a file; {} if the file is missing, unreadable or holds another value."""
+    """Read the JSON object in a file; {} if it is missing, unreadable or holds another value."""
     try:
         values = json.loads(read_bounded(path, LARGEST_JSON))
     except (OSError, ValueError, RecursionError):
@@ -134,112 +170,144 @@ def read_object(path: Path) -> dict[str, Any]:
 
 
 def _check_template(folder: Path) -> None:
-    """Raise ModelError for a template in the folder that cannot be parsed; it is not rendered."""
-    found = read_object(folder / "tokenizer_config.json").get("chat_template")
-    if (file := folder / "chat_template.jinja").is_file():
-        with suppress(OSError, ValueError):  # loading it says what is wrong
-            found = read_bounded(file, LARGEST_JSON).decode()
-    if not isinstance(found, str):
+    """Raise ModelError if the chat template in a folder cannot be parsed; it is not rendered."""
+    template = read_object(folder / "tokenizer_config.json").get("chat_template")
+    file = folder / "chat_template.jinja"
+    if file.is_file():
+        with suppress(OSError, ValueError):  # loading the model reports it
+            template = read_bounded(file, LARGEST_JSON).decode()
+    if not isinstance(template, str):
         return
     from jinja2 import Environment, TemplateSyntaxError  # here: commands without a model
 
     try:
-        Environment(extensions=["jinja2.ext.loopcontrols"]).parse(found)
+        Environment(extensions=["jinja2.ext.loopcontrols"]).parse(template)
     except TemplateSyntaxError as error:
-        if "'generation'" not in str(error.message):  # a tag of transformers' own
-            what = f"the chat template fails: {error.message} (line {error.lineno})"
-            raise ModelError(what, hint=TEMPLATE_HINT) from None
+        if "'generation'" not in str(error.message):  # a tag that only transformers knows
+            raise ModelError(
+                f"the chat template fails: {error.message} (line {error.lineno})",
+                hint=TEMPLATE_HINT,
+            ) from None
     except RecursionError:
         raise ModelError("the chat template fails: nested too deeply", hint=TEMPLATE_HINT) from None
 
 
-def _near(path: Path) -> str:
-    """A hint with the folder, or GGUF file, next to `path` with the most similar name; or ""."""
+def _nearest_path(path: Path) -> str:
+    """A hint: the folder or GGUF file beside `path` with the most similar name; "" for none."""
     try:
-        beside = path.absolute().parent.iterdir()
-        others = [p.name for p in beside if p.is_dir() or p.suffix.lower() == ".gguf"]
+        neighbours = [
+            entry.name
+            for entry in path.absolute().parent.iterdir()
+            if entry.is_dir() or entry.suffix.lower() == ".gguf"
+        ]
     except OSError:
         return ""
-    close = difflib.get_close_matches(path.name, others, n=1)
+    close = difflib.get_close_matches(path.name, neighbours, n=1)
     return f"Did you mean {path.parent / close[0]}?" if close else ""
 
 
 def _gguf_file(name: str, path: Path) -> Path | None:
-    """The GGUF file that `path` is, or that a folder without other weights has; else None.
+    """The GGUF file that `path` is, or that is all the weights of the folder `path`; else None.
 
     Raises ModelError for a folder with several.
     """
     if os.path.isfile(path):
         return path if path.suffix.lower() == ".gguf" else None
-    if not os.path.isdir(path) or any(any(path.glob(one)) for one in WEIGHTS):
+    if not os.path.isdir(path) or any(any(path.glob(pattern)) for pattern in WEIGHTS):
         return None
-    found = sorted(p for p in path.glob("*.gguf") if not p.name.startswith(_PROJECTOR))
-    if len(found) > 1 and "-00001-of-" not in found[0].name:
-        names = ", ".join(file.name for file in found)
-        hint = f"Name one of them: -m {path / found[0].name}"
-        raise ModelError(f"{name}: the folder has {len(found)} GGUF files: {names}", hint=hint)
-    return found[0] if found else None
+    files = sorted(p for p in path.glob("*.gguf") if not p.name.startswith(_PROJECTOR))
+    if not files:
+        return None
+    first = files[0]
+    are_parts_of_one = "-00001-of-" in first.name
+    if len(files) > 1 and not are_parts_of_one:
+        names = ", ".join(file.name for file in files)
+        raise ModelError(
+            f"{name}: the folder has {len(files)} GGUF files: {names}",
+            hint=f"Name one of them: -m {path / first.name}",
+        )
+    return first
 
 
-def _names(folder: Path) -> list[str]:
-    """The names of a folder's files; [] where they cannot be listed."""
+def _file_names(folder: Path) -> list[str]:
+    """The names of a folder's files; [] if they cannot be listed."""
     with suppress(OSError), os.scandir(folder) as entries:
         return [entry.name for entry in entries if entry.is_file()]
     return []
 
 
-def _lacking(
+def _missing_part(
     names: Collection[str], needs: Collection[str], folder: Path | None = None
 ) -> tuple[str, str]:
-    """What of `needs` is not among files of these names, and a hint; ("", "") where nothing is.
+    """Find the first part of a model that is missing.
 
-    They are those of a `folder`, whose index of weights is read, or of a repository on the hub, of
-    which only the weights count that are downloaded.
+    Args:
+        names: Names of the files there are.
+        needs: The parts, of NEEDS, that must be there.
+        folder: Their folder, whose index of weights is read. None: a repository on the hub, of
+            which only those weights count that would be downloaded.
+
+    Returns:
+        The missing part and a hint; ("", "") if nothing is missing.
     """
-    weights = hub.PREFERRED if folder is None else WEIGHTS
-    for part, files, what, hint in (
+    parts = (
         ("config", ["config.json"], "config.json", HINT),
-        ("weights", weights, "weights (model.safetensors)", "Download them as well."),
+        (
+            "weights",
+            hub.PREFERRED if folder is None else WEIGHTS,
+            "weights (model.safetensors)",
+            "Download them as well.",
+        ),
         ("tokenizer", _TOKENIZERS, "tokenizer (tokenizer.json)", "Download it as well."),
-    ):
-        if part in needs and not any(fnmatchcase(own, one) for one in files for own in names):
-            if folder is None:
-                has_gguf = any(own.endswith(".gguf") for own in names)
-                hint = "Download a GGUF file (hf download ID FILE), give its path." * has_gguf
-            is_adapter = part == "config" and ADAPTER in names
-            return f"{what}{' (it holds an adapter)' * is_adapter}", hint or HINT
-    if folder is None or "weights" not in needs:
-        return "", ""
-    shards = sorted({*hub.weight_files(folder, names)} - {*names})
-    what = f"{some(shards)}, which its index of weights names" if shards else ""
-    return what, "Download them as well." * bool(shards)
+    )
+    for part, patterns, description, hint in parts:
+        if part not in needs:
+            continue
+        if any(fnmatchcase(name, pattern) for pattern in patterns for name in names):
+            continue
+        if folder is None:
+            hint = HINT
+            if any(name.endswith(".gguf") for name in names):
+                hint = "Download a GGUF file (hf download ID FILE), give its path."
+        if part == "config" and ADAPTER in names:
+            description += " (it holds an adapter)"
+        return description, hint
+
+    if folder is not None and "weights" in needs:
+        shards = sorted({*hub.weight_files(folder, names)} - {*names})
+        if shards:
+            return f"{some(shards)}, which its index of weights names", "Download them as well."
+    return "", ""
 
 
 def some(names: Sequence[str], shown: int = 1) -> str:
-    """The first of some names, and how many more there are."""
-    more = f" and {len(names) - shown} more" if len(names) > shown else ""
-    return ", ".join(name[:100] for name in names[:shown]) + more
+    """The first of some names, and the number of the others."""
+    text = ", ".join(name[:100] for name in names[:shown])
+    if len(names) > shown:
+        text += f" and {len(names) - shown} more"
+    return text
 
 
 def _check_hub(name: str, needs: Collection[str]) -> None:
-    """Raise ModelError where the hub has no such model, or one that lacks a part in `needs`."""
+    """Raise ModelError if the hub has no such model, or the model lacks a part in `needs`."""
     try:
         remote = hub.ask(name)
     except HubUnreachableError as error:
         once_online = f"Once online: ngt models pull {name}. ngt models list shows what is here."
-        hint = error.hint or _near_model(name) or once_online
+        hint = error.hint or _nearest_model(name) or once_online
         raise HubUnreachableError(str(error), hint=hint) from None
     except ModelError as error:
-        raise ModelError(str(error), hint=error.hint or _near_model(name) or HINT) from None
-    what, hint = _lacking(remote.sizes, needs)
-    if what:
-        raise ModelError(f"{name}: its repository on the hub has no {what}", hint=hint)
+        raise ModelError(str(error), hint=error.hint or _nearest_model(name) or HINT) from None
+    missing, hint = _missing_part(remote.sizes, needs)
+    if missing:
+        raise ModelError(f"{name}: its repository on the hub has no {missing}", hint=hint)
 
 
-def _near_model(name: str) -> str:
-    """A hint with the most similar name of a model that is here; "" if there is none."""
-    known = [BUILTIN, *hub.cached_ids()]
-    by_name = {one.rpartition("/")[2].lower(): one for one in reversed(known)}
-    by_name |= {one.lower(): one for one in known}
+def _nearest_model(name: str) -> str:
+    """A hint: the model on this machine with the most similar name; "" for none."""
+    model_ids = [BUILTIN, *hub.cached_ids()]
+    # Names without their owner count as well; the first of equal ones is offered.
+    by_name = {model_id.rpartition("/")[2].lower(): model_id for model_id in reversed(model_ids)}
+    by_name |= {model_id.lower(): model_id for model_id in model_ids}
     close = difflib.get_close_matches(hub.split_id(name)[0].lower(), by_name, n=1, cutoff=0.7)
-    return f"Did you mean {by_name[close[0]]}?" if close else _near(Path(name))
+    return f"Did you mean {by_name[close[0]]}?" if close else _nearest_path(Path(name))
