@@ -26,8 +26,8 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_file, json_of_answer, print_line
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.batch.input import InputLine, Lines, Shard, read_lines, scan
+from ngtcli.engine.batch.line_requests import LineRequests
 from ngtcli.engine.batch.output import DoneLine, FileOutput, StreamOutput, written_with
-from ngtcli.engine.batch.questions import Questions
 from ngtcli.engine.batch.run import Item, Work
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.no_answer import caught, no_answer
@@ -123,13 +123,15 @@ class _Batch:
         self._answers = RunAnswers(
             self._settings, self._progress, size=given.batch_size, may_be_served=True
         )
-        self._questions = Questions(tasks, given.preset, folder, given.output, self._progress.warn)
+        self._requests = LineRequests(
+            tasks, given.preset, folder, given.output, self._progress.warn
+        )
 
     def run_file(self, path: Path) -> None:
         """Answer the lines of a file, into a file that the same command resumes."""
         assert self._given.output is not None
         self._notes.status(f"Reading {path} …")
-        lines, sha256 = scan(path, self._most, self._shard, self._questions.check_paths)
+        lines, sha256 = scan(path, self._most, self._shard, self._requests.check_paths)
         self._notes.clear()
         chosen = lines[: self._given.limit or None]
         head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.engine.engine}
@@ -151,7 +153,7 @@ class _Batch:
 
     def _warn_of_changes(self, done: Iterable[InputLine], path: Path, output: FileOutput) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
-        changed = [shown(n.id) for n in self._questions.changed(done, path, output.done)]
+        changed = [shown(n.id) for n in self._requests.changed(done, path, output.done)]
         if changed:
             ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
             self._notes.warn(
@@ -186,7 +188,7 @@ class _Batch:
         """Answer lines, of the file at `path` if there is one; return how many failed."""
         items = _LineItems(lines, partial(self._work, path))
         results = _LineResults(output, self._notes, to_stdout=self._given.output is None)
-        with closing(self._questions):
+        with closing(self._requests):
             failed = answer_items(
                 items, results, self._answers, self._progress, self._notes, interrupted
             )
@@ -198,7 +200,7 @@ class _Batch:
         from ngtcli.cli.answer_object import failed_line, line_object  # here: few runs need it
 
         try:
-            request = self._questions.read(line, path)
+            request = self._requests.read(line, path)
             warn_of_limits(self._notes, request)
             (answer,) = yield [request]
             row: LineObject | FailedLineObject = line_object(line.id, request, answer)
@@ -206,7 +208,7 @@ class _Batch:
         except Exception as error:
             row = failed_line(line.id, caught(error))
             failed = True
-        files, texts = self._questions.hashes(line)
+        files, texts = self._requests.hashes(line)
         return DoneLine(line.index, json_of_answer(row, None), failed, files, texts)
 
 

@@ -15,8 +15,8 @@ from jsonschema import Draft202012Validator
 from ngtcli.cli.schema import build
 from ngtcli.config import Settings
 from ngtcli.documents.read import Documents
-from ngtcli.engine.batch import questions
-from ngtcli.engine.batch.questions import Questions
+from ngtcli.engine.batch import line_requests
+from ngtcli.engine.batch.line_requests import LineRequests
 from ngtcli.errors import ClosedPipeError, ModelError
 from tests.support.fakes import FakeAnswers
 from tests.support.helpers import HARBOUR, Done, in_terminal, ngt, without_note
@@ -207,10 +207,12 @@ def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
     source.write_text('{"paths": ["docs"]}\n{"paths": ["docs/a.txt"]}\n' * 9)
     assert run(source).returncode == 0
     walks, looks = list[str](), Counter[str]()
-    scandir, stamp_of = os.scandir, questions.stamp_of
+    scandir, stamp_of = os.scandir, line_requests.stamp_of
     monkeypatch.setattr(os, "scandir", lambda path: walks.append(path) or scandir(path))
-    monkeypatch.setattr(questions, "stamp_of", lambda path: looks.update([path]) or stamp_of(path))
-    monkeypatch.setattr(questions, "load", load := Mock())
+    monkeypatch.setattr(
+        line_requests, "stamp_of", lambda path: looks.update([path]) or stamp_of(path)
+    )
+    monkeypatch.setattr(line_requests, "load", load := Mock())
     assert b"done before: 18 of 18 lines\n" in run(source).stderr
     assert (
         load.call_count == 0
@@ -365,7 +367,7 @@ def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(
         Documents, "close", lambda files: closed.append(files._settings.reading.field)
     )
-    reader = Questions({}, None, str(tmp_path), None, lambda _: None)
+    reader = LineRequests({}, None, str(tmp_path), None, lambda _: None)
     for field in "abcdae":
         own = reader._files(Settings().replace(field=field))
         assert reader._files(Settings.of(max_tokens=9).replace(field=field)) is own

@@ -1,4 +1,4 @@
-"""What the lines of a batch ask for, with the documents and settings of each."""
+"""The requests of the lines of a batch, with the documents and settings of each."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -20,24 +20,32 @@ from ngtcli.system.files import key_of
 _READERS = 4  # that are open at once; guess
 
 
-class Questions:
-    """Reads what lines ask for; their paths are taken from `folder`. `close` it.
+class LineRequests:
+    """Makes requests of lines, and reads their documents. `close` it.
 
-    The tasks are worded by preset `given`, or by their own without one. What holds for many lines
-    is told to `warn`. Files are read by readers that stay open for all lines; what this run writes
-    with `output` is not read.
+    The readers of files stay open for all lines.
+
+    Args:
+        tasks: The settings and the wording of each task.
+        preset_name: The preset that words all tasks; None where each has its own.
+        folder: Where the paths of lines begin.
+        output: What this run writes, which is not read.
+        warn: Reports what holds for many lines.
     """
 
     def __init__(
         self,
         tasks: Tasks,
-        given: str | None,
+        preset_name: str | None,
         folder: str,
         output: Path | None,
         warn: Callable[[str], None],
     ) -> None:
-        self._tasks, self._given, self._folder = tasks, given, folder
-        self._output, self._warn = output, warn
+        self._tasks = tasks
+        self._preset_name = preset_name
+        self._folder = folder
+        self._output = output
+        self._warn = warn
         self._open: dict[ReadingSettings, Documents] = {}  # readers
         self._hashes: dict[int, tuple[str, str]] = {}  # of files and their texts, by line
 
@@ -45,8 +53,8 @@ class Questions:
         """Raise UsageError where the line of that number names what is written."""
         check_not_read(number, [below(self._folder, path) for path in paths], self._output)
 
-    def _asked(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Request]:
-        """What a line says, its paths as they are read, and its question. Raises NgtError."""
+    def _request(self, line: InputLine, path: Path | None) -> tuple[BatchLine, list[str], Request]:
+        """Return what a line says, its paths as they are read, and its request. Raises NgtError."""
         content = line.content(path)
         request = self._tasks.request(
             content.task,
@@ -58,13 +66,14 @@ class Questions:
         return content, [below(self._folder, path) for path in content.paths], request
 
     def read(self, line: InputLine, path: Path | None) -> Request:
-        """What a line, of the file at `path`, asks for, its documents read. Raises NgtError."""
-        content, paths, request = self._asked(line, path)
-        given = content.task if self._given is None else self._given
-        if request.preset.name != given:
-            what = f"preset {given} has no place for a question"
-            own = request.preset.name
-            self._warn(f"{what}: preset {own} words the lines that have one")
+        """Return the request of a line, of the file at `path`, with documents. Raises NgtError."""
+        content, paths, request = self._request(line, path)
+        preset_name = content.task if self._preset_name is None else self._preset_name
+        if request.preset.name != preset_name:
+            self._warn(
+                f"preset {preset_name} has no place for a question:"
+                f" preset {request.preset.name} words the lines that have one"
+            )
         if self._tasks.of["ask"][0].engine.engine == "vllm":
             request = replace(request, settings=self._of_vllm(content.task, request.settings))
         if paths:
@@ -75,13 +84,13 @@ class Questions:
         return request
 
     def hashes(self, line: InputLine) -> tuple[str, str]:
-        """What a `DoneLine` has of the files of a line that was read; "" for none. Once."""
+        """Return once what a `DoneLine` has of the files of a line that was read; "" for none."""
         return self._hashes.pop(line.index, ("", ""))
 
     def changed(
         self, lines: Iterable[InputLine], path: Path, done: Mapping[int, DoneLine]
     ) -> Iterator[InputLine]:
-        """Lines whose files have other texts than when they were done, or none. Raises NgtError.
+        """Yield the lines whose files have changed or gone since they were done. Raises NgtError.
 
         The paths of many lines are listed once, a file is asked once for its size and times, and is
         read only where these have changed.
@@ -102,7 +111,7 @@ class Questions:
 
         for line in lines:
             if (then := done[line.index]).texts:
-                _, paths, request = self._asked(line, path)
+                _, paths, request = self._request(line, path)
                 reading = request.settings.reading
                 if not is_same(tuple(paths), reading, then.files, then.texts):
                     yield line
