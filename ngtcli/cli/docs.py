@@ -25,6 +25,7 @@ from ngtcli.models.checkpoint import find, tokenizer_key
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import json_key, to_json
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 docs_app = typer.Typer(no_args_is_help=True)
@@ -113,7 +114,8 @@ def docs_list(
     notes = Notes(verbose)
     notes.status("Looking for documents …")
     key, count = tokenizer_key(settings.model.model), _counter(settings.model.model, notes)
-    found = survey(paths, settings, key, count, notes.status)
+    with reporting_to(notes):
+        found = survey(paths, settings, key, count)
     notes.clear()
     if (yield DocumentList(found.rows, distinct(found.skipped))):
         _tell(found, notes)

@@ -57,6 +57,7 @@ class Notes:
         self.said = False
         self.wipes = self.terminal and not is_plain()  # whether a status line is shown
         self._status = False
+        self._last_status = ""  # that -v reported
         self._part = ""
         self._heartbeat: progress.Heartbeat | None = None
         self._named = set[str]()  # what was said of the built-in model
@@ -98,7 +99,9 @@ class Notes:
             _write((_WIPE if self._status else "") + line)
             self._status = True
         elif self.verbose and set(BAR).isdisjoint(message):
-            self.say(message)
+            if message != self._last_status:
+                self.say(message)
+            self._last_status = message
         elif self._heartbeat is not None:
             self._heartbeat.update(message)
 

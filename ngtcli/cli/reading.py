@@ -15,6 +15,7 @@ from ngtcli.documents.read import Reader
 from ngtcli.documents.text import Unreadable, decode_text
 from ngtcli.engine.request import MAX_PREDICTED
 from ngtcli.errors import InputError
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 _STDIN_FILE = 0  # its descriptor
@@ -58,7 +59,8 @@ def read_documents(
     if STDIN in paths:
         check_not_read(outputs, [_STDIN_FILE])
     notes.status("Reading the documents …")
-    loaded = load(paths, stdin, settings, notes.status, files_of(outputs))
+    with reporting_to(notes):
+        loaded = load(paths, stdin, settings, files_of(outputs))
     notes.clear()
     tell(loaded, notes)
     return loaded

@@ -24,6 +24,7 @@ from ngtcli.server.client import request
 from ngtcli.server.places import FINISH_S, Place, ServedAlreadyError, absolute, places
 from ngtcli.server.wire import Served
 from ngtcli.system.process import KEPT_WARM
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 if TYPE_CHECKING:
@@ -87,7 +88,9 @@ class HttpFlags:
             raise UsageError("-d -: standard input is no folder", hint="Name files or folders.")
         with closing(ServedFolder(self.docs or (), server.settings)) as folder:
             if self.docs:
-                reading.tell(folder.documents(notes.status), notes)
+                with reporting_to(notes):
+                    loaded = folder.documents()
+                reading.tell(loaded, notes)
                 notes.clear()
             served = folder if self.docs else None
             service = Service(_name(server.settings.model.model), tasks, served)

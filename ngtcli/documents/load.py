@@ -97,7 +97,6 @@ def load(
     paths: Sequence[str],
     stdin: IO[bytes] | None = None,
     settings: Settings | None = None,
-    status: Callable[[str], None] = lambda _: None,
     written: Collection[tuple[int, int] | None] = (),
     files: Documents | None = None,
     inside: bool = False,
@@ -109,7 +108,6 @@ def load(
             of a folder are sorted.
         stdin: Standard input.
         settings: Limits and how to read. With `strict`, an unreadable file in a folder is an error.
-        status: Shows a status line.
         written: The `identity` of each file that the command writes, which folders and patterns
             leave out.
         files: A reader opened with the same settings, for callers that load many times; they close
@@ -123,7 +121,7 @@ def load(
     settings = settings or Settings()
     listing = find(paths, settings, written, inside)
     with nullcontext(files) if files else closing(Documents(settings)) as reader:
-        outcomes = reader.read(listing.files.values(), stdin, status)
+        outcomes = reader.read(listing.files.values(), stdin)
         named_texts = _with_names(listing, outcomes, lambda _, extracted: extracted)
     documents = tuple(
         Document(name, text.text, text.about, "" if file.real == STDIN else file.path)
@@ -215,7 +213,6 @@ def survey(
     settings: Settings,
     tokenizer: str,
     count: Callable[[str], int],
-    status: Callable[[str], None] = lambda _: None,
 ) -> Survey:
     """Survey the documents of `paths`, in the order of `load`, without a limit on all together.
 
@@ -224,7 +221,6 @@ def survey(
         settings: As for `load`.
         tokenizer: The cache key of the tokenizer that `count` uses.
         count: Counts the tokens of a text.
-        status: Shows a status line.
 
     Raises:
         InputError: As for `load`.
@@ -252,7 +248,7 @@ def survey(
         )
 
     with closing(Documents(settings)) as reader:
-        outcomes = reader.read(listing.files.values(), None, status, is_bounded=False)
+        outcomes = reader.read(listing.files.values(), None, is_bounded=False)
         try:
             named_rows = _with_names(listing, outcomes, survey_row)
         finally:

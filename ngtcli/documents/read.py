@@ -19,6 +19,7 @@ from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decoded
 from ngtcli.errors import InputError
+from ngtcli.system import reporting
 from ngtcli.system.files import key_of, read_bounded, read_stream
 from ngtcli.words import counted, reason_of
 
@@ -96,9 +97,8 @@ class Reader:
 class _ReadingStatus:
     """The status line while files are read: shown when it changes, and not too often."""
 
-    def __init__(self, total: int, report: Callable[[str], None]) -> None:
+    def __init__(self, total: int) -> None:
         self._total = total
-        self._report = report
         self._line = ""
         self._shown_at = time.monotonic()
 
@@ -110,7 +110,7 @@ class _ReadingStatus:
         if line != self._line and now - self._shown_at > _STATUS_INTERVAL_S:
             self._line = line
             self._shown_at = now
-            self._report(line)
+            reporting.status(line)
 
 
 class Documents:
@@ -140,7 +140,6 @@ class Documents:
         self,
         files: Collection[ListedFile],
         stdin: IO[bytes] | None = None,
-        status: Callable[[str], None] = lambda _: None,
         is_bounded: bool = True,
     ) -> Generator[tuple[ListedFile, Outcome], None, None]:
         """Yield each file with its text, or with the reason why it has none, in order.
@@ -151,14 +150,13 @@ class Documents:
         Args:
             files: The files, as `find` lists them.
             stdin: What STDIN stands for.
-            status: Shows a status line.
             is_bounded: Whether the limit on size holds for all texts together.
 
         Raises:
             InputError: The texts exceed the limit together, or nothing is piped in.
         """
         reader = Reader(self._settings.reading.max_mb)
-        shown = _ReadingStatus(len(files), status)
+        shown = _ReadingStatus(len(files))
         done = 0
 
         def show_status() -> None:

@@ -169,6 +169,21 @@ class Outcome:
     answer: Ended | NgtError
 
 
+@dataclass(frozen=True, slots=True)
+class EventReporter:
+    """A reporter whose lines are events."""
+
+    report: Report
+
+    def status(self, text: str) -> None:
+        """Report what is being done."""
+        self.report(Message("status", text))
+
+    def warn(self, text: str) -> None:
+        """Report what the user should know."""
+        self.report(Message("warn", text))
+
+
 def reporter(
     status: Callable[[str], object] = lambda _: None, warn: Callable[[str], object] = lambda _: None
 ) -> Report:

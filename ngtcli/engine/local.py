@@ -3,7 +3,6 @@
 import math
 from collections.abc import Callable, Iterator
 from collections.abc import Sequence as SequenceOf
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
@@ -36,7 +35,7 @@ from ngtcli.engine import session
 from ngtcli.engine.checks import check_drafting
 from ngtcli.engine.events import Message, Reading, Report, ignore
 from ngtcli.engine.memory import AutoMemory
-from ngtcli.errors import ModelError, StoppedError
+from ngtcli.errors import ModelError
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.models.pretrained import mask_tokens
@@ -85,7 +84,6 @@ class LocalSession(session.Session):
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
         self._compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
-        compiled.announce(self._report_compiling)
         check_drafting(settings)  # before anything is loaded
         use_threads(settings.model.threads)
         self.model: TargetModel = self._load(
@@ -123,19 +121,9 @@ class LocalSession(session.Session):
             unused=model.unused,
         )
 
-    def status(self, text: str) -> None:
-        """Report what is being done."""
-        super().status(text)
-        compiled.announce(self._report_compiling)  # numba may compile at any time
-
     def reading(self, read: int, total: int) -> None:
         """Report how many tokens of a prompt are read."""
         self.report(Reading(read, total))
-        compiled.announce(self._report_compiling)
-
-    def _report_compiling(self, text: str) -> None:
-        with suppress(StoppedError):  # it may come in a forward pass, which serves others, too
-            self.report(Message("status", text))
 
     def sharing(self, settings: Settings, owner: str = "", report: Report | None = None) -> Self:
         """As `Session.sharing`."""

@@ -3,8 +3,9 @@
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import Message, Report
+from ngtcli.engine.events import EventReporter, Message, Report
 from ngtcli.system import process
+from ngtcli.system.reporting import reporting_to
 
 if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
     from ngtcli.engine.engine import Engine
@@ -31,10 +32,12 @@ def open_engine(
         from ngtcli.engine.vllm.session import VllmSession, VllmTexts  # not before: numba
 
         return VllmTexts(VllmSession(settings, vllm, report), size=size, many=many)
-    report(Message("status", "Starting …"))
+    reporter = EventReporter(report)
+    reporter.status("Starting …")
     from ngtcli.engine.local import LocalSession  # here: they load torch
     from ngtcli.engine.local_engine import LocalEngine
 
-    session = LocalSession(settings, report, stand_ins=True)
+    with reporting_to(reporter):
+        session = LocalSession(settings, report, stand_ins=True)
     session.model.keep_prefixes(memory=many or stays)
     return LocalEngine(session, size=size if many else 0, many=many)

@@ -24,6 +24,7 @@ from ngtcli.prompts.preset import Preset
 from ngtcli.prompts.selecting import prompt_for
 from ngtcli.prompts.thinking import thinking_of
 from ngtcli.prompts.turns import Turn
+from ngtcli.system.reporting import reporting_to
 
 # The trie of documents, None for methods that draft from none, and how it was had.
 DocumentsTrie = tuple[Corpus | None, TrieReport]
@@ -146,7 +147,8 @@ class Session(ABC):
         task = replace(self._task(preset, documents, question), turns=turns, queries=queries)
         task = replace(task, compares=compares)
         try:
-            prompt = prompt_for(task, self.settings, self.warn)
+            with reporting_to(self):
+                prompt = prompt_for(task, self.settings)
         except ContextOverflowError as error:
             hint = f"{error.hint} {self.facts.context_why}".strip()
             raise ContextOverflowError(str(error), hint=hint) from None
@@ -161,7 +163,7 @@ class Session(ABC):
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
         m, most = self.facts, self.limits.max_output
         own, chat = (preset, documents, question), Chat.of(self.settings)
-        task = Task(*own, m.tokenizer, m.context, most, m.vocabulary, self.status, chat=chat)
+        task = Task(*own, m.tokenizer, m.context, most, m.vocabulary, chat=chat)
         return replace(task, keep=not self.owner or all(d.path for d in documents))
 
     @property

@@ -33,6 +33,7 @@ from ngtcli.engine.request import Want
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.prompts.reports import PartReport
 from ngtcli.system import process
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 _LONG = 5_000_000  # characters of documents that take noticeably long to compare with; guess
@@ -94,7 +95,8 @@ class Submissions:
     def step(self) -> list[SubmissionEvent]:
         """Do what comes next, a forward pass at most; return what came of it."""
         if not self._events:
-            self._advance()
+            with reporting_to(self._engine.session):  # compiled code, and what is read of the cache
+                self._advance()
         return self._take_events()
 
     def stop(self, submission: Submission) -> None:

@@ -6,7 +6,7 @@ from their cached trie, and which passages it has, where not all documents fit.
 
 import re
 from bisect import bisect_left
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import accumulate, groupby
 from operator import itemgetter
@@ -23,7 +23,6 @@ from ngtcli.prompts.reports import Cut, Selection
 from ngtcli.prompts.thinking import switched
 from ngtcli.prompts.turns import Turn
 
-Status = Callable[[str], None]
 _OTHER_MODEL = "Name another model (-m)."
 _FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
 
@@ -104,9 +103,8 @@ class Message:
 class Task:
     """The parts of a prompt; `context` positions in all, `answer` of them for the answer.
 
-    `status` gets lines on how much is read. `chat` is for the chat template. Documents stand before
-    the first of the `turns`; with `in_turns` they are passages, which stand before the question, as
-    those of each turn did.
+    `chat` is for the chat template. Documents stand before the first of the `turns`; with
+    `in_turns` they are passages, which stand before the question, as those of each turn did.
     `queries` take the place of the question where passages are searched.
     With `compares` the prompt says how much of the question the documents have.
     Without `keep` what is made to search the documents is not stored.
@@ -119,7 +117,6 @@ class Task:
     context: int
     answer: int
     vocabulary: int = 0
-    status: Status = lambda _: None
     chat: Chat = Chat()
     turns: Sequence[Turn] = ()
     in_turns: bool = False

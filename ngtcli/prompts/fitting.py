@@ -14,6 +14,7 @@ from ngtcli.models.control import Coded
 from ngtcli.models.tokenizer import Tokenizer, piece_end
 from ngtcli.prompts.build import Prompt, Task, code
 from ngtcli.prompts.reports import Cut
+from ngtcli.system import reporting
 from ngtcli.words import counted, short
 
 _EXACT = 1 << 15  # tokens up to which prompts are always counted whole; about 0.1 s, guess
@@ -43,7 +44,7 @@ def count_tokens(task: Task, texts: Iterable[str], limit: int, characters: int) 
             if read < characters and time.monotonic() - last >= _INTERVAL_S:
                 last = time.monotonic()
                 whole = short(tokens * max(characters, read) // read)
-                task.status(f"Reading {short(tokens)} of {whole} tokens …")
+                reporting.status(f"Reading {short(tokens)} of {whole} tokens …")
         if tokens > limit:
             break
     return tokens

@@ -20,6 +20,7 @@ from ngtcli.prompts.splitting import BETWEEN, fits, joined
 from ngtcli.prompts.turns import earlier_questions, first_kept
 from ngtcli.retrieval.ranking import Ranked, Ranker, Ranking
 from ngtcli.retrieval.search import Search
+from ngtcli.system import reporting
 from ngtcli.words import counted
 
 if TYPE_CHECKING:
@@ -63,10 +64,8 @@ def _open_tokens(settings: Settings, room: int) -> int:
     return min(most, int(_SHARE * room))
 
 
-def prompt_for(
-    task: Task, settings: Settings, warn: Callable[[str], None] = lambda _: None
-) -> Prompt:
-    """The prompt that fits the task's context, as `settings` say; `warn` gets what was left out.
+def prompt_for(task: Task, settings: Settings) -> Prompt:
+    """The prompt that fits the task's context, as `settings` say; what is left out is reported.
 
     Raises ContextOverflowError and ModelError as `fit_prompt`; UsageError for passages without a
     question.
@@ -74,7 +73,7 @@ def prompt_for(
     task = replace(task, turns=[turn for turn in task.turns if turn.text.strip()])
     overflow = settings.retrieval.overflow if task.documents else "error"
     if overflow == "retrieve":
-        prompt = _retrieve(task, settings, warn)
+        prompt = _retrieve(task, settings)
     else:
         alone = replace(task, turns=())
         fitting = fits(alone) if task.turns else None
@@ -82,16 +81,16 @@ def prompt_for(
     if task.compares and prompt.coverage is None:
         prompt = replace(prompt, coverage=_compared(task, settings))
     for words in cut_words(prompt.cuts):
-        warn(words)
+        reporting.warn(words)
     if prompt.left_out:
         those = counted(prompt.left_out, "question")
-        warn(f"the context is full: the first {those} and what was answered are left out")
+        reporting.warn(f"the context is full: the first {those} and what was answered are left out")
     if (chosen := prompt.selection) is not None and (chosen.read or not chosen.earlier):
         why = "not everything fits"
         if chosen.fits:
             why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
         read = f"{chosen.read} more" if chosen.earlier else f"the best {chosen.read}"
-        warn(
+        reporting.warn(
             f"{why}: read {read} of {counted(chosen.of_passages, 'passage')},"
             f" from {chosen.documents} of {counted(chosen.of_documents, 'document')};"
             f" --passages {max(5, 2 * chosen.read)} reads more"
@@ -137,7 +136,7 @@ def _tokens(task: Task, text: str) -> int:
     return len(task.tokenizer.encode(text)) + BETWEEN
 
 
-def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
+def _retrieve(task: Task, s: Settings) -> Prompt:
     """Everything if it fits and is not more than `whole_tokens`; else the best passages."""
     if not task.question.strip():
         what = "passages are chosen by a question, and there is none"
@@ -151,9 +150,9 @@ def _retrieve(task: Task, s: Settings, warn: Callable[[str], None]) -> Prompt:
     if task.turns:
         task, room, left_out = _beside_turns(task, s, room)
     clock = time.perf_counter()
-    ranking = _ranked(task, s, room, warn)
+    ranking = _ranked(task, s, room)
     seconds = time.perf_counter() - clock
-    task.status("Choosing passages …")
+    reporting.status("Choosing passages …")
     bound = _Bound.of(s, whole_room, len(task.queries), len(ranking.found))
     found = _built(task, ranking, room, bound)
     if found is None:
@@ -198,7 +197,7 @@ def _compared(task: Task, s: Settings, index: "Index | None" = None) -> Coverage
 
     if index is None:
         cutting = Cutting(s.retrieval.passage_tokens, s.retrieval.passage_overlap)
-        index = index_of(task.documents, cutting, task.status, task.keep)
+        index = index_of(task.documents, cutting, task.keep)
     return coverage(index, task.question)
 
 
@@ -223,17 +222,17 @@ def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
     return own, left, left_out
 
 
-def _ranked(task: Task, s: Settings, room: int, warn: Callable[[str], None]) -> Ranking:
+def _ranked(task: Task, s: Settings, room: int) -> Ranking:
     """The passages, the best first; in their own order where none has a word of the question."""
     most = (s.retrieval.passages if s.retrieval.passages > 0 else room) + _PASSED_OVER
     earlier = earlier_questions(task.turns)
-    search = Search(task.documents, s, task.question, most, earlier, task.keep, task.status, warn)
+    search = Search(task.documents, s, task.question, most, earlier, task.keep)
     ranker = Ranker(search)
     each = [ranker.rank(question) for question in task.queries or (task.question,)]
     ranking = replace(each[0], found=_in_turn([one.found for one in each]))
     if ranking.found or task.earlier:
         return ranking
-    warn("no passage has a word of the question; the first ones are read")
+    reporting.warn("no passage has a word of the question; the first ones are read")
     first = [Ranked(i, Scores(0.0, 0.0)) for i in range(len(ranking.index))]
     return replace(ranking, found=first)
 

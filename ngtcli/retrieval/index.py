@@ -11,7 +11,7 @@ import os
 import re
 import unicodedata
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import cache, cached_property
 from itertools import islice
 from typing import NamedTuple
@@ -23,6 +23,7 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.passages import Cutting, passages
 from ngtcli.documents.selection import Excerpt
 from ngtcli.documents.text import UNSPACED
+from ngtcli.system import reporting
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
@@ -185,7 +186,6 @@ def best(scores: Floats, most: int) -> Ints:
 def index_of(
     documents: Sequence[Document],
     cutting: Cutting,
-    status: Callable[[str], None] = lambda _: None,
     keep: bool = True,
 ) -> Index:
     """The index of these documents; only those are cut of which the store has no pieces.
@@ -197,7 +197,7 @@ def index_of(
     new = {k: d for k, d in zip(keys, documents, strict=True) if k not in pieces}
     how = "cached" if not new else "updated" if pieces else "built"
     for first in range(0, len(new), _AT_ONCE):
-        status(f"Cutting into passages: {first} of {len(new)} documents …")
+        reporting.status(f"Cutting into passages: {first} of {len(new)} documents …")
         some = islice(new.items(), first, first + _AT_ONCE)
         made = {key: _cut(document, cutting) for key, document in some}
         pieces |= made

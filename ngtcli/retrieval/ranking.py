@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 from ngtcli.documents.passages import Cutting
 from ngtcli.documents.selection import Scores
 from ngtcli.retrieval.search import Search
+from ngtcli.system import reporting
 
 if TYPE_CHECKING:
     from ngtcli.retrieval.index import Index
@@ -63,7 +64,7 @@ class Ranker:
             search = replace(search, most=max(search.most, CANDIDATES))
         cutting = Cutting(s.retrieval.passage_tokens, s.retrieval.passage_overlap)
         self._search = search
-        self.index = index_of(search.documents, cutting, search.status, search.keep)
+        self.index = index_of(search.documents, cutting, search.keep)
         self._vectors: Vectors | None = None
 
     def rank(self, question: str) -> Ranking:
@@ -84,7 +85,7 @@ class Ranker:
         from ngtcli.retrieval.vectors import Vectors
 
         index, settings = self.index, search.settings
-        search.status(f"Loading {settings.retrieval.embedder} …")
+        reporting.status(f"Loading {settings.retrieval.embedder} …")
         embedder = load_embedder(settings.retrieval.embedder, settings.model.device)
         if self._vectors is None:
             self._vectors = Vectors(index, embedder, search)
@@ -113,10 +114,10 @@ def _reranked(ranking: Ranking, search: Search) -> list[Ranked]:
     """The first CANDIDATES in the reranker's order, the others behind them."""
     from ngtcli.retrieval.encoders import load_reranker  # here: it loads transformers
 
-    search.status(f"Loading {search.settings.retrieval.reranker} …")
+    reporting.status(f"Loading {search.settings.retrieval.reranker} …")
     reranker = load_reranker(search.settings.retrieval.reranker, search.settings.model.device)
     first = ranking.found[:CANDIDATES]
-    search.status(f"Reranking {len(first)} passages …")
+    reporting.status(f"Reranking {len(first)} passages …")
     scores = reranker.scores(search.whole, [ranking.index.text(one.passage) for one in first])
     scored = [
         Ranked(one.passage, replace(one.scores, score=score, reranked=score))

@@ -1,6 +1,6 @@
 """A question to documents."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ngtcli.config import Settings
@@ -13,8 +13,7 @@ class Search:
 
     `most` passages are wanted. The `earlier` questions of a conversation help: their words count
     less by BM25, and other rankers read them before the question. Without `keep` nothing of the
-    cache is read or written. `status` gets lines on what is done, `warn` one about passages that
-    are longer than the embedding model reads.
+    cache is read or written.
     """
 
     documents: Sequence[Document]
@@ -23,8 +22,6 @@ class Search:
     most: int
     earlier: Sequence[str] = ()
     keep: bool = True
-    status: Callable[[str], None] = lambda _: None
-    warn: Callable[[str], None] = lambda _: None
 
     @property
     def whole(self) -> str:

@@ -19,6 +19,7 @@ import numpy as np
 from ngtcli.retrieval.encoders import BATCH, Embedder
 from ngtcli.retrieval.index import Floats, Index, Ints
 from ngtcli.retrieval.search import Search
+from ngtcli.system import reporting
 from ngtcli.system.files import key_of
 from ngtcli.system.store import Kind
 
@@ -82,7 +83,7 @@ class Vectors:
         order = sorted(missing, key=lambda key: -len(missing[key]))  # equal lengths need no padding
         longer = 0
         for first in range(0, len(order), BATCH):
-            self._search.status(f"Embedding passages: {first} of {len(order)} …")
+            reporting.status(f"Embedding passages: {first} of {len(order)} …")
             keys = order[first : first + BATCH]
             rows, cut = self._embedder.passages([missing[key] for key in keys])
             made = {key: row.tobytes() for key, row in zip(keys, rows, strict=True)}
@@ -92,7 +93,7 @@ class Vectors:
             longer += cut
         self.embedded += len(order)
         if longer:
-            self._search.warn(
+            reporting.warn(
                 f"{longer} of {len(order)} passages are longer than the {self._embedder.tokens}"
                 f" tokens that {self._embedder.name} reads: only their beginnings count for it"
             )
@@ -114,7 +115,7 @@ class Vectors:
             with suppress(RuntimeError):  # of another version of FAISS
                 return faiss.deserialize_index(np.frombuffer(stored, np.uint8))
         rows = self.of(np.arange(len(self._keys)))
-        self._search.status(f"Building the index of {len(rows)} vectors …")
+        reporting.status(f"Building the index of {len(rows)} vectors …")
         form = f"IVF{LISTS},PQ{math.gcd(rows.shape[1], PARTS)}np"
         coded: Any = faiss.index_factory(rows.shape[1], form, faiss.METRIC_INNER_PRODUCT)
         coded.train(rows)

@@ -3,7 +3,7 @@
 import os
 import threading
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 from ngtcli.config import Settings
@@ -35,7 +35,7 @@ class ServedFolder:
         self._stamps: object = None
         self._loaded = Loaded(())
 
-    def documents(self, status: Callable[[str], None] = lambda _: None) -> Loaded:
+    def documents(self) -> Loaded:
         """As they are now; nothing is read where no file has changed. Raises InputError.
 
         Raises StillReadingError where another thread is reading, which may take minutes.
@@ -46,9 +46,7 @@ class ServedFolder:
             found = find(self._paths, self._settings, inside=True).files  # before they are read
             stamps = {path: stamp_of(path) for path in found}
             if stamps != self._stamps:
-                loaded = load(
-                    self._paths, None, self._settings, status, files=self._files, inside=True
-                )
+                loaded = load(self._paths, None, self._settings, files=self._files, inside=True)
                 self._loaded = replace(loaded, documents=self._own(loaded.documents))
                 self._stamps = stamps
             if not self._loaded.documents:

@@ -47,6 +47,7 @@ from ngtcli.retrieval.search import Search
 from ngtcli.server.exchange import Submit, Threads, answered
 from ngtcli.server.public import RequestError, has_path, is_private, private_words, words_of
 from ngtcli.server.service import Service, named
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted, nearest
 
 _INTERVAL_S = 0.25  # between two progress notifications; guess
@@ -170,11 +171,14 @@ class Progress:
         self._context, self._count, self._sent = context, 0, 0.0
         self._written, self._part = 0, ""
 
-    def say(self, words: str) -> None:
+    def status(self, words: str) -> None:
         """What is being done, in a thread of the SDK; there a call that is cancelled ends."""
         from_thread.check_cancelled()
         if not (owner_of(self._context) and has_path(words)):
             from_thread.run(self._send, words)
+
+    def warn(self, words: str) -> None:
+        """Nothing: a client gets warnings with the answer."""
 
     async def tell(self, event: Event) -> None:
         """What is done."""
@@ -261,8 +265,9 @@ class Tools:
         """
         progress, settings = Progress(context), self._service.tasks.of["ask"][0]
         texts = (await self._chosen(documents, progress)).documents
-        search = Search(texts, settings, _asked(question), limit, status=progress.say)
-        ranking = await self._threads.run(rank, search)
+        search = Search(texts, settings, _asked(question), limit)
+        with reporting_to(progress):
+            ranking = await self._threads.run(rank, search)
         found = []
         for one in ranking.found[:limit]:
             at = ranking.index.place(one.passage)
@@ -324,7 +329,8 @@ class Tools:
 
     async def _loaded(self, progress: Progress) -> Loaded:
         assert self._service.folder is not None
-        return await self._threads.run(self._service.folder.documents, progress.say)
+        with reporting_to(progress):
+            return await self._threads.run(self._service.folder.documents)
 
     async def _chosen(self, names: Sequence[str] | None, progress: Progress) -> Loaded:
         """The documents of these names, in the order of the list. Raises RequestError."""

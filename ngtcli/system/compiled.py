@@ -10,13 +10,14 @@ import os
 import pickle
 import sys
 from collections.abc import Callable
+from contextlib import suppress
 from functools import cache
 from importlib.metadata import PackageNotFoundError, version
-from inspect import ismethod
 from pathlib import Path
 from typing import Any, TypeVar
-from weakref import WeakMethod
 
+from ngtcli.errors import StoppedError
+from ngtcli.system import reporting
 from ngtcli.system.files import home, key_of
 from ngtcli.system.store import Kind
 
@@ -32,7 +33,6 @@ SOURCES = (
 LOCK = "compiling.lock"
 COMPILED = Kind("compiled", bytes, "NUMBA_CACHE_DIR")
 
-_listeners: list[Callable[[], Callable[[str], object] | None]] = []  # weak, of models' methods
 _loaded: list[str] = []  # keys of results that were kept
 # Results by their keys that another process compiled for this one, where no file can be written.
 received: dict[str, bytes] = {}
@@ -100,24 +100,19 @@ def _leave_out_blas() -> None:
 
 @cache
 def _listen() -> None:
-    """Tell a listener of functions that numba compiles, not of those that are kept."""
+    """Report that numba compiles a function; of one that was compiled before nothing is said."""
     from numba.core import event
 
     class Compiles(event.Listener):
         def on_start(self, data: Any) -> None:
-            if _listeners and (tell := _listeners.pop()()) is not None:
-                how_long = "" if _loaded else f" (about {COMPILING_S} s)"
-                tell(f"Compiling once{how_long} …")
+            how_long = "" if _loaded else f" (about {COMPILING_S} s)"
+            with suppress(StoppedError):  # it may come in a forward pass, which serves others, too
+                reporting.status_once(f"Compiling once{how_long} …")
 
         def on_end(self, data: Any) -> None: ...
 
     register: Any = event.register  # not in its types
     register("numba:compile", Compiles())
-
-
-def announce(tell: Callable[[str], object]) -> None:
-    """Call `tell` with a status line, once, when a function is compiled next."""
-    _listeners[:] = [WeakMethod(tell) if ismethod(tell) else lambda: tell]
 
 
 def njit(**options: Any) -> Callable[[F], F]:

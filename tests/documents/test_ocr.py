@@ -28,6 +28,7 @@ from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
 from tests import document_files as made
 from tests.support.helpers import share
+from tests.support.reported import Reported
 
 pdfium = pytest.importorskip("pypdfium2")
 Image = pytest.importorskip("PIL.Image")
@@ -243,7 +244,10 @@ def test_pages_are_counted_while_they_are_recognized(
 
     monkeypatch.setattr(Parsers, "extract", extract)
     (tmp_path / "page.pdf").write_bytes(b"%PDF-")
-    assert load([str(tmp_path)], status=told.put).documents[0].text == "Invoice 1001"
+    reported = Reported()
+    monkeypatch.setattr(reported, "status", told.put)
+    loaded = reported.of(lambda: load([str(tmp_path)]))
+    assert loaded.documents[0].text == "Invoice 1001"
 
 
 HUGE = b"BM" + bytes(12) + b"\x28\0\0\0" + b"\x30\x75\0\0" * 2 + b"\1\0\x18\0" + bytes(24)  # 900 MP

@@ -150,12 +150,16 @@ sys.path.insert(0, sys.argv[1])
 from multiprocessing.connection import Connection
 from ngtcli.drafting.auto import compiling
 from ngtcli.system import compiled
+from ngtcli.system.reporting import reporting_to
 from functions import twice
 said = []
 compiling._receive(Connection(int(sys.argv[2]), writable=False))
 assert compiling.is_ready()
-compiled.announce(said.append)
-assert twice(4) == 8
+class Said:
+    status = warn = said.append
+
+with reporting_to(Said):
+    assert twice(4) == 8
 print(said)
 """
 

@@ -1,6 +1,7 @@
 """Prompts of conversations against `transformers`, and what is left out where not all fits."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import pytest
@@ -21,6 +22,7 @@ from ngtcli.prompts.turns import Turn, earlier_questions
 from ngtcli.retrieval.index import EARLIER, index_of
 from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
 from tests.support.helpers import template
+from tests.support.reported import Reported
 
 NAMES = ("chatml", "trims", "gemma", "mistral", "thinks", "parts")  # of templates
 TEMPLATES = {name: template(name) for name in NAMES}
@@ -41,7 +43,7 @@ def task(tokenizer: Tokenizer, said: Any, question: str = "Why?", **more: Any) -
 
 
 def fitted(whole: Task, **more: Any) -> Prompt:
-    return prompt_for(whole, for_task("chat", Settings.of(**more), preset()), lambda _: None)
+    return prompt_for(whole, for_task("chat", Settings.of(**more), preset()))
 
 
 @pytest.mark.search
@@ -148,13 +150,13 @@ def exchanges(count: int) -> list[tuple[str, str]]:
 def test_the_oldest_turns_go_together_and_documents_stay() -> None:
     tokenizer, said, heads, left = with_template(CHATML), exchanges(30), [], []
     for n in range(31):
-        told: list[str] = []
+        reported = Reported()
         whole = task(tokenizer, said[: 2 * n], f"user {n} asks of boats?", context=900)
-        prompt = prompt_for(whole, Settings.of(overflow="error"), told.append)
+        prompt = reported.of(partial(prompt_for, whole, Settings.of(overflow="error")))
         assert "The tide is high at noon." in prompt.text and len(prompt.ids) <= whole.room
         assert prompt.text.count("<|im_start|>user") == n - prompt.left_out + 1
         words = f"the context is full: the first {prompt.left_out} questions"
-        assert [words in line for line in told] == [True] * bool(prompt.left_out)
+        assert [words in line for line in reported.warnings] == [True] * bool(prompt.left_out)
         heads.append(prompt.text.partition("<|im_end|>")[0])
         left.append(prompt.left_out)
     assert left == sorted(left) and left[-1] > 10

@@ -12,11 +12,13 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ContextOverflowError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts import fitting
-from ngtcli.prompts.build import Prompt, Status, Task
+from ngtcli.prompts.build import Prompt, Task
 from ngtcli.prompts.fitting import cut_words, fit_prompt, level
 from ngtcli.prompts.preset import Preset, load_preset, preset_files
 from ngtcli.prompts.reports import Cut
+from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import FakeBackend
+from tests.support.reported import Reported
 
 TOKENIZER = Tokenizer(FakeBackend())
 ROOM = {"context": 400, "answer": 40, "overflow": "truncate"}
@@ -93,9 +95,9 @@ def test_the_document_comes_before_the_question_and_several_are_named() -> None:
 
 def fitted(
     preset: Preset, documents: list[Document], question: str, tokenizer: Tokenizer, *,
-    context: int, answer: int, overflow: str = "auto", status: Status = lambda _: None,
+    context: int, answer: int, overflow: str = "auto",
 ) -> Prompt:  # fmt: skip
-    task = Task(preset, documents, question, tokenizer, context, answer, status=status)
+    task = Task(preset, documents, question, tokenizer, context, answer)
     return fit_prompt(task, overflow)
 
 
@@ -185,11 +187,10 @@ def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
         if len(told) == 2:
             raise KeyboardInterrupt
 
-    with pytest.raises(KeyboardInterrupt):
-        fitted(
-            load_preset("summarize"), [LONG_DOCUMENT], "", TOKENIZER, context=500_000, answer=40,
-            status=stop,
-        )  # fmt: skip
+    reported = Reported()
+    monkeypatch.setattr(reported, "status", stop)
+    with pytest.raises(KeyboardInterrupt), reporting_to(reported):
+        fitted(load_preset("summarize"), [LONG_DOCUMENT], "", TOKENIZER, context=500_000, answer=40)
     assert told == ["Reading 65k of 3.0M tokens …", "Reading 131k of 3.0M tokens …"]
 
 

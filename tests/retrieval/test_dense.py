@@ -29,6 +29,7 @@ from ngtcli.retrieval.search import Search
 from ngtcli.retrieval.vectors import CODED, Vectors
 from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
 from tests.support.helpers import ngt
+from tests.support.reported import Reported
 
 pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="no extra dense")
 CONCEPTS = [
@@ -308,8 +309,9 @@ def test_what_is_embedded_is_kept_when_it_is_interrupted(
 
 
 def test_passages_longer_than_the_model_reads_are_told(models: dict[str, str]) -> None:
-    said: list[str] = []
-    ranked([*TEXTS, "ship " * 60], by(models["meaning"], tokens=200), "a ship", warn=said.append)
+    reported = Reported()
+    reported.of(lambda: ranked([*TEXTS, "ship " * 60], by(models["meaning"], tokens=200), "a ship"))
+    said = reported.warnings
     assert len(said) == 1 and said[0].startswith(
         "1 of 5 passages are longer than the 40 tokens that "
     )

@@ -30,6 +30,7 @@ from ngtcli.prompts.selecting import prompt_for
 from ngtcli.retrieval import index as index_module
 from ngtcli.retrieval.index import EARLIER, K1, B, index_of, words
 from tests.support.helpers import FakeBackend, ngt
+from tests.support.reported import Reported
 
 SMALL = Cutting(16)
 TOKENIZER = Tokenizer(FakeBackend())  # a token a letter
@@ -118,11 +119,11 @@ def test_what_decides_how_a_text_is_cut_is_in_the_key(own_home: Path) -> None:
 
 
 def fitted(documents: list[Document], question: str, context: int, **values: Any) -> Any:
-    said: list[str] = []
+    reported = Reported()
     own = Settings.of(overflow="retrieve", **{"passage_tokens": 16, "passages": 0, **values})
     task = Task(load_preset("ask"), documents, question, TOKENIZER, context, own.answer.max_tokens)
-    prompt = prompt_for(task, own, said.append)
-    return prompt, said
+    prompt = reported.of(lambda: prompt_for(task, own))
+    return prompt, reported.warnings
 
 
 @settings(max_examples=60, deadline=None)

@@ -26,11 +26,15 @@ def thrice(n):
 """
 PROGRAM = """
 from ngtcli.system import compiled, store
+from ngtcli.system.reporting import reporting_to
 from functions import thrice, twice
 
 said = []
-compiled.announce(said.append)
-assert (twice(4), thrice(4)) == (8, 12)
+class Said:
+    status = warn = said.append
+
+with reporting_to(Said):
+    assert (twice(4), thrice(4)) == (8, 12)
 print(said, repr(store.take_remark()))
 """
 

@@ -1,0 +1,67 @@
+"""What is worth showing while work goes on: status lines and warnings.
+
+Who shows it says so once, for the work that it starts; who works reports, and passes nothing on:
+
+    with reporting_to(notes):
+        answer(question)
+
+It is a context variable, as for logging per request: a thread that was not given the context
+reports to nobody.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Protocol
+
+
+class Reporter(Protocol):
+    """Shows what is reported."""
+
+    def status(self, text: str, /) -> None:
+        """Show what is being done right now; the next status takes its place."""
+
+    def warn(self, text: str, /) -> None:
+        """Show what the user should know and may change."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Destination:
+    reporter: Reporter
+    said: set[str] = field(default_factory=set)  # by `status_once`
+
+
+_destination: ContextVar[_Destination | None] = ContextVar("destination", default=None)
+
+
+@contextmanager
+def reporting_to(reporter: Reporter) -> Iterator[None]:
+    """Report to this reporter in here, and in what is called from here."""
+    token = _destination.set(_Destination(reporter))
+    try:
+        yield
+    finally:
+        _destination.reset(token)
+
+
+def status(text: str) -> None:
+    """Report what is being done."""
+    destination = _destination.get()
+    if destination is not None:
+        destination.reporter.status(text)
+
+
+def status_once(text: str) -> None:
+    """Report what is being done, unless this was said since `reporting_to`."""
+    destination = _destination.get()
+    if destination is not None and text not in destination.said:
+        destination.said.add(text)
+        destination.reporter.status(text)
+
+
+def warn(text: str) -> None:
+    """Report what the user should know."""
+    destination = _destination.get()
+    if destination is not None:
+        destination.reporter.warn(text)

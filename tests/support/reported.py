@@ -1,0 +1,27 @@
+"""A reporter that keeps what is reported."""
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from ngtcli.system.reporting import reporting_to
+
+Result = TypeVar("Result")
+
+
+class Reported:
+    """Keeps the lines that are reported."""
+
+    def __init__(self) -> None:
+        self.statuses: list[str] = []
+        self.warnings: list[str] = []
+
+    def status(self, text: str) -> None:
+        self.statuses.append(text)
+
+    def warn(self, text: str) -> None:
+        self.warnings.append(text)
+
+    def of(self, work: Callable[[], Result]) -> Result:
+        """Do some work, and keep what it reports."""
+        with reporting_to(self):
+            return work()
