@@ -1,7 +1,7 @@
-"""Does drafting change a token? Prompts with and without drafts, their ids compared.
+"""Check that drafting changes no token: decode prompts with and without drafts, and compare.
 
-The source is that of `ngt bench`, and so are its cells: a method at each number of nodes, and plain
-decoding in passes of the same shape.
+Prompts come from the same source as those of `ngt bench`. Plain decoding uses forward passes of the
+same shape as the drafted run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -21,72 +21,97 @@ from ngtcli.words import counted
 def run_check(
     source: Live, settings: Settings, num_drafts: Sequence[int], progress: Callable[[str], None]
 ) -> CheckReport:
-    """Every prompt of the source at each of `num_drafts`; `skipped` is left empty.
+    """Compare drafted with plain decoding for every prompt.
 
-    Each plain answer is decoded once and compared with all drafted ones, as far as their passes
-    have its shape.
+    Each plain answer is decoded once for each shape of forward passes, and compared with all
+    drafted answers of that shape.
+
+    Args:
+        source: The model and the prompts.
+        settings: The settings, with the method.
+        num_drafts: Draft budgets, in nodes, to check one by one.
+        progress: Shows a status line.
+
+    Returns:
+        The report, with `skipped` left empty.
     """
-    session, found = source.session(settings), list[Comparison]()
+    session = source.session(settings)
+    comparisons = list[Comparison]()
     for done, prompt in enumerate(source.worded(session)):
         progress(f"Comparing: {done} of {counted(len(source.items), 'prompt')}")
-        found += _compared(session, source.items[done].id, prompt, num_drafts)
+        comparisons += _compare(session, source.items[done].id, prompt, num_drafts)
     return CheckReport(
         model=settings.model.model,
         method=settings.drafting.method,
         dtype=settings.model.dtype,
         quantize=settings.model.quantize,
-        exact=all(c.exact for c in found),
+        exact=all(c.exact for c in comparisons),
         prompts=len(source.items),
         prompts_available=len(source.items),
         num_draft=num_drafts,
-        runs=len(found),
-        identical=sum(c.identical for c in found),
-        results=found,
+        runs=len(comparisons),
+        identical=sum(c.identical for c in comparisons),
+        results=comparisons,
         skipped=(),
     )
 
 
-def _compared(
-    session: LocalSession, name: str, prompt: Prompt, num_drafts: Sequence[int]
+def _compare(
+    session: LocalSession, prompt_id: str, prompt: Prompt, num_drafts: Sequence[int]
 ) -> Iterator[Comparison]:
-    """Drafted decoding at each of `num_drafts`, and plain decoding in passes of the same shape."""
-    plain: dict[Numerics, list[int]] = {}
+    """Compare drafted decoding at each draft budget with plain decoding of the same shape."""
+    plain_outputs: dict[Numerics, list[int]] = {}
     for num_draft in num_drafts:
-        drafted = _run(session, prompt, session.settings.drafting.method, num_draft)
-        numerics, length = drafted.numerics, drafted.statistics.mean_acceptance_length
-        if numerics not in plain:
-            plain[numerics] = _run(session, prompt, "none", num_draft).token_ids
-        truth, made = plain[numerics], len(drafted.token_ids)
-        place = first_difference(truth, drafted.token_ids)
-        margin = None if place is None else _margin(session, prompt, truth[:place], numerics)
-        yield Comparison(name, num_draft, made, length, place, margin, drafted.is_exact)
+        drafted = _decode(session, prompt, session.settings.drafting.method, num_draft)
+        numerics = drafted.numerics
+        if numerics not in plain_outputs:
+            plain_outputs[numerics] = _decode(session, prompt, "none", num_draft).token_ids
+        expected = plain_outputs[numerics]
+        position = first_difference(expected, drafted.token_ids)
+        margin = None
+        if position is not None:
+            margin = _logit_margin(session, prompt, expected[:position], numerics)
+        yield Comparison(
+            prompt_id,
+            num_draft,
+            len(drafted.token_ids),
+            drafted.statistics.mean_acceptance_length,
+            position,
+            margin,
+            drafted.is_exact,
+        )
 
 
 def first_difference(a: Sequence[int], b: Sequence[int]) -> int | None:
-    """Index of the first difference of two sequences, None if they are equal.
+    """The index of the first difference between two sequences; None if they are equal.
 
     >>> first_difference([1, 2, 3], [1, 2])
     2
     """
-    return next((i for i, (x, y) in enumerate(zip_longest(a, b)) if x != y), None)
+    for index, (x, y) in enumerate(zip_longest(a, b)):
+        if x != y:
+            return index
+    return None
 
 
-def _run(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> DecodedSequence:
+def _decode(session: LocalSession, prompt: Prompt, method: str, num_draft: int) -> DecodedSequence:
     return session.generate(prompt, AnswerOptions(method, num_draft, to_the_end=True))
 
 
-def _margin(
+def _logit_margin(
     session: LocalSession, prompt: Prompt, output: Sequence[int], numerics: Numerics
 ) -> float:
-    """Best minus second-best score after `output`, from passes of one token, as plain decoding."""
+    """The best minus the second-best logit after `output`, by forward passes of one token."""
     from ngtcli.drafting.tree import DraftTree
 
     model = session.model
-    ids = [*prompt.ids, *output]
-    model.start(min(len(prompt.ids) + session.settings.answer.max_tokens, model.context), numerics)
+    token_ids = [*prompt.ids, *output]
+    capacity = min(len(prompt.ids) + session.settings.answer.max_tokens, model.context)
+    model.start(capacity, numerics)
     model.prefill(prompt.ids[:-1])
-    for token in ids[len(prompt.ids) - 1 : -1]:
+    for token in token_ids[len(prompt.ids) - 1 : -1]:
         model.forward(token, DraftTree())
         model.keep(())
-    best = model.forward(ids[-1], DraftTree())[0].float().topk(2).values
-    return float(best[0] - best[1])
+    logits = model.forward(token_ids[-1], DraftTree())[0].float()
+    best, second = logits.topk(2).values
+    return float(best - second)
