@@ -1,18 +1,19 @@
-"""Medusa-1 and Hydra: a perceptron for each token that is guessed, behind the model's own next one.
+"""Medusa-1 and Hydra: one MLP for each draft token after the model's own next token.
 
-Medusa (Cai et al., 2024, section 2.1.1): each reads what leaves the model's last norm at a row, and
-its guess does not know the tokens between. Tensors: `{h}.{k}.linear.weight|bias`, residual blocks
-[H, H], and `{h}.{blocks}.weight` [V, H]. Of config.json nothing is read: published ones say 2 heads
+Medusa (Cai et al., 2024, section 2.1.1): each MLP reads the output of the model's last norm at one
+position, and does not know the tokens in between. Tensors: `{h}.{k}.linear.weight|bias`, residual
+blocks [H, H], and `{h}.{blocks}.weight` [V, H]. config.json is not read: published ones say 2 heads
 where the file has 5.
 
-Hydra (Ankner et al., 2024, sections 3 and 5): perceptron i reads beside it the target's embeddings
-of the i + 1 tokens after the row. Tensors: `hydra_mlp.{i}.{k}.linear.*`, residual blocks, the first
+Hydra (Ankner et al., 2024, sections 3 and 5): MLP i also reads the target's embeddings of the i + 1
+tokens after the position. Tensors: `hydra_mlp.{i}.{k}.linear.*`, residual blocks, the first
 [H, (i + 2) H] with a `res_connection.*` of that size, and `hydra_lm_head.{i}.*` [V, H]. With
-`prefix_embedding_layer.*` (prefix-mlp, "Hydra++") one decoder layer of the target's kind and a norm
-read the hidden states first. config.json says with `hidden_state_offset` how many layers before the
-end the hidden states are from (0), with `hydra_head_arch` what is not known here.
+`prefix_embedding_layer.*` (prefix-mlp, "Hydra++"), one decoder layer of the target's kind and a
+norm read the hidden states first. In config.json, `hidden_state_offset` is the number of layers
+before the end that the hidden states come from (0), and `hydra_head_arch` names other
+architectures, which are not supported.
 
-Where none has a last layer, all guess by the target's own, from which published training starts.
+MLPs without a last layer of their own use the target's, from which published training starts.
 """
 
 import re
@@ -31,9 +32,12 @@ _ARCHITECTURES = ("mlp", "prefix-mlp")
 
 
 class ResidualBlock(nn.Module):
-    """x + silu(linear(x)) on (…, width).
+    """x + silu(linear(x)) for x of shape (…, width).
 
-    With `more` the input is (…, (1 + more) width), and `res_connection` makes x of it.
+    Args:
+        width: Size of the output.
+        more: How many further vectors of this size the input has; `res_connection` reduces them
+            to the x that is added.
     """
 
     def __init__(self, width: int, more: int = 0) -> None:
@@ -42,13 +46,20 @@ class ResidualBlock(nn.Module):
         self.res_connection = nn.Linear((1 + more) * width, width) if more else nn.Identity()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(…, width)."""
-        kept: Tensor = self.res_connection(inputs)
-        return kept + nn.functional.silu(self.linear(inputs))
+        """Map (…, (1 + more) width) to (…, width)."""
+        residual: Tensor = self.res_connection(inputs)
+        return residual + nn.functional.silu(self.linear(inputs))
 
 
 class Medusa(nn.ModuleList):
-    """The heads of a target, which have last layers of their own or score by the target's."""
+    """The Medusa heads of a target.
+
+    Args:
+        target: The target model.
+        depth: Number of heads.
+        blocks: Residual blocks of each head.
+        own_scores: Whether heads have last layers of their own, or use the target's.
+    """
 
     ids: Tensor | None = None
 
@@ -58,7 +69,9 @@ class Medusa(nn.ModuleList):
         super().__init__()
         self.reads: tuple[int, ...] = (-1,)
         self.sights: tuple[Sight, ...] = ()
-        self.target, self.depth, self._own_scores = target, depth, own_scores
+        self.target = target
+        self.depth = depth
+        self._own_scores = own_scores
         for _ in range(depth):
             layers: list[nn.Module] = [ResidualBlock(target.width) for _ in range(blocks)]
             if own_scores:
@@ -72,16 +85,25 @@ class Medusa(nn.ModuleList):
         return self.scores(last)[:, 0]
 
     def scores(self, states: Tensor) -> Tensor:
-        """Scores (depth, n, vocabulary) after rows of states (n, width)."""
-        made = torch.stack([head(states) for head in self])
-        return made if self._own_scores else self.target.score(made)
+        """Compute the logits (depth, n, vocab_size) after hidden states (n, width)."""
+        outputs = torch.stack([head(states) for head in self])
+        return outputs if self._own_scores else self.target.score(outputs)
 
 
 class Hydra(nn.Module):
-    """The heads of a target, and a prefix layer or none. They read what enters `layer`.
+    """The Hydra heads of a target.
 
-    With `own_scores` they have last layers of their own, with a `bias` or without. A state has that
-    of the last row, and embeddings of all tokens behind it.
+    The state of a node is the hidden state of the last position, followed by the embeddings of all
+    tokens after it.
+
+    Args:
+        target: The target model.
+        depth: Number of heads.
+        blocks: Residual blocks of each head.
+        own_scores: Whether heads have last layers of their own, or use the target's.
+        bias: Whether their own last layers have a bias.
+        prefix: The layer that reads the hidden states first, if there is one.
+        layer: The layer whose input the heads read; -1 for the output of the last norm.
     """
 
     ids: Tensor | None = None
@@ -97,7 +119,10 @@ class Hydra(nn.Module):
         layer: int = -1,
     ) -> None:
         super().__init__()
-        self.target, self.depth, self.reads, width = target, depth, (layer,), target.width
+        self.target = target
+        self.depth = depth
+        self.reads = (layer,)
+        width = target.width
         self.sights = () if prefix is None else (Sight(),)
         self.hydra_mlp = nn.ModuleList()
         self.hydra_lm_head = nn.ModuleList()
@@ -126,56 +151,62 @@ class Hydra(nn.Module):
         return paths.flatten(1)
 
     def scores(self, states: Tensor, depth: int) -> Tensor:
-        last = self.hydra_lm_head[depth] if self.hydra_lm_head else self.target.score
-        made = self.hydra_mlp[depth](states[:, : (depth + 2) * self.target.width])
-        found: Tensor = last(made)
-        return found
+        inputs = states[:, : (depth + 2) * self.target.width]
+        outputs = self.hydra_mlp[depth](inputs)
+        lm_head = self.hydra_lm_head[depth] if self.hydra_lm_head else self.target.score
+        logits: Tensor = lm_head(outputs)
+        return logits
 
 
 def prefix_layer(config: Any) -> nn.Module:
-    """One decoder layer, with its norm, of the kind of a model with that configuration."""
-    own = deepcopy(config)
-    own.num_hidden_layers, own.vocab_size, own.pad_token_id = 1, 1, None
-    if getattr(own, "layer_types", None):
-        own.layer_types = ["full_attention"]
-    elif getattr(own, "sliding_window", None):
-        own.sliding_window = None
-    own._attn_implementation = None  # that of ngt is for passes over trees
-    layer: nn.Module = AutoModel.from_config(own)
+    """Make one decoder layer with its norm, of the same kind as a model of this configuration."""
+    layer_config = deepcopy(config)
+    layer_config.num_hidden_layers = 1
+    layer_config.vocab_size = 1
+    layer_config.pad_token_id = None
+    if getattr(layer_config, "layer_types", None):
+        layer_config.layer_types = ["full_attention"]
+    elif getattr(layer_config, "sliding_window", None):
+        layer_config.sliding_window = None
+    # The target's attention function is ngt's own, for forward passes over trees.
+    layer_config._attn_implementation = None
+    layer: nn.Module = AutoModel.from_config(layer_config)
     layer.embed_tokens = None  # type: ignore[assignment]
     return layer
 
 
 def medusa(files: HeadFiles, target: Target) -> Medusa:
-    """The network of these files. Raises ModelError for those of another target."""
-    last = [name for name in files.stored if re.fullmatch(r"\d+\.\d+\.weight", name)]
-    first, width = "0.0.linear.weight", target.width
-    if first in files.stored:
-        width = files.shape(first)[1]
-    for tokens in [files.shape(name)[0] for name in last] or [target.vocabulary]:
-        files.check(target, width, tokens)
+    """Make the network of these files. Raises ModelError for those of another target."""
+    lm_heads = [name for name in files.stored if re.fullmatch(r"\d+\.\d+\.weight", name)]
+    width = target.width
+    if "0.0.linear.weight" in files.stored:
+        width = files.shape("0.0.linear.weight")[1]
+    vocab_sizes = [files.shape(name)[0] for name in lm_heads] or [target.vocabulary]
+    for vocab_size in vocab_sizes:
+        files.check(target, width, vocab_size)
     depth, blocks = files.sizes(r"(\d+)\.(\d+)\.linear\.")
-    return Medusa(target, depth, blocks, bool(last))
+    return Medusa(target, depth, blocks, bool(lm_heads))
 
 
 def hydra(files: HeadFiles, target: Target) -> Hydra:
-    """The network of these files. Raises ModelError for those of another target or kind."""
+    """Make the network of these files. Raises ModelError for those of another target or kind."""
     kind = files.config.get("hydra_head_arch", _ARCHITECTURES[0])
     if kind not in _ARCHITECTURES:
         known = " and ".join(_ARCHITECTURES)
         raise files.refused(f"a Hydra head of kind {str(kind)[:100]}, not {known}")
-    first = files.shape("hydra_mlp.0.0.linear.weight")
-    if first == (target.width, target.width):
+    first_shape = files.shape("hydra_mlp.0.0.linear.weight")
+    if first_shape == (target.width, target.width):
         raise files.refused("its heads do not read what was drafted (grounded_heads: false)")
-    last, tokens = "hydra_lm_head.0.weight", target.vocabulary
-    if own_scores := last in files.stored:
-        tokens = files.shape(last)[0]
-    files.check(target, first[0], tokens)
+    own_scores = "hydra_lm_head.0.weight" in files.stored
+    vocab_size = target.vocabulary
+    if own_scores:
+        vocab_size = files.shape("hydra_lm_head.0.weight")[0]
+    files.check(target, first_shape[0], vocab_size)
     offset = files.number("hidden_state_offset", 0, target.layers)
     prefix = None
     if any(name.startswith("prefix_embedding_layer.") for name in files.stored):
         prefix = prefix_layer(target.config)
-        if hasattr(prefix, "rotary_emb"):  # its angles are in no file
+        if hasattr(prefix, "rotary_emb"):  # its frequencies are computed and not stored
             with target.device:
                 prefix.rotary_emb = type(prefix.rotary_emb)(prefix.config)
     depth, blocks = files.sizes(r"hydra_mlp\.(\d+)\.(\d+)\.")
