@@ -19,7 +19,6 @@ from hypothesis import HealthCheck, settings
 
 from ngtcli.documents.parsers import Parsers
 from ngtcli.drafting.auto.compiling import is_ready
-from ngtcli.server import places
 from ngtcli.system import process
 from ngtcli.system.files import home
 from ngtcli.system.machine import return_memory
@@ -98,14 +97,10 @@ def pytest_sessionstart(session: pytest.Session) -> None:
         subprocess.run([sys.executable, "-c", COMPILE], check=True)
 
 
-_CODE = [*places._code()]  # takes 3 ms, twice a command
-
-
 @pytest.fixture(autouse=True)
 def read_once(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """What ships and is the same for all tests is read once in a process."""
     monkeypatch.setattr("ngtcli.system.yaml_file.parse_yaml", parsed_once)
-    monkeypatch.setattr(places, "_code", lambda: _CODE)
     with tokenizer_lent():
         yield
 

@@ -14,7 +14,7 @@ from ngtcli.engine.events import Drawn, Ended, Outcome, reporter
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.request import OtherModelError, Request, limit_of
 from ngtcli.errors import INTERRUPTED, FailedLinesError, UsageError
-from ngtcli.server.client import served
+from ngtcli.server.client import Remote
 from ngtcli.server.many import ServedRun
 from ngtcli.system import process
 from ngtcli.system.progress import time_left
@@ -170,22 +170,23 @@ class RunAnswers:
     def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
         """Yield what comes of the requests that are drawn, as `engine.drivers.run` does."""
         left: list[Drawn] = []
-        place = None
+        remote = None
         if self._may_be_served and self._engine is None:
-            place = served(self._settings)
-        if place is not None:
+            remote = Remote.of(self._settings)
+        if remote is not None:
             process.unwind_on_interrupt()
             self._progress.begin()
-            remote = ServedRun(place, self._settings, self._report)
-            with closing(remote.outcomes(draw)) as outcomes:
+            served = ServedRun(remote, self._settings, self._report)
+            with closing(served.outcomes(draw)) as outcomes:
                 yield from outcomes
-            left = remote.left
+            left = served.left
             if not left:
                 following = draw(True)
                 if following is None:
                     return
                 left = [following]
-            self._progress.warn("the server has ended: the model is loaded in this process instead")
+            why = served.why_left
+            self._progress.warn(f"{why}: the model is loaded in this process instead")
 
         engine = self.engine()
         from ngtcli.engine.drivers import run  # not before vLLM runs: it loads numba

@@ -50,6 +50,7 @@ def mcp(
     notes.demonstration(settings.model.model)
 
     from ngtcli.server.answerer import Answerer  # here: the SDK takes a second to load
+    from ngtcli.server.exchange import Threaded
     from ngtcli.server.folder import ServedFolder
     from ngtcli.server.mcp import Tools, mcp_server
     from ngtcli.server.service import Service
@@ -59,7 +60,7 @@ def mcp(
         closing(Answerer(threads=True)) as answers,
     ):
         server = mcp_server(
-            Tools(Service(settings.model.model, tasks, folder), answers.submit), on_streams=True
+            Tools(Service(settings.model.model, tasks, folder), Threaded(answers)), on_streams=True
         )
         try:
             server.run()

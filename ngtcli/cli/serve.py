@@ -28,7 +28,7 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 if TYPE_CHECKING:
-    from ngtcli.server.process import Others, Server
+    from ngtcli.server.process import Server, Site
     from ngtcli.server.resident import Resident
 
 serve_app = typer.Typer(
@@ -66,22 +66,25 @@ class HttpFlags:
     verbose: options.VerboseOption = False
 
     @contextmanager
-    def others(self, server: "Server", tasks: Tasks, notes: Notes) -> Iterator["Others | None"]:
-        """What serves others by HTTP, its port taken and its documents read; None for nobody.
+    def site(self, server: "Server", tasks: Tasks, notes: Notes) -> Iterator["Site"]:
+        """Return what the server serves, its port taken and its documents read.
 
         Raises:
             NgtError: Another program has the port.
             UsageError: A flag is wrong.
             InputError: The documents cannot be read.
         """
-        if self.no_http:
-            yield None
-            return
-        from ngtcli.server import app, http_guard  # here: status and stop do without
+        from ngtcli.server import http_guard  # here: status and stop do without
+        from ngtcli.server.app import application
         from ngtcli.server.folder import ServedFolder
-        from ngtcli.server.process import Others
+        from ngtcli.server.process import Site
         from ngtcli.server.service import Service
 
+        name = _name(server.settings.model.model)
+        for_user = Site(app=application(server, Service(name, tasks), notes.warn))
+        if self.no_http:
+            yield for_user
+            return
         given = self.http or http_guard.DEFAULT_ADDRESS
         address = http_guard.address_of(given, self.host, self.api_key_file)
         if self.docs and STDIN in self.docs:
@@ -93,12 +96,12 @@ class HttpFlags:
                 reading.tell(loaded, notes)
                 notes.clear()
             served = folder if self.docs else None
-            service = Service(_name(server.settings.model.model), tasks, served)
+            service = Service(name, tasks, served)
             own: tuple[Any, ...] = ([], nullcontext)
             if served is not None and find_spec("mcp") is not None:
                 from ngtcli.server.mcp import Tools, mcp_routes  # here: it takes a second to load
 
-                own = mcp_routes(Tools(service, server.submit, server.counted, notes.warn))
+                own = mcp_routes(Tools(service, server, server.activity, notes.warn))
             with closing(http_guard.listen(address)) as listening:
                 url = f"http://{address.shown(listening.getsockname()[1])}"
                 words = [f"{url}/ is a page for browsers, {url}/v1 OpenAI's API"]
@@ -107,13 +110,18 @@ class HttpFlags:
                 if is_private and not of_user:
                     if self.http is None:  # nobody has asked for HTTP that others can use
                         notes.warn(f"HTTP is not served: {_UNKNOWN}")
-                        yield None
+                        yield for_user
                         return
                     words.append(f"every user of this machine may ask {url}: {_UNKNOWN}")
                 routes, running = own
-                every = app.OpenAi(server, service, notes.warn).app(routes)
-                guard = http_guard.Guard(every, address, app.error_reply, of_user)
-                yield Others(guard, listening, url, running, tuple(words))
+                yield Site(
+                    app=application(server, service, notes.warn, routes),
+                    guard=http_guard.Guard(address, of_user),
+                    listening=listening,
+                    url=url,
+                    running=running,
+                    notes=tuple(words),
+                )
 
 
 def _name(model: str) -> str:
@@ -161,11 +169,11 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     server = Server(settings, _load, idle_s=seconds_of(settings.engine.keep_warm), **own)
     if KEPT_WARM not in os.environ:
         _check_free(server.place)
-    with given.others(server, tasks, notes) as others:
+    with given.site(server, tasks, notes) as site:
         if KEPT_WARM not in os.environ:
             _take_over(server.place, notes)
         try:
-            server.run(others)
+            server.run(site)
         except ServedAlreadyError as error:
             if KEPT_WARM not in os.environ:
                 raise

@@ -22,9 +22,9 @@ class Answering:
     too. Interrupted before it has begun, it raises StoppedError.
     """
 
-    def __init__(self, engine: Engine, request: Request) -> None:
+    def __init__(self, engine: Engine, request: Request, owner: str = "") -> None:
         self._engine = engine
-        self._submission = Submission(request, report=engine.session.report)
+        self._submission = Submission(request, owner, engine.session.report)
         self._submissions = Submissions(engine)
         self._events: list[SubmissionEvent] = []
         self._is_begun = False

@@ -1,12 +1,12 @@
-"""One application on two sockets: what commands ask the server, OpenAI's API and a page.
+"""The application of a server: what commands ask it, OpenAI's API and a page for browsers.
 
-Over its own socket the user's commands ask (see `wire`); over TCP those whom the guard lets in.
+It is the same on both sockets: the one of the server's user, and the one of TCP, which has a guard.
 Every request ends: requests, connections, headers, bodies and times are bounded.
 """
 
 import time
 from collections import deque
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Mapping, Sequence
 from contextlib import aclosing
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -14,16 +14,19 @@ from typing import TYPE_CHECKING, Any
 import anyio
 import msgspec
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli import errors
+from ngtcli.engine.answers import Submitted
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Ended, Event, Message, Prompted, Stepped
 from ngtcli.server import wire
-from ngtcli.server.exchange import Exchange, Threads, answered, events_of
+from ngtcli.server.exchange import EventQueue, Exchange, Threads, answered, events_of
+from ngtcli.server.http_guard import USER, Guard, connection_of
 from ngtcli.server.openai_answers import ChatReply, Reply, ResponseReply
 from ngtcli.server.openai_requests import Asks, chat, response
 from ngtcli.server.page import PageReply, documents_shown, page, show_page
@@ -36,7 +39,7 @@ if TYPE_CHECKING:
 _AT_ONCE = 256  # requests that wait or are answered; guess
 _LONGEST_S = 3600.0  # from the request to the end of its answer; guess
 _RETRY_S = 2  # after which a client may ask again where the queue is full; guess
-_TELL_S = 0.1  # between looks at how far loading is; guess
+_LOOK_S = 0.1  # between looks at how far loading is; guess
 _EARLY = 64  # questions that are cancelled before they are taken, and remembered; guess
 # For each path what reads its requests, and what writes its replies.
 _FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply]]] = {
@@ -46,48 +49,88 @@ _FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Re
 }
 
 
-class TwoSockets:
-    """What the user's commands ask over the process's own socket, and others over TCP.
+def application(
+    server: "Server",
+    service: Service,
+    warn: Callable[[str], object],
+    routes: Sequence[BaseRoute] = (),
+) -> Starlette:
+    """Return the application of a server, with more `routes` beside its own.
 
-    Others wait until the model is loaded. They get nothing without `others`.
+    Every request has its owner in its scope, see `Entrance`. `warn` gets what fails.
+    """
+    openai = OpenAi(server, service, warn)
+    failures: Any = {404: _no_such, 405: _no_such, errors.NgtError: openai.failed}
+    every = [*Commands(server).routes, *openai.routes, *routes]
+    return Starlette(routes=every, exception_handlers=failures)
+
+
+class Entrance:
+    """Says whose each request is, and lets it into the application.
+
+    What comes over the socket of the server's user is that user's, by the state of its connection.
+    What comes over TCP waits until the model is loaded, and then needs the guard's consent.
     """
 
-    def __init__(self, process: "Server", others: ASGIApp | None = None) -> None:
-        self._process, self._others = process, others
-        self._threads = Threads()
-        self._tickets: dict[str, Any] = {}  # of questions that are answered, by their ids
-        self._early = deque[str](maxlen=_EARLY)
-        post: Any = {"methods": ["POST"]}
-        routes = [
-            Route("/ask", self._ask, **post), Route("/cancel/{id}", self._cancel, **post),
-            Route("/about", self._about), Route("/stop", self._stop, **post),
-        ]  # fmt: skip
-        self._commands = Starlette(routes=routes)
+    def __init__(self, server: "Server", app: ASGIApp, guard: Guard | None) -> None:
+        self._server = server
+        self._app = app
+        self._guard = guard
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["server"][1] is None:  # a path in place of an address: the user's, see _Connection
-            await self._commands(scope, receive, send)
-        elif self._others is not None:
-            await self._process.loaded.wait()
-            await self._others(scope, receive, send)
+        if connection_of(scope).is_of_user:
+            scope["owner"] = USER
+        elif self._guard is not None:
+            await self._server.loaded.wait()
+            try:
+                scope["owner"] = await self._guard.owner_of(scope)
+            except RequestError as error:
+                await error_reply(error.status, error.code, str(error))(scope, receive, send)
+                return
+        else:
+            return
+        await self._app(scope, receive, send)
+
+
+class Commands:
+    """What the commands of the server's user ask, see `wire`; nobody else may."""
+
+    def __init__(self, server: "Server") -> None:
+        self._server = server
+        self._threads = Threads()
+        self._submitted: dict[str, Submitted] = {}  # that are being answered, by their ids
+        self._early = deque[str](maxlen=_EARLY)
+
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes of the application that are for commands."""
+        return [
+            Route("/ask", _of_user(self._ask), methods=["POST"]),
+            Route("/cancel/{id}", _of_user(self._cancel), methods=["POST"]),
+            Route("/about", _of_user(self._about)),
+            Route("/stop", _of_user(self._stop), methods=["POST"]),
+        ]
 
     async def _about(self, request: Request) -> Response:
-        return Response(wire.encode(self._process.described()))
+        return Response(wire.encode(self._server.described()))
 
     async def _stop(self, request: Request) -> Response:
-        self._process.stop()
+        self._server.stop()
         return await self._about(request)
 
     async def _cancel(self, request: Request) -> Response:
-        if (ticket := self._tickets.get(name := request.path_params["id"])) is not None:
-            ticket.cancel()
+        name = request.path_params["id"]
+        submitted = self._submitted.get(name)
+        if submitted is not None:
+            submitted.cancel()
         else:
             self._early.append(name)
         return Response()
 
     async def _ask(self, request: Request) -> Any:
-        refusal = Response(status_code=400)
-        return Exchange(self._answer, lambda _: refusal, self._process.counted, wire.MOST)
+        if request.headers.get(wire.STAMP) != self._server.stamp:
+            return Response(status_code=409)  # the command loads the model itself
+        return Exchange(self._answer, self._server.activity, wire.MOST)
 
     async def _answer(self, exchange: Exchange, body: bytes) -> None:
         try:
@@ -99,10 +142,10 @@ class TwoSockets:
             await exchange.stream("application/x-ndjson", lines)
 
     async def _lines(self, asked: wire.Ask) -> AsyncGenerator[bytes]:
-        """What comes of a question; nothing where it is to be answered elsewhere."""
+        """Yield the events of a request; nothing where it is to be answered elsewhere."""
         async for line in self._until_loaded():
             yield line
-        if self._process.refuses():
+        if self._server.refuses():
             return
         try:
             warned: list[str] = []
@@ -111,46 +154,62 @@ class TwoSockets:
                 yield wire.encode(Message("warn", words))
             if asked.id in self._early:
                 raise errors.StoppedError("interrupted")
-            taken = partial(self._tickets.__setitem__, asked.id)
-            own = events_of(self._process.submit, asked.request, "", taken)
-            async with aclosing(own) as events:
+            queue = EventQueue()
+            submitted = self._server.submit(asked.request, queue.put)
+            self._submitted[asked.id] = submitted
+            async with aclosing(events_of(submitted, queue)) as events:
                 async for event in events:
                     yield b"\n" if event is None else wire.encode(event)
         except errors.NgtError as error:
             yield wire.encode(wire.Failed.of(error))
         finally:
-            self._tickets.pop(asked.id, None)
+            self._submitted.pop(asked.id, None)
 
     async def _until_loaded(self) -> AsyncGenerator[bytes]:
-        """What is being done until the model is loaded."""
-        told = ""
-        while not self._process.loaded.is_set():
-            before, told = told, self._process.told
-            yield b"\n" if told == before else wire.encode(Message("status", told))
-            await anyio.sleep(_TELL_S)
+        """Yield what is being done until the model is loaded."""
+        last = ""
+        while not self._server.loaded.is_set():
+            progress = self._server.progress
+            yield b"\n" if progress == last else wire.encode(Message("status", progress))
+            last = progress
+            await anyio.sleep(_LOOK_S)
+
+
+def _of_user(
+    endpoint: Callable[[Request], Coroutine[Any, Any, Any]],
+) -> Callable[[Request], Coroutine[Any, Any, Any]]:
+    """Return an endpoint that is not there for others than the server's user."""
+
+    async def for_user(request: Request) -> Any:
+        if request.scope["owner"] != USER:
+            raise HTTPException(404)
+        return await endpoint(request)
+
+    return for_user
 
 
 class OpenAi:
-    """OpenAI's endpoints and the page over what answers and what is served.
+    """OpenAI's endpoints and the page. `warn` gets what fails and is not for clients."""
 
-    `warn` is told what went wrong here.
-    """
-
-    def __init__(self, process: "Server", service: Service, warn: Callable[[str], object]) -> None:
-        self._process, self._service, self._warn = process, service, warn
+    def __init__(self, server: "Server", service: Service, warn: Callable[[str], object]) -> None:
+        self._server = server
+        self._service = service
+        self._warn = warn
         self._threads = Threads()
         self._began = int(time.time())
 
-    def app(self, routes: Sequence[BaseRoute] = ()) -> ASGIApp:
-        """The application, with the `routes` of others beside its own."""
-        gets: Mapping[str, Any] = {
-            "/": show_page, "/health": self._health, "/documents": self._documents,
-            "/v1/models": self._models, "/v1/models/{name:path}": self._models,
-        }  # fmt: skip
-        own = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMS]
-        own += [Route(path, endpoint) for path, endpoint in gets.items()]
-        failures: Any = {404: _no_such, 405: _no_such, errors.NgtError: self._failed}
-        return Starlette(routes=[*own, *routes], exception_handlers=failures)
+    @property
+    def routes(self) -> list[BaseRoute]:
+        """The routes of the application that are for all."""
+        posts = [Route(path, partial(self._post, path), methods=["POST"]) for path in _FORMS]
+        return [
+            *posts,
+            Route("/", show_page),
+            Route("/health", self._health),
+            Route("/documents", self._documents),
+            Route("/v1/models", self._models),
+            Route("/v1/models/{name:path}", self._models),
+        ]
 
     async def _health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok"})
@@ -159,7 +218,7 @@ class OpenAi:
         own = {"object": "model", "created": self._began, "owned_by": "ngt"}
         if (name := request.path_params.get("name")) is not None:
             return JSONResponse({"id": self._service.checked(name), **own})
-        models = [{"id": name, **own} for name in self._service.names]
+        models = [{"id": name, **own} for name in self._service.models]
         return JSONResponse({"object": "list", "data": models})
 
     async def _documents(self, request: Request) -> Response:
@@ -171,9 +230,9 @@ class OpenAi:
         if kind != "application/json":  # a page may send other kinds without asking first
             what = "the body is not of content type application/json"
             raise RequestError(what, "Say so in a header.", None, "wrong_content_type", 415)
-        if self._process.answering >= _AT_ONCE:
+        if self._server.activity.answering >= _AT_ONCE:
             return _busy("Too many requests at once. Try again later.")
-        return Exchange(partial(self._answer, path), self._failure, self._process.counted)
+        return Exchange(partial(self._answer, path), self._server.activity)
 
     async def _answer(self, path: str, exchange: Exchange, body: bytes) -> None:
         """Answer, or say what went wrong: as the response, or within what has begun."""
@@ -202,7 +261,7 @@ class OpenAi:
 
     async def _events(self, asks: Asks, owner: str) -> AsyncGenerator[Event | None]:
         """What comes of a question, for others; None where nothing came for a while."""
-        own = answered(self._process.submit, asks.request, owner)
+        own = answered(self._server, asks.request, owner)
         async with aclosing(own) as events:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
@@ -212,7 +271,8 @@ class OpenAi:
                     )
                 yield event
 
-    async def _failed(self, request: Request, error: Exception) -> Response:
+    async def failed(self, request: Request, error: Exception) -> Response:
+        """Return the response to an error that an endpoint raised."""
         return self._failure(error)
 
     def _failure(self, error: Exception) -> JSONResponse:

@@ -28,7 +28,11 @@ _PART = 1 << 18  # bytes that are taken from the socket at once; guess
 
 
 class NotServedError(Exception):
-    """The process takes no questions any more, and has said nothing yet of this one."""
+    """The server takes no requests any more, and has reported nothing yet of this one."""
+
+
+class OtherStampError(NotServedError):
+    """The server has another `runtime_stamp`, so that it might answer otherwise."""
 
 
 class Reply:
@@ -41,21 +45,31 @@ class Reply:
         self.socket, self._data, self._has_begun = connected, bytearray(), False
         self._waiting = selectors.DefaultSelector()  # select() takes no descriptor from 1024 on
         self._waiting.register(connected, selectors.EVENT_READ)
-        head = f"{request} HTTP/1.0\r\nHost: ngt\r\nContent-Length: {len(body)}\r\n\r\n"
+        head = f"{request} HTTP/1.0\r\nHost: ngt\r\n{wire.STAMP}: {places.runtime_stamp()}\r\n"
+        head += f"Content-Length: {len(body)}\r\n\r\n"
         try:
             self.socket.sendall(head.encode() + body)
+        except (BrokenPipeError, ConnectionResetError):
+            pass  # it has replied before it read all, and `next` tells how
         except BaseException:
             self.close()
             raise
 
     def next(self, wanted: type[object] = object) -> Any:
-        """What the next line says. Raises EOFError, WireError, and OSError, where none comes, too.
+        """Return what the next line says. A KeyboardInterrupt loses nothing.
 
-        A KeyboardInterrupt loses nothing.
+        Raises:
+            OtherStampError: The server has another stamp.
+            EOFError: The reply has ended, or is no success.
+            WireError: The line is none of this version.
+            OSError: Nothing comes.
         """
         while True:
             if not self._has_begun and (end := self._data.find(b"\r\n\r\n")) >= 0:
-                if self._data.split(maxsplit=2)[1] != b"200":
+                status = self._data.split(maxsplit=2)[1]
+                if status == b"409":
+                    raise OtherStampError
+                if status != b"200":
                     raise EOFError
                 del self._data[: end + 4]
                 self._has_begun = True
@@ -103,6 +117,9 @@ class RemoteAnswer:
             if self._reply is None:
                 self._reply = Reply(self._place, "POST /ask", wire.encode(self._ask))
             event = self._reply.next()
+        except OtherStampError:
+            self.close()
+            raise
         except (OSError, EOFError, UnicodeEncodeError, wire.WireError) as error:
             self.close()
             if not self._has_begun and not self._is_interrupted:
@@ -137,15 +154,34 @@ class RemoteAnswer:
             self._reply.close()
 
 
-def served(settings: Settings) -> Place | None:
-    """Where the server for these settings is, if there is one."""
-    if not settings.engine.serve or settings.engine.engine != "ngt":
-        return None
-    place = Place.of(settings)
-    if (connected := place.connect()) is None:
-        return None
-    connected.close()
-    return place
+class Remote:
+    """The `Answers` of the user's server, asked over its socket."""
+
+    def __init__(self, place: Place) -> None:
+        self._place = place
+
+    @classmethod
+    def of(cls, settings: Settings) -> "Remote | None":
+        """Return the server with the model of these settings; None where none is to be asked."""
+        if not settings.engine.serve or settings.engine.engine != "ngt":
+            return None
+        place = Place.of(settings)
+        connected = place.connect()
+        if connected is None:
+            return None
+        connected.close()
+        return cls(place)
+
+    def ask(self, request: Request, *, owner: str = "") -> RemoteAnswer:
+        """As `Answers.ask`, of this user alone: the server knows no other `owner` here.
+
+        The answer raises NotServedError where the request is to be answered elsewhere.
+        """
+        assert not owner
+        return RemoteAnswer(self._place, request)
+
+    def close(self) -> None:
+        """As `Answers.close`; an answer ends by itself."""
 
 
 def request(place: Place, what: str) -> wire.Served | None:
@@ -166,10 +202,18 @@ def request(place: Place, what: str) -> wire.Served | None:
 def start(settings: Settings, warn: Callable[[str], object]) -> None:
     """Start the server for these settings, which leaves after `keep_warm` of rest.
 
-    It has no terminal; what it says goes to a file. Where the last one could not start, `warn` is
-    told why.
+    It has no terminal; what it reports goes to a file. Where the last one could not start, `warn`
+    gets the reason.
     """
     place, flags = Place.of(settings), places.flags_of(absolute(settings))
+    running = request(place, "GET /about")
+    if running is not None:
+        if running.stamp != places.runtime_stamp():
+            warn(
+                "the model is not kept loaded: a server of another installation or other variables"
+                " has its place (ngt serve stop ends it)"
+            )
+        return
     command = [sys.executable, "-P", "-m", "ngtcli", "serve", "--no-http", *flags]
     if why := _why_not_started(place):
         warn(f"the model was not kept loaded the last time: {why} ({place.log})")

@@ -5,8 +5,9 @@ not read what it is sent after a while.
 """
 
 import asyncio
+import threading
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Coroutine
-from contextlib import AbstractContextManager, aclosing, suppress
+from contextlib import aclosing, closing, suppress
 from typing import Any, TypeVar
 
 import anyio
@@ -15,9 +16,11 @@ from starlette import requests as http
 from starlette.requests import ClientDisconnect
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from ngtcli.engine.events import Ended, Event
+from ngtcli.engine.answers import Answers, OnEvent, Submits, Submitted
+from ngtcli.engine.events import Answer, Ended, Event
 from ngtcli.engine.request import Request
-from ngtcli.errors import NgtError
+from ngtcli.errors import NgtError, unexpected
+from ngtcli.server.activity import Activity
 from ngtcli.server.folder import StillReadingError
 from ngtcli.server.public import RequestError, public
 from ngtcli.server.wire import BEAT_S
@@ -54,28 +57,14 @@ class Threads:
                 await anyio.sleep(_AGAIN_S)
 
 
-Submit = Callable[..., Any]  # has a question answered, from any thread: see `Resident.submit`
-
-
 async def events_of(
-    submit: Submit,
-    request: Request,
-    owner: str,
-    taken: Callable[[Any], object] = lambda _: None,
+    submitted: Submitted, queue: "EventQueue"
 ) -> AsyncGenerator[Event | None, None]:
-    """Yield the events of a question, None where nothing came for a while. Raises NgtError.
+    """Yield the events of a request, None where nothing came for a while. Raises NgtError.
 
-    `taken` is called with its ticket. Closing it cancels the question, and waits for nothing.
+    Closing it cancels the request, and waits for nothing.
     """
-    loop, queue = asyncio.get_running_loop(), asyncio.Queue[Event | NgtError]()
-
-    def put(event: Event | NgtError) -> None:
-        with suppress(RuntimeError):  # the server has ended
-            loop.call_soon_threadsafe(queue.put_nowait, event)
-
-    ticket = submit(request, put, owner=owner)
     try:
-        taken(ticket)
         event: Event | NgtError | None = None
         while not isinstance(event, Ended):
             event = None
@@ -85,49 +74,97 @@ async def events_of(
                 raise event
             yield event
     finally:
-        ticket.cancel()
+        submitted.cancel()
 
 
-async def answered(
-    submit: Submit,
-    request: Request,
-    owner: str,
-) -> AsyncGenerator[Event | None]:
-    """Yield what `events_of` yields, as far as the owner may see it."""
-    async with aclosing(events_of(submit, request, owner)) as events:
+class EventQueue:
+    """The events of a request, which come in other threads and are taken in this loop."""
+
+    def __init__(self) -> None:
+        self._loop = asyncio.get_running_loop()
+        self._events = asyncio.Queue[Event | NgtError]()
+
+    def put(self, event: Event | NgtError) -> None:
+        """Add an event, from any thread."""
+        with suppress(RuntimeError):  # the server has ended
+            self._loop.call_soon_threadsafe(self._events.put_nowait, event)
+
+    async def get(self) -> Event | NgtError:
+        """Return the next event, when it comes."""
+        return await self._events.get()
+
+
+async def answered(answers: Submits, request: Request, owner: str) -> AsyncGenerator[Event | None]:
+    """Yield the events of a request as far as its owner may see them; None for a pause."""
+    queue = EventQueue()
+    submitted = answers.submit(request, queue.put, owner=owner)
+    async with aclosing(events_of(submitted, queue)) as events:
         async for event in events:
             if event is None or not owner or (event := public(event)) is not None:
                 yield event
 
 
+class Threaded:
+    """Hands on what other `Answers` answer, from a thread for each request."""
+
+    def __init__(self, answers: Answers) -> None:
+        self._answers = answers
+
+    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
+        """As `Submits.submit`."""
+        return _Thread(self._answers.ask(request, owner=owner), on_event)
+
+
+class _Thread:
+    """Hands on the events of one answer."""
+
+    def __init__(self, answer: Answer, on_event: OnEvent) -> None:
+        self._answer = answer
+        self._on_event = on_event
+        self._is_cancelled = False
+        threading.Thread(target=self._run, daemon=True).start()
+
+    def cancel(self) -> None:
+        """As `Submitted.cancel`: it ends at its next event."""
+        self._is_cancelled = True
+
+    def _run(self) -> None:
+        try:
+            with closing(self._answer) as events:
+                for event in events:
+                    if self._is_cancelled:
+                        return
+                    self._on_event(event)
+        except BaseException as error:  # a library in another language may panic
+            self._on_event(unexpected(error))
+
+
 class Exchange:
     """Answers one request by `work`, which gets the body, as long as its client is there.
 
-    An application of ASGI, so that an endpoint of Starlette can return it. `refusal` makes the
-    response to a body that is too long or too slow, `during` is open from the first to the last.
-    `has_begun`: something is sent. What sends raises ClientDisconnect, also for one that does not
-    read.
-    """
+    An application of ASGI, so that an endpoint of Starlette can return it. It raises RequestError
+    for a body that is too long or too slow. What sends raises ClientDisconnect, also for a client
+    that does not read.
 
-    has_begun = False
+    Attributes:
+        has_begun: Whether something was sent.
+    """
 
     def __init__(
         self,
         work: Callable[["Exchange", bytes], Coroutine[Any, Any, None]],
-        refusal: Callable[[RequestError], ASGIApp],
-        during: Callable[[], AbstractContextManager[None]],
-        most: int = BODY,
+        activity: Activity,
+        max_body: int = BODY,
     ) -> None:
-        self._work, self._refusal, self._during, self._most = work, refusal, during, most
+        self._work = work
+        self._activity = activity
+        self._max_body = max_body
+        self.has_begun = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scope, self._receive, self._send = scope, receive, send
-        with self._during(), suppress(ClientDisconnect):
-            try:
-                body = await self._body()
-            except RequestError as error:
-                await self.respond(self._refusal(error))
-                return
+        with self._activity, suppress(ClientDisconnect):
+            body = await self._body()
             async with anyio.create_task_group() as group:
                 group.start_soon(self._leave_with_client, group.cancel_scope)
                 with suppress(ClientDisconnect):
@@ -145,8 +182,8 @@ class Exchange:
         with anyio.move_on_after(_SENDING_S):
             async for piece in http.Request(self.scope, self._receive).stream():
                 body += piece
-                if len(body) > self._most:
-                    what = f"the body has more than {self._most / 1e6:g} MB"
+                if len(body) > self._max_body:
+                    what = f"the body has more than {self._max_body / 1e6:g} MB"
                     raise RequestError(what, hint="Send less text.", code="too_large", status=413)
             return bytes(body)
         what = f"the request did not come in {_SENDING_S:.0f} s"

@@ -15,16 +15,17 @@ import re
 import socket
 import stat
 import struct
-from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 from urllib.parse import urlsplit
 
 from anyio import to_thread
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Scope
 
 from ngtcli.errors import NgtError, UsageError
+from ngtcli.server.public import RequestError
 from ngtcli.system.files import read_bounded
 from ngtcli.words import reason_of
 
@@ -34,8 +35,35 @@ _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
 _KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
 _PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
 _OPEN = ("/health", "/")  # paths that need no key
-CONNECTION = "connection"  # key of a request's state: a dict for what is known of its connection
+USER = ""  # the owner of what the user of the server asks
 ANYONE = "http"  # the owner of what is asked without a key
+_CONNECTION = "connection"  # the key in the state of a request that has its `Connection`
+
+
+@dataclass(slots=True)
+class Connection:
+    """What is known of a connection, which all of its requests have.
+
+    Attributes:
+        is_of_user: Whether it is one to the socket of the server's user.
+        user: Of a TCP connection, the user id of the process at the other end; None where the
+            system does not tell.
+        is_user_known: Whether `user` was looked up.
+    """
+
+    is_of_user: bool
+    user: int | None = None
+    is_user_known: bool = False
+
+    def state(self) -> dict[str, Any]:
+        """Return the state of its requests, for `connection_of`."""
+        return {_CONNECTION: self}
+
+
+def connection_of(scope: Scope) -> Connection:
+    """Return the connection of a request."""
+    connection: Connection = scope["state"][_CONNECTION]
+    return connection
 
 
 @dataclass(frozen=True, slots=True)
@@ -137,59 +165,47 @@ async def _user_of_request(scope: Scope) -> int | None:
 
     Looked up in a thread: where a machine has tens of thousands of connections, that takes long.
     """
-    known = scope.get("state", {}).get(CONNECTION, {})
-    if "user" not in known:
-        known["user"] = await to_thread.run_sync(user_of, scope["client"], scope["server"])
-    user: int | None = known["user"]
-    return user
+    connection = connection_of(scope)
+    if not connection.is_user_known:
+        connection.user = await to_thread.run_sync(user_of, scope["client"], scope["server"])
+        connection.is_user_known = True
+    return connection.user
 
 
 class Guard:
-    """Lets requests through to `app` that may be; `refuse` answers the others.
+    """Says whose a request over TCP is. With `of_user` it must be a process of this user's."""
 
-    `scope["owner"]` is then who asks: each key is one owner. With `of_user` it must be a process
-    of this user's.
-    """
+    def __init__(self, address: Address, of_user: bool = False) -> None:
+        self._address = address
+        self._of_user = of_user
 
-    def __init__(
-        self,
-        app: ASGIApp,
-        address: Address,
-        refuse: Callable[[int, str, str], ASGIApp],
-        of_user: bool = False,
-    ) -> None:
-        self._app, self._address, self._refuse, self._of_user = app, address, refuse, of_user
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        await (await self._checked(scope))(scope, receive, send)
-
-    async def _checked(self, scope: Scope) -> ASGIApp:
+    async def owner_of(self, scope: Scope) -> str:
+        """Return the owner of a request, one for each key. Raises RequestError for a stranger."""
         headers: dict[bytes, bytes] = {}
         for name, value in scope["headers"]:
             if name in (b"host", b"origin", b"authorization") and name in headers:
-                return self._refuse(400, "bad_request", f"two headers {name.decode()}")
+                raise _refusal(400, "bad_request", f"two headers {name.decode()}")
             headers[name] = value
         host, name = headers.get(b"host", b""), ""
         with suppress(ValueError):
             name = urlsplit(f"//{host.decode('latin-1')}").hostname or ""
         if self._address.is_local and not _is_loopback(name):
-            return self._refuse(403, "wrong_host", "the Host header is not this machine's name")
+            raise _refusal(403, "wrong_host", "the Host header is not this machine's name")
         is_other = headers.get(b"origin") not in (None, b"http://" + host, b"https://" + host)
         # A link that is followed opens what the page that has the link cannot read.
         follows = headers.get(b"sec-fetch-mode") == b"navigate"
         is_site = headers.get(b"sec-fetch-site") in (b"cross-site", b"same-site")
         if is_other or (is_site and not follows):
-            return self._refuse(403, "wrong_origin", "the page is of another origin")
+            raise _refusal(403, "wrong_origin", "the page is of another origin")
         if self._of_user and await _user_of_request(scope) != os.geteuid():
             what = "without an API key only the user who runs this server may ask it"
-            return self._refuse(403, "wrong_user", what)
-        scope["owner"] = ANYONE
-        if self._address.keys and scope["path"] not in _OPEN:
-            owner = self._owner(headers.get(b"authorization", b""))
-            if owner is None:
-                return self._refuse(401, "invalid_api_key", "no such API key")
-            scope["owner"] = owner
-        return self._app
+            raise _refusal(403, "wrong_user", what)
+        if not self._address.keys or scope["path"] in _OPEN:
+            return ANYONE
+        owner = self._owner(headers.get(b"authorization", b""))
+        if owner is None:
+            raise _refusal(401, "invalid_api_key", "no such API key")
+        return owner
 
     def _owner(self, authorization: bytes) -> str | None:
         """The owner of a key; all keys are compared, and each in constant time."""
@@ -199,6 +215,10 @@ class Guard:
         if scheme.lower() != b"bearer" or not same:
             return None
         return f"{ANYONE}:{same[0].hex()[:16]}"
+
+
+def _refusal(status: int, code: str, message: str) -> RequestError:
+    return RequestError(message, code=code, status=status)
 
 
 def listen(address: Address) -> socket.socket:

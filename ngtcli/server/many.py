@@ -13,30 +13,33 @@ from ngtcli.config import Settings
 from ngtcli.engine.events import Drawn, Ended, Message, Outcome, Report
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.errors import NgtError, unexpected
-from ngtcli.server.client import NotServedError, RemoteAnswer
-from ngtcli.server.places import Place
+from ngtcli.server.client import NotServedError, OtherStampError, Remote, RemoteAnswer
 
 AT_ONCE = 8  # questions that wait at the server; guess: it then has enough to share passes
 _LOOK_S = 0.2  # between two looks for questions that came meanwhile; guess
 
 
 class ServedRun:
-    """The answers to many questions by the server of a place.
+    """The answers to many requests by the user's server.
 
     Args:
-        place: Where the server is.
-        settings: What the server has loaded; a question that needs something else is an error.
-        report: Is called with what the server says meanwhile.
+        remote: The server.
+        settings: What it has loaded; a request that needs another model is an error.
+        report: Is called with what the server reports meanwhile.
 
-    After the run `left` has the questions that the server did not take, as it has ended.
+    Attributes:
+        left: After the run, the requests that the server did not take.
+        why_left: Why it did not take them, as a clause.
     """
 
-    def __init__(self, place: Place, settings: Settings, report: Report) -> None:
-        self._place, self._report = place, report
+    def __init__(self, remote: Remote, settings: Settings, report: Report) -> None:
+        self._remote = remote
+        self._report = report
         self._loaded = settings.model
         self._events: SimpleQueue[tuple[RemoteAnswer, Any]] = SimpleQueue()
         self._asked: dict[RemoteAnswer, tuple[Any, Request]] = {}
         self.left: list[Drawn] = []
+        self.why_left = "the server has ended"
 
     def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
         """Yield the answers as they come, in any order. Closing it cancels what is being answered.
@@ -65,6 +68,8 @@ class ServedRun:
                     self._report(event)
                 elif isinstance(event, NotServedError):
                     self.left.append(self._asked.pop(answer))
+                    if isinstance(event, OtherStampError):
+                        self.why_left = "the server is of another installation or environment"
                 elif isinstance(event, Ended | NgtError):
                     key, request = self._asked.pop(answer)
                     yield Outcome(key, request, None, event)
@@ -76,7 +81,7 @@ class ServedRun:
     def _ask(self, key: Any, request: Request) -> None:
         if request.settings.model != self._loaded:
             raise OtherModelError("the server has another model loaded", hint="Use --no-serve.")
-        answer = RemoteAnswer(self._place, request)
+        answer = self._remote.ask(request)
         self._asked[answer] = key, request
         threading.Thread(target=self._follow, args=(answer,), daemon=True).start()
 

@@ -14,10 +14,8 @@ from collections import OrderedDict
 from collections.abc import AsyncIterator, Callable, Sequence
 from contextlib import (
     AbstractAsyncContextManager,
-    AbstractContextManager,
     aclosing,
     asynccontextmanager,
-    nullcontext,
 )
 from dataclasses import dataclass
 from functools import partial
@@ -40,11 +38,13 @@ from ngtcli.documents.load import Document, Loaded
 from ngtcli.documents.passages import place
 from ngtcli.documents.quotes.sources import Source
 from ngtcli.documents.text import utf8
+from ngtcli.engine.answers import Submits
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.errors import NgtError
 from ngtcli.retrieval.ranking import rank
 from ngtcli.retrieval.search import Search
-from ngtcli.server.exchange import Submit, Threads, answered
+from ngtcli.server.activity import Activity
+from ngtcli.server.exchange import Threads, answered
 from ngtcli.server.public import RequestError, has_path, is_private, private_words, words_of
 from ngtcli.server.service import Service, named
 from ngtcli.system.reporting import reporting_to
@@ -200,19 +200,26 @@ class Progress:
 
 
 class Tools:
-    """The tools over the documents of a service's folder; `submit` has questions answered.
+    """The tools over the documents of a service's folder.
 
-    `counted` is a block in which one is answered; `warn` is told what others are not.
+    Args:
+        service: What is served.
+        answers: What answers.
+        activity: Counts the requests that are being answered.
+        warn: Gets what fails and is not for clients.
     """
 
     def __init__(
         self,
         service: Service,
-        submit: Submit,
-        counted: Callable[[], AbstractContextManager[None]] = nullcontext,
+        answers: Submits,
+        activity: Activity | None = None,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self._service, self._submit, self._counted, self.warn = service, submit, counted, warn
+        self._service = service
+        self._answers = answers
+        self._activity = activity or Activity()
+        self.warn = warn
         self._threads = Threads()
 
     async def list_documents(self, context: Context) -> DocumentList:
@@ -301,12 +308,12 @@ class Tools:
         self, task: str, text: str, names: Sequence[str] | None, most: int | None, context: Context
     ) -> ToldAnswer:
         progress, owner = Progress(context), owner_of(context)
-        with self._counted():
+        with self._activity:
             loaded = await self._chosen(names, progress)
             values: dict[str, Any] = {} if most is None else {"max_tokens": most}
             request = self._service.tasks.request(task, text, loaded=loaded, **values)
             began, remarks, last = time.perf_counter(), list[str](), None
-            asking = answered(self._submit, request, owner)
+            asking = answered(self._answers, request, owner)
             async with aclosing(asking) as events:
                 async for event in events:
                     if isinstance(event, Message) and event.kind == "warn":

@@ -13,7 +13,6 @@ from functools import cache
 from pathlib import Path
 from typing import Literal
 
-import msgspec
 from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
@@ -27,7 +26,7 @@ from ngtcli.server.openai_answers import Object, Reply
 from ngtcli.server.openai_requests import Asks, data_of, form_of
 from ngtcli.server.public import RequestError
 from ngtcli.server.service import GivenDocument, Service, given_documents, named
-from ngtcli.server.wire import encode
+from ngtcli.server.wire import Failed, encode
 
 _HERE, _RENDER = Path(__file__).parent, Path(render_page.__file__).parent
 _QUOTE = 400  # characters of a quotation, about; guess
@@ -108,4 +107,5 @@ class PageReply(Reply):
         yield encode(Ended(finish_reason=ended.finish_reason, facts=ended.facts, sources=found))
 
     def failed(self, error: Object) -> bytes:
-        return msgspec.json.encode(("Failed", error["error"])) + b"\n"
+        about = error["error"]
+        return encode(Failed(about["code"], about["message"], hint=""))

@@ -1,4 +1,8 @@
-"""Where a server listens: its socket, lock and log, named by all that it depends on."""
+"""Where a server listens: its socket, lock and log, named by version and model settings.
+
+What else decides how it answers, `runtime_stamp`, goes with each request: a server of another
+stamp refuses, and the command loads the model itself.
+"""
 
 import fcntl
 import os
@@ -6,7 +10,6 @@ import socket
 import struct
 import sys
 import time
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -25,6 +28,8 @@ _VARIABLES = (
     "ATEN_ CUDA_ DNNL_ GOMP_ HF_ HIP_ KMP_ MKL_ NCCL_ NUMBA_ NVIDIA_ OMP_ ONEDNN_ OPENBLAS_"
     " PYTORCH_ ROCR_ TORCH_ TRANSFORMERS_"
 ).split()
+# Commands set these: the first where all models are on this machine, the second always.
+_SET_BY_COMMANDS = ("HF_HUB_OFFLINE", "OMP_WAIT_POLICY")
 # Variables that name a folder or a file, to libraries or to this package.
 _NAMING_PATHS = (
     "HF_ASSETS_CACHE HF_HOME HF_HUB_CACHE HF_MODULES_CACHE HF_STORED_TOKENS_PATH HF_TOKEN_PATH"
@@ -74,12 +79,36 @@ def environment() -> dict[str, str]:
     return full
 
 
-def _code() -> Iterator[tuple[str, int, int]]:
-    """Sizes and times of the package's files: after an upgrade another process is started."""
+def code_stamp() -> str:
+    """Return a hash of the sizes and times of the package's files.
+
+    It looks at some 300 files. A server leaves when this changes; a command never asks for it.
+    """
+    files = []
     for folder, _, names in os.walk(PACKAGE):
-        for path in (os.path.join(folder, name) for name in names if name.endswith(".py")):
-            about = os.stat(path)
-            yield path, about.st_size, about.st_mtime_ns
+        for name in names:
+            if name.endswith(".py"):
+                path = os.path.join(folder, name)
+                about = os.stat(path)
+                files.append((path, about.st_size, about.st_mtime_ns))
+    return key_of(*sorted(files))
+
+
+def runtime_stamp() -> str:
+    """Return a hash of what decides, besides the settings, how this process computes.
+
+    It has the installed package, the interpreter, the folder of the cache, and the variables that
+    libraries read.
+    """
+    variables = {
+        name: value
+        for name, value in environment().items()
+        if name.startswith(tuple(_VARIABLES)) and name not in _SET_BY_COMMANDS
+    }
+    package = str(PACKAGE), os.stat(PACKAGE / "__init__.py").st_mtime_ns
+    interpreter = sys.prefix, sys.version
+    cache = os.path.abspath(home("cache"))
+    return key_of(__version__, package, interpreter, cache, sorted(variables.items()))
 
 
 @dataclass(frozen=True)
@@ -90,16 +119,9 @@ class Place:
 
     @classmethod
     def of(cls, settings: Settings) -> "Place":
-        """That of the process that can answer with these settings."""
-        full = absolute(settings)
-        read = {n: v for n, v in environment().items() if n.startswith(tuple(_VARIABLES))}
-        # Commands set these: the first where all models are on this machine, the second always.
-        for name in ("HF_HUB_OFFLINE", "OMP_WAIT_POLICY"):
-            read.pop(name, "")
-        where = sys.prefix, sys.version, os.path.abspath(home("cache"))
-        model = sorted(asdict(full.model).items())
-        own = __version__, *sorted(_code()), *where, model, sorted(read.items())
-        return cls(key_of(*own)[:_DIGITS])
+        """Return that of the server with the model of these settings."""
+        model = asdict(absolute(settings).model)
+        return cls(key_of(__version__, sorted(model.items()))[:_DIGITS])
 
     @property
     def path(self) -> Path:

@@ -23,12 +23,15 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from ngtcli import __version__
 from ngtcli.config import Settings
+from ngtcli.engine.answers import OnEvent, Submitted
+from ngtcli.engine.request import Request
 from ngtcli.errors import BusyError, NgtError, unexpected
 from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, find
 from ngtcli.models.recommended import demonstration_note
-from ngtcli.server.app import TwoSockets
-from ngtcli.server.http_guard import CONNECTION
-from ngtcli.server.places import FINISH_S, Place, absolute, peer
+from ngtcli.server.activity import Activity
+from ngtcli.server.app import Entrance
+from ngtcli.server.http_guard import Connection, Guard
+from ngtcli.server.places import FINISH_S, Place, absolute, code_stamp, peer, runtime_stamp
 from ngtcli.server.wire import Served
 from ngtcli.system.files import Stamp, stamp_of
 from ngtcli.system.process import KEPT_WARM
@@ -47,24 +50,37 @@ _IDLE_S = 30.0  # after which a connection is closed on which no request has com
 Load = Callable[[Settings, Callable[[str], None]], "Resident"]  # told what is being done
 
 
-@dataclass(frozen=True, slots=True)
-class Others:
-    """What others are answered by, on a socket that listens, while `running` is open.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Site:
+    """The application of a server, and where others than its user's commands reach it.
 
-    `url` is where they ask; `words` are said when the model is loaded.
+    Attributes:
+        app: Answers every request, with its owner in its scope.
+        guard: Says whose a request over TCP is; None without HTTP.
+        listening: The socket of TCP; None without HTTP.
+        url: Where HTTP is asked.
+        running: Is open as long as the server runs.
+        notes: Lines for the user, when the model is loaded.
     """
 
     app: ASGIApp
-    listening: socket.socket
-    url: str
+    guard: Guard | None = None
+    listening: socket.socket | None = None
+    url: str = ""
     running: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
-    words: tuple[str, ...] = ()
+    notes: tuple[str, ...] = ()
 
 
 class Server:
     """Answers on the socket of its settings, until `stop` or until nobody has asked for `idle_s`.
 
-    `status` is told what is being done, `say` what the user is to know, `warn` what failed.
+    `status` gets what is being done, `say` what the user should know, `warn` what fails.
+
+    Attributes:
+        stamp: Its `runtime_stamp`, which commands that it answers have as well.
+        progress: What is being done while the model is loaded.
+        loaded: Is set once the model is loaded, or will not be.
+        activity: Counts the requests that are being answered.
     """
 
     def __init__(
@@ -77,15 +93,18 @@ class Server:
         say: Callable[[str], object] = lambda _: None,
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
-        self.settings, self.idle_s = absolute(settings), idle_s
+        self.settings = absolute(settings)
+        self.idle_s = idle_s
         self.place = Place.of(settings)
-        self.told = f"Loading {settings.model.model} …"
-        self.loaded = asyncio.Event()  # set, too, where the model will not be
+        self.stamp = runtime_stamp()
+        self.progress = f"Loading {settings.model.model} …"
+        self.loaded = asyncio.Event()
+        self.activity = Activity()
         self._ends = asyncio.Event()
         self._load, self._status, self._say, self._warn = load, status, say, warn
-        self._began = self._last = time.monotonic()
-        self.answering = self._answered = 0
-        self._answerer: Resident | None = None
+        self._began = time.monotonic()
+        self._code = code_stamp()
+        self._resident: Resident | None = None
         self._files: list[tuple[str, Stamp]] = []
         self._http = ""  # the URL of its HTTP API
 
@@ -97,24 +116,13 @@ class Server:
 
     def refuses(self) -> bool:
         """Whether a question is to be answered elsewhere: the process leaves."""
-        return self._answerer is None or self._leave_if_changed() or self._ends.is_set()
+        return self._resident is None or self._leave_if_changed() or self._ends.is_set()
 
-    def submit(self, *asked: Any, **how: Any) -> Any:
-        """As `Resident.submit`. Raises NgtError."""
-        if self._answerer is None:
+    def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
+        """As `Submits.submit`. Raises BusyError."""
+        if self._resident is None:
             raise BusyError("no model is loaded", hint="Try again later.")
-        return self._answerer.submit(*asked, **how)
-
-    @contextmanager
-    def counted(self) -> Iterator[None]:
-        """A block in which a question is answered."""
-        self.answering += 1
-        try:
-            yield
-        finally:
-            self.answering -= 1
-            self._answered += 1
-            self._last = time.monotonic()
+        return self._resident.submit(request, on_event, owner=owner)
 
     def described(self) -> Served:
         """What the process says of itself."""
@@ -126,55 +134,56 @@ class Server:
             version=__version__,
             running_s=time.monotonic() - self._began,
             idle_s=self.idle_s,
-            answering=self.answering,
-            answered=self._answered,
+            answering=self.activity.answering,
+            answered=self.activity.answered,
             http=self._http,
             socket=str(self.place.path),
             kept_warm=KEPT_WARM in os.environ,
+            stamp=self.stamp,
         )
 
     # --- its life ---
 
-    def run(self, others: Others | None = None) -> None:
+    def run(self, site: Site) -> None:
         """Answer until the end. Raises ServedAlreadyError, and what loading the model raises."""
         handle = self.place.lock(self.settings.model.model)
         try:
-            asyncio.run(self._run(others))
+            asyncio.run(self._run(site))
         finally:
             os.close(handle)
 
-    async def _run(self, others: Others | None) -> None:
+    async def _run(self, site: Site) -> None:
         self._loop = asyncio.get_running_loop()
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             self._loop.add_signal_handler(number, self._signalled, number)
         sockets = [self.place.listen()]
-        if others is not None:
-            sockets.append(others.listening)
-            self._http = others.url
-        http = Http(TwoSockets(self, others.app if others else None), self._warn)
+        if site.listening is not None:
+            sockets.append(site.listening)
+            self._http = site.url
+        http = Http(Entrance(self, site.app, site.guard), self._warn)
         serving = asyncio.ensure_future(http.serve(sockets))
         serving.add_done_callback(lambda _: self._ends.set())
         try:
-            async with others.running() if others else nullcontext():
+            async with site.running():
                 try:
-                    await self._until_ready(others.words if others else ())
+                    await self._until_ready(site.notes)
                     await self._until_idle()
                 finally:
                     self._ends.set()
                     self.loaded.set()
                     self.place.remove()
-                    await http.leave(serving, lambda: self.answering)
+                    await http.leave(serving, self.activity)
         finally:
-            if self._answerer is not None:
-                self._answerer.close()
+            if self._resident is not None:
+                self._resident.close()
 
-    async def _until_ready(self, words: Sequence[str]) -> None:
+    async def _until_ready(self, notes: Sequence[str]) -> None:
         """Load the model, in a thread, unless the process is to leave before that."""
         before, found = _stamps(self.settings), Future["Resident"]()
 
         def load() -> None:
             try:
-                found.set_result(self._load(self.settings, self._tell))
+                found.set_result(self._load(self.settings, self._report))
             except BaseException as error:  # a library in another language may panic
                 found.set_exception(unexpected(error))
 
@@ -185,28 +194,32 @@ class Server:
         await asyncio.wait({loading, ends}, return_when=asyncio.FIRST_COMPLETED)
         ends.cancel()
         if loading.done():
-            answerer, after = loading.result(), _stamps(self.settings)
+            after = _stamps(self.settings)
             self._files = after if {*before} <= {*after} else before  # loading may bring files
-            self._last, self._answerer = time.monotonic(), answerer
-            for one in (*words, f"{self.settings.model.model} is ready: {self.place.path}"):
-                self._say(one)
+            self._resident = loading.result()
+            self.activity.rested_since = time.monotonic()
+            for line in (*notes, f"{self.settings.model.model} is ready: {self.place.path}"):
+                self._say(line)
             if note := demonstration_note(self.settings.model.model):
                 self._say(note)
         self.loaded.set()
 
-    def _tell(self, words: str) -> None:
-        self.told = words
-        self._status(words)
+    def _report(self, progress: str) -> None:
+        self.progress = progress
+        self._status(progress)
 
     async def _until_idle(self) -> None:
         look_s = min(_LOOK_S, self.idle_s / 4) if self.idle_s else _LOOK_S
         while not self._ends.is_set():
             with suppress(TimeoutError):
                 await asyncio.wait_for(self._ends.wait(), look_s)
-            resting_s = time.monotonic() - self._last
-            if self.idle_s and not self.answering and resting_s > self.idle_s:
+            resting_s = time.monotonic() - self.activity.rested_since
+            if self.idle_s and not self.activity.answering and resting_s > self.idle_s:
                 self._ends.set()
             self._leave_if_changed()
+            if code_stamp() != self._code and not self._ends.is_set():
+                self._say("leaving: files of ngt have changed")
+                self._ends.set()
 
     def _leave_if_changed(self) -> bool:
         changed = _stamps(self.settings) != self._files
@@ -240,10 +253,10 @@ class Http(uvicorn.Server):
         """The process has handlers of its own."""
         yield
 
-    async def leave(self, serving: "asyncio.Future[None]", answering: Callable[[], int]) -> None:
+    async def leave(self, serving: "asyncio.Future[None]", activity: Activity) -> None:
         """Accept nothing more, wait FINISH_S at most for what is answered, and end."""
         self.should_exit = True
-        while answering() and not serving.done():
+        while activity.answering and not serving.done():
             await asyncio.sleep(_TELL_S)
         await asyncio.wait({serving}, timeout=_ENDING_S)
         for connection in list(self.server_state.connections):  # streams that wait for nothing
@@ -269,10 +282,11 @@ class _Connection(H11Protocol):
 
     def connection_made(self, transport: Any) -> None:
         super().connection_made(transport)
-        self.app_state = {**self.app_state, CONNECTION: {}}
-        self._look(None)
         own = transport.get_extra_info("socket")
-        if own.family == socket.AF_UNIX and peer(own)[1] != os.geteuid():
+        is_of_user = own.family == socket.AF_UNIX
+        self.app_state = {**self.app_state, **Connection(is_of_user).state()}
+        self._look(None)
+        if is_of_user and peer(own)[1] != os.geteuid():
             transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:

@@ -38,25 +38,29 @@ class Service:
     folder: ServedFolder | None = None
 
     @property
-    def names(self) -> tuple[str, ...]:
-        """The names of models that requests may give."""
-        return (self.name, self.name + DOCS) if self.folder else (self.name,)
+    def models(self) -> dict[str, ServedFolder | None]:
+        """The folder that each model answers from, by the names that requests may give."""
+        models: dict[str, ServedFolder | None] = {self.name: None}
+        if self.folder is not None:
+            models[self.name + DOCS] = self.folder
+        return models
 
     def checked(self, model: str) -> str:
-        """One of the `names`. Raises RequestError."""
-        if model not in self.names:
-            what, hint = f"no model {shown(model)}", f"Served: {', '.join(self.names)}."
+        """Return the name of a model. Raises RequestError where there is none of that name."""
+        if model not in self.models:
+            what, hint = f"no model {shown(model)}", f"Served: {', '.join(self.models)}."
             raise RequestError(what, hint, "model", "model_not_found", 404)
         return model
 
     def documents_of(self, model: str, given: Sequence[str | GivenDocument] | None) -> Loaded:
         """The texts that a request gives, or those of the folder where its model names them."""
-        if self.checked(model) == self.name or self.folder is None:
+        folder = self.models[self.checked(model)]
+        if folder is None:
             return Loaded(given_documents(given or ()))
         if given is not None:
             hint = f"Name the model {self.name} to have them alone."
             raise RequestError("documents beside those of the server", hint, "documents")
-        return self.folder.documents()
+        return folder.documents()
 
 
 def given_documents(documents: Sequence[str | GivenDocument]) -> tuple[Document, ...]:

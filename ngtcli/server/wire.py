@@ -1,9 +1,9 @@
 """What commands and the server send each other: lines of JSON, of types by name, no code.
 
-A line is an array of the name of a type and its fields. A command asks by HTTP over the process's
-socket: POST /ask with an `Ask`, whose answer are the events, one a line, and an empty line every
-BEAT_S while there is nothing to say; POST /cancel/ID, GET /about and POST /stop, answered by a
-`Served`.
+A line is an array of the name of a type and its fields. A command asks by HTTP over the server's
+socket: POST /ask with an `Ask` and the header STAMP, whose answer are the events, one a line, and
+an empty line every BEAT_S while there is nothing to report. Status 409 says that the server has
+another stamp. POST /cancel/ID, GET /about and POST /stop are answered by a `Served`.
 """
 
 from collections import Counter
@@ -20,6 +20,7 @@ from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.system.json_form import HIDDEN
 
+STAMP = "ngt-stamp"  # a header: the `runtime_stamp` of who asks
 BEAT_S = 2.0  # guess
 MOST = 2**31  # bytes of a question; derived: it brings the texts of its documents
 
@@ -42,6 +43,7 @@ class Served:
         http: The URL of its HTTP API; "" without one.
         socket: The path of the socket that commands of its user ask.
         kept_warm: Whether a command started it behind the scenes.
+        stamp: Its `runtime_stamp`.
     """
 
     model: str = ""
@@ -55,6 +57,7 @@ class Served:
     http: str = ""
     socket: str = ""
     kept_warm: bool = field(default=False, metadata=HIDDEN)
+    stamp: str = field(default="", metadata=HIDDEN)
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from jsonschema import Draft202012Validator
 
 from ngtcli.cli.schema import build
 from ngtcli.errors import ModelError
+from ngtcli.server.client import Remote
 from ngtcli.server.places import Place
 from ngtcli.system.journal import LineFile
 from tests.support.fakes import FakeAnswers
@@ -49,7 +50,7 @@ def test_a_server_that_has_ended_leaves_its_questions_to_a_model_loaded_here(
     docs: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     expected = ask(docs)
-    monkeypatch.setattr("ngtcli.cli.answer_many.served", lambda _: Place(key="nobody-is-there"))
+    monkeypatch.setattr(Remote, "of", lambda _: Remote(Place(key="nobody-is-there")))
     done = ask(docs)
     assert (done.returncode, done.stdout) == (0, expected.stdout)
     assert done.stderr.count(b"the server has ended") == 1

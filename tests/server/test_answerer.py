@@ -5,13 +5,13 @@ from collections.abc import Iterator
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import Ended, Event, Stepped
+from ngtcli.engine.events import Ended, Event, Message, Stepped
 from ngtcli.engine.request import Request
 from ngtcli.errors import StoppedError
 from ngtcli.prompts.preset import load_preset
-from ngtcli.server import answerer as answerer_module
 from ngtcli.server.answerer import Answerer
-from ngtcli.server.client import NotServedError
+from ngtcli.server.client import NotServedError, OtherStampError, Remote
+from ngtcli.server.places import Place
 from tests.support.fakes import FakeAnswers, answer_with
 
 QUESTION = Request(
@@ -25,7 +25,7 @@ QUESTION = Request(
 @pytest.fixture(autouse=True)
 def model(monkeypatch: pytest.MonkeyPatch) -> None:
     """No server, and answers in place of a model's."""
-    monkeypatch.setattr(answerer_module, "served", lambda settings: None)
+    monkeypatch.setattr(Remote, "of", lambda settings: None)
     monkeypatch.setattr(Answerer, "check", lambda own, settings: None)
     answer_with(monkeypatch, FakeAnswers())
 
@@ -60,8 +60,26 @@ class Leaving:
 
 
 def test_a_model_here_answers_where_the_server_is_leaving(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(answerer_module, "served", lambda settings: object())
+    monkeypatch.setattr(Remote, "of", lambda settings: Remote(Place("nobody")))
     monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Leaving)
     own = Answerer()
     *_, last = own.ask(QUESTION)
+    assert isinstance(last, Ended) and own.loaded
+
+
+class Other(Leaving):
+    """A server of another installation."""
+
+    def __next__(self) -> Event:
+        raise OtherStampError
+
+
+def test_a_model_here_answers_where_the_server_is_of_another_installation(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(Remote, "of", lambda settings: Remote(Place("nobody")))
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Other)
+    own = Answerer()
+    remark, *_, last = own.ask(QUESTION)
+    assert isinstance(remark, Message) and "another installation" in remark.text
     assert isinstance(last, Ended) and own.loaded

@@ -92,7 +92,7 @@ def called(folder: Path, work: Callable[[Client], Awaitable[None]], asked: Any =
     served = ServedFolder([str(folder)], Settings())
 
     async def run() -> None:
-        server = mcp_server(Tools(Service("builtin", TASKS, served), (asked or Answering()).submit))
+        server = mcp_server(Tools(Service("builtin", TASKS, served), asked or Answering()))
         async with Client(server) as client:
             await work(client)
 
@@ -443,7 +443,7 @@ class Over(Serving):
     def __init__(self, folder: Path, answers: Scripted, address: Address = LOCAL) -> None:
         self.served, self.said = ServedFolder([str(folder)], Settings()), list[str]()
         service = Service("builtin", TASKS, self.served)
-        own = mcp_routes(Tools(service, answers.submit, warn=self.said.append))
+        own = mcp_routes(Tools(service, answers, warn=self.said.append))
         super().__init__(answers, service, address, mcp=own)
 
     def __enter__(self) -> str:

@@ -20,7 +20,8 @@ from ngtcli.errors import InputError, NgtError, StoppedError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import client, wire
-from ngtcli.server.client import NotServedError, served
+from ngtcli.server import places as places_module
+from ngtcli.server.client import NotServedError, OtherStampError, Remote
 from ngtcli.server.places import Place, ServedAlreadyError, absolute, flags_of, folder, places
 from tests.support.helpers import wait_until, without_note
 from tests.support.warm import Warm
@@ -32,7 +33,10 @@ from ngtcli.config import Settings
 from ngtcli.drafting.steps import Step, Token
 from ngtcli.errors import InputError
 from ngtcli.models.checkpoint import BUILTIN_PATH
-from ngtcli.server import exchange, process
+from ngtcli.engine.request import Tasks
+from ngtcli.server import exchange, http_guard, process
+from ngtcli.server.app import application
+from ngtcli.server.service import Service
 from ngtcli.engine.events import Ended, Message, Stepped
 
 class Ticket:
@@ -70,14 +74,23 @@ class Speller:
         print("closed", flush=True)
 
 async def app(scope, receive, send):
-    raise RuntimeError("a mistake")
+    if scope["owner"]:  # it came over TCP
+        raise RuntimeError("a mistake")
+    await for_commands(scope, receive, send)
 
 listening = socket.create_server(("127.0.0.1", 0))
-others = process.Others(app, listening, words=(str(listening.getsockname()[1]),)) if HTTP else None
 exchange.BEAT_S, exchange._SENDING_S, process.FINISH_S = 0.2, PATIENCE, PATIENCE
 said = lambda words: print(words, flush=True)
 own = {"idle_s": IDLE, "say": said, "warn": said}
-process.Server(Settings.of(model=MODEL), Speller, **own).run(others)
+server = process.Server(Settings.of(model=MODEL), Speller, **own)
+for_commands = application(server, Service("builtin", Tasks({})), said)
+if HTTP:
+    port = listening.getsockname()[1]
+    guard = http_guard.Guard(http_guard.Address("127.0.0.1", port))
+    site = process.Site(app=app, guard=guard, listening=listening, notes=(str(port),))
+else:
+    site = process.Site(app=for_commands)
+server.run(site)
 """
 
 
@@ -86,11 +99,11 @@ class Started:
 
     def __init__(
         self, model: str = "builtin", loading: str = "/", pause: float = 30, idle: float = 0,
-        http: bool = False, patience: float = 30,
+        http: bool = False, patience: float = 30, before: str = "",
     ):  # fmt: skip
         names = {"MODEL": repr(model), "LOADING": repr(loading), "PAUSE": pause, "IDLE": idle}
         names |= {"HTTP": http, "PATIENCE": patience}
-        own = PROGRAM
+        own = before + PROGRAM
         for name, value in names.items():
             own = own.replace(name, str(value))
         self.settings = Settings.of(model=model)
@@ -140,9 +153,9 @@ def asked(text: str, **settings: object) -> Request:
 def events_of(text: str, **settings: object) -> client.RemoteAnswer:
     """What the server answers."""
     question = asked(text, **settings)
-    place = served(question.settings)
-    assert place is not None
-    return client.RemoteAnswer(place, question)
+    remote = Remote.of(question.settings)
+    assert remote is not None
+    return remote.ask(question)
 
 
 def test_a_question_is_answered_by_its_events_for_its_user_alone(
@@ -194,7 +207,7 @@ def test_of_two_starts_one_serves_and_of_a_killed_one_nothing_is_left(start: Sta
     one.process.kill()
     one.process.wait()
     path = Place.of(Settings()).path
-    assert path.exists() and served(Settings()) is None
+    assert path.exists() and Remote.of(Settings()) is None
     assert not path.exists() and not places()
     start()
     assert len(list(events_of("a"))) == 2
@@ -257,7 +270,7 @@ def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Start) -> None:
     at = ("127.0.0.1", int(one.line()))
     assert "is ready" in one.line()
     with socket.create_connection(at) as other:
-        other.sendall(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+        other.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
         assert other.recv(100).startswith(b"HTTP/1.1 500")
     assert one.line().endswith(": RuntimeError: a mistake")
     events = events_of("a..b")
@@ -337,11 +350,46 @@ def test_a_process_of_other_settings_or_code_is_not_asked(
 ) -> None:
     start()
     other = [{"dtype": "bfloat16"}, {"threads": 7}, {"serve": False}, {"model": str(tmp_path)}]
-    assert all(served(Settings().replace(**one)) is None for one in other)  # type: ignore[arg-type]
+    assert all(Remote.of(Settings().replace(**one)) is None for one in other)  # type: ignore[arg-type]
     assert list(events_of("a", max_tokens=7, color="never"))
-    monkeypatch.setenv("ATEN_CPU_CAPABILITY", "default")
-    assert served(Settings()) is None
+    with monkeypatch.context() as patch:
+        patch.setenv("ATEN_CPU_CAPABILITY", "default")
+        with pytest.raises(OtherStampError):
+            list(events_of("a"))
+    assert list(events_of("a"))
+    monkeypatch.setattr(places_module.sys, "prefix", str(tmp_path))
+    with pytest.raises(OtherStampError):
+        list(events_of("a" * 1_000_000))  # what is not read does not keep it from being told
+
+
+def test_a_question_looks_at_few_files(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not at each file of the package, as the server does from time to time."""
+    start()
+    stat, looked = os.stat, list[object]()
+
+    def counting(path: object, **more: object) -> os.stat_result:
+        looked.append(path)
+        return stat(path, **more)  # type: ignore[call-overload, no-any-return]
+
+    monkeypatch.setattr(os, "stat", counting)
+    assert list(events_of("a"))
     monkeypatch.undo()
+    assert 0 < len(looked) < 20, looked
+
+
+def test_a_server_leaves_when_files_of_ngt_change(tmp_path: Path) -> None:
+    """An installation that is edited: what answers next is what the files say now."""
+    package = tmp_path / "package"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    code = "from pathlib import Path\nfrom ngtcli.server import places, process\n"
+    code += f"places.PACKAGE = Path({str(package)!r})\nprocess._LOOK_S = 0.05\n"
+    one = Started(before=code)
+    assert "is ready" in one.line()
+    (package / "new.py").write_text("x = 1\n")
+    assert one.line() == "leaving: files of ngt have changed"
+    assert one.process.wait(10) == 0
+    one.end()
 
 
 def test_a_model_is_the_same_by_every_path(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -363,7 +411,7 @@ def test_a_socket_whose_path_is_too_long_is_reached(
 def test_what_is_no_message_ends_the_connection_alone(start: Start) -> None:
     start()
     for bad in (
-        b"GET / HTTP/1.0\r\n\r\n",
+        b"GET /nothing HTTP/1.0\r\n\r\n",
         b"\0\0\0\3\x92\xa1x\r\n\r\n",
         b"\xff" * 64 + b"\r\n\r\n",
     ):

@@ -19,6 +19,7 @@ from ngtcli.engine.events import ignore
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import client, places
+from ngtcli.server.client import Remote
 from ngtcli.server.many import ServedRun
 from ngtcli.server.places import Place
 from tests.cli import test_cli
@@ -193,7 +194,7 @@ def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
     """Questions that it has not begun when it ends, and those that were not sent."""
     settings = Settings.of(max_tokens=4)
     place = Place(key="nobody-is-there")
-    run = ServedRun(place, settings, ignore)
+    run = ServedRun(Remote(place), settings, ignore)
     question = Request(task="ask", settings=settings, preset=load_preset("ask"))
     drawn = [(1, question), (2, question)]
     rest = list(drawn)
@@ -201,7 +202,7 @@ def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
     assert sorted([*run.left, *rest], key=lambda one: one[0]) == drawn
     other = replace(question, settings=settings.replace(model="another"))
     with pytest.raises(OtherModelError):
-        list(ServedRun(place, settings, ignore).outcomes(lambda _: (3, other)))
+        list(ServedRun(Remote(place), settings, ignore).outcomes(lambda _: (3, other)))
 
 
 def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import asyncio
 import threading
 from collections.abc import Callable, Generator
-from contextlib import AbstractContextManager, closing, nullcontext
+from contextlib import closing, nullcontext
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,8 @@ import httpx
 from ngtcli.engine.events import Event
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError, unexpected
-from ngtcli.server.app import OpenAi, TwoSockets, error_reply
+from ngtcli.server.activity import Activity
+from ngtcli.server.app import Entrance, application
 from ngtcli.server.http_guard import Address, Guard, knows_users, listen
 from ngtcli.server.process import Http
 from ngtcli.server.service import Service
@@ -70,17 +71,16 @@ class Scripted:
         return self.asked[-1][0]
 
 
-class Process:
-    """Stands for the process of a model that is loaded."""
+class Loaded:
+    """Stands for a server whose model is loaded."""
 
-    told, answering = "", 0
+    progress = ""
 
     def __init__(self, answers: Any) -> None:
-        self.submit, self.loaded = answers.submit, asyncio.Event()
+        self.submit = answers.submit
+        self.activity = Activity()
+        self.loaded = asyncio.Event()
         self.loaded.set()
-
-    def counted(self) -> AbstractContextManager[None]:
-        return nullcontext()
 
 
 class Serving:
@@ -92,11 +92,10 @@ class Serving:
         self.answers, self.warned = answers, list[str]()
         listening, (routes, running) = listen(address), mcp
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
-        process: Any = Process(answers)
-        app = OpenAi(process, service, self.warned.append).app(routes)
-        of_user = not address.keys and knows_users(listening)
-        guard = Guard(app, address, error_reply, of_user)
-        self._http = Http(TwoSockets(process, guard), self.warned.append)
+        server: Any = Loaded(answers)
+        app = application(server, service, self.warned.append, routes)
+        guard = Guard(address, not address.keys and knows_users(listening))
+        self._http = Http(Entrance(server, app, guard), self.warned.append)
         self._ends, self._loop = asyncio.Event(), asyncio.new_event_loop()
         main = self._run(listening, running)
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(main,))
@@ -106,7 +105,7 @@ class Serving:
         serving = asyncio.ensure_future(self._http.serve([listening]))
         async with running():
             await self._ends.wait()
-            await self._http.leave(serving, lambda: 0)
+            await self._http.leave(serving, Activity())
 
     def close(self) -> None:
         self._loop.call_soon_threadsafe(self._ends.set)
