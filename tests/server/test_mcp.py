@@ -10,6 +10,7 @@ import threading
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from pathlib import Path
+from queue import SimpleQueue
 from types import SimpleNamespace
 from typing import IO, Any, cast
 
@@ -25,14 +26,13 @@ from ngtcli.cli.help import topics
 from ngtcli.config import Settings
 from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.drafting.steps import Statistics, Step, Token
-from ngtcli.engine.engine import Submission
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ModelError, NgtError
 from ngtcli.prompts.preset import load_preset
-from ngtcli.server import answerer, ticket
 from ngtcli.server.answerer import Answerer
-from ngtcli.server.client import NotServedError
+from ngtcli.server.client import NotServedError, Remote
+from ngtcli.server.exchange import Threaded
 from ngtcli.server.folder import ServedFolder
 from ngtcli.server.http_guard import Address, read_keys
 from ngtcli.server.mcp import Tools, mcp_routes, mcp_server
@@ -390,15 +390,15 @@ def test_the_resident_process_is_asked_where_there_is_one(
         def __init__(self, settings: Settings, tell: object) -> None:
             loaded.append(settings.model.model)
 
-        def ask(self, question: Request) -> Generator[Event]:
+        def ask(self, question: Request, *, owner: str = "") -> Generator[Event]:
             return answering.answer(question, Ticket())
 
         def close(self) -> None:
             loaded.append("closed")
 
-    served = [False, True, None]  # whether it is leaving; None: there is none
+    served: list[Any] = [Remote(cast(Any, False)), Remote(cast(Any, True)), None]  # it is leaving
     monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", ask)
-    monkeypatch.setattr("ngtcli.server.answerer.served", lambda settings: served.pop(0))
+    monkeypatch.setattr(Remote, "of", lambda settings: served.pop(0))
     resident = SimpleNamespace(Resident=Loaded)  # without torch
     monkeypatch.setitem(sys.modules, "ngtcli.server.resident", cast(Any, resident))
     settings, preset = TASKS.of["ask"]
@@ -529,12 +529,16 @@ def test_a_panic_of_a_library_ends_a_question_that_is_made_in_a_thread() -> None
     class Panic(BaseException):
         """As a library in another language raises it."""
 
-    def events() -> Generator[Event]:
-        yield Message("status", "Loading …")
-        raise Panic("index out of bounds")
+    class Panics:
+        def ask(self, request: Request, *, owner: str = "") -> Any:
+            yield Message("status", "Loading …")
+            raise Panic("index out of bounds")
 
-    told: list[Event | NgtError] = []
+        def close(self) -> None: ...
+
+    told: SimpleQueue[Event | NgtError] = SimpleQueue()
     settings, preset = TASKS.of["ask"]
     question = Request(task="ask", settings=settings, preset=preset)
-    answerer.deliver(events(), ticket.Ticket(Submission(question), told.append))
-    assert "index out of bounds" in str(told[-1])
+    Threaded(Panics()).submit(question, told.put)
+    assert isinstance(told.get(timeout=10), Message)
+    assert "index out of bounds" in str(told.get(timeout=10))
