@@ -87,6 +87,6 @@ def _coarse_first(sizes: Sequence[int]) -> list[int]:
 def seconds_of_a_pass(model: TargetModel, token: int, rows: int) -> float:
     """Of one pass over `rows` rows, as a run makes them; a chain before it is taken back."""
     begin = time.perf_counter()
-    scores = model.forward(token, chain([token] * (rows - 1)))
-    scores.argmax(-1).tolist()  # waits for the device, as verification does
+    logits = model.forward(token, chain([token] * (rows - 1)))
+    logits.argmax(-1).tolist()  # waits for the device, as verification does
     return time.perf_counter() - begin

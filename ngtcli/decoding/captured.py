@@ -19,8 +19,8 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from ngtcli.decoding.logits import same_logits
 from ngtcli.decoding.out_of_memory import is_out_of_memory
-from ngtcli.decoding.scores import same_scores
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.drafting.steps import PassesReport
 
@@ -185,7 +185,7 @@ class Passes:
             return None
 
         compared = slice(0, rows, -(-rows // _MAX_COMPARED_ROWS))
-        if not same_scores(list(replayed[0][compared]), expected[0][compared], self._exact):
+        if not same_logits(list(replayed[0][compared]), expected[0][compared], self._exact):
             self._give_up("captured, they gave other scores")
             return None
         self._captured[shape] = replay

@@ -15,7 +15,7 @@ from torch.nn.functional import rms_norm
 from transformers.models.llama.modeling_llama import rotate_half
 
 from ngtcli.decoding.attention import GROUPED
-from ngtcli.decoding.scores import same_scores
+from ngtcli.decoding.logits import same_logits
 from ngtcli.models.hf import attention_function, attention_name
 from ngtcli.models.weights.trials import places_of
 
@@ -187,7 +187,7 @@ def _fused(module: Any) -> nn.Module | None:
         fused = FusedGateUpMLP(module)
     out = fused(hidden_states, **kwargs)[0]
     expected = module(hidden_states, **kwargs)[0]
-    return fused if same_scores([out], [expected], weight.dtype == torch.float32) else None
+    return fused if same_logits([out], [expected], weight.dtype == torch.float32) else None
 
 
 def _fused_norm(norm: Any) -> FusedRMSNorm | None:
@@ -207,7 +207,7 @@ def _fused_norm(norm: Any) -> FusedRMSNorm | None:
     expected = norm(rows)
     for scale in (norm.weight, 1.0 + norm.weight.float()):
         out = rms_norm(rows, scale.shape, scale.float(), eps)
-        if same_scores([out], [expected], exact=True):
+        if same_logits([out], [expected], exact=True):
             fused = FusedRMSNorm(scale.shape, eps, device="meta")
             fused.weight = nn.Parameter(scale, requires_grad=False)
             return fused

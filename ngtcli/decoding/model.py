@@ -18,10 +18,10 @@ from ngtcli.decoding.captured import Outputs, Passes, Shape
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, KVCache
 from ngtcli.decoding.layout import Layout, Root
+from ngtcli.decoding.logits import rounds
 from ngtcli.decoding.prefixes import Prefixes, fingerprint, prefix_caching
 from ngtcli.decoding.replays import Replays
 from ngtcli.decoding.runner import ModelRunner
-from ngtcli.decoding.scores import rounds
 from ngtcli.decoding.slots import Need, StateSlots, TreeSlots, finish_device_work
 from ngtcli.decoding.state_slot import StateSlot
 from ngtcli.decoding.support import UNTRIED, DraftSupport, ExecutionMode, Support

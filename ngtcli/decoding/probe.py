@@ -22,10 +22,10 @@ from transformers import GenerationConfig
 from ngtcli.decoding.attention import use_own
 from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.kernels import use_few_kernels
+from ngtcli.decoding.logits import logits_are_not_numbers, rounds, same_logits
 from ngtcli.decoding.model import Origin, TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.decoding.prefixes import rope_types
-from ngtcli.decoding.scores import rounds, same_scores, scores_are_not_numbers
 from ngtcli.decoding.support import (
     SUPPORTED,
     Ability,
@@ -243,7 +243,7 @@ def _steps_agree(model: TargetModel, reference: Reference, siblings: int) -> boo
     model.start(len(reference.prompt) + siblings + 2 * NEW_TOKENS)
     model.prefill(reference.prompt[:-1], max(1, len(reference.prompt) // 3 - 1))
     logits = _one_by_one(model, (reference.prompt[-1], *reference.tokens[:-1]))
-    return same_scores(logits, reference.logits, reference.is_float32)
+    return same_logits(logits, reference.logits, reference.is_float32)
 
 
 def _one_by_one(model: TargetModel, tokens: Sequence[int]) -> list[Tensor]:
@@ -265,13 +265,13 @@ def _tree_agrees(model: TargetModel, reference: Reference, siblings: int) -> boo
     path = [logits[0], *logits[-(NEW_TOKENS - 1) :]]
     if len(logits) != len(tree) + 1:
         return False
-    if not same_scores(path, reference.logits, reference.is_float32):
+    if not same_logits(path, reference.logits, reference.is_float32):
         return False
     wrong = [(tree.tokens[node], logits[node + 1].clone()) for node in (0, siblings - 1)]
     for token, in_tree in wrong:
         model.truncate(start)
         alone = _one_by_one(model, (root, token))[-1]
-        if not same_scores([in_tree], [alone], reference.is_float32):
+        if not same_logits([in_tree], [alone], reference.is_float32):
             return False
     return True
 
@@ -290,7 +290,7 @@ def _chains_agree(model: TargetModel, reference: Reference, siblings: int) -> bo
     logits += list(model.forward(first, chain((second, wrong[0])))[:2].clone())
     model.keep((0,))
     logits += _one_by_one(model, (third,))
-    return same_scores(logits, reference.logits, reference.is_float32)
+    return same_logits(logits, reference.logits, reference.is_float32)
 
 
 def _wide_tree(reference: Reference, siblings: int, vocab_size: int) -> DraftTree:
@@ -317,7 +317,7 @@ def _end_agrees(model: TargetModel, reference: Reference, _: int) -> bool:
     logits = model.forward(root, _wide_tree(reference, siblings, model.vocabulary))
     path = [logits[0], *logits[-(NEW_TOKENS - 1) :]]
     single = _one_by_one(model, (root, *reference.tokens[: NEW_TOKENS - 1]))
-    return same_scores(path, single, reference.is_float32)
+    return same_logits(path, single, reference.is_float32)
 
 
 def _references(model: TargetModel, length: int) -> Iterator[Reference]:
@@ -339,7 +339,7 @@ def _references(model: TargetModel, length: int) -> Iterator[Reference]:
             failure = error
             continue
         if not torch.isfinite(logits.amax(-1)).all():
-            raise scores_are_not_numbers(name)
+            raise logits_are_not_numbers(name)
         has_one = True
         yield Reference(prompt, tokens, logits, not rounds(hf))
     if not has_one:
@@ -358,7 +358,7 @@ def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
         short = _all_logits(model.hf, prompt[:8])
     except Exception:
         return
-    if not same_scores([long[7]], [short[7]], not rounds(model.hf)):
+    if not same_logits([long[7]], [short[7]], not rounds(model.hf)):
         raise ModelError(
             f"{model.name}: no decoder: its scores depend on the tokens that follow",
             hint="Give a causal language model; an encoder such as BERT does not generate text.",
@@ -453,6 +453,6 @@ def _batch_agrees(model: TargetModel) -> bool:
     model.close(0, 0)
     is_float32 = not rounds(model.hf)
     return all(
-        same_scores(list(logits), expected, is_float32)
+        same_logits(list(logits), expected, is_float32)
         for logits, expected in zip(batched, alone, strict=True)
     )

@@ -19,8 +19,8 @@ import torch
 from torch import Tensor
 
 from ngtcli.config import Settings
+from ngtcli.decoding.logits import best_tokens, highest
 from ngtcli.decoding.replays import Replays
-from ngtcli.decoding.scores import best_tokens, highest
 from ngtcli.decoding.sizes import row_size
 from ngtcli.drafting.tree import ROOT, DraftTree
 

@@ -11,10 +11,10 @@ from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.guide import Guide
 from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
+from ngtcli.decoding.logits import logits_are_not_numbers
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.output import Output
 from ngtcli.decoding.sampling import Sampler
-from ngtcli.decoding.scores import scores_are_not_numbers
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.drafter import Context, Drafter
 from ngtcli.drafting.log import TokenLog
@@ -207,7 +207,7 @@ class Sequence:
             else:
                 token = self._choose(row, path, guide, -1 if chosen is None else chosen[node + 1])
             if token < 0:
-                raise scores_are_not_numbers(self._model.name)
+                raise logits_are_not_numbers(self._model.name)
             if self.limits.probabilities:
                 mask = guide.mask() if guide is not None else None
                 self._probabilities.append(self.sampler.probability(token, row, path, mask))

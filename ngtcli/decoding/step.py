@@ -33,9 +33,9 @@ from torch import Tensor
 
 from ngtcli.decoding.draft_bounds import DraftBounds, draft_bounds
 from ngtcli.decoding.exact import countable, expect_tentative
+from ngtcli.decoding.logits import as_guesses, highest, likeliest, on_host, padded_rows
 from ngtcli.decoding.memory_limits import fits
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.scores import as_guesses, highest, likeliest, on_host, padded_rows
 from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.drafter import Draft, Outcome

@@ -15,8 +15,8 @@ from ngtcli.config import DraftingSettings, ModelSettings, Settings
 from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.decoding.grouping import Batching, Candidate, why_apart, why_single
+from ngtcli.decoding.logits import rounds
 from ngtcli.decoding.probe import find_batching
-from ngtcli.decoding.scores import rounds
 from ngtcli.decoding.sequence import Sequence
 from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR

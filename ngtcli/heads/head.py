@@ -13,8 +13,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from ngtcli.decoding.logits import likeliest
 from ngtcli.decoding.replays import Replays
-from ngtcli.decoding.scores import likeliest
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads.files import Notify, Target
 from ngtcli.heads.rows import DraftRows, HeadPass, Sight

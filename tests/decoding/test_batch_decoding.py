@@ -17,10 +17,10 @@ from ngtcli.decoding.exactness.numerics import Numerics
 from ngtcli.decoding.exactness.rows import PassRows
 from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
+from ngtcli.decoding.logits import logits_are_not_numbers
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import find_batching
 from ngtcli.decoding.scheduler import Scheduler
-from ngtcli.decoding.scores import scores_are_not_numbers
 from ngtcli.decoding.sequence import Sequence as DecodedSequence
 from ngtcli.decoding.support import SUPPORTED
 from ngtcli.drafting.drafter import Context, DraftSettings
@@ -366,7 +366,7 @@ def test_memory_that_ends_is_not_remembered_as_the_models(monkeypatch: pytest.Mo
 
 def test_a_model_that_raises_with_several_texts_takes_one(monkeypatch: pytest.MonkeyPatch) -> None:
     def fails(model: TargetModel) -> bool:
-        raise scores_are_not_numbers(model.name)
+        raise logits_are_not_numbers(model.name)
 
     monkeypatch.setattr(probe, "_batch_agrees", fails)
     assert "several texts" in find_batching(make_target("llama")).why

@@ -22,8 +22,8 @@ from transformers import (
 from ngtcli.config import Settings
 from ngtcli.decoding import sampling as keyed_draw
 from ngtcli.decoding.assistant import AssistantModel
+from ngtcli.decoding.logits import best_tokens, highest
 from ngtcli.decoding.sampling import BLOCK, Sampler, draw, keys_of
-from ngtcli.decoding.scores import best_tokens, highest
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tree import DraftTree
 from tests.support.tiny_models import distribution, make_target, prompts

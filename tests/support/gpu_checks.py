@@ -19,9 +19,9 @@ from ngtcli.decoding import attention, captured, split_attention
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, prepared
+from ngtcli.decoding.logits import as_guesses, likeliest, same_logits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
-from ngtcli.decoding.scores import as_guesses, likeliest, same_scores
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support import families
@@ -168,7 +168,7 @@ def scores_are_compared_as_on_the_cpu(device: str) -> None:
     logits = torch.randn(3, 400)
     on_device = logits.to(device)
     for other in (logits, logits + 1.0):
-        are_same = same_scores(list(on_device), list(other.to(device)), True)
+        are_same = same_logits(list(on_device), list(other.to(device)), True)
         assert are_same == torch.equal(logits, other)
 
     guesses = as_guesses(*likeliest(on_device))
@@ -256,7 +256,7 @@ def long_prompts_are_read_apart(device: str) -> None:
             model.keep([0])
         return torch.cat(logits)
 
-    assert same_scores(list(logits_of(here)), logits_of(cpu), exact=False)
+    assert same_logits(list(logits_of(here)), logits_of(cpu), exact=False)
     assert here.passes.captured
 
 
@@ -290,7 +290,7 @@ def layers_take_few_kernels(device: str) -> None:
                 truth = logits_of(hf, family)
                 logits = logits_of(on_device, family)
                 launches.append(pretended.total("launch"))
-                assert same_scores(list(logits), truth, exact=dtype == torch.float32)
+                assert same_logits(list(logits), truth, exact=dtype == torch.float32)
             assert launches[1] - launches[0] <= limit, (family, launches)
 
 

@@ -5,8 +5,8 @@ from collections.abc import Callable
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import MIN_BLOCK_ROWS, PassRows, block_size, fixed_size
 from ngtcli.decoding.exactness.trials import is_exact
+from ngtcli.decoding.logits import rounds
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.scores import rounds
 from ngtcli.decoding.sizes import capacity_for
 from ngtcli.errors import ModelError
 from ngtcli.models.weights.trials import places_of

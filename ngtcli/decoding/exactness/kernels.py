@@ -3,7 +3,7 @@
 from typing import Any
 
 from ngtcli.decoding.exactness.rows import MIN_BLOCK_ROWS
-from ngtcli.decoding.scores import rounds
+from ngtcli.decoding.logits import rounds
 
 
 def min_block_rows(hf: Any) -> int:

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from transformers.activations import ACT2CLS
 
-from ngtcli.decoding.scores import rounds
+from ngtcli.decoding.logits import rounds
 
 _GRAIN = 32768  # numbers that one thread computes alone: ATen's GRAIN_SIZE
 _GELU_GRAIN = 16384  # the same for GELU, which shares more among all threads
