@@ -148,7 +148,7 @@ class AssistantModel:
     def _give_up(self) -> None:
         """Draft no more for this sequence, and give the memory back."""
         self._has_given_up = True
-        self.model.use(self.model.mode)  # without buffers
+        self.model.drop_cache()
         self._warn("memory does not suffice for the draft model: this answer goes on without it")
 
 

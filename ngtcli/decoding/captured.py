@@ -101,6 +101,10 @@ class Passes:
         self._warn = warn
         self.capturing = SUPPORTED
 
+    def refuse(self, why: str) -> None:
+        """Capture nothing, and say why where passes are reported."""
+        self.capturing = Support.no(why)
+
     @property
     def captures(self) -> bool:
         """Whether shapes are captured, after `USES` eager runs."""

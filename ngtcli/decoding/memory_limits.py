@@ -96,7 +96,7 @@ def too_long(tokens: int) -> NgtError:
 def _does_not_fit(model: TargetModel, token_ids: Sequence[int], capacity: int) -> NgtError:
     """The error for a prompt that does not fit by itself. Empties the cache."""
     done = model.length
-    model.use(model.mode)  # drops the buffers
+    model.drop_cache()
     if done:
         message = f"out of memory after {done} of the prompt's {len(token_ids) + 1} tokens"
     else:

@@ -24,13 +24,14 @@ from ngtcli.decoding.replays import Replays
 from ngtcli.decoding.runner import ModelRunner
 from ngtcli.decoding.slots import Need, StateSlots, TreeSlots, finish_device_work
 from ngtcli.decoding.state_slot import StateSlot
-from ngtcli.decoding.support import UNTRIED, DraftSupport, ExecutionMode, Support
+from ngtcli.decoding.support import UNTRIED, Ability, DraftSupport, ExecutionMode, Support
 from ngtcli.drafting.guesses import StateReader
 from ngtcli.drafting.steps import Reused
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.models.hf import LongRope
 from ngtcli.models.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
 from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.models.weights.trials import SPREAD, places_of
 
 PREFILL_CHUNK = CHUNK
 # Kinds of devices on which the buffers of the cache stay where they are, as captured forward passes
@@ -61,7 +62,15 @@ class Origin:
 class TargetModel:
     """A loaded model, its tokenizer, and the slots of the sequences that it decodes.
 
-    It is run as a family that verifies draft trees until `use` says otherwise (probe.py).
+    Nobody sets attributes of it from outside.
+
+    Args:
+        hf: The model of `transformers`.
+        tokenizer: Its tokenizer.
+        name: As users give it.
+        origin: What it was read from.
+        mode: How it is run; that of models which verify draft trees, unless a trial (probe.py) has
+            found another.
 
     Attributes:
         context: The most tokens of a sequence.
@@ -75,7 +84,12 @@ class TargetModel:
     """
 
     def __init__(
-        self, hf: Any, tokenizer: Tokenizer, name: str, origin: Origin | None = None
+        self,
+        hf: Any,
+        tokenizer: Tokenizer,
+        name: str,
+        origin: Origin | None = None,
+        mode: ExecutionMode | None = None,
     ) -> None:
         self.hf = hf
         self.tokenizer = tokenizer
@@ -97,10 +111,10 @@ class TargetModel:
         self.reused = Reused()
         self.batching = UNTRIED
         self._prefixes: Prefixes | None = None
-        self.use(ExecutionMode())
+        self.use(mode or ExecutionMode())
 
     def use(self, mode: ExecutionMode) -> None:
-        """Run the model in this mode from now on. Empties the cache."""
+        """Run the model in this mode from now on, as a trial of modes does. Empties the cache."""
         self.mode = mode
         self.passes.forget()
         self.slots: TreeSlots | StateSlots
@@ -119,6 +133,28 @@ class TargetModel:
                 self.context = border
                 self.context_why = _NO_LONG_ROPE.format(border)
         self.slots.prefixes = self._prefixes
+
+    def drop_cache(self) -> None:
+        """Empty the cache, and give its memory back."""
+        self.use(self.mode)
+
+    def capture(self, warn: Callable[[str], None]) -> None:
+        """Capture forward passes and draws as CUDA graphs from now on, if the device has graphs.
+
+        `warn` gets the reason of a failure.
+        """
+        if places_of(self.hf):
+            self.passes.refuse(SPREAD)
+            return
+        self.passes.switch_on(self.device, warn)
+        if self.passes.captures:
+            self.draws = Replays("draws are", self.device, warn)
+
+    def find_batching(self, try_batching: Callable[["TargetModel"], Support]) -> Support:
+        """Whether several sequences can be decoded in one batch; it is tried once."""
+        if self.batching.ability is Ability.UNTRIED:
+            self.batching = try_batching(self)
+        return self.batching
 
     @property
     def verifies_trees(self) -> bool:

@@ -28,7 +28,6 @@ from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.decoding.prefixes import rope_types
 from ngtcli.decoding.support import (
     SUPPORTED,
-    Ability,
     DraftSupport,
     ExecutionMode,
     NoTrees,
@@ -125,7 +124,7 @@ def target_model(
     if window_numbers(model.config) and not proven_window:
         is_proven = False
     if not is_proven or places_of(hf):
-        model.use(remembered_mode(hf).find(probe))
+        return TargetModel(hf, tokenizer, name, origin, remembered_mode(hf).find(probe))
     return model
 
 
@@ -413,9 +412,7 @@ def find_batching(model: TargetModel) -> Support:
 
     The first time that a model is asked about, its cache is emptied.
     """
-    if model.batching.ability is Ability.UNTRIED:
-        model.batching = _try_batching(model)
-    return model.batching
+    return model.find_batching(_try_batching)
 
 
 def _try_batching(model: TargetModel) -> Support:

@@ -20,9 +20,7 @@ from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import ModelSpec, load_model, use_threads
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.prefixes import WORTH_S
-from ngtcli.decoding.replays import Replays
 from ngtcli.decoding.sequence import Sequence
-from ngtcli.decoding.support import Support
 from ngtcli.documents.load import Document
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.drafter import Context, Drafter, draft_settings
@@ -39,7 +37,7 @@ from ngtcli.errors import ModelError
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.models.pretrained import mask_tokens
-from ngtcli.models.weights.trials import SPREAD, places_of
+from ngtcli.models.weights.trials import places_of
 from ngtcli.prompts.build import Prompt
 from ngtcli.system import compiled, store
 
@@ -169,12 +167,8 @@ class LocalSession(session.Session):
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """Return a model, its forward passes captured as CUDA graphs if the settings want it."""
-        if places_of(model.hf):
-            model.passes.capturing = Support.no(SPREAD)
-        elif self.settings.model.capture:
-            model.passes.switch_on(model.device, self.warn)
-            if model.passes.captures:
-                model.draws = Replays("draws are", model.device, self.warn)
+        if self.settings.model.capture or places_of(model.hf):
+            model.capture(self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:

@@ -262,7 +262,7 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
     session = session_with(max_tokens=30)
     model = session.model
     monkeypatch.setattr(model, "_prefixes", None)
-    model.use(model.mode)
+    model.drop_cache()
     texts = [TEXTS[0], *(f"{text} Question: What is told here? Answer:" for text in TOLD)]
     ids = [model.tokenizer.encode(text) for text in texts]
     asked = [(i, Prompt(text, ids[i], (), ())) for i, text in enumerate(texts)]
@@ -289,13 +289,13 @@ def test_answers_are_right_after_a_batched_pass_failed_when_one_text_had_ended(
 
     monkeypatch.setattr(TargetModel, "score", failing)
     model.keep_prefixes(memory=True)
-    model.use(model.mode)
+    model.drop_cache()
     try:
         assert all_answers(4) == alone
         assert len(shared) == 5 and max(shared) > shared[-1]  # one had ended
     finally:
         monkeypatch.undo()
-        model.use(model.mode)
+        model.drop_cache()
 
 
 def test_where_sharing_fails_the_first_text_goes_on_as_it_was(

@@ -231,7 +231,7 @@ def test_a_text_that_is_left_alone_is_captured_again() -> None:
     alone = [plain(model, text, max_tokens=50) for text in ids]
     switched_on(model)
     for longer in (0, 1):
-        model.use(model.mode)
+        model.drop_cache()
         most = [50 if i == longer else 5 for i in range(2)]
         limits = [Limits(max_tokens=n) for n in most]
         found = together(model, ids, own(), 2, limits=limits.__getitem__)

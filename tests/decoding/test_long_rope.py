@@ -98,7 +98,7 @@ def test_answers_are_those_of_generate_across_the_border(model: TargetModel, len
 
 def test_prefixes_of_other_factors_are_not_found(model: TargetModel) -> None:
     policy = CachePolicy(reads_disk=True, min_disk_s=0.0, max_disk_bytes=10**9)
-    model.use(model.mode)
+    model.drop_cache()
     model.keep_prefixes(memory=True)
     cached = []
     for length in (330, 150, 330, 150, 185):

@@ -100,7 +100,7 @@ def model() -> TargetModel:
 
 
 def anew(model: TargetModel, memory: bool = True) -> TargetModel:
-    model.use(model.mode)
+    model.drop_cache()
     model.keep_prefixes(memory)
     return model
 

@@ -193,7 +193,7 @@ def test_a_prompt_goes_on_where_a_window_was_saved(window: int, shared: int, fou
     truth = generate(model.hf, second, 30)
 
     def begin_anew(memory: bool) -> None:
-        model.use(model.mode)
+        model.drop_cache()
         model.keep_prefixes(memory)
 
     for place in ("slot", "memory", "disk"):

@@ -242,7 +242,7 @@ def test_drafts_behind_kept_rows_are_those_behind_rows_just_read(
     wanted = [drafted(model, heads, method, one) for one in questions]
     assert all(sum(map(len, trees)) for _, *trees in wanted)
     for memory, disk in ((True, False), (False, True)):
-        model.use(model.mode)
+        model.drop_cache()
         model.keep_prefixes(memory)
         read = list[int]()
         for number in (0, 1, 2, 0):
@@ -254,7 +254,7 @@ def test_drafts_behind_kept_rows_are_those_behind_rows_just_read(
         less = 0 if heads.reads_all else size  # who reads the last row alone is to be given it
         assert read[0] == (2 * size - less if disk else 0)
         assert read[1:] == [2 * size, size - less, 2 * size - less]
-    model.use(model.mode)
+    model.drop_cache()
     model.keep_prefixes(memory=True)
     cache_policy = CachePolicy()
     decode(model, make_drafter("none"), questions[1], cache_policy=cache_policy, max_tokens=1)
