@@ -150,11 +150,13 @@ class Output:
     def waits_for_end(self, request: Request) -> bool:
         """Whether the answer to a request is shown once it is complete, and not as it comes.
 
-        One with structured output is of no use to a program before its end.
+        One with structured output is of no use to a program before its end. One with marks of its
+        sources is not worth loading numpy for in a pipe.
         """
         if self.is_json or self.path is not None:
             return True
-        return request.settings.answer.has_form and not sys.stdout.isatty()
+        has_marks_or_form = self.cites or request.settings.answer.has_form
+        return has_marks_or_form and not sys.stdout.isatty()
 
 
 def read_documents(

@@ -234,6 +234,10 @@ class Showing:
                 pass  # half of structured output is of no use
             elif self._marks is not None:
                 print_sources(self._marks.places, request.settings, sys.stdout)
+            elif output.cites and not output.path:
+                self._legend()
+                notes.begin_answer()
+                print_answer(request, output, answer, sys.stdout)
             elif output.waits_for_end(request):
                 write_result(body_of(request, output, answer), output.path, output.force)
             if output.html and not error:

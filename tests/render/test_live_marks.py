@@ -11,6 +11,7 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.quotes.sources import Sources, sources_of
 from ngtcli.render.answer_view import with_marks
 from ngtcli.render.live_marks import LiveMarks
+from tests.support.helpers import HARBOUR, in_terminal, ngt
 
 DOCUMENTS = [
     Document("tide.txt", "The tide is high at noon today. The quay was built in 1871 by the town."),
@@ -85,3 +86,14 @@ def test_styles_of_runs_are_kept() -> None:
     runs += marks.flush()
     assert [style for _, style in runs if style] == ["document", "prompt", "prompt"]
     assert "".join(text for text, _ in runs) == "The tide is high at noon today. [1] I"
+
+
+def test_a_terminal_shows_what_a_pipe_gets_marks_and_sources() -> None:
+    command = ("summarize", HARBOUR, "--cite", "--max-tokens", "40", "--color", "never")
+    piped = ngt(*command).stdout.decode()
+    shown, code = in_terminal(*command)
+    assert code == 0
+    marked = " ".join(piped.partition("\n\n")[0].split())
+    assert "[1]" in marked
+    assert marked in " ".join(shown.split())
+    assert "[1] harbour.txt: “" in shown
