@@ -74,7 +74,7 @@ def timeless(text: bytes) -> str:
     Where lines are broken between facts depends on their lengths.
     """
     said = re.sub(r"[\d.]+ (tokens/s|s|ms)\b", r"_ \1", text.decode())
-    said = re.sub(r"\d+/s\b", "_/s", said)
+    said = re.sub(r"[\d.]+/s\b", "_/s", said)
     said = said.replace("\x1b[0m\n\x1b[2m", "\n").replace(" · ", "\n")
     return re.sub(r"of \d+ tokens(, [^\n]*)?", "", said)
 
