@@ -83,7 +83,7 @@ def test_an_error_in_place_of_a_prompt_is_that_keys_answer() -> None:
     mixed: list[NumberedPrompt] = [(7, lost), (3, prompt), (5, Prompt("", [], (), ()))]
     for size in (1, 4):
         found = {a.key: a for a in answered(session, mixed, size)}
-        assert found[7].answer is lost and found[7].question is None
+        assert found[7].answer is lost and found[7].request is None
         assert whole(found[3]).text and found[3].prompt is prompt
         assert whole(found[3]).statistics.new_tokens == len(ids_of(found[3]))
         assert "empty" in str(found[5].answer)
@@ -320,7 +320,7 @@ def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
     requests.add(first)
     while not any(isinstance(event, Stepped) for _, event in events):
         events += requests.step()
-    assert requests.has_room(second.request)
+    assert requests.has_room(second.submission)
     monkeypatch.setattr(Drafting, "join", fails)
     requests.add(second)
     for _ in range(3):  # `Prompted`, then the attempt
@@ -330,4 +330,4 @@ def test_where_sharing_fails_the_first_text_goes_on_as_it_was(
         events += requests.step()
     answers_of = {request: e for request, e in events if isinstance(e, Ended)}
     for key, one in prepared.items():
-        assert [token.id for token in answers_of[one.request].tokens] == alone[key]
+        assert [token.id for token in answers_of[one.submission].tokens] == alone[key]
