@@ -388,14 +388,8 @@ class KVCache:
         self.has_whole_windows = whole_windows
         self.slots = kept
         for number, (slot, length) in enumerate(zip(kept, lengths, strict=True)):
-            slot.start = number * capacity
             slot.used = length
-            slot.window_start = number * window_capacity
-            slot.dropped = dropped[number]
-            slot.missing = max(slot.missing, slot.dropped)
-            slot.window_used = max(0, min(slot.length, capacity) - slot.dropped)
-            if slot.length > capacity:
-                self.cut(slot, capacity)
+            self._place(slot, number, dropped[number])
         self.slots += [
             KVSlot(number * capacity, number * window_capacity)
             for number in range(len(kept), count)
@@ -406,6 +400,16 @@ class KVCache:
                 self._clear_window(slot, 0, slot.missing - slot.dropped)
                 self._clear_window(slot, slot.window_used, window_capacity)
         return is_moved
+
+    def _place(self, slot: KVSlot, number: int, dropped: int) -> None:
+        """Note where a slot is now, and cut it to its capacity."""
+        slot.start = number * self.slot_capacity
+        slot.window_start = number * self.window_capacity
+        slot.dropped = dropped
+        slot.missing = max(slot.missing, dropped)
+        slot.window_used = max(0, min(slot.length, self.slot_capacity) - dropped)
+        if slot.length > self.slot_capacity:
+            self.cut(slot, self.slot_capacity)
 
     def _move_to_new(
         self, capacities: tuple[int, int], moves: Sequence[Sequence[Move]], is_empty: bool
