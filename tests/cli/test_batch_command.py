@@ -574,3 +574,24 @@ def test_summaries_beside_their_texts_are_not_summarized_and_no_text_is_written_
     assert ngt("summarize", str(notes), "-o", str(notes)).returncode == 0
     assert (notes / "a-2.txt").read_text() == "Text c of three.\n"
     assert (notes / "a.txt").read_text() == "Text a of three."
+
+
+def test_a_line_has_a_method_and_a_budget_of_its_own() -> None:
+    """They decide what drafts, and nothing of the text."""
+    own: list[dict[str, Any]] = [
+        {},
+        {"method": "none"},
+        {"method": "trie", "num_draft": 8},
+        {"method": "nonsense"},
+    ]
+    lines = [
+        {"id": i, "context": "The quay was built in 1871. It is long.", "settings": settings}
+        for i, settings in enumerate(own)
+    ]
+    stdin = "".join(json.dumps(line) + "\n" for line in lines).encode()
+    done = ngt("batch", "-", "--method", "llma", "--max-tokens", "12", stdin=stdin)
+    first, plain, trie, wrong = (json.loads(line) for line in done.stdout.splitlines())
+    assert [row["drafted_by"] for row in (first, plain, trie)] == ["llma", "none", "trie"]
+    assert first["text"] == plain["text"] == trie["text"]
+    assert trie["settings"]["num_draft"] == 8
+    assert "nonsense" in json.dumps(wrong["error"])

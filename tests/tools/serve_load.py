@@ -1,4 +1,4 @@
-"""Many clients of `ngt serve --http`: `python -m tests.tools.serve_load [--clients 200]`.
+"""Many clients of `ngt serve`: `python -m tests.tools.serve_load [--clients 200]`.
 
 Each of some questions is answered once, alone; that is the truth. Then all clients ask at once and
 again: for whole answers and for streams, with bodies that break off, and with connections that are
