@@ -457,7 +457,7 @@ class AnswerSettings(_Part):
     min_p: float = _sampled(
         0.0, "Drop tokens less likely than this share of the likeliest.", Use.SET, within=(0.0, 1.0)
     )
-    seed: int = _sampling(0, "Seed of sampling.", within=(0, 2**63 - 1))
+    seed: int = _sampled(0, "Seed of sampling.", within=(0, 2**63 - 1))
     repetition_penalty: float = _sampling(
         1.0,
         "Divide scores of tokens seen in prompt and output; 1 is off.",

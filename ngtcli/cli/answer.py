@@ -1,15 +1,22 @@
 """`ngt summarize`, a summary of documents, `ngt ask`, the answer to a question from them, and
 `ngt generate`, what a free prompt asks for."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Annotated, Any
 
 import typer
 
 from ngtcli.cli import answering, checks, options, reading
-from ngtcli.cli.answer_flags import AnswerFlags, Output, check_request, read_documents
+from ngtcli.cli.answer_flags import (
+    AnswerFlags,
+    Output,
+    OutputFormat,
+    check_request,
+    read_documents,
+)
 from ngtcli.cli.arguments import only_word, question_and_paths
+from ngtcli.cli.checks import Situation
 from ngtcli.cli.notes import Notes
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
@@ -49,8 +56,8 @@ def summarize(
     if per_file or output.is_folder:
         _answer_each(request, output, given, flags, files or [], hint, restart, limit)
     else:
-        idle = {"--restart": restart, "--limit": limit}
-        checks.refuse_with("one summary", idle, "Name a folder: -o FOLDER/")
+        of_many = {"--restart": restart, "--limit": limit}
+        checks.warn_of_no_effect([Situation.ONE_SUMMARY], of_many, Notes().warn)
         _answer(request, output, given, flags, files or [], hint)
 
 
@@ -83,11 +90,10 @@ def ask(
     request = _request(flags, given, "ask", question)
     output = given.output(shows_passages=show_passages)
     if each:
-        checks.refuse_with("--each", {"--show-passages": show_passages}, "Ask of one file.")
         _answer_each(request, output, given, flags, docs, _DOCUMENTS, restart, limit)
         return
-    idle = {"--restart": restart, "--limit": limit}
-    checks.refuse_with("one answer", idle, "Give --each.")
+    of_many = {"--restart": restart, "--limit": limit}
+    checks.warn_of_no_effect([Situation.ONE_ANSWER], of_many, Notes().warn)
     _answer(request, output, given, flags, docs, _DOCUMENTS)
 
 
@@ -111,8 +117,9 @@ def generate(
     request = _request(flags, given, "generate")
     output = given.output(shows_passages=show_passages)
     if docs is None:
-        idle: Mapping[str, object] = {"--cite": given.cite, "--show-passages": show_passages}
-        checks.refuse_with("no documents", idle, "Give --docs FILE or FOLDER, or leave it out.")
+        of_documents = {"--cite": given.cite, "--show-passages": show_passages}
+        checks.warn_of_no_effect([Situation.NO_DOCUMENTS], of_documents, Notes().warn)
+        output = replace(output, cites=False, shows_passages=False)
     prompt = _prompt(words or [], docs or [], request.settings.reading.max_mb)
     _answer(replace(request, question=prompt), output, given, flags, docs, "")
 
@@ -132,7 +139,7 @@ def _answer(
     hint: str,
 ) -> None:
     """Check the request, read the documents (None: it is about none), and answer it."""
-    check_request(request, output, given, flags)
+    output = check_request(request, output, given, flags)
     notes = Notes(output.verbose)
     answerer = answering.answerer_of(request, notes, dry_run=given.dry_run)
     if paths is not None:
@@ -159,14 +166,35 @@ def _answer_each(
     from ngtcli.cli.per_file import run_per_file  # here: they load more
     from ngtcli.engine.checks import check_session
 
-    idle: dict[str, object] = {SETTINGS["keep_warm"].flag: "keep_warm" in flags}
-    idle |= {"--predict": given.predict, "--dry-run": given.dry_run, "--html": given.html}
-    checks.refuse_with("an answer for each file", idle, "Leave it out, or ask of one file.")
-    to_stdout = output.path is None
-    idle = {"--restart": restart and to_stdout, "--force": output.force and to_stdout}
-    checks.refuse_with("standard output", idle, "Name a table with -o.")
-    check_request(request, replace(output, path=None, force=False), given, flags)
-    check_session(request.settings, Notes().warn)
+    warn = Notes().warn
+    if given.dry_run:
+        what = "--dry-run prints one prompt, and each file has its own"
+        raise UsageError(what, hint="Leave it out, or name one file.")
+    values: dict[str, object] = {
+        "--show-passages": output.shows_passages,
+        "--predict": given.predict,
+        "--html": given.html,
+        SETTINGS["keep_warm"].flag: "keep_warm" in flags,
+        "--restart": restart,
+        "--force": output.force,
+        "--json": output.is_json,
+        "--show-thinking": output.shows_thinking,
+    }
+    situations = [Situation.EACH]
+    if output.path is None:
+        situations.append(Situation.EACH_ON_STDOUT)
+    elif output.is_table:
+        situations.append(Situation.TABLE)
+        output = replace(output, format=OutputFormat.TEXT, shows_thinking=False)
+    checks.warn_of_no_effect(situations, values, warn)
+    request = replace(request, prediction="")
+    if "keep_warm" in flags:
+        request = replace(request, settings=request.settings.replace(keep_warm="off"))
+    output = replace(output, shows_passages=False, html=None)
+    given = replace(given, predict=None, html=None)
+    checked = check_request(request, replace(output, path=None, force=False), given, flags)
+    output = replace(checked, path=output.path, force=output.force)
+    check_session(request.settings, warn)
     run_per_file(request, output, paths, hint, restart, limit)
 
 

@@ -3,7 +3,7 @@
 import os
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
 from typing import Annotated, Any
@@ -11,14 +11,14 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli import checks, options, reading
+from ngtcli.cli.checks import Situation
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_not_read, check_output_files
-from ngtcli.config import SETTINGS
 from ngtcli.documents.content import placed
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Loaded
 from ngtcli.engine.request import Request, check_prediction
-from ngtcli.errors import InputError
+from ngtcli.errors import InputError, UsageError
 from ngtcli.prompts.reports import Chosen, Selection
 
 _OUTPUT = typer.Option(
@@ -34,26 +34,6 @@ _PREDICT = typer.Option(
     "--predict", metavar="<path>",
     help="File that the answer will resemble, as its old version: faster, with the same answer.",
 )  # fmt: skip
-# What does nothing with what, and what to do.
-_IDLE = (
-    ("--json", "--cite", "Its sources are in the object anyway."),
-    ("--json", "--show-thinking", "The object has it anyway."),
-    ("--json-tokens", "--cite", "Its sources are in the object anyway."),
-    ("--json-tokens", "--show-thinking", "The object has it anyway."),
-    ("--engine vllm", "--json-tokens", "vLLM does not tell which tokens were drafted."),
-    ("a schema", "--cite", "The object of --json has its sources."),
-    ("--dry-run", "--cite", "There is no answer to show."),
-    ("--dry-run", "--show-thinking", "There is no answer to show."),
-    ("--dry-run", "--html", "There is no answer to show."),
-    ("--dry-run", "--predict", "It makes no step."),
-    ("--dry-run", "--json-tokens", "Give --dry-run --json."),
-    ("--dry-run", "-o", "Redirect it: ngt … --dry-run > FILE"),
-    ("no -o and no --html", "--force", "Leave it out."),
-    *(
-        (form, "--color always", "Nothing is coloured there.")
-        for form in ("--json", "--json-tokens", "-o", "--dry-run")
-    ),
-)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -180,42 +160,73 @@ def read_documents(
 
 def check_request(
     request: Request, output: Output, given: AnswerFlags, flags: Mapping[str, Any]
-) -> None:
-    """Raise UsageError for what was asked for by a flag and would not happen.
+) -> Output:
+    """Warn of flags without effect, and return the output without them.
 
-    Raises ModelError for an embedder or a reranker that is not there or cannot be used.
+    Raises UsageError for what cannot be done, and ModelError for an embedder or a reranker that
+    is not there or cannot be used.
     """
     s = request.settings
+    warn = Notes(output.verbose).warn
     check_output_files({"-o": output.path, "--html": output.html})
-    checks.refuse_ignored(flags, s)
+    checks.check_settings(flags, s, warn)
     check_prediction(request.prediction, s)
     check_not_read((output.path, output.html), [given.predict] if given.predict else [])
-    values: dict[str, object] = {
-        "--json": given.json,
-        "--json-tokens": given.json_tokens,
+    if given.json_tokens and s.engine.engine == "vllm":
+        what = "--json-tokens with --engine vllm, which does not say which tokens were drafted"
+        raise UsageError(what, hint="Give --json.")
+    values = checks.given_settings(flags) | {
         "-o": output.path,
-        "--dry-run": given.dry_run,
         "--cite": output.cites,
         "--show-thinking": output.shows_thinking,
+        "--show-passages": output.shows_passages,
         "--html": output.html,
         "--predict": given.predict,
         "--force": output.force,
-        "--engine vllm": s.engine.engine == "vllm",
-        "no -o and no --html": not (output.path or output.html),
-        "a schema": s.answer.has_form and not s.answer.quote,
-        "--color always": flags.get("color") == "always",
     }
-    for flag, other, hint in _IDLE:
-        if values[flag]:
-            checks.refuse_with(flag, {other: values[other]}, hint)
+    situations = _situations_of(request, output, given)
+    checks.warn_of_no_effect(situations, values, warn)
+    output = _effective(output, situations)
     if s.retrieval.overflow != "retrieve":
-        unread: dict[str, object] = {f.flag: n in flags for n, f in SETTINGS.items() if f.overflow}
-        unread |= {"--show-passages": output.shows_passages}
-        checks.refuse_with(f"--overflow {s.retrieval.overflow}", unread, "Nothing is left out.")
-    elif s.retrieval.embedder or s.retrieval.reranker:
+        return output
+    if s.retrieval.embedder or s.retrieval.reranker:
         from ngtcli.retrieval.encoders import check_encoders  # here: it loads numpy
 
         check_encoders(s.retrieval.embedder, s.retrieval.reranker)
+    return output
+
+
+def _situations_of(request: Request, output: Output, given: AnswerFlags) -> set[Situation]:
+    """What holds of one answer, beside its settings."""
+    answer = request.settings.answer
+    situations = set[Situation]()
+    if given.dry_run:
+        situations |= {Situation.DRY_RUN, Situation.NO_COLOR}
+    elif given.json or given.json_tokens:
+        situations |= {Situation.JSON, Situation.NO_COLOR}
+    elif output.path is not None:
+        situations.add(Situation.NO_COLOR)
+    if answer.has_form and not answer.quote:
+        situations.add(Situation.SCHEMA)
+    if not (output.path or output.html):
+        situations.add(Situation.NO_FILE)
+    if request.settings.retrieval.overflow != "retrieve":
+        situations.add(Situation.ALL_IS_READ)
+    return situations
+
+
+def _effective(output: Output, situations: set[Situation]) -> Output:
+    """The output without what has no effect."""
+    if situations & {Situation.JSON, Situation.SCHEMA, Situation.DRY_RUN}:
+        output = replace(output, cites=False)
+    if situations & {Situation.JSON, Situation.DRY_RUN}:
+        output = replace(output, shows_thinking=False)
+    if Situation.DRY_RUN in situations:
+        form = OutputFormat.JSON if output.is_json else OutputFormat.TEXT
+        output = replace(output, path=None, html=None, format=form)
+    if Situation.ALL_IS_READ in situations:
+        output = replace(output, shows_passages=False)
+    return output
 
 
 def report_passages(

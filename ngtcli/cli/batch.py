@@ -22,6 +22,7 @@ from ngtcli.cli.answer_many import (
     answer_items,
     warn_of_limits,
 )
+from ngtcli.cli.checks import Situation
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_file, json_of_answer, print_line
 from ngtcli.documents.find import STDIN
@@ -93,15 +94,17 @@ def batch(
     """
     tasks = options.tasks_of(flags or {}, given.preset, TASKS, worded=True)
     settings = tasks.of["ask"][0]
-    checks.refuse_colour("ngt batch", flags or {})
-    checks.refuse_ignored(flags or {}, settings)
+    warn = Notes().warn
+    colored = checks.given_settings(flags or {})
+    checks.warn_of_no_effect([Situation.NO_COLOR], colored, warn)
+    checks.check_settings(flags or {}, settings, warn)
     check_output_file(given.output)
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
         others |= {"--force": given.force}
-        checks.refuse_with("standard output", others, "Name a file with -o.")
+        checks.warn_of_no_effect([Situation.BATCH_ON_STDOUT], others, warn)
     _check_apart(source, given.output)
-    check_session(settings, Notes().warn)
+    check_session(settings, warn)
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     command = _Batch(given, tasks, folder)
@@ -164,7 +167,8 @@ class _Batch:
 
     def run_stream(self, source: str) -> None:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
-        checks.refuse_with("a stream", {"--retry-failed": self._given.retry_failed}, "Name a file.")
+        retry = {"--retry-failed": self._given.retry_failed}
+        checks.warn_of_no_effect([Situation.STREAM], retry, self._notes.warn)
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.force:
             what = "it is there, and what comes from a stream cannot be resumed"

@@ -8,7 +8,7 @@ import typer
 
 from ngtcli.bench.prompts import Item, example_texts, file_items, passages, spread
 from ngtcli.bench.results import CheckReport, Comparison
-from ngtcli.cli.checks import refuse_colour, refuse_ignored
+from ngtcli.cli.checks import Situation, check_settings, given_settings, warn_of_no_effect
 from ngtcli.cli.measuring import TEXTS
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve, with_settings
@@ -70,8 +70,8 @@ def check(
     resolved, chosen = resolve(flags, preset)
     settings, notes = resolved.settings, Notes()
     num_drafts = _num_drafts(drafts, flags, settings)
-    refuse_ignored(flags, settings)
-    refuse_colour("ngt check", flags)
+    check_settings(flags, settings, notes.warn)
+    warn_of_no_effect([Situation.NO_COLOR], given_settings(flags), notes.warn)
     check_form("ask", settings)
     check_session(settings, notes.warn)
     if files or docs:

@@ -1,75 +1,202 @@
-"""Checks of what a command was given, made before anything is read or loaded.
+"""Warnings of flags that have no effect, by one table, before anything is read or loaded.
 
-A flag that would have no effect is refused. Settings of the environment, of files and of presets
-are for many commands, and need not matter to each.
+Only flags are checked. Settings of the environment, of files and of presets are for many commands,
+and need not matter to each. Two flags that cannot both hold are an error where they are read.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from enum import Enum, auto
 from typing import Any
 
-from ngtcli.config import SETTINGS, Setting, Settings, Use
-from ngtcli.errors import UsageError
+from ngtcli.config import FORMS, SETTINGS, Settings, Use, settings_where
+
+Warn = Callable[[str], object]
 
 
-def refuse_ignored(flags: Mapping[str, Any], settings: Settings) -> None:
-    """Raise UsageError for a flag that the other settings leave without an effect."""
-    given = [SETTINGS[name] for name in flags]
-    for about in given:
-        if about.engine not in ("", settings.engine.engine):
-            engine, hint = "--engine vllm", "Leave it out."
-            if settings.engine.engine == "ngt":
-                engine, hint = "ngt's engine", "Give --engine vllm."
-            raise UsageError(f"{about.flag} does nothing with {engine}", hint=hint)
+class Situation(Enum):
+    """What holds of a command line."""
+
+    GREEDY = auto()
+    OWN_ENGINE = auto()
+    VLLM = auto()
+    QUANTIZED = auto()
+    MAPPED = auto()
+    NO_AUTO = auto()
+    NO_TRIE = auto()
+    NO_DRAFT_MODEL = auto()
+    NO_HEADS = auto()
+    NO_POOL = auto()
+    ALL_IS_READ = auto()
+    ONE_SUMMARY = auto()
+    ONE_ANSWER = auto()
+    NO_DOCUMENTS = auto()
+    EACH = auto()
+    EACH_ON_STDOUT = auto()
+    TABLE = auto()
+    JSON = auto()
+    SCHEMA = auto()
+    DRY_RUN = auto()
+    NO_FILE = auto()
+    BATCH_ON_STDOUT = auto()
+    STREAM = auto()
+    EXTRACT_ON_STDOUT = auto()
+    NO_COLOR = auto()
+    DATASTORE = auto()
+    NO_PASSAGES = auto()
+
+
+@dataclass(frozen=True, slots=True)
+class NoEffect:
+    """Flags without effect in a situation; a warning ends in `words`."""
+
+    situation: Situation
+    flags: tuple[str, ...]
+    words: str
+
+
+def _flags_of(use: Use) -> tuple[str, ...]:
+    return tuple(SETTINGS[name].flag for name in settings_where(use))
+
+
+COLORED = "--color always"
+_OF_NGT = tuple(  # structured output with vLLM is an error
+    SETTINGS[name].flag for name in settings_where(Use.NGT) if name not in FORMS
+)
+_AUTO = tuple(flag for flag in _flags_of(Use.AUTO) if flag != SETTINGS["heads"].flag)
+TABLE = (
+    NoEffect(Situation.GREEDY, _flags_of(Use.SAMPLES), "without --temperature"),
+    NoEffect(Situation.OWN_ENGINE, _flags_of(Use.VLLM), "without --engine vllm"),
+    NoEffect(Situation.VLLM, _OF_NGT, "with --engine vllm"),
+    NoEffect(Situation.QUANTIZED, (SETTINGS["packed"].flag,), "with --quantize"),
+    NoEffect(Situation.MAPPED, (SETTINGS["packed"].flag,), "with --set device_map=auto"),
+    NoEffect(Situation.NO_AUTO, _AUTO, "without --method auto"),
+    NoEffect(Situation.NO_HEADS, (SETTINGS["heads"].flag,), "without a method that reads heads"),
+    NoEffect(Situation.NO_TRIE, _flags_of(Use.TRIE), "without --method trie"),
+    NoEffect(Situation.NO_DRAFT_MODEL, _flags_of(Use.DRAFT_MODEL), "without --method draft-model"),
+    NoEffect(Situation.NO_POOL, (SETTINGS["pool_documents"].flag,), "with --set pool=no"),
+    NoEffect(
+        Situation.ALL_IS_READ,
+        (*_flags_of(Use.RETRIEVE), "--show-passages"),
+        "without --overflow retrieve",
+    ),
+    NoEffect(Situation.ONE_SUMMARY, ("--restart", "--limit"), "without -o FOLDER/ or --per-file"),
+    NoEffect(Situation.ONE_ANSWER, ("--restart", "--limit"), "without --each"),
+    NoEffect(Situation.NO_DOCUMENTS, ("--cite", "--show-passages"), "without --docs"),
+    NoEffect(
+        Situation.EACH,
+        ("--show-passages", "--predict", "--html", SETTINGS["keep_warm"].flag),
+        "on an answer for each file",
+    ),
+    NoEffect(Situation.EACH_ON_STDOUT, ("--restart", "--force"), "without -o"),
+    NoEffect(Situation.TABLE, ("--json", "--show-thinking"), "on a table; -o FOLDER/ makes files"),
+    NoEffect(Situation.JSON, ("--cite", "--show-thinking"), "with --json, which has both"),
+    NoEffect(Situation.SCHEMA, ("--cite",), "on an answer in a form; --json has its sources"),
+    NoEffect(
+        Situation.DRY_RUN,
+        ("--cite", "--show-thinking", "--html", "--predict", "-o"),
+        "with --dry-run, which prints the prompt",
+    ),
+    NoEffect(Situation.NO_FILE, ("--force",), "without a file to write"),
+    NoEffect(
+        Situation.BATCH_ON_STDOUT, ("--retry-failed", "--restart", "--force"), "without -o FILE"
+    ),
+    NoEffect(Situation.STREAM, ("--retry-failed",), "on lines from standard input"),
+    NoEffect(
+        Situation.EXTRACT_ON_STDOUT, ("--sources", "--restart", "--force"), "without -o TABLE"
+    ),
+    NoEffect(Situation.NO_COLOR, (COLORED,), "where nothing is coloured"),
+    NoEffect(Situation.DATASTORE, ("--set n", "--set lp"), "with --rest"),
+    NoEffect(
+        Situation.NO_PASSAGES,
+        ("--set passage_tokens", "--set passage_overlap"),
+        "without --passages",
+    ),
+)
+
+
+def warn_of_no_effect(
+    situations: Collection[Situation], given: Mapping[str, object], warn: Warn
+) -> None:
+    """Warn of each flag that has no effect in one of these situations.
+
+    Args:
+        situations: What holds.
+        given: For each flag, as the table has it, what was given; something false for nothing.
+        warn: Gets one sentence a flag.
+    """
+    named = set()
+    for row in TABLE:
+        if row.situation not in situations:
+            continue
+        for flag in row.flags:
+            if given.get(flag) and flag not in named:
+                warn(f"{flag} has no effect {row.words}")
+                named.add(flag)
+
+
+def given_settings(flags: Mapping[str, Any]) -> dict[str, object]:
+    """The settings among the flags by their flag, with whether each is not the default anyway."""
+    given: dict[str, object] = {
+        SETTINGS[name].flag: value != SETTINGS[name].default for name, value in flags.items()
+    }
+    return given | {COLORED: flags.get("color") == "always"}
+
+
+def check_settings(flags: Mapping[str, Any], settings: Settings, warn: Warn) -> None:
+    """Warn of settings among the flags that the other settings leave without an effect.
+
+    Raises UsageError for what vLLM cannot do.
+    """
+    warn_of_no_effect(_situations_of(flags, settings), given_settings(flags), warn)
     if settings.engine.engine == "vllm":
-        from ngtcli.engine.vllm.process import check
+        from ngtcli.engine.vllm.process import check  # here: other engines do without
 
         check(settings)
-    refuse_idle(flags, settings)
-    greedy = not settings.answer.temperature and "temperature" not in flags
-    for about in given:
-        if greedy and Use.SAMPLES in about.uses and flags[about.name] != about.default:
-            what = "does nothing at temperature 0, where the likeliest token is taken"
-            raise UsageError(f"{about.flag} {what}", hint="Give --temperature as well.")
-    _refuse_drafting([about for about in given if about.method and flags[about.name]], settings)
 
 
-def refuse_idle(flags: Mapping[str, Any], settings: Settings) -> None:
-    """Raise UsageError for a flag that has no effect on a model that is quantised or placed."""
-    idle = {"--set packed=no": flags.get("packed") is False}
-    if settings.model.device_map == "auto":
-        refuse_with("--set device_map=auto", idle, "Leave it out.")
+def check_weights(flags: Mapping[str, Any], settings: Settings, warn: Warn) -> None:
+    """Warn of flags without effect on the weights that are loaded, whatever the method."""
+    warn_of_no_effect(_situations_of_weights(settings), given_settings(flags), warn)
+
+
+def _situations_of(flags: Mapping[str, Any], settings: Settings) -> set[Situation]:
+    situations = _situations_of_weights(settings)
+    if any(SETTINGS[name].method for name in flags):
+        situations |= _situations_of_method(settings)
+    is_vllm = settings.engine.engine == "vllm"
+    situations.add(Situation.VLLM if is_vllm else Situation.OWN_ENGINE)
+    if not settings.answer.temperature and "temperature" not in flags:
+        situations.add(Situation.GREEDY)
+    return situations
+
+
+def _situations_of_weights(settings: Settings) -> set[Situation]:
+    situations = set[Situation]()
     if settings.model.quantize != "none":
-        refuse_with(f"--quantize {settings.model.quantize}", idle, "Leave it out.")
+        situations.add(Situation.QUANTIZED)
+    if settings.model.device_map == "auto":
+        situations.add(Situation.MAPPED)
+    return situations
 
 
-def _refuse_drafting(given: Sequence[Setting], settings: Settings) -> None:
-    """Flags that the method does not read. `none` switches drafting off, whatever else is said."""
-    if not given:
-        return
-    from ngtcli.drafting.drafter import DraftSettings
+def _situations_of_method(settings: Settings) -> set[Situation]:
+    """What the method does not read. `none` switches drafting off, whatever else is given."""
+    from ngtcli.drafting.drafter import DraftSettings  # here: they load numpy
     from ngtcli.drafting.registry import parse_method
 
     method = parse_method(settings.drafting.method, DraftSettings())
-    reads = {"trie": method.entry.documents, "auto": method.entry.costs, method.name: True}
-    for about in given:
-        off = method.name == "none" and about.method != "draft-model"
-        heads = about.name == "heads" and method.entry.heads
-        if not (reads.get(about.method) or off or heads):
-            what = f"{about.flag} does nothing with --method {method.name}"
-            raise UsageError(what, hint=f"It is read by --method {about.method}.")
-        if about.name == "pool_documents" and not settings.drafting.pool:
-            what = "--set pool_documents does nothing without the pool"
-            raise UsageError(what, hint="Leave out --set pool=no.")
-
-
-def refuse_colour(form: str, flags: Mapping[str, Any]) -> None:
-    """Raise UsageError where colours are forced on what `form` puts out without any."""
-    forced = flags.get("color") == "always"
-    refuse_with(form, {"--color always": forced}, "Nothing is coloured there.")
-
-
-def refuse_with(given: str, others: Mapping[str, object], hint: str, how: str = "with") -> None:
-    """Raise UsageError where one of `others`, {flag: whether given}, comes with `given`."""
-    for other, is_given in others.items():
-        if is_given:
-            raise UsageError(f"{other} does nothing {how} {given}", hint=hint)
+    situations = set[Situation]()
+    if method.name != "draft-model":
+        situations.add(Situation.NO_DRAFT_MODEL)
+    if not settings.drafting.pool:
+        situations.add(Situation.NO_POOL)
+    if method.name == "none":
+        return situations
+    if not method.entry.costs:
+        situations.add(Situation.NO_AUTO)
+    if not (method.entry.costs or method.entry.heads):
+        situations.add(Situation.NO_HEADS)
+    if not (method.entry.documents or method.name == "trie"):
+        situations.add(Situation.NO_TRIE)
+    return situations

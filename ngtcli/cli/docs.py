@@ -8,7 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import refuse_with
+from ngtcli.cli.checks import Situation, warn_of_no_effect
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, layers_of, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
@@ -173,12 +173,12 @@ def docs_show(
     apply_to_process(settings)
     if text and json:
         raise UsageError("--text with --json", hint="Give one of them; --json has the text.")
-    if text:
-        refuse_with("--text", {"--passages": passages}, "Give one of them.")
+    if text and passages:
+        raise UsageError("--text with --passages", hint="Give one of them.")
+    notes = Notes(verbose)
     if not passages:
         cutting = {SETTINGS[name].flag: name in flags for name in _CUT}
-        refuse_with("docs show", cutting, "Give --passages, which shows them.")
-    notes = Notes(verbose)
+        warn_of_no_effect([Situation.NO_PASSAGES], cutting, notes.warn)
     if not text:
         find(settings.model.model, ["tokenizer"])  # a wrong name is told before documents are read
     loaded = read_documents([path], standard_input([path]), settings, notes)

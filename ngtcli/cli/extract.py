@@ -7,7 +7,7 @@ import sys
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import closing
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -24,6 +24,7 @@ from ngtcli.cli.answer_many import (
     answer_items,
     warn_of_limits,
 )
+from ngtcli.cli.checks import Situation
 from ngtcli.cli.each_file import (
     RowsOnStdout,
     decisive_values,
@@ -111,33 +112,41 @@ def extract(
     if extraction.by_field and given.preset is None:
         tasks = Tasks({TASK: (settings, load_preset("ask"))})
         extraction = Extraction(tasks, extraction.form)
-    _check(flags, given, extraction)
+    given = _check(flags, given, extraction)
     check_session(settings, Notes().warn, dry=given.dry_run)
     command = _Extract(extraction, given)
     with closing(command.opened()):
         command.run(files or [])
 
 
-def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction) -> None:
-    """Raise UsageError for what was asked for by a flag and would not happen."""
+def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction) -> ExtractFlags:
+    """Warn of flags without effect, and return the others. Raises UsageError."""
     settings = extraction.tasks.of[TASK][0]
-    checks.refuse_ignored(flags, settings)
+    notes = Notes(given.verbose)
+    checks.check_settings(flags, settings, notes.warn)
     check_output_files({"-o": given.output, "--html": given.html})
     if given.sources not in (None, "columns"):
         raise UsageError(f"--sources is {given.sources}", hint="It may be columns.")
     if given.output is None:
         of_table = {"--sources": given.sources, "--restart": given.restart}
         of_table |= {"--force": given.force and given.html is None}
-        checks.refuse_with("standard output", of_table, "Name a table with -o.")
+        checks.warn_of_no_effect([Situation.EXTRACT_ON_STDOUT], of_table, notes.warn)
     if given.dry_run:
         outputs = {"-o": given.output, "--html": given.html}
-        checks.refuse_with("--dry-run", outputs, "There are no rows.")
+        checks.warn_of_no_effect([Situation.DRY_RUN], outputs, notes.warn)
+        given = replace(given, output=None, html=None)
+    if given.output is None:
+        given = replace(given, sources=None, restart=False)
     if extraction.by_field:
         split = settings.retrieval.overflow == "split"
         others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
         hint = "Name another model (-m), or give --set ask_fields=no."
-        checks.refuse_with("ask_fields, where each field is asked for by itself", others, hint)
+        for flag, is_given in others.items():
+            if is_given:
+                what = f"{flag} cannot be used where each field is asked for by itself (ask_fields)"
+                raise UsageError(what, hint=hint)
         _check_objects(extraction.form.fields, hint)
+    return given
 
 
 def _check_objects(fields: Sequence[Field], hint: str) -> None:

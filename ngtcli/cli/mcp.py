@@ -7,7 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import refuse_colour, refuse_ignored, refuse_with
+from ngtcli.cli.checks import Situation, check_settings, given_settings, warn_of_no_effect
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, tasks_of, with_settings
 from ngtcli.config import NGT_PARTS, settings_in
@@ -37,14 +37,15 @@ def mcp(
         )
     tasks = tasks_of(flags, preset_name, TASKS, worded=True)
     settings = tasks.of["ask"][0]
-    refuse_colour("ngt mcp", flags)
-    refuse_ignored(flags, settings)
-    refuse_with("ngt mcp", {"--engine vllm": settings.engine.engine == "vllm"}, "Leave it out.")
+    notes = Notes()
+    warn_of_no_effect([Situation.NO_COLOR], given_settings(flags), notes.warn)
+    if settings.engine.engine == "vllm":
+        raise UsageError("ngt mcp cannot answer with --engine vllm", hint="Leave it out.")
+    check_settings(flags, settings, notes.warn)
     if STDIN in docs:
         raise UsageError("standard input has the protocol, and no document", hint="Name a folder.")
-    check_session(settings, Notes().warn)
+    check_session(settings, notes.warn)
     find(docs, settings, inside=True)
-    notes = Notes()
     if sys.stdin.isatty():
         notes.say(_STARTED)
     notes.demonstration(settings.model.model)

@@ -16,7 +16,7 @@ import typer
 
 from ngtcli.bench.results import Invocation, versions
 from ngtcli.cli import options, streams
-from ngtcli.cli.checks import refuse_idle, refuse_with
+from ngtcli.cli.checks import Situation, check_weights, warn_of_no_effect
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_files, check_written, write_result
 from ngtcli.config import Resolved, Settings
@@ -60,7 +60,8 @@ class OutputFlags:
             )
         check_output_files({"-o": self.output})
         kept = getattr(self, "write", None) or self.output
-        refuse_with("no file to write", {"--force": self.force and not kept}, "Leave it out.")
+        if not kept:
+            warn_of_no_effect([Situation.NO_FILE], {"--force": self.force}, Notes().warn)
         check_written(self.outputs, self.force)
         return "".join(forms)
 
@@ -84,10 +85,11 @@ class Run:
 
     @classmethod
     def begin(cls, given: OutputFlags, flags: Mapping[str, Any]) -> "Run":
-        """Resolve the settings. Raises UsageError, also for a flag that would do nothing."""
+        """Resolve the settings, and warn of flags without effect. Raises UsageError."""
         resolved, preset = options.resolve(dict(flags), given.preset)
-        refuse_idle(flags, resolved.settings)
-        return cls(resolved, preset, flags, Notes(given.verbose))
+        notes = Notes(given.verbose)
+        check_weights(flags, resolved.settings, notes.warn)
+        return cls(resolved, preset, flags, notes)
 
     @property
     def settings(self) -> Settings:

@@ -16,7 +16,6 @@ from ngtcli.cli.answer_flags import Output, OutputFormat
 from ngtcli.cli.answer_many import GOES_ON, PUT_OUT, RunAnswers, RunProgress, answer_items
 from ngtcli.cli.answer_object import failed_line, line_object
 from ngtcli.cli.answering import body_of, print_answer
-from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.each_file import (
     RowsOnStdout,
     decisive_values,
@@ -139,8 +138,6 @@ def _opened(request: Request, output: Output, restart: bool) -> "RowsOutput | Ro
         check_name(path)
         return FolderOutput(path, ".json" if output.is_json else ".txt", restart, output.force)
     check_output_file(path)
-    idle = {"--json": output.is_json, "--show-thinking": output.shows_thinking}
-    refuse_with("a table", idle, "Name a folder: -o FOLDER/")
     columns = ["file", "answer", *(["sources"] if output.cites else [])]
     return TableOutput(
         path,

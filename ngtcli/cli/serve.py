@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from ngtcli.cli import checks, options, reading, show
+from ngtcli.cli import options, reading, show
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings, seconds_of
@@ -140,9 +140,9 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
     second one ends it at once.
     """
     if context.invoked_subcommand:
-        any_flag = {"a flag": bool(flags) or given != HttpFlags()}
-        hint = "Give it behind that word."
-        checks.refuse_with(f"ngt serve {context.invoked_subcommand}", any_flag, hint)
+        if flags or given != HttpFlags():
+            word = context.invoked_subcommand
+            raise UsageError(f"a flag stands before {word}", hint=f"Give it behind {word}.")
         return
     if given.no_http:
         with_http = {
@@ -151,7 +151,9 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
             "--host": given.host,
             "--api-key-file": given.api_key_file,
         }
-        checks.refuse_with("--no-http", with_http, "Leave it out.")
+        for flag, value in with_http.items():
+            if value:
+                raise UsageError(f"{flag} with --no-http", hint="Leave one of them out.")
     layers = options.layers_of(flags)
     settings = settings_of(layers).settings
     apply_to_process(settings)

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 import typer
 
-from ngtcli.cli.checks import refuse_with
+from ngtcli.cli.checks import Situation, warn_of_no_effect
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, reports, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents, standard_input
@@ -107,7 +107,7 @@ def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
             f"the name is {name!r}", hint="Give one that can be typed, without a colon."
         )
     given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
-    refuse_with("--rest", given, "A datastore has no window: leave it out.")
+    warn_of_no_effect([Situation.DATASTORE], given, Notes().warn)
 
 
 def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settings) -> Built:

@@ -503,7 +503,7 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     assert ngt(*command).returncode == 0 and fake.asked == []
     assert ngt(*command, "--restart").returncode == 0 and len(fake.asked) == 3
     one = ngt("summarize", str(three), "-o", str(tmp_path / "one.txt"), "--restart")
-    assert one.returncode == 2 and b"--restart does nothing with one summary" in one.stderr
+    assert one.returncode == 0 and b"--restart has no effect without -o FOLDER/" in one.stderr
 
 
 def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_written(

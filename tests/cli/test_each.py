@@ -237,14 +237,8 @@ def test_a_question_that_was_forgotten_and_a_flag_that_is_gone_are_told(docs: Pa
     [
         (["--each", "-o", "{tmp}/a.xlsx"], "ends in .csv, .tsv, .jsonl or .json"),
         (["--each", "-o", "{tmp}/no/a.csv"], "no such folder"),
-        (["--each", "-o", "{tmp}/a.csv", "--json"], "--json does nothing with a table"),
-        (["--each", "-o", "{tmp}/a.csv", "--show-thinking"], "-o FOLDER/"),
         (["--each", "-o", "{tmp}/docs/a.txt/"], "file exists"),
-        (["--each", "--dry-run"], "--dry-run does nothing with an answer for each file"),
-        (["--each", "--restart"], "--restart does nothing with standard output"),
-        (["--each", "--force"], "--force does nothing with standard output"),
-        (["--each", "--keep-warm", "9s"], "--keep-warm does nothing"),
-        (["--limit", "2"], "--limit does nothing with one answer"),
+        (["--each", "--dry-run"], "--dry-run prints one prompt, and each file has its own"),
     ],
 )
 def test_what_each_cannot_do_is_refused_before_anything_is_read(

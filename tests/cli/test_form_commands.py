@@ -79,7 +79,6 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
         (("--schema", "none.json"), 3, "none.json: no such file"),
         (("--schema", "a", "--regex", "b"), 2, "schema and regex together"),
         (("--schema", "a", "--stop", "b"), 2, "--schema with stop"),
-        (("--schema", "a", "--cite"), 2, "--cite does nothing with a schema"),
         (("--schema", "a", "--engine", "vllm"), 2, "--schema"),
         (("--regex", "(a"), 2, "regex: "),
         (("--regex", ".*(a.{12}b|c.{12}d).*"), 2, "regex: its grammar would be too large"),

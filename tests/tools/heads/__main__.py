@@ -15,7 +15,6 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.bench.prompts import QUESTIONS, Item, file_items, read_jsonl
-from ngtcli.cli.checks import refuse_with
 from ngtcli.cli.notes import Notes, once
 from ngtcli.cli.options import VerboseOption, file_option, tasks_of, with_settings
 from ngtcli.cli.output import check_name
@@ -130,11 +129,18 @@ def _refuse_idle(given: TrainFlags) -> None:
         ("--model-scores", not given.own_scores, ("medusa", "hydra")),
     )
     flags = {flag: bool(is_given) for flag, is_given, kinds in of_kind if given.kind not in kinds}
-    refuse_with(f"--kind {given.kind}", flags, "Leave it out.")
+    _refuse_with(f"--kind {given.kind}", flags, "Leave it out.")
     if given.recording:
         flags = {"--data": bool(given.data), "--prompts": given.prompts is not None}
         flags |= {f"--{n.replace('_', '-')}": getattr(given, n) != d for n, d in _OF_DATA.items()}
-        refuse_with("--recording", flags, "Leave it out: the recording has the answers.")
+        _refuse_with("--recording", flags, "Leave it out: the recording has the answers.")
+
+
+def _refuse_with(given: str, others: Mapping[str, object], hint: str) -> None:
+    """Raise UsageError for the first flag of `others` that was given: it has no effect."""
+    for flag, is_given in others.items():
+        if is_given:
+            raise UsageError(f"{flag} has no effect with {given}", hint=hint)
 
 
 def _trained(

@@ -1,0 +1,118 @@
+"""Flags without effect are named in one warning each, and the command goes on."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from ngtcli.cli.checks import COLORED, TABLE, NoEffect, Situation, warn_of_no_effect
+from ngtcli.config import SETTINGS, Setting
+from tests.support.helpers import HARBOUR, ngt
+
+# A command line for each situation, which ends at a file or a model that is not there.
+LINES = {
+    Situation.GREEDY: "summarize nowhere.txt",
+    Situation.OWN_ENGINE: "summarize nowhere.txt",
+    Situation.VLLM: "summarize nowhere.txt --engine vllm",
+    Situation.QUANTIZED: "summarize nowhere.txt --quantize int8",
+    Situation.MAPPED: "summarize nowhere.txt --set device_map=auto",
+    Situation.NO_AUTO: "summarize nowhere.txt --method trie",
+    Situation.NO_HEADS: "summarize nowhere.txt --method trie",
+    Situation.NO_TRIE: "summarize nowhere.txt --method llma",
+    Situation.NO_DRAFT_MODEL: "summarize nowhere.txt",
+    Situation.NO_POOL: "summarize nowhere.txt --set pool=no",
+    Situation.ALL_IS_READ: "ask -d nowhere.txt Who? --overflow truncate",
+    Situation.ONE_SUMMARY: "summarize nowhere.txt",
+    Situation.ONE_ANSWER: "ask -d nowhere.txt Who?",
+    Situation.NO_DOCUMENTS: "generate Hello -m ./nowhere",
+    Situation.EACH: "ask --each -d nowhere.txt Who?",
+    Situation.EACH_ON_STDOUT: "ask --each -d nowhere.txt Who?",
+    Situation.TABLE: "ask --each -d nowhere.txt Who? -o table.csv",
+    Situation.JSON: "ask -d nowhere.txt Who? --json",
+    Situation.SCHEMA: "ask -d nowhere.txt Who? --schema who",
+    Situation.DRY_RUN: "ask -d nowhere.txt Who? --dry-run",
+    Situation.NO_FILE: "summarize nowhere.txt",
+    Situation.BATCH_ON_STDOUT: "batch nowhere.jsonl",
+    Situation.STREAM: "batch - -o out.jsonl",
+    Situation.EXTRACT_ON_STDOUT: "extract nowhere.txt --schema who",
+    Situation.NO_COLOR: "batch nowhere.jsonl",
+    Situation.DATASTORE: "trie build nowhere.txt --rest",
+    Situation.NO_PASSAGES: "docs show nowhere.txt",
+}
+OTHERS = {"top_p": "0.5", "min_p": "0.5", "keep_warm": "9s", "passages": "2"}  # than the default
+VALUES = {"--limit": ["2"], "--predict": [HARBOUR], "--html": ["page.html"], "-o": ["out.txt"],
+          "--sources": ["columns"]}  # fmt: skip
+CASES = [(row, flag) for row in TABLE for flag in row.flags]
+
+
+def setting_of(flag: str) -> Setting | None:
+    return next((about for about in SETTINGS.values() if about.flag == flag), None)
+
+
+def words_for(flag: str) -> list[str]:
+    """The words that give a flag another value than its default."""
+    if flag == COLORED:
+        return flag.split()
+    about = setting_of(flag)
+    if about is None:
+        return [flag, *VALUES.get(flag, [])]
+    if about.is_switch and not flag.startswith("--set"):
+        return [f"--no-{flag[2:]}" if about.default is True else flag]
+    value = OTHERS.get(about.name, "x")
+    if about.is_switch:
+        value = "no" if about.default is True else "yes"
+    elif about.choices:
+        value = next(choice for choice in about.choices if choice != about.default)
+    elif about.kind is int and about.name not in OTHERS:
+        value = str(about.default + 1)
+    if flag.startswith("--set"):
+        return ["--set", f"{about.name}={value}"]
+    return [f"{flag}={value}"]
+
+
+@pytest.mark.parametrize(
+    ("row", "flag"), CASES, ids=[f"{row.situation.name} {flag}" for row, flag in CASES]
+)
+def test_a_flag_without_effect_is_warned_of_and_the_command_goes_on(
+    row: NoEffect, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = ngt(*LINES[row.situation].split(), *words_for(flag), stdin=b'{"context": "High."}\n')
+    said = done.stderr.decode()
+    assert said.count(f"ngt: {flag} has no effect {row.words}\n") == 1
+    assert done.returncode != 2, said
+    assert "Traceback" not in said
+
+
+def test_every_situation_has_a_row_and_a_line() -> None:
+    assert {row.situation for row in TABLE} == set(Situation) == set(LINES)
+
+
+@pytest.mark.parametrize("line", sorted(set(LINES.values())))
+def test_nothing_is_said_of_flags_that_are_not_given(
+    line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    done = ngt(*line.split(), stdin=b"")
+    assert b"has no effect" not in done.stderr
+
+
+def test_a_flag_is_named_once_though_two_rows_have_it() -> None:
+    said: list[str] = []
+    situations = [Situation.JSON, Situation.SCHEMA]
+    warn_of_no_effect(situations, {"--cite": True, "--show-thinking": False}, said.append)
+    assert said == ["--cite has no effect with --json, which has both"]
+
+
+def test_what_has_no_effect_is_left_out_of_the_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    ask = ("ask", "-d", HARBOUR, "When is high tide?")
+    plain, cited = ngt(*ask, "--json"), ngt(*ask, "--json", "--cite", "--show-thinking")
+    assert plain.returncode == cited.returncode == 0
+    texts = [json.loads(done.stdout)["text"] for done in (plain, cited)]
+    assert texts[0] == texts[1] != ""
+    dry = ngt(*ask, "--dry-run", "-o", "out.txt", "--html", "page.html")
+    assert dry.returncode == 0 and b"tide" in dry.stdout
+    assert not {"out.txt", "page.html"} & {path.name for path in tmp_path.iterdir()}
