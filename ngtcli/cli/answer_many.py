@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import typer
 
-from ngtcli.cli.notes import CUT_OFF, Notes, once
+from ngtcli.cli.notes import CUT_OFF, Notes
 from ngtcli.config import Settings
 from ngtcli.engine.batch.run import Item, Items, Results, answer_all
 from ngtcli.engine.events import Drawn, Ended, Outcome, reporter
@@ -50,8 +50,7 @@ class RunProgress:
         self._tokens = 0
         self._began_at = 0.0  # by time.monotonic; 0.0 before
         self._shown_at = 0.0
-        self._warnings = 0
-        self.warn = once(self._warn)
+        self._warned = set[str]()
 
     def set_total(self, total: int, left: int, words: str) -> None:
         """Report how many items there are; `words` say what happened to those that are not left."""
@@ -108,11 +107,14 @@ class RunProgress:
         if failed:
             raise FailedLinesError(f"{failed} of {counted(total, self._noun)} failed", hint=hint)
 
-    def _warn(self, message: str) -> None:
-        self._warnings += 1
-        if self._notes.verbose or self._warnings <= _WARNINGS_SHOWN:
+    def warn(self, message: str) -> None:
+        """Show a warning, each once, and without -v only the first few."""
+        if message in self._warned:
+            return
+        self._warned.add(message)
+        if self._notes.verbose or len(self._warned) <= _WARNINGS_SHOWN:
             self._notes.warn(message)
-        elif self._warnings == _WARNINGS_SHOWN + 1:
+        elif len(self._warned) == _WARNINGS_SHOWN + 1:
             self._notes.warn("there are more such remarks; -v has them all")
 
     def _facts(self) -> list[str]:

@@ -19,7 +19,7 @@ from ngtcli.cli.measuring import (
     measures,
     prompt_option,
 )
-from ngtcli.cli.notes import Notes, once
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, names_in, numbers_of
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
@@ -135,7 +135,7 @@ def open_source(run: Run, given: ItemFlags, method: str) -> tuple["Live", Sequen
 
     process.unwind_on_interrupt()
     preset = run.preset if given.preset else None
-    return Live(items, preset, run.notes.status, once(run.notes.warn)), skipped
+    return Live(items, preset, run.notes.status, run.notes.warn_once), skipped
 
 
 def read_items(run: Run, given: ItemFlags) -> tuple[list[Item], Sequence[Skipped]]:

@@ -23,7 +23,7 @@ from ngtcli.cli.conversation_file import (
     to_markdown,
     with_sources,
 )
-from ngtcli.cli.notes import Notes, once, report_error
+from ngtcli.cli.notes import Notes, report_error
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.request import Request, Want, limit_of
 from ngtcli.engine.settings import text_of
@@ -110,7 +110,7 @@ class Conversation:
         self.pipe, self.notes = pipe, Notes(output.verbose)
         self._request, self._output = request, output
         self._exchanges: list[Exchange] = []
-        self._tell = answering.telling(self.notes, once(self.notes.warn))
+        self._tell = answering.telling(self.notes, self.notes.warn_once)
         self.answerer = Answerer(self._tell, stays=True)
         self._paths: list[str] = []
         self._saved: set[Path] = set()

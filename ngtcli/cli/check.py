@@ -10,7 +10,7 @@ from ngtcli.bench.prompts import Item, example_texts, file_items, passages, spre
 from ngtcli.bench.results import CheckReport, Comparison
 from ngtcli.cli.checks import Situation, check_settings, given_settings, warn_of_no_effect
 from ngtcli.cli.measuring import TEXTS
-from ngtcli.cli.notes import Notes, once
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve, with_settings
 from ngtcli.cli.reading import distinct, read_documents
 from ngtcli.cli.show import Shown
@@ -85,7 +85,7 @@ def check(
     from ngtcli.bench.check import run_check  # here: they load torch
     from ngtcli.bench.live import Live
 
-    source = Live(items, chosen, once(notes.status), notes.warn)
+    source = Live(items, chosen, notes.status, notes.warn)
     with notes.heartbeat():
         report = run_check(source, settings, num_drafts, notes.status)
     notes.clear()

@@ -3,9 +3,8 @@
 import os
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from functools import lru_cache
 
 from rich.cells import cell_len
 
@@ -32,7 +31,6 @@ CUT_OFF = {  # by the finish reason of an answer
     "length": "the answer is cut off: it has as many tokens as --max-tokens allows",
     "context": "the answer is cut off: the context is full",
 }
-_SAID = 1000  # messages that are remembered, so as to be said once; guess
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 
 
@@ -60,6 +58,7 @@ class Notes:
         self._last_status = ""  # that -v reported
         self._part = ""
         self._heartbeat: progress.Heartbeat | None = None
+        self._warned = set[str]()  # by warn_once
         self._named = set[str]()  # what was said of the built-in model
 
     @contextmanager
@@ -144,6 +143,12 @@ class Notes:
         """What the user should know and may change."""
         self.say(f"ngt: {message}")
 
+    def warn_once(self, message: str) -> None:
+        """What holds for many prompts or rounds, and is said for the first."""
+        if message not in self._warned:
+            self._warned.add(message)
+            self.warn(message)
+
     def demonstration(self, model: str, limit: str = "") -> None:
         """Say once that the built-in model is a demonstration, and what it cannot do.
 
@@ -184,14 +189,6 @@ def lines_between_words(message: str) -> list[str]:
 def _write(text: str) -> None:
     sys.stderr.write(text)
     sys.stderr.flush()
-
-
-def once(say: Callable[[str], None]) -> Callable[[str], None]:
-    """`say`, for each message once, though it holds for every prompt of every round.
-
-    Of more than `_SAID` messages the oldest may be said again.
-    """
-    return lru_cache(_SAID)(say)
 
 
 def lines_of(parts: Sequence[str], width: int) -> list[list[str]]:

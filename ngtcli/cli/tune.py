@@ -32,7 +32,7 @@ from ngtcli.cli.measuring import (
     prompt_option,
     result_option,
 )
-from ngtcli.cli.notes import Notes, once
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, command_line
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
@@ -172,7 +172,7 @@ def _live(
     run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]
 ) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
     """What is measured on, what is said of it, and the files that were left out of folders."""
-    outputs, base, told = given.outputs, cells.base, once(Notes().warn)
+    outputs, base, told = given.outputs, cells.base, Notes().warn_once
     for cell in {c.settings.drafting.method: c for c in cells.cells}.values():
         check_session(cell.settings, told)
     read = read_documents(texts, piped_stdin(), base, run.notes, outputs)
@@ -186,5 +186,5 @@ def _live(
     )
     from ngtcli.bench.live import Live  # here: it loads torch
 
-    live = Live(items, run.preset, run.notes.status, once(run.notes.warn), sweeps=True)
+    live = Live(items, run.preset, run.notes.status, run.notes.warn_once, sweeps=True)
     return live, live.about(cells.cells[0].settings), tuple(dict.fromkeys(read.skipped))

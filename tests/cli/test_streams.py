@@ -14,6 +14,7 @@ from typing import Any
 
 import pytest
 
+from ngtcli.cli.notes import Notes
 from ngtcli.config import Settings
 from ngtcli.engine.events import Message
 from ngtcli.server import client, wire
@@ -154,3 +155,12 @@ def test_a_pipe_gets_utf_8_whatever_the_locale(encoding: str, tmp_path: Path) ->
         assert done.returncode == 0, done.stderr
         out = done.stdout.decode("utf-8")
         assert text in (json.dumps(json.loads(out), ensure_ascii=False) if "{" in out else out)
+
+
+def test_a_warning_that_holds_for_many_prompts_is_said_once(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    notes = Notes()
+    for message in ("one", "two", "one"):
+        notes.warn_once(message)
+    assert capsys.readouterr().err == "ngt: one\nngt: two\n"

@@ -10,7 +10,7 @@ import typer
 from ngtcli.bench.prompts import example_texts
 from ngtcli.cli.bench import read_items, report_end
 from ngtcli.cli.measuring import LINES, Run, prompt_option
-from ngtcli.cli.notes import Notes, once
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import with_settings
 from ngtcli.documents.load import Document
 from ngtcli.engine.checks import check_session
@@ -70,7 +70,7 @@ def quality(given: QualityFlags, flags: dict[str, Any] | None = None) -> None:
 
     process.unwind_on_interrupt()
     preset = run.preset if given.preset else None
-    made = compare(settings, texts, items, preset, notes.status, once(notes.warn))
+    made = compare(settings, texts, items, preset, notes.status, notes.warn_once)
     notes.clear()
     put_out(forms_of(with_invocation(replace(made, skipped=skipped), _MODULE)), given)
     report_end(run, made.notes)

@@ -15,7 +15,7 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.bench.prompts import QUESTIONS, Item, file_items, read_jsonl
-from ngtcli.cli.notes import Notes, once
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import VerboseOption, file_option, tasks_of, with_settings
 from ngtcli.cli.output import check_name
 from ngtcli.cli.reading import read_documents
@@ -151,7 +151,7 @@ def _trained(
     from tests.tools.heads.train import Trainer, check_trainable  # here: they load torch
 
     settings = tasks["ask"][0].replace(packed=False)  # gradients do not pass through those
-    report = reporter(once(notes.status), notes.warn)
+    report = reporter(notes.status, notes.warn)
     session = LocalSession(settings, report, persist=False)
     check_trainable(session.model, folder.plan)
     recording, failed = given.recording or folder.recording(), 0
