@@ -91,6 +91,8 @@ def test_a_quick_example_succeeds(
         del own["NGT_MAX_TOKENS"]
     if "rest" in words:
         ngt("trie", "build", "--rest", "notes/", cwd=world, **own)
+    if "--continue" in words:
+        ngt("chat", stdin=b"When is high tide?\n/save talk.json\n", cwd=world, **own)
     done = ngt(*words, stdin=stdin, cwd=world, **own)
     if "--keep-warm" in words:
         listed = ("serve", "status", "--json")
