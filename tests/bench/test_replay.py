@@ -1,10 +1,13 @@
 """Replay against live runs, against a hand-worked recording, and its files."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 from transformers import PreTrainedTokenizerFast
 
 from ngtcli.config import Settings
@@ -16,9 +19,17 @@ from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.support.helpers import END, SHARED
 from tests.support.runs import Run
 from tests.support.tiny_models import make_drafter, make_target
-from tests.tools.measuring.replaying import ReplayOptions, replay, run_replay, select, walk
+from tests.tools.measuring.replaying import (
+    ReplayOptions,
+    outcome_of,
+    replay,
+    run_replay,
+    select,
+    walk,
+)
 from tests.tools.measuring.results import ReplayResult, percentile
-from tests.tools.measuring.traces import TraceWriter, read_traces
+from tests.tools.measuring.top_tokens import top_tokens
+from tests.tools.measuring.traces import NO_TOP, TopTokens, Trace, TraceWriter, read_traces
 from tests.tools.spec_bench import convert
 
 
@@ -54,6 +65,53 @@ def test_a_replay_counts_what_the_live_run_counted(
         assert (again.histogram, again.drafted) == (live.acceptance_histogram, live.drafted_tokens)
         assert (again.steps, len(again.ids)) == (live.steps, live.new_tokens)
         assert again.histogram and again.histogram.total() == len(again.draft_us)  # type: ignore
+
+
+def test_best_tokens_are_those_of_the_models_logits_after_each_token() -> None:
+    model = make_target("llama", seed=3)
+    token_ids = PROMPTS[0]
+    top = top_tokens(model, token_ids, 4)
+    with torch.inference_mode():
+        logits = model.hf(torch.tensor([token_ids]), use_cache=False).logits[0, :-1]
+    expected = logits.double().log_softmax(-1).sort(-1, descending=True)
+    assert np.array_equal(top.ids, expected.indices[:, :4])
+    assert np.allclose(top.log_probabilities, expected.values[:, :4], atol=1e-3)
+
+
+def test_best_tokens_are_read_as_they_were_written(tmp_path: Path) -> None:
+    top = TopTokens(((3, 4), (5, 6), (7, 8)), ((-0.5, -1.5), (-0.25, -2.0), (-1.0, -1.25)))
+    with TraceWriter(tmp_path / "t", "print", "tiny", 97) as writer:
+        writer.add("with", "all", (1, 2), (3, 9), top=top)
+        writer.add("without", "all", (1, 2), (3, 9))
+    with_top, without = read_traces(tmp_path / "t").traces
+    assert with_top.top == top
+    assert without.top == TopTokens()
+
+
+def test_a_replay_shows_a_drafter_the_best_tokens_after_accepted_nodes_alone() -> None:
+    rows = ((10, 11), (20, 21), (30, 31), (40, 41), (50, 51))
+    top = TopTokens(rows, ((-0.1, -2.5),) * 5)
+    trace = Trace("a", "all", (1, 2), (3, 4, 5, 6), 10, top=top)
+    outcome = outcome_of(trace, done=1, accepted=2, top_k=1)
+    assert outcome.tree == chain([4, 5])
+    assert outcome.stop == 1
+    assert outcome.top is not None and outcome.top.tolist() == [[30], [40], [50]]
+    assert outcome_of(trace, 1, 2, top_k=0).top is None
+    assert outcome_of(replace(trace, top=TopTokens()), 1, 2, top_k=1).top is None
+
+
+def test_recorded_best_tokens_let_auto_draft_the_runners_up(tmp_path: Path) -> None:
+    # The prompt has none of the answer. After a first token 1 the model ranks 2 second, and after a
+    # second one 2 comes: nothing but the recorded rows tells so.
+    output = (1, 3, 4, 5, 1, 2, 9)
+    rows = [(60, 61)] * 9
+    rows[3] = (3, 2)  # after the first 1, which is position 3
+    steps = {}
+    for name, top in (("with", TopTokens(tuple(rows), ((-1.0, -2.0),) * 9)), ("without", NO_TOP)):
+        with TraceWriter(tmp_path / name, "print", "tiny", 97) as writer:
+            writer.add("1", "all", (50, 51, 52), output, top=top)
+        steps[name] = replayed(tmp_path / name, ["auto"], [16]).rows[0].steps
+    assert steps["with"] < steps["without"]
 
 
 def test_walk_follows_the_recording_and_passes_over_probes() -> None:
@@ -93,6 +151,12 @@ def without(row: dict[str, Any], key: str) -> str:
          ":1: output_ids[1] is 999, no id below 97"),
         ("traces.jsonl", json.dumps({**LINE, "references": [[1], [True]]}),
          ":1: references[1][0] is true"),
+        ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[1], [2]]}}), ":1: top has 2 rows"),
+        ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[1]]}}), "0 of log-probabilities"),
+        ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[1]], "log_probabilities": [[]]}}),
+         ":1: the rows of top have different widths, or none"),
+        ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[97]], "log_probabilities": [[0]]}}),
+         ":1: top.ids[0][0] is 97, no id below 97"),
     ],
 )  # fmt: skip
 def test_a_broken_recording_is_named_with_what_is_wrong(

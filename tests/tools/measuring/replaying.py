@@ -1,7 +1,9 @@
 """Drafters driven over recorded runs, exactly as the decoding loop would drive them.
 
 No model is needed: verification of a greedy run accepts just the drafts that the recording goes on
-with. What a drafter would learn from scores is not in a recording; such methods are refused.
+with. A recording may have the best tokens after each token of prompt and answer. Drafters that
+learn from logits then learn those after accepted nodes, but never those after rejected ones, which
+a live run would show them. Methods that draft from logits alone are refused.
 """
 
 import time
@@ -9,6 +11,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
+
+import numpy as np
 
 from ngtcli.bench import records
 from ngtcli.bench.grid import BenchOptions, Cell, cells_of, check_some_left
@@ -86,7 +90,7 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
         kept = output[done : done + accepted + 1]
         clock = time.perf_counter()
         log.emit(kept)
-        drafter.learn(log, Outcome())
+        drafter.learn(log, outcome_of(trace, done, accepted, draft.top_k))
         draft_us.append((proposing + time.perf_counter() - clock) * 1e6)
         done += len(kept)
         undrafted += not tree.drafts
@@ -101,6 +105,24 @@ def replay(trace: Trace, drafter: Drafter, context: Context, num_draft: int) -> 
         histogram=made.acceptance_histogram,
         draft_us=draft_us,
     )
+
+
+def outcome_of(trace: Trace, done: int, accepted: int, top_k: int) -> Outcome:
+    """Return what a forward pass said of the nodes that it accepted, as far as that is recorded.
+
+    Args:
+        trace: The recording.
+        done: Tokens of the answer before this step.
+        accepted: Nodes that the step accepted.
+        top_k: How many of the best tokens the drafter wants.
+    """
+    if not trace.top.ids or not top_k:
+        return Outcome()
+    root = len(trace.prompt_ids) + done - 1  # the position of the last token before the step
+    rows = trace.top.ids[root : root + accepted + 1]
+    path = trace.output_ids[done : done + len(rows) - 1]
+    chain = DraftTree(tuple(path), tuple(range(-1, len(path) - 1)))
+    return Outcome(chain, np.array(rows, np.int64)[:, :top_k], len(path) - 1)
 
 
 def context_of(trace: Trace, traces: TraceSet) -> Context:

@@ -2,7 +2,8 @@
 
 Under greedy decoding a lossless method emits exactly the recorded tokens, so how many drafts are
 accepted at each step depends on prompt, recorded output and drafter alone. A recording is a folder
-with `trace.json` (what was run) and `traces.jsonl` (a prompt's and its output's ids a line).
+with `trace.json` (what was run) and `traces.jsonl` (a prompt's and its output's ids a line, and
+where it was asked for the best tokens after each of them).
 """
 
 import json
@@ -36,12 +37,28 @@ _ANEW = "Record it again with python -m tests.tools.record, or mend that place."
 
 
 @dataclass(frozen=True, slots=True)
+class TopTokens:
+    """The model's best tokens after each token of a prompt and its answer, but the last.
+
+    Attributes:
+        ids: A row for each position, the best first; all rows have the same width.
+        log_probabilities: Natural logarithms, in the same form.
+    """
+
+    ids: tuple[tuple[int, ...], ...] = ()
+    log_probabilities: tuple[tuple[float, ...], ...] = ()
+
+
+NO_TOP = TopTokens()
+
+
+@dataclass(frozen=True, slots=True)
 class Trace:
     """One prompt and what the model answered, as ids.
 
     `room` is the most tokens that could have been emitted: with the length of the answer in its
     place a drafter would be told where that ends. `references` are the runs of the prompt that are
-    documents, if that is known.
+    documents, if that is known. `top` has no rows where the best tokens were not recorded.
     """
 
     id: str
@@ -50,6 +67,7 @@ class Trace:
     output_ids: tuple[int, ...]
     room: int
     references: tuple[tuple[int, ...], ...] = ()
+    top: TopTokens = NO_TOP
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +98,7 @@ class _Line(Struct):
     output_ids: tuple[int, ...] = ()
     room: Annotated[int, Meta(ge=0)] = ROOM
     references: tuple[tuple[int, ...], ...] = ()
+    top: TopTokens = NO_TOP
 
     def trace(self, vocabulary: int) -> Trace:
         """What it says. Raises InputError for what is missing, and for ids that there are not."""
@@ -87,6 +106,7 @@ class _Line(Struct):
             if getattr(self, key) in (None, ()):
                 raise InputError(f"key {key!r} is missing or empty")
         named = {f"references[{i}]": run for i, run in enumerate(self.references)}
+        named |= {f"top.ids[{i}]": row for i, row in enumerate(self.top.ids)}
         for key, ids in {
             "prompt_ids": self.prompt_ids,
             "output_ids": self.output_ids,
@@ -95,9 +115,23 @@ class _Line(Struct):
             for place, id in enumerate(ids):
                 if not 0 <= id < vocabulary:
                     raise InputError(f"{key}[{place}] is {id}, no id below {vocabulary}")
+        self._check_top()
         room = max(self.room, len(self.output_ids))
         own = str(self.id), self.task or "", self.prompt_ids, self.output_ids
-        return Trace(*own, room, self.references)
+        return Trace(*own, room, self.references, self.top)
+
+    def _check_top(self) -> None:
+        """Raise InputError where the best tokens are not those of this prompt and answer."""
+        ids, log_probabilities = self.top.ids, self.top.log_probabilities
+        if not ids and not log_probabilities:
+            return
+        expected = len(self.prompt_ids) + len(self.output_ids) - 1
+        if not len(ids) == len(log_probabilities) == expected:
+            rows = f"{len(ids)} rows of ids and {len(log_probabilities)} of log-probabilities"
+            raise InputError(f"top has {rows}; prompt and answer need {expected}")
+        widths = {len(row) for row in (*ids, *log_probabilities)}
+        if len(widths) != 1 or 0 in widths:
+            raise InputError("the rows of top have different widths, or none")
 
 
 def is_odd(id: str) -> bool:
@@ -163,12 +197,16 @@ class TraceWriter(AbstractContextManager["TraceWriter"]):
         output_ids: Sequence[int],
         references: Sequence[Sequence[int]] = (),
         room: int = ROOM,
+        top: TopTokens = NO_TOP,
     ) -> None:
         """Write one trace; `room` is the most tokens that the run could have made."""
         runs = tuple(map(tuple, references))
         room = max(room, len(output_ids))
-        trace = Trace(id, task, tuple(prompt_ids), tuple(output_ids), room, runs)
-        self._lines.append(json.dumps(asdict(trace)).encode(), sync=False)
+        trace = Trace(id, task, tuple(prompt_ids), tuple(output_ids), room, runs, top)
+        line = asdict(trace)
+        if not top.ids:
+            del line["top"]
+        self._lines.append(json.dumps(line).encode(), sync=False)
 
 
 def recorded_files(folder: Path) -> list[Path]:
