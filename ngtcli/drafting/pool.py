@@ -35,7 +35,8 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(slots=True)
 class Pool:
-    """`answers` as arrays of ids, the newest last; `predicted` and `reached` are auto's tallies.
+    """`answers` as arrays of ids, the newest last; `predicted` and `reached` are auto's tallies,
+    `factors` and `squares` the weights of its log-linear stage; None before anything was learned.
 
     `new` are the answers that are not stored yet, of which the newest are kept as well.
     """
@@ -45,6 +46,8 @@ class Pool:
     answers: list[Ints] = field(default_factory=list)
     predicted: Floats | None = None
     reached: Floats | None = None
+    factors: Floats | None = None
+    squares: Floats | None = None
     new: list[Ints] = field(default_factory=list)
 
     @property
@@ -133,14 +136,18 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
         arrays, _ = POOLS.map(path)
     except FileNotFoundError:
         return pool
-    stream, predicted, reached = (arrays[name] for name in POOLS.arrays)
+    stream, predicted, reached, factors, squares = (arrays[name] for name in POOLS.arrays)
     if len(stream) and not -1 <= int(stream.min()) <= int(stream.max()) < vocabulary:
         raise DamagedFileError("ids out of range")
     if (predicted < 0).any() or (reached < predicted).any():
         raise DamagedFileError("impossible tallies")
+    if not (np.isfinite(factors).all() and np.isfinite(squares).all()):
+        raise DamagedFileError("impossible weights")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
     pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE
+    if len(factors):
+        pool.factors, pool.squares = factors.copy(), squares.copy()
     return pool
 
 
@@ -161,6 +168,8 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
             "stream": np.concatenate([np.zeros(0, np.int32), *stream]),
             "predicted": np.floor(pool.predicted.ravel() * weight).astype(np.int32),
             "reached": np.ceil(pool.reached.ravel() * weight).astype(np.int32),
+            "factors": np.zeros(0) if pool.factors is None else pool.factors,
+            "squares": np.zeros(0) if pool.squares is None else pool.squares,
         }
         sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
         POOLS.write(path, arrays, {"model": model, **sizes})

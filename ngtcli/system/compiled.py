@@ -28,7 +28,7 @@ COMPILING_S = 35  # processor seconds to compile all functions of `auto`; measur
 SOURCES = (
     "drafting/auto/core/*.py", "drafting/auto/sources/*.py", "drafting/auto/config.py",
     "drafting/guesses.py", "drafting/tries/background.py", "drafting/tries/background_search.py",
-    "drafting/tries/counts.py",
+    "drafting/tries/classes.py", "drafting/tries/counts.py",
 )  # fmt: skip
 LOCK = "compiling.lock"
 COMPILED = Kind("compiled", bytes, "NUMBA_CACHE_DIR")

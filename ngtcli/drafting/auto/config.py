@@ -60,6 +60,25 @@ class AutoConfig:
     copy_firm: int = 3  # tokens in a row that make a place the new one after a departure; guess
     copy_edit: int = 24  # tokens of a departure after which the place is given up; guess
 
+    # The log-linear stage (loglinear.py). "Tried": change of the mean acceptance length on the 240
+    # document questions at 32 nodes, with the pool, of the same stage written in C++.
+    stage_rate: float = 0.2  # of Adagrad's steps. Tried: 0.1 loses 0.1%; 0.3 changes nothing.
+    stage_max_factor: float = 1e3  # and 1 / 1000: bounds of e to the power of a weight; guess
+    stage_most_squares: float = 400.0  # what Adagrad's sums count at most in a later answer; guess
+    # Of a probability that a node needs to enter the tree, the share below which a candidate keeps
+    # what the blend gives it. Tried: 0 and 0.3 change nothing, and take 3 times as many candidates.
+    stage_share: float = 0.6
+    # Learning leaves smaller contributions to a candidate out. Tried: 1e-5 loses 0.3%, 6e-3 0.1%.
+    stage_least: float = 3e-3
+    # The same of a chain, of the likeliest candidate: 1 / 64; guess.
+    stage_chain_share: float = 1 / 64
+    stage_before: int = 16  # tokens before the place last copied that count as near; guess
+    stage_behind: int = 64  # tokens behind it; guess
+    stage_tried: int = 64  # places of a pair of tokens that are compared, the last first; guess
+    stage_compared: int = 8  # tokens of two matches that are compared; guess
+    stage_step: int = 12  # tokens on to which a single one moves the place last copied; guess
+    stage_slots: int = 1 << 14  # of the table of tokens in the answer; guess
+
     # Search limits (drafter.py)
     # Share of the usual last node's probability below which nodes are skipped. Swept:
     # +0.05% / -0.03%; -0.33% / -0.34%.
@@ -132,6 +151,12 @@ CONFIG = AutoConfig()
 
 @dataclass(frozen=True, slots=True)
 class Options(MethodOptions):
-    """`trust` is how many observations the fitted escape probabilities weigh."""
+    """`auto`'s own options.
+
+    Attributes:
+        trust: How many observations the fitted escape probabilities weigh.
+        loglinear: Whether the log-linear stage follows the blend.
+    """
 
     trust: float = option(CONFIG.trust, 1.0, 1e6)
+    loglinear: bool = True

@@ -2,10 +2,11 @@
 
 The continuations of all matches, in the generated text, the prompt with its documents, earlier
 answers of the model (the pool), a general text (background) and the model's own runners-up
-(scores), are blended into one distribution (blend.py), at the root and again at every node from
-that node's own path. The tree grows best-first by the probability of whole paths (growth.py). The
-policy chooses how many nodes pay (policy.py). Escape probabilities start from `escapes.json`,
-fitted on recorded runs, and every emitted token moves them on.
+(scores), are blended into one distribution (blend.py), which a log-linear stage corrects
+(loglinear.py), at the root and again at every node from that node's own path. The tree grows
+best-first by the probability of whole paths (growth.py). The policy chooses how many nodes pay
+(policy.py). Escape probabilities start from `escapes.json`, fitted on recorded runs, and the
+weights of the stage from 0; every emitted token moves them on.
 
 Of several sequences that one pass serves each has a drafter of its own. The nodes of all of them
 compete for the rows of the pass: the likeliest are taken, as many as the policy expects to pay.
@@ -30,6 +31,7 @@ from ngtcli.drafting.auto.prompts import PromptCounts
 from ngtcli.drafting.auto.shared import Shared, share
 from ngtcli.drafting.auto.sources.source import Resources
 from ngtcli.drafting.auto.sources.table import ORIGINS, Sources
+from ngtcli.drafting.auto.weights import WeightChanges
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs
 from ngtcli.drafting.drafter import (
@@ -59,13 +61,14 @@ _REMEMBERED = 1024
 class LearnedStep:
     """Tokens that were learned at once, `start` to `end` of the log, and all as it was before.
 
-    `changes` is what the tokens taught; the others are those of Auto.
+    `changes` and `weight_changes` are what the tokens taught; the others are those of Auto.
     """
 
     start: int
     end: int
     matches: npt.NDArray[np.int32]
     changes: TallyChanges
+    weight_changes: WeightChanges
     last_probability: float
     nodes_paid: int
     pace_tokens: float
@@ -74,7 +77,8 @@ class LearnedStep:
 class Auto(Drafter):
     """The drafter of one sequence; `shared` is what it shares with drafters beside it.
 
-    Without a pool nothing outlives an answer but the escape probabilities and what scores taught.
+    Without a pool nothing outlives an answer but the escape probabilities, the weights of the
+    log-linear stage and what scores taught.
     With `heads_only` nothing is drafted but what the heads in the settings propose.
     """
 
@@ -97,8 +101,9 @@ class Auto(Drafter):
             heads=settings.heads,
             prompts=self.shared.prompts,
         )
-        self.sources = Sources(resources, heads_only)
         self.tallies = self.shared.tallies_of(settings)
+        self.weights = self.shared.weights_of(settings)
+        self.sources = Sources(resources, heads_only, self.weights)
         self._log: TokenLog | None = None  # of the sequence, once something was drafted or learned
         self._mark = Mark()
         self._length = 0  # tokens of the log that are learned
@@ -162,6 +167,7 @@ class Auto(Drafter):
         if keep and log is not None and log.emitted and self.pool is not None:
             prompt = log.token_ids[: log.prompt_length]
             self.pool.predicted, self.pool.reached = self.tallies.stored
+            self.pool.factors, self.pool.squares = self.weights.stored
             kept = self.pool.add(log.output, prompt, self.settings.background)
             self.shared.earlier.add(kept, self.pool)
         self.shared.end_step()
@@ -193,6 +199,7 @@ class Auto(Drafter):
         while self._steps and self._steps[-1].end > length:
             step = self._steps.pop()
             self.tallies.undo(step.changes)
+            self.weights.undo(step.weight_changes)
             self._last_probability = step.last_probability
             self._nodes_paid = step.nodes_paid
             self._pace_tokens = step.pace_tokens
@@ -207,6 +214,7 @@ class Auto(Drafter):
             return
         start = self._length
         tallies_before = self.tallies.copied()
+        weights_before = self.weights.copied()
         matches_before = self.sources.matches.copy()
         pace_tokens_before = self._pace_tokens
         self._length += len(tokens)
@@ -227,6 +235,7 @@ class Auto(Drafter):
                 self._length,
                 matches_before,
                 self.tallies.changes_since(tallies_before),
+                self.weights.changes_since(weights_before),
                 self._last_probability,
                 self._nodes_paid,
                 pace_tokens_before,
@@ -260,6 +269,7 @@ class Auto(Drafter):
         floor = self._last_probability * CONFIG.floor_share if self._children > 1 else 0.0
         found = grow(
             self.sources.arrays,
+            self.sources.stage.arrays,
             self.sources.matches,
             self.tallies.escape,
             self._searched,

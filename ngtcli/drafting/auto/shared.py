@@ -12,6 +12,7 @@ from ngtcli.drafting.auto.policy import Policy
 from ngtcli.drafting.auto.pool_counts import PoolCounts
 from ngtcli.drafting.auto.prompts import PromptMemory
 from ngtcli.drafting.auto.sources.table import first_escapes
+from ngtcli.drafting.auto.weights import StageWeights, first_weights
 from ngtcli.drafting.costs import CostCurve
 from ngtcli.drafting.drafter import Context, DraftSettings
 
@@ -57,6 +58,7 @@ class Shared:
         self.earlier = PoolCounts(texts, pool.answers if pool else ())
         self.prompts = PromptMemory()
         self._tallies: EscapeTallies | None = None  # of all sequences that use the pool
+        self._weights: StageWeights | None = None  # of the same
         self._drafting_s = 0.0  # of this step
         self._pass: tuple[int, float] | None = None  # rows and seconds of this step's pass
 
@@ -76,6 +78,18 @@ class Shared:
             tallies.restore(pool.predicted, pool.reached)
             self._tallies = tallies
         return tallies
+
+    def weights_of(self, settings: DraftSettings) -> StageWeights:
+        """The weights of the log-linear stage for such a sequence: the pool's, or its own."""
+        pool = settings.pool
+        if pool is not None and self._weights is not None:
+            return self._weights
+        first = first_weights() if self._options.loglinear else None
+        weights = StageWeights(first)
+        if pool is not None:
+            weights.restore(pool.factors, pool.squares)
+            self._weights = weights
+        return weights
 
     def begin(self, context: Context) -> None:
         """Begin a sequence; the policy of a single one begins with it, by the costs of its length.

@@ -6,11 +6,13 @@ To count the phrases that ship for a tokenizer takes some seconds once; a status
 import json
 import time
 from collections.abc import Callable
+from dataclasses import replace
 
 from ngtcli.drafting.background.counting import phrase_counts
 from ngtcli.drafting.background.files import SHIPPED, open_background, save
 from ngtcli.drafting.background.phrases import read_phrases
 from ngtcli.drafting.tries.background import TOKEN, BackgroundCounts
+from ngtcli.drafting.tries.classes import classes_of
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.files import DamagedFileError
 from ngtcli.words import reason_of
@@ -95,4 +97,5 @@ class Background:
 
 def make_shipped(name: str, tokenizer: Tokenizer) -> BackgroundCounts:
     """The counts of a shipped background. Raises OSError and DamagedFileError."""
-    return phrase_counts(read_phrases(SHIPPED[name]), tokenizer)
+    counts = phrase_counts(read_phrases(SHIPPED[name]), tokenizer)
+    return replace(counts, classes=classes_of(tokenizer.backend))

@@ -10,12 +10,14 @@ The arrays are mapped as they stand in a file. Whoever reads them checks every i
 """
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.drafting.tries.classes import CLASSES
 from ngtcli.drafting.tries.corpus import Ints
 from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError
@@ -42,11 +44,13 @@ class BackgroundCounts:
     by token, and there is one for every id up to the largest, of count 0 where that was not
     counted. `by_token`, int32 (nodes + 1, 2), lists in the place of each node's children their
     tokens, rising, and their rows. The root's TOKEN is the size of the vocabulary: ids from it on
-    are not drafted.
+    are not drafted. `classes`, int8 (token ids,), are the classes of the
+    tokens' texts (classes.py); those that are missing are of the class OTHER.
     """
 
     nodes: Ints
     by_token: Ints
+    classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
 
     def __len__(self) -> int:
         """How many nodes there are, without the root."""
@@ -73,9 +77,13 @@ class BackgroundCounts:
         return bool(self.nodes[node, COUNT] > 0)
 
     @property
-    def arrays(self) -> dict[str, Ints]:
+    def arrays(self) -> dict[str, npt.NDArray[Any]]:
         """The arrays of a file (`files.BACKGROUNDS`)."""
-        return {"nodes": self.nodes.reshape(-1), "by_token": self.by_token.reshape(-1)}
+        return {
+            "nodes": self.nodes.reshape(-1),
+            "by_token": self.by_token.reshape(-1),
+            "classes": self.classes,
+        }
 
 
 def load_counts(
@@ -91,7 +99,10 @@ def load_counts(
     rows = len(nodes) // 4
     if rows < 2 or len(nodes) != 4 * rows or len(by_token) != 2 * rows:
         raise DamagedFileError("no rows of nodes")
-    counts = BackgroundCounts(nodes.reshape(rows, 4), by_token.reshape(rows, 2))
+    classes = arrays["classes"]
+    if len(classes) and not 0 <= int(classes.min()) <= int(classes.max()) < CLASSES:
+        raise DamagedFileError("no class of tokens")
+    counts = BackgroundCounts(nodes.reshape(rows, 4), by_token.reshape(rows, 2), classes)
     counts.nodes[0, TOKEN] = vocabulary
     return counts
 

@@ -21,19 +21,21 @@ DATASTORES = ArrayFile(FOLDER, cache.DATASTORE, format="3", most=_MOST, arrays=_
 BACKGROUNDS = ArrayFile(
     FOLDER,
     cache.BACKGROUND,
-    format="4",
+    format="5",
     most=2**31,  # derived: 90 million nodes
-    arrays={"nodes": Array("int32"), "by_token": Array("int32")},
+    arrays={"nodes": Array("int32"), "by_token": Array("int32"), "classes": Array("int8")},
 )
 POOLS = ArrayFile(
     FOLDER,
     cache.POOL,
-    format="3",
-    most=2**24,  # 50,000 ids and the tallies take a quarter of a megabyte
+    format="4",
+    most=2**24,  # 50,000 ids, the tallies and the weights take a quarter of a megabyte
     arrays={
         "stream": Array("int32"),
         "predicted": Array("int32", rows="tallies"),
         "reached": Array("int32", rows="tallies"),
+        "factors": Array("float64", rows="weights"),
+        "squares": Array("float64", rows="weights"),
     },
 )
 TOKENIZER = "tokenizer"  # metadata: the fingerprint of the tokenizer whose ids were counted

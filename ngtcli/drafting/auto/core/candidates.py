@@ -5,6 +5,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from ngtcli.drafting.auto.core.loglinear import joined_evidence
 from ngtcli.system.compiled import njit
 
 
@@ -15,6 +16,7 @@ class Candidates(NamedTuple):
         tokens: int32, each token once.
         probabilities: float64, summed over all that predict the token.
         credited: int8, the source that predicted the token first, from the longest match.
+        evidence: int32, what the matches say of the token (loglinear.py).
         slots: int32 (power of two, 2), a hash table: the number of a blend, and the index of a
             token in it. An entry with the number of another blend counts as free, so that the
             table is never cleared.
@@ -24,6 +26,7 @@ class Candidates(NamedTuple):
     tokens: npt.NDArray[np.int32]
     probabilities: npt.NDArray[np.float64]
     credited: npt.NDArray[np.int8]
+    evidence: npt.NDArray[np.int32]
     slots: npt.NDArray[np.int32]
     best: npt.NDArray[np.int32]
 
@@ -38,19 +41,24 @@ def new_candidates(capacity: int, children: int) -> Any:
         np.empty(capacity, np.int32),
         np.empty(capacity),
         np.empty(capacity, np.int8),
+        np.empty(capacity, np.int32),
         np.zeros((slots, 2), np.int32),
         np.empty(children, np.int32),
     )
 
 
 @njit(inline="always")
-def add(candidates: Any, size: int, blend: int, token: int, probability: float, source: int) -> int:
+def add(
+    candidates: Any, size: int, blend: int, token: int, probability: float, source: int,
+    evidence: int,
+) -> int:  # fmt: skip
     """Add to the probability of `token`; returns how many candidates there are then.
 
     Args:
         candidates: The first `size` of them are in use, and there is room for another.
         blend: The number of this blend, which is not 0.
         source: Credited with the token if it is new.
+        evidence: What the match says of the token.
     """
     slots = candidates.slots
     slot = token & (len(slots) - 1)
@@ -58,6 +66,7 @@ def add(candidates: Any, size: int, blend: int, token: int, probability: float, 
         index = slots[slot, 1]
         if candidates.tokens[index] == token:
             candidates.probabilities[index] += probability
+            candidates.evidence[index] = joined_evidence(candidates.evidence[index], evidence)
             return size
         slot = (slot + 1) & (len(slots) - 1)
     slots[slot, 0] = blend
@@ -65,4 +74,5 @@ def add(candidates: Any, size: int, blend: int, token: int, probability: float, 
     candidates.tokens[size] = token
     candidates.probabilities[size] = probability
     candidates.credited[size] = source
+    candidates.evidence[size] = evidence
     return size + 1

@@ -20,6 +20,7 @@ import numpy.typing as npt
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.candidates import add
 from ngtcli.drafting.auto.core.copies import WAYS, CopyArrays
+from ngtcli.drafting.auto.core.loglinear import evidence_of
 from ngtcli.drafting.tries.background import FOLLOWED as ALL_FOLLOWED
 from ngtcli.drafting.tries.background import TOKEN as ROW_TOKEN
 from ngtcli.drafting.tries.background import UNIT
@@ -47,8 +48,9 @@ TRIE, SORTED, ROW = range(3)
 # Columns of a spec. FORM; TABLE: which of the tables of this form, NONE for none; the orders at
 # which a source is asked; SEGMENT: the part of the text that may be copied (copies.py) which the
 # source counts, NONE for none; ORIGIN: what its tokens are shown as, an index into ORIGINS;
-# DOCUMENT: the same of tokens that stand in a document.
-FORM, TABLE, MIN_ORDER, MAX_ORDER, SEGMENT, ORIGIN, DOCUMENT = range(7)
+# DOCUMENT: the same of tokens that stand in a document; EVIDENCE: which kind of evidence a match in
+# it is (cells.py).
+FORM, TABLE, MIN_ORDER, MAX_ORDER, SEGMENT, ORIGIN, DOCUMENT, EVIDENCE = range(8)
 ROW_TOTAL, ROW_BUCKET = range(2)  # columns of `facts`
 LED_BY, FIRST_BELOW, NEXT_BESIDE, ANY_BELOW = range(4)  # columns of `links`
 COPY_ROWS = 2  # of a spec: of a copy while it goes on, and after a departure
@@ -81,7 +83,7 @@ class Tables(NamedTuple):
     """All that predictions are drawn from.
 
     Attributes:
-        spec: int32 (sources, 7): first those that are asked order by order, then the two rows of
+        spec: int32 (sources, 8): first those that are asked order by order, then the two rows of
             what is copied, then the learned heads.
         counted: How many are asked order by order.
         tries, sorted, rows: The tables of each form, as plain tuples of their arrays.
@@ -225,15 +227,18 @@ def continue_with(
         candidates, size, blend: As for `candidates.add`.
     """
     form, table = tables.spec[source, FORM], tables.spec[source, TABLE]
+    kind = tables.spec[source, EVIDENCE]
     if form == TRIE:
         trie, scale = trie_of(tables, table), share / total
         child = trie.frequent[0] if order == 0 else trie.nodes[node, FIRST_CHILD]
         scanned = 0
         while child != NONE and scanned < _SCANNED and size < len(candidates.tokens):
-            probability = scale * trie.counts[child, COUNT]
+            count = float(trie.counts[child, COUNT])
+            probability = scale * count
             if probability >= least:
                 token = trie.nodes[child, TOKEN]
-                size = add(candidates, size, blend, token, probability, credited)
+                evidence = evidence_of(kind, order, count, total)
+                size = add(candidates, size, blend, token, probability, credited, evidence)
             scanned += 1
             child = trie.frequent[scanned] if order == 0 else trie.nodes[child, NEXT_SIBLING]
         return size
@@ -241,20 +246,25 @@ def continue_with(
         nodes, scale = _sorted_of(tables, table).nodes, share / total
         first, end = child_rows(nodes, node)
         for row in range(first, min(end, first + _SCANNED_SORTED)):
-            probability = scale * count_in(nodes, row, total)
+            count = float(count_in(nodes, row, total))
+            probability = scale * count
             is_enough = probability >= least and probability > 0.0
             if not (is_enough and in_vocabulary(nodes, row)) or size >= len(candidates.tokens):
                 break
-            size = add(candidates, size, blend, nodes[row, ROW_TOKEN], probability, credited)
+            token, evidence = (
+                nodes[row, ROW_TOKEN],
+                evidence_of(kind, order, count / UNIT, total / UNIT),
+            )
+            size = add(candidates, size, blend, token, probability, credited, evidence)
         return size
     if table == NONE:
-        return add(candidates, size, blend, node, share, credited)
+        return add(candidates, size, blend, node, share, credited, 0)
     rows, scale = _rows_of(tables, table), share / total
     for i in range(rows.tokens.shape[1]):
         probability = scale * rows.weights[node, i]
         is_enough = probability >= least and probability > 0.0
         if is_enough and size < len(candidates.tokens):
-            size = add(candidates, size, blend, rows.tokens[node, i], probability, credited)
+            size = add(candidates, size, blend, rows.tokens[node, i], probability, credited, 0)
     return size
 
 

@@ -8,11 +8,15 @@ import numpy.typing as npt
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.blend import advance_path, ask, blend, new_query
 from ngtcli.drafting.auto.core.candidates import new_candidates
+from ngtcli.drafting.auto.core.copies import USED
 from ngtcli.drafting.auto.core.forms import DOCUMENT, ORIGIN, max_candidates, named
+from ngtcli.drafting.auto.core.loglinear import FEATURE_COUNT, named_stage, score
 from ngtcli.drafting.tries.counts import NONE
 from ngtcli.system.compiled import njit, unowned
 
 _MIN_PATH = CONFIG.min_path_probability
+_SHARE = CONFIG.stage_share
+_CHAIN_SHARE = CONFIG.stage_chain_share
 
 
 class Growth(NamedTuple):
@@ -35,12 +39,14 @@ class Growth(NamedTuple):
 
 @njit()
 def grow(
-    plain: Any, root: Any, escape: Any, budget: int, min_probability: float, children: int
-) -> Any:
+    plain: Any, plain_stage: Any, root: Any, escape: Any, budget: int, min_probability: float,
+    children: int,
+) -> Any:  # fmt: skip
     """The `budget` likeliest nodes below the matches `root`, as a Growth in a plain tuple.
 
     Args:
         plain: PlainTables.
+        plain_stage: A Stage as a plain tuple.
         root: int32 (sources, orders), the matches of the end of the text.
         escape: float64 (sources, orders, buckets).
         min_probability: Nodes less likely than about that are not searched.
@@ -57,17 +63,24 @@ def grow(
     _copy(root, matches[0])
     tables, query = named(plain), new_query(root)
     candidates = new_candidates(max_candidates(tables), children)
-    n = _fill(tables, matches, escape, min_probability, query, candidates, growth, children)
+    stage, cells = named_stage(plain_stage), np.empty((1, FEATURE_COUNT), np.int32)
+    depths = np.zeros(budget + 1, np.int32)
+    n = _fill(
+        tables, stage, matches, escape, min_probability, query, candidates, growth, children,
+        depths, cells,
+    )  # fmt: skip
     tokens, parents, probabilities, credited, longest = growth
     return tokens[:n], parents[:n], probabilities[:n], credited[:n], longest[:n]
 
 
 @unowned
 def _fill(
-    tables: Any, matches: Any, escape: Any, min_probability: float, query: Any, candidates: Any,
-    growth: Any, children: int,
+    tables: Any, stage: Any, matches: Any, escape: Any, min_probability: float, query: Any,
+    candidates: Any, growth: Any, children: int, depths: Any, cells: Any,
 ) -> int:  # fmt: skip
     """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i.
+
+    So is `depths[i + 1]` its depth; `cells` is room for `score`.
 
     Behind the nodes that are taken, `growth` holds the likeliest of those that may come next, by
     falling probability, no more than there is still room for.
@@ -77,15 +90,43 @@ def _fill(
         least = min_probability / path
         n, _ = ask(tables, matches[used], escape, least, query)
         size = blend(tables, query, n, least, candidates, used + 1)
+        if len(stage.factors) > 0 and size > 0:
+            before = growth.tokens[used - 1] if used else _last_token(tables.copies)
+            enough = _least_scored(growth, listed, path, least, candidates, size, children)
+            score(stage, tables.copies, candidates, size, before, depths[used], enough, cells)
         listed = _offer(candidates, size, path, used, growth, listed, children)
         if used == listed:
             return used
         path, parent = growth.probabilities[used], growth.parents[used] + 1
+        depths[used + 1] = depths[parent] + 1
         _copy(matches[parent], matches[used + 1])
         advance_path(tables, matches[used + 1], growth.tokens[used])
         growth.matches[used] = _longest(matches[used + 1, growth.credited[used]])
         used += 1
     return used
+
+
+@njit(inline="always")
+def _last_token(copies: Any) -> Any:
+    used = copies.sizes[USED]
+    return copies.text[used - 1] if used else NONE
+
+
+@njit(inline="always")
+def _least_scored(
+    growth: Any, listed: int, path: float, least: float, candidates: Any, size: int, children: int
+) -> float:
+    """The probability by the blend that a candidate needs to come into the tree, about."""
+    most = len(growth.tokens)
+    if listed == most:
+        least = max(least, growth.probabilities[most - 1] / path)
+    enough = _SHARE * least
+    if children == 1:  # only the likeliest comes into it
+        likeliest = 0.0
+        for i in range(size):
+            likeliest = max(likeliest, candidates.probabilities[i])
+        enough = max(enough, _CHAIN_SHARE * likeliest)
+    return enough
 
 
 @njit(inline="always")

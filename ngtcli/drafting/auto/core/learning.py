@@ -15,17 +15,27 @@ from ngtcli.drafting.auto.core.blend import (
     SOURCE,
     advance,
     ask,
+    blend,
     given_to,
     heads_from,
     new_query,
 )
-from ngtcli.drafting.auto.core.copies import extend_text
-from ngtcli.drafting.auto.core.forms import named, trie_of
+from ngtcli.drafting.auto.core.candidates import new_candidates
+from ngtcli.drafting.auto.core.copies import USED, extend_text
+from ngtcli.drafting.auto.core.forms import max_candidates, named, trie_of
+from ngtcli.drafting.auto.core.loglinear import (
+    FEATURE_COUNT,
+    follow_text,
+    learn,
+    named_stage,
+    score,
+)
 from ngtcli.drafting.tries.counts import count_ids
 from ngtcli.system.compiled import njit, unowned
 
 _MIN_ESCAPE = CONFIG.min_escape
 _UNSEEN = CONFIG.unseen_probability
+_LEAST = CONFIG.stage_least
 REACHES, GAINS = range(2)  # columns of `recent`
 
 
@@ -40,7 +50,7 @@ def attribute(
         query: Room for all predictions.
         given: float64, room for the probability that each prediction gave the token.
 
-    Returns the blended probability.
+    Returns the blended probability, and how many predictions the query lists.
     """
     escape, predicted, reached, recent = tallies
     n, mass = ask(tables, matches, escape, 0.0, query)
@@ -63,17 +73,19 @@ def attribute(
             # those behind it give m e r together. Without it they would have given m r.
             e = escape[source, order, bucket]
             recent[source, GAINS] += given[i] - (1.0 - e) * rest / e
-    return probability
+    return probability, n
 
 
 @njit()
 def learn_output(
-    plain: Any, matches: Any, token_ids: Any, tallies: Any, own: int, open_nodes: Any, used: int
+    plain: Any, plain_stage: Any, matches: Any, token_ids: Any, tallies: Any, own: int,
+    open_nodes: Any, used: int,
 ) -> Any:  # fmt: skip
     """Learn emitted tokens, one after the other: attribute each, then let matches and texts grow.
 
     Args:
         plain: PlainTables.
+        plain_stage: A Stage as a plain tuple, which learns as well.
         token_ids: int32; the answer's trie and the text that may be copied have room for them.
         tallies: As for `attribute`.
         own: The number of the answer's trie among the tries; `open_nodes` and `used` are its.
@@ -81,13 +93,26 @@ def learn_output(
     Returns how many nodes of that trie are in use then.
     """
     tables, one, query = named(plain), np.empty(1, np.int32), new_query(matches)
-    given = np.empty(len(query.keys))
+    given, stage = np.empty(len(query.keys)), named_stage(plain_stage)
+    has_stage = len(stage.factors) > 0
+    candidates = new_candidates(max_candidates(tables) if has_stage else 0, 0)
+    cells = np.empty((len(candidates.tokens), FEATURE_COUNT), np.int32)
+    gradient, blends = np.zeros(len(stage.factors)), 0
     for token in token_ids:
-        attribute(tables, matches, token, tallies, query, given)
+        _, n = attribute(tables, matches, token, tallies, query, given)
+        used_before = tables.copies.sizes[USED]
+        if has_stage and used_before:
+            blends += 1
+            size = blend(tables, query, n, _LEAST, candidates, blends)
+            before = tables.copies.text[used_before - 1]
+            score(stage, tables.copies, candidates, size, before, 0, 0.0, cells)
+            learn(stage, candidates, size, cells, gradient, token)
         one[0] = token
         used = count_ids(one, trie_of(tables, own), open_nodes, used)
         advance(tables, matches, token)
         extend_text(tables.copies, matches[tables.counted], token)
+        if has_stage:
+            follow_text(stage, tables.copies)
     update_escapes(tallies)
     return used
 

@@ -1,6 +1,7 @@
 """Counts of a general text: common English, as it is shipped."""
 
 from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.cells import GENERAL as GENERAL_EVIDENCE
 from ngtcli.drafting.auto.core.forms import SORTED
 from ngtcli.drafting.auto.sources.source import Floats, Resources, Source, fitted
 from ngtcli.drafting.origins import BACKGROUND
@@ -19,6 +20,7 @@ class BackgroundSource(Source):
 
     origin = BACKGROUND
     form = SORTED
+    evidence = GENERAL_EVIDENCE
     orders = 1, DEPTH - 1
 
     def __init__(self, resources: Resources) -> None:

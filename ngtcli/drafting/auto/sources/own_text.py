@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 
+from ngtcli.drafting.auto.core.cells import OWN as OWN_EVIDENCE
 from ngtcli.drafting.auto.core.copies import ANSWER_SEGMENT
 from ngtcli.drafting.auto.core.forms import TRIE
 from ngtcli.drafting.auto.sources.source import ORDERS, Floats, Resources, Source, fitted
@@ -15,6 +16,7 @@ class OwnTextSource(Source):
 
     origin = OWN_TEXT
     form = TRIE
+    evidence = OWN_EVIDENCE
     segment = ANSWER_SEGMENT
 
     def __init__(self, resources: Resources) -> None:

@@ -1,5 +1,6 @@
 """Earlier answers of the model: the pool, and texts that are counted with it."""
 
+from ngtcli.drafting.auto.core.cells import POOL as POOL_EVIDENCE
 from ngtcli.drafting.auto.core.forms import TRIE
 from ngtcli.drafting.auto.sources.source import Floats, Resources, Source, fitted
 from ngtcli.drafting.drafter import Context
@@ -11,6 +12,7 @@ class PoolSource(Source):
 
     origin = POOL
     form = TRIE
+    evidence = POOL_EVIDENCE
 
     def __init__(self, resources: Resources) -> None:
         self._answers = resources.answers

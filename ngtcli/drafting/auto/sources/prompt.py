@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from ngtcli.drafting.auto.core.cells import PROMPT as PROMPT_EVIDENCE
 from ngtcli.drafting.auto.core.copies import PROMPT_SEGMENT
 from ngtcli.drafting.auto.core.forms import TRIE
 from ngtcli.drafting.auto.prompts import PromptCounts, PromptMemory
@@ -20,6 +21,7 @@ class PromptSource(Source):
     origin = PROMPT
     origin_in_document = DOCUMENT
     form = TRIE
+    evidence = PROMPT_EVIDENCE
     segment = PROMPT_SEGMENT
 
     def __init__(self, resources: Resources) -> None:

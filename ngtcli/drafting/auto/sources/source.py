@@ -15,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.cells import NO_EVIDENCE
 from ngtcli.drafting.auto.pool_counts import PoolCounts
 from ngtcli.drafting.auto.prompts import PromptMemory
 from ngtcli.drafting.drafter import Context
@@ -69,6 +70,7 @@ class Source:
         origin_in_document: The same of tokens that stand in a document of the prompt.
         form: TRIE, SORTED or ROW of core/forms.py.
         orders: The lowest and the highest order at which the source is asked.
+        evidence: Which kind of evidence a match is to the log-linear stage (core/cells.py).
         segment: The part of the text that may be copied which a TRIE counts, NONE for none.
         rows: How many rows of escape probabilities and matches it has.
         matches: int32 (rows, orders), those rows; shared with all other sources.
@@ -80,6 +82,7 @@ class Source:
     origin_in_document: ClassVar[str] = ""
     form: ClassVar[int]
     orders: ClassVar[tuple[int, int]] = (0, ORDERS - 1)
+    evidence: ClassVar[int] = NO_EVIDENCE
     segment: ClassVar[int] = NONE
     rows: int = 1
     matches: Ints

@@ -25,6 +25,7 @@ from ngtcli.drafting.auto.sources.predicted import PredictedSource
 from ngtcli.drafting.auto.sources.prompt import PromptSource
 from ngtcli.drafting.auto.sources.scores import ScoreSource
 from ngtcli.drafting.auto.sources.source import ORDERS, Floats, Ints, Resources, Source
+from ngtcli.drafting.auto.weights import LogLinear, StageWeights
 from ngtcli.drafting.drafter import Context
 from ngtcli.drafting.tries.counts import FOLLOWED, NONE
 
@@ -58,11 +59,23 @@ class Sources:
         last: The last token of the text.
         spec: As in Tables of core/forms.py.
         arrays: All tables, for compiled code.
+        stage: The log-linear stage behind the blend.
         own_text, prompt, scores, copies, heads: Those sources that a drafter knows.
     """
 
-    def __init__(self, resources: Resources | None = None, heads_only: bool = False) -> None:
-        """Make all sources of `resources`; `heads_only`: nothing but heads is ever matched."""
+    def __init__(
+        self,
+        resources: Resources | None = None,
+        heads_only: bool = False,
+        weights: StageWeights | None = None,
+    ) -> None:
+        """Make all sources.
+
+        Args:
+            resources: What they are made of.
+            heads_only: Nothing but heads is ever matched, and no stage follows.
+            weights: Those of the log-linear stage behind the blend; None for no stage.
+        """
         if resources is None:
             resources = Resources()
         self._heads_only = heads_only
@@ -83,6 +96,10 @@ class Sources:
             row += source.rows
         self.spec = _spec_of(self._all)
         self._own_trie = int(self.spec[self._counted.index(self.own_text), TABLE])
+        if weights is None or heads_only:
+            weights = StageWeights(None)
+        background = resources.background
+        self.stage = LogLinear(weights, None if background is None else background.classes)
         self.last = 0
         self._gather()
 
@@ -114,6 +131,7 @@ class Sources:
         for source in self._all:
             source.begin(context)
         self._gather()
+        self.stage.begin(self.copies.arrays)
         self._match(context.ids)
 
     def end(self) -> None:
@@ -142,7 +160,7 @@ class Sources:
             self._gather()
         trie = self.own_text.trie
         trie.used = learn_output(
-            self.arrays, self.matches, tokens, tallies.arrays,
+            self.arrays, self.stage.arrays, self.matches, tokens, tallies.arrays,
             self._own_trie, trie.open_nodes, trie.used,
         )  # fmt: skip
         trie.tokens += len(tokens)
@@ -166,6 +184,7 @@ class Sources:
             source.retract(count, output)
             source.refresh(0)
         self._gather()
+        self.stage.retract(self.copies.arrays)
         self.matches[:] = matches
         self.heads.forget()
 
@@ -195,6 +214,14 @@ def _spec_of(sources: Sequence[Source]) -> Ints:
         in_document = origin
         if source.origin_in_document:
             in_document = ORIGINS.index(source.origin_in_document)
-        line = (source.form, table, *source.orders, source.segment, origin, in_document)
+        line = (
+            source.form,
+            table,
+            *source.orders,
+            source.segment,
+            origin,
+            in_document,
+            source.evidence,
+        )
         lines += [line] * source.rows
     return np.array(lines, np.int32)

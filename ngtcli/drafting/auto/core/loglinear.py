@@ -1,0 +1,325 @@
+"""A log-linear stage over the blend: which candidates come oftener than it says. Compiled.
+
+The blend (blend.py) knows how often a token followed a match. Other things tell as well whether it
+comes: in which texts the match stands, whether the token was in the answer a moment ago, whether it
+stands near the place that is being copied (cells.py). Each feature puts a candidate into one of its
+cells. With the weights w of these cells the probability of a candidate c becomes
+
+    P(c) = P_blend(c) * exp(w_1 + … + w_n) / Z
+
+where Z makes all probabilities sum to 1, those of tokens that no candidate is included, whose
+weights are 0: a maximum-entropy model (Berger, Della Pietra & Della Pietra 1996) with the blend as
+its prior. With all weights 0 it is the blend. After each emitted token the weights take one step
+along the gradient of the log-probability of that token (Adagrad; Duchi, Hazan & Singer 2011).
+
+What is kept of a weight w is its factor, exp(w). So scoring multiplies, and a step of d multiplies
+a factor by (2 + d) / (2 - d), which is exp(d) to the third order. There is no exponential function
+and no logarithm, which differ from library to library: products, quotients, sums and square roots
+in a fixed order give the same bits on every CPU.
+"""
+
+from math import sqrt
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.cells import (
+    CLASSES,
+    DISTANCES,
+    FEATURES,
+    GENERAL,
+    GENERAL_ORDERS,
+    NO_EVIDENCE,
+    ORDERS,
+    OWN,
+    PLACES,
+    POOL,
+    PROBABILITIES,
+    PROMPT,
+    SHORT_ORDERS,
+    STARTS,
+    TOTALS,
+)
+from ngtcli.drafting.auto.core.cells import COUNTS as COUNT_RANGES
+from ngtcli.drafting.auto.core.copies import ANSWER, USED, CopyArrays
+from ngtcli.drafting.auto.core.sizes import bin_of
+from ngtcli.drafting.tries.counts import NONE
+from ngtcli.system.compiled import njit, unowned
+
+FEATURE_COUNT = len(FEATURES)
+_TEXTS, _KNOWLEDGE, _PROBABILITY, _COUNTS, _RECENCY, _PLACE, _CLASSES = STARTS
+# Bits of evidence: the order of the longest match of each kind plus 1, and above them the cell of
+# the longest of all, counted from 1.
+_ORDER_BITS, _ORDER_MASK = 3, 7
+_CELL_SHIFT = 4 * _ORDER_BITS
+_RATE = CONFIG.stage_rate
+_MAX_FACTOR = CONFIG.stage_max_factor
+_BEFORE, _BEHIND = CONFIG.stage_before, CONFIG.stage_behind
+_TRIED = CONFIG.stage_tried
+_COMPARED = CONFIG.stage_compared
+_STEP = CONFIG.stage_step
+_SPREAD = 0x9E3779B97F4A7C15  # as in tries/counts.py
+_NEGLIGIBLE = 1e-4  # errors below it teach nothing; guess
+
+
+class Stage(NamedTuple):
+    """What the stage knows.
+
+    Attributes:
+        factors: float64 (cells,), e to the power of each weight; empty where the stage is off.
+        squares: float64 (cells,), for each weight the sum of its squared gradients.
+        classes: int8 (tokens,), the class of each token; those behind its end are of class 0.
+        place: int64 (1,), the index in the text of what may be copied next, by the last tokens.
+        newest: int32 (power of two,), a hash table from two tokens to the index behind which they
+            stood last in the text before the answer. It has no keys, as `places` in copies.py.
+        earlier: int32 (tokens of that text + 1,), for each index the one before in its chain.
+        seen: int32 (power of two,), where a token was last in the answer; it has no keys either.
+    """
+
+    factors: npt.NDArray[np.float64]
+    squares: npt.NDArray[np.float64]
+    classes: npt.NDArray[np.int8]
+    place: npt.NDArray[np.int64]
+    newest: npt.NDArray[np.int32]
+    earlier: npt.NDArray[np.int32]
+    seen: npt.NDArray[np.int32]
+
+
+@njit(inline="always")
+def named_stage(plain: Any) -> Any:
+    """A Stage from a plain tuple."""
+    factors, squares, classes, place, newest, earlier, seen = plain
+    return Stage(factors, squares, classes, place, newest, earlier, seen)
+
+
+# --- what is known of a candidate ---
+
+
+@njit(inline="always")
+def evidence_of(kind: int, order: int, count: float, total: float) -> int:
+    """What a match of `order` says of a token that followed it `count` of `total` times."""
+    if kind == NO_EVIDENCE:
+        return 0
+    often = 0 if count < 1.5 else 1 if count < 2.5 else 2 if count < 4.5 else 3
+    seen = (
+        0 if total < 1.5 else 1 if total < 2.5 else 2 if total < 5.5 else 3 if total < 15.5 else 4
+    )
+    cell = ((kind * COUNT_RANGES + often) * TOTALS + seen) * SHORT_ORDERS + min(order, 3)
+    return ((cell + 1) << _CELL_SHIFT) | ((order + 1) << (_ORDER_BITS * kind))
+
+
+@njit(inline="always")
+def joined_evidence(known: int, further: int) -> int:
+    """What is known of a token, with what a match says that is no longer than those before."""
+    if known >> _CELL_SHIFT == 0:
+        return known | further
+    orders = further & ((1 << _CELL_SHIFT) - 1)
+    for kind in range(NO_EVIDENCE):
+        field = _ORDER_MASK << (_ORDER_BITS * kind)
+        if known & field == 0:
+            known |= orders & field
+    return known
+
+
+@njit(inline="always")
+def _order_of(evidence: int, kind: int) -> int:
+    """The order of the longest match of a kind plus 1, 0 for none."""
+    return (evidence >> (_ORDER_BITS * kind)) & _ORDER_MASK
+
+
+@njit(inline="always")
+def _class_of(stage: Any, token: int) -> int:
+    return int(stage.classes[token]) if 0 <= token < len(stage.classes) else 0
+
+
+@njit(inline="always")
+def _distance_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
+    """How long ago the token was last in the answer, seen from `depth` tokens behind the text."""
+    index = stage.seen[token & (len(stage.seen) - 1)]
+    if index == NONE or copies.text[index] != token:
+        return 0
+    distance = copies.sizes[USED] + depth - index
+    cell = 1
+    while distance >= 2 and cell < DISTANCES - 1:
+        distance >>= 1
+        cell += 1
+    return cell
+
+
+@njit(inline="always")
+def _place_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
+    """How far from the place last copied the token stands next."""
+    place, end = stage.place[0] + depth, copies.sizes[ANSWER]
+    for index in range(place, min(place + _BEHIND, end)):
+        if copies.text[index] == token:
+            ahead = index - place
+            if ahead < 3:
+                return int(ahead)
+            cell = 3
+            while ahead > 4 and cell < 7:
+                ahead = (ahead + 1) >> 1
+                cell += 1
+            return cell
+    for index in range(min(place, end) - 1, max(place - _BEFORE, 0) - 1, -1):
+        if copies.text[index] == token:
+            return 8 if place - index <= 4 else 9
+    return PLACES - 1
+
+
+@njit(inline="always")
+def _factor(
+    stage: Any, copies: Any, token: int, probability: float, evidence: int, before: int, depth: int,
+    cells: Any,
+) -> float:  # fmt: skip
+    """The product of the factors of a candidate; its cells, one for each feature, in `cells`."""
+    own, prompt = _order_of(evidence, OWN), _order_of(evidence, PROMPT)
+    pool, general = _order_of(evidence, POOL), _order_of(evidence, GENERAL)
+    longest = max(max(own, prompt), max(pool, general))
+    text = max(0, max(own, prompt) - 1)
+    of_token = _class_of(stage, token)
+    cells[0] = _TEXTS + own * ORDERS + prompt
+    cells[1] = _KNOWLEDGE + (pool * GENERAL_ORDERS + general) * SHORT_ORDERS + min(text, 3)
+    halves = bin_of(probability, PROBABILITIES)
+    cells[2] = _PROBABILITY + halves * CLASSES + of_token
+    cells[3] = _COUNTS + (evidence >> _CELL_SHIFT) - 1
+    distance = _distance_cell(stage, copies, token, depth)
+    cells[4] = _RECENCY + (distance * CLASSES + of_token) * 2 + (1 if own >= 2 else 0)
+    place = _place_cell(stage, copies, token, depth)
+    cells[5] = _PLACE + place * SHORT_ORDERS + min(prompt, 3)
+    cells[6] = _CLASSES + (before * CLASSES + of_token) * 3 + min(max(0, longest - 1), 2)
+    if evidence >> _CELL_SHIFT == 0:  # no counts are known
+        cells[3] = NONE
+    factor = 1.0
+    for feature in range(FEATURE_COUNT):
+        if cells[feature] != NONE:
+            factor *= stage.factors[cells[feature]]
+    return factor
+
+
+@unowned
+def score(
+    stage: Any, copies: Any, candidates: Any, size: int, before: int, depth: int, least: float,
+    cells: Any,
+) -> None:  # fmt: skip
+    """Replace the probabilities of the first `size` candidates by those of the stage.
+
+    Args:
+        before: The token before them, `depth` tokens behind the end of the text.
+        least: Candidates that are less likely by the blend are not looked at: their weights are 0.
+        cells: int32 (rows, features), room for the cells of each candidate, NONE for no cell; with
+            a single row they are not kept.
+    """
+    tokens, probabilities, evidence = (
+        candidates.tokens,
+        candidates.probabilities,
+        candidates.evidence,
+    )
+    of_before = _class_of(stage, before)
+    blended, total = 0.0, 0.0
+    for i in range(size):
+        row = cells[i if len(cells) > 1 else 0]
+        blended += probabilities[i]
+        if probabilities[i] < least:
+            row[0] = NONE
+        else:
+            probabilities[i] *= _factor(
+                stage, copies, tokens[i], probabilities[i], evidence[i], of_before, depth, row
+            )
+        total += probabilities[i]
+    scale = 1.0 / (total + max(0.0, 1.0 - blended))
+    for i in range(size):
+        probabilities[i] *= scale
+
+
+# --- learning ---
+
+
+@unowned
+def learn(stage: Any, candidates: Any, size: int, cells: Any, gradient: Any, token: int) -> None:
+    """One step of Adagrad towards `token`, after `score` of all candidates with their `cells`.
+
+    `gradient` is float64 (cells of the stage,), all 0, and is so again afterwards.
+    """
+    for i in range(size):
+        error = (1.0 if candidates.tokens[i] == token else 0.0) - candidates.probabilities[i]
+        if abs(error) >= _NEGLIGIBLE and cells[i, 0] != NONE:
+            for feature in range(FEATURE_COUNT):
+                if cells[i, feature] != NONE:
+                    gradient[cells[i, feature]] += error
+    for i in range(size):
+        if cells[i, 0] == NONE:
+            continue
+        for feature in range(FEATURE_COUNT):
+            cell = cells[i, feature]
+            if cell == NONE or gradient[cell] == 0.0:
+                continue
+            slope = gradient[cell]
+            gradient[cell] = 0.0
+            stage.squares[cell] += slope * slope
+            step = _RATE * slope / sqrt(stage.squares[cell] + 1.0)
+            factor = stage.factors[cell] * (2.0 + step) / (2.0 - step)
+            stage.factors[cell] = min(_MAX_FACTOR, max(1.0 / _MAX_FACTOR, factor))
+
+
+@unowned
+def follow_text(stage: Any, copies: Any) -> None:
+    """Note the last token of the text, which has just been appended, and where it may stand.
+
+    The place last copied is behind the longest match of the last two tokens or more in the text
+    before the answer; of equal ones behind the nearest to the place before. A single token moves
+    the place a few tokens on.
+    """
+    end, before_answer = copies.sizes[USED], copies.sizes[ANSWER]
+    text, last = copies.text, copies.text[end - 1]
+    stage.seen[last & (len(stage.seen) - 1)] = end - 1
+    if end < 2:
+        return
+    place, found, longest = stage.place[0], np.int64(NONE), 1
+    index = stage.newest[_slot(stage.newest, text[end - 2], last)]
+    tried = 0
+    while index != NONE and tried < _TRIED:
+        length = 0
+        while length < min(index, _COMPARED) and text[index - 1 - length] == text[end - 1 - length]:
+            length += 1
+        is_nearer = length == longest > 1 and abs(index - place) < abs(found - place)
+        if length > longest or is_nearer:
+            longest, found = length, np.int64(index)
+        index = stage.earlier[index]
+        tried += 1
+    if found != NONE:
+        stage.place[0] = found
+        return
+    for index in range(place, min(place + _STEP, before_answer)):
+        if text[index] == last:
+            stage.place[0] = index + 1
+            return
+
+
+@njit(inline="always")
+def _slot(newest: Any, first: int, second: int) -> Any:
+    """The slot in `newest` of two tokens."""
+    key = (np.int64(first + 2) << np.int64(32)) | np.int64(second + 2)
+    mixed = np.uint64(key) * np.uint64(_SPREAD)
+    return np.int64(mixed >> np.uint64(20)) & (len(newest) - 1)
+
+
+@njit()
+def index_text(text: Any, length: int, newest: Any, earlier: Any) -> None:
+    """Fill `newest` and `earlier`, which hold NONE, with the first `length` tokens of a text."""
+    for end in range(2, length + 1):
+        slot = _slot(newest, text[end - 2], text[end - 1])
+        earlier[end] = newest[slot]
+        newest[slot] = end
+
+
+@njit()
+def follow_again(plain: Any, copies: Any) -> None:
+    """Follow the answer from its beginning, after some of its tokens were taken back."""
+    stage, named = named_stage(plain), CopyArrays(copies[0], copies[1], copies[2])
+    end = named.sizes[USED]
+    for used in range(named.sizes[ANSWER] + 1, end + 1):
+        named.sizes[USED] = used
+        follow_text(stage, named)
+    named.sizes[USED] = end

@@ -1,0 +1,138 @@
+"""The weights of the log-linear stage, and what it follows in the text (core/loglinear.py)."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.cells import SIZE
+from ngtcli.drafting.auto.core.copies import ANSWER, CopyArrays
+from ngtcli.drafting.auto.core.loglinear import Stage, follow_again, index_text
+from ngtcli.drafting.tries.counts import NONE
+
+Floats = npt.NDArray[np.float64]
+_MIN_TABLE = 1 << 10  # slots of a table of pairs of tokens; guess
+
+
+def first_weights() -> Floats:
+    """Factors and sums before anything was observed, float64 (2, cells): the blend is as it is."""
+    return np.stack([np.ones(SIZE), np.zeros(SIZE)])
+
+
+@dataclass(frozen=True, slots=True)
+class WeightChanges:
+    """What some tokens taught: the weights that they changed, before and after.
+
+    `at`, int64 (changes,), are the cells; `before` and `after`, float64 (2, changes), their factors
+    and sums.
+    """
+
+    at: npt.NDArray[np.int64]
+    before: Floats
+    after: Floats
+
+
+class StageWeights:
+    """Weights that are learned online.
+
+    Attributes:
+        factors: float64 (cells,), e to the power of each weight; empty where the stage is off.
+        squares: float64 (cells,), Adagrad's sums.
+    """
+
+    def __init__(self, first: Floats | None) -> None:
+        """Begin with factors and sums, float64 (2, cells); None switches the stage off."""
+        self._both = np.zeros((2, 0)) if first is None else first.copy()
+        self.factors, self.squares = self._both
+        self.bound()
+
+    def restore(self, factors: Floats | None, squares: Floats | None) -> None:
+        """Take over stored weights; nothing changes where there are none, or of other cells."""
+        if factors is None or squares is None:
+            return
+        if not factors.shape == squares.shape == self.factors.shape:
+            return
+        most = CONFIG.stage_max_factor
+        self.factors[:] = np.clip(factors, 1 / most, most)
+        self.squares[:] = np.maximum(squares, 0.0)
+        self.bound()
+
+    def bound(self) -> None:
+        """Let what was seen count so much at most that a process which runs on still learns."""
+        np.minimum(self.squares, CONFIG.stage_most_squares, out=self.squares)
+
+    def copied(self) -> Floats:
+        """The weights as they now are, for `changes_since`."""
+        return self._both.copy()
+
+    def changes_since(self, before: Floats) -> WeightChanges:
+        """What was learned since the weights were as `before`."""
+        at = np.flatnonzero((self._both != before).any(axis=0))
+        return WeightChanges(at, before[:, at], self._both[:, at])
+
+    def undo(self, changes: WeightChanges) -> None:
+        """Forget what was learned; what other sequences taught the same weights since stays."""
+        at = changes.at
+        (factors, squares), (factors_after, squares_after) = changes.before, changes.after
+        # Where nothing was learned since, nothing is rounded.
+        is_last = (self.factors[at] == factors_after) & (self.squares[at] == squares_after)
+        most = CONFIG.stage_max_factor
+        without = np.clip(self.factors[at] * (factors / factors_after), 1 / most, most)
+        self.factors[at] = np.where(is_last, factors, without)
+        left = np.maximum(self.squares[at] - (squares_after - squares), 0.0)
+        self.squares[at] = np.where(is_last, squares, left)
+
+    @property
+    def stored(self) -> tuple[Floats, Floats] | tuple[None, None]:
+        """Factors and sums to keep for other answers; None where the stage is off."""
+        if not len(self.factors):
+            return None, None
+        return self.factors.copy(), self.squares.copy()
+
+
+class LogLinear:
+    """The stage of one sequence: weights, which others may share, and what it follows in the text.
+
+    `arrays` are the Stage, as a plain tuple.
+    """
+
+    def __init__(self, weights: StageWeights, classes: npt.NDArray[np.int8] | None = None) -> None:
+        self.weights = weights
+        self._classes = np.zeros(0, np.int8) if classes is None else classes
+        self._place = np.zeros(1, np.int64)
+        self._seen = np.full(CONFIG.stage_slots, NONE, np.int32)
+        self._index(CopyArrays(np.zeros(0, np.int32), np.zeros(3, np.int64), np.zeros(0, np.int32)))
+
+    def begin(self, copies: CopyArrays) -> None:
+        """Begin an answer to the text in `copies`."""
+        if len(self.weights.factors):
+            self.weights.bound()
+            self._index(copies)
+
+    def _index(self, copies: CopyArrays) -> None:
+        length = int(copies.sizes[ANSWER])
+        newest = np.full(max(_MIN_TABLE, 1 << length.bit_length()), NONE, np.int32)
+        earlier = np.full(length + 1, NONE, np.int32)
+        index_text(copies.text, length, newest, earlier)
+        self._place[:] = 0
+        self._seen.fill(NONE)
+        self.arrays: tuple[Any, ...] = tuple(
+            Stage(
+                self.weights.factors,
+                self.weights.squares,
+                self._classes,
+                self._place,
+                newest,
+                earlier,
+                self._seen,
+            )
+        )
+
+    def retract(self, copies: CopyArrays) -> None:
+        """Follow the text again, of which the last tokens were taken back."""
+        if len(self.weights.factors):
+            self._place[:] = 0
+            self._seen.fill(NONE)
+            follow_again(self.arrays, tuple(copies))
