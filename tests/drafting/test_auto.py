@@ -106,7 +106,8 @@ def prepared(
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
     background = build_counts([general], least=()) if general else None
-    drafter = Auto(DraftSettings(pool=pool, background=background))
+    settings = DraftSettings(pool=pool, background=background)
+    drafter = Auto(settings, Options(loglinear=False))
     drafter.tallies = EscapeTallies(escapes, trust=1e6)
     followed = Followed(drafter, Context(prompt, predicted=predicted))
     if output:
@@ -138,7 +139,12 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     naive = Naive(texts, drafter.tallies.escape, copy)
     escapes = drafter.tallies.escape
     sources = drafter.sources
-    growth = Growth(*grow(sources.arrays, sources.matches, escapes, budget, 0.0, CONFIG.children))
+    growth = Growth(
+        *grow(
+            sources.arrays, sources.stage.arrays, sources.matches, escapes, budget, 0.0,
+            CONFIG.children,
+        )
+    )  # fmt: skip
     parents, origins = growth.parents, growth.credited
     wanted = naive.tree((prompt + output)[-ORDERS:], budget)
     assert growth.probabilities.tolist() == pytest.approx(wanted, rel=1e-4)
@@ -161,7 +167,7 @@ def test_attribution_sums_to_the_probability_of_the_token(
     query = new_query(nodes)
     room = query, np.empty(len(query.keys))
     tallies = escapes, predicted, reached, np.zeros((len(escapes), 2))
-    chance = attribute(sources, nodes, token, tallies, *room)
+    chance, _ = attribute(sources, nodes, token, tallies, *room)
     found = naive.probabilities((prompt + output)[-ORDERS:])
     left = chance - found.get(token, 0.0)
     assert 0 <= left <= UNSEEN + 1e-9
@@ -577,7 +583,7 @@ def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None
 def test_sequences_go_on_and_texts_stay_when_the_pool_is_counted_again() -> None:
     text = np.arange(40, 50, dtype=np.int32)
     batch = Batch(DraftSettings(pool=Pool(20)), texts=[text])
-    going_on = batch.begin([1, 2, 3], chains=True)
+    going_on = batch.begin([1, 2, 3] * 4, chains=True)
     for start in range(100, 400, 10):
         batch.begin([7], range(start, start + 10)).close()
         going_on.emit([1, 2, 3])

@@ -2,8 +2,8 @@
 
 import heapq
 from collections import Counter
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 
@@ -15,6 +15,17 @@ from tests.support.naive_copy import NaiveCopy
 
 ORDERS = CONFIG.orders
 PREDICTED, OWN, PROMPT, _, BACKGROUND, _ = range(len(SOURCES))
+
+
+class Part(NamedTuple):
+    """What one prediction gives a token; `source` is None of what is copied and of heads."""
+
+    token: int
+    probability: float
+    source: int | None = None
+    order: int = 0
+    count: int = 0
+    total: int = 0
 
 
 class Naive:
@@ -56,16 +67,22 @@ class Naive:
 
     def probabilities(self, context: list[int], path: Sequence[int] = ()) -> dict[int, float]:
         out: Counter[int] = Counter()
+        for part in self.contributions(context, path):
+            out[part.token] += part.probability
+        return dict(out)
+
+    def contributions(self, context: list[int], path: Sequence[int] = ()) -> Iterator[Part]:
+        """What each prediction adds to the probability of each token, in their order."""
         mass = 1.0
         context = context + list(path)
         for token, *place in self.copied(context, list(path)):
             stay = self.escapes[tuple(place)]
-            out[token] += mass * (1 - stay)
+            yield Part(token, mass * (1 - stay))
             mass *= stay
         for guess, *place in self.guessed(context, list(path)):
             stay = self.escapes[tuple(place)]
             for token, share in guess.items():
-                out[token] += mass * (1 - stay) * share
+                yield Part(token, mass * (1 - stay) * share)
             mass *= stay
         for k in range(ORDERS - 1, -1, -1):
             for source in range(len(SOURCES)):
@@ -78,9 +95,9 @@ class Naive:
                 bucket = self.background_bucket if source == BACKGROUND else self.bucket
                 stay = self.escapes[source, k, bucket(found)]
                 for token, count in found.items():
-                    out[token] += mass * (1 - stay) * count / total
+                    share = mass * (1 - stay) * count / total
+                    yield Part(token, share, source, k, count, total)
                 mass *= stay
-        return dict(out)
 
     def tree(self, context: list[int], budget: int) -> list[float]:
         """Chances of the likeliest nodes, in falling order."""

@@ -1,0 +1,120 @@
+"""The log-linear stage of `auto`, written over dictionaries, with weights in place of factors."""
+
+import math
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Sequence
+
+from ngtcli.drafting.auto.config import CONFIG
+from tests.support.naive_blend import Naive, Part
+
+OWN, PROMPT, POOL, GENERAL = range(1, 5)  # sources in the order of the blend
+_TIE = {OWN: 0, PROMPT: 1, POOL: 2, GENERAL: 3}
+Cell = tuple[str, tuple[int, ...]]
+
+
+class NaiveStage:
+    """The stage of an answer to `prompt`, which stands behind `before` in what may be copied."""
+
+    def __init__(self, before: Sequence[int], classes: Sequence[int]) -> None:
+        self.before, self.classes = list(before), list(classes)
+        self.weights: defaultdict[Cell, float] = defaultdict(float)
+        self.squares: defaultdict[Cell, float] = defaultdict(float)
+
+    def class_of(self, token: int) -> int:
+        return self.classes[token] if token < len(self.classes) else 0
+
+    def place(self, answer: Sequence[int]) -> int:
+        """Where in the text before the answer it may go on."""
+        place, end = 0, len(self.before)
+        for length in range(1, len(answer) + 1):
+            text = [*self.before, *answer[:length]]
+            matches = []
+            for at in range(1, end + 1):
+                most = min(at, CONFIG.stage_compared)
+                same = next(
+                    (n for n in range(most) if text[at - 1 - n] != text[len(text) - 1 - n]), most
+                )
+                if same >= 2:
+                    matches.append((-same, abs(at - place), -at))
+            if matches:
+                place = -min(matches)[2]
+            else:
+                near = self.before[place : place + CONFIG.stage_step]
+                if answer[length - 1] in near:
+                    place += near.index(answer[length - 1]) + 1
+        return place
+
+    def cells(
+        self, token: int, parts: list[Part], probability: float, answer: Sequence[int], place: int
+    ) -> list[Cell]:
+        """The cell of a candidate by each feature."""
+        known = [part for part in parts if part.source in _TIE]
+        orders = {s: max((p.order for p in known if p.source == s), default=-1) for s in _TIE}
+        longest = max(orders.values())
+        in_text = max(0, orders[OWN], orders[PROMPT])
+        kind, last = self.class_of(token), [*self.before, *answer][-1]
+        found: list[Cell] = [
+            ("texts", (orders[OWN] + 1, orders[PROMPT] + 1)),
+            ("knowledge", (orders[POOL] + 1, orders[GENERAL] + 1, min(in_text, 3))),
+            ("probability", (min(15, math.floor(-math.log2(probability))), kind)),
+            ("recency", (self._recency(token, answer), kind, int(orders[OWN] >= 1))),
+            ("place", (self._nearness(token, place), min(3, orders[PROMPT] + 1))),
+            ("classes", (self.class_of(last), kind, min(2, max(0, longest)))),
+        ]
+        if known:
+            best = min(known, key=lambda part: (-part.order, _TIE[part.source or 0]))
+            often = bisect_right([1.5, 2.5, 4.5], best.count)
+            seen = bisect_right([1.5, 2.5, 5.5, 15.5], best.total)
+            source = _TIE[best.source or 0]
+            found.append(("counts", (source, often, seen, min(best.order, 3))))
+        return found
+
+    def _recency(self, token: int, answer: Sequence[int]) -> int:
+        if token not in answer:
+            return 0
+        ago = answer[::-1].index(token) + 1
+        return 1 + min(8, ago.bit_length() - 1)
+
+    def _nearness(self, token: int, place: int) -> int:
+        ahead = self.before[place : place + CONFIG.stage_behind]
+        if token in ahead:
+            return bisect_right([1, 2, 3, 5, 9, 17, 33], ahead.index(token))
+        back = self.before[max(0, place - CONFIG.stage_before) : place][::-1]
+        if token in back:
+            return 8 if back.index(token) < 4 else 9
+        return 10
+
+    def candidates(
+        self, blend: Naive, answer: Sequence[int], least: float
+    ) -> dict[int, tuple[float, list[Cell]]]:
+        """Each candidate's probability by the stage, and its cells."""
+        parts: defaultdict[int, list[Part]] = defaultdict(list)
+        for part in blend.contributions([*self.before, *answer]):
+            if part.probability >= least:
+                parts[part.token].append(part)
+        place = self.place(answer)
+        blended, scores, cells = 0.0, {}, {}
+        for token, own in parts.items():
+            probability = sum(part.probability for part in own)
+            cells[token] = self.cells(token, own, probability, answer, place)
+            blended += probability
+            scores[token] = probability * math.exp(sum(self.weights[c] for c in cells[token]))
+        whole = sum(scores.values()) + max(0.0, 1 - blended)
+        return {token: (score / whole, cells[token]) for token, score in scores.items()}
+
+    def learn(self, blend: Naive, answer: Sequence[int], token: int) -> None:
+        """One step of Adagrad along the gradient of the log-probability of `token`."""
+        gradient: defaultdict[Cell, float] = defaultdict(float)
+        for other, (probability, cells) in self.candidates(
+            blend, answer, CONFIG.stage_least
+        ).items():
+            error = float(other == token) - probability
+            if abs(error) >= 1e-4:
+                for cell in cells:
+                    gradient[cell] += error
+        for cell, slope in gradient.items():
+            if slope:
+                self.squares[cell] += slope**2
+                step = CONFIG.stage_rate * slope / math.sqrt(self.squares[cell] + 1)
+                self.weights[cell] += math.log((2 + step) / (2 - step))
