@@ -155,6 +155,7 @@ def test_a_private_text_teaches_the_weights_of_others_nothing() -> None:
     batch = Batch(DraftSettings(pool=Pool()))
     public, private = (batch.begin([1, 2, 3, 1, 2], private=p) for p in (False, True))
     private.emit([3, 1, 2, 3, 1, 2])
+    assert isinstance(public.drafter, Auto) and isinstance(private.drafter, Auto)
     assert (private.drafter.weights.factors != 1.0).any()
     assert (public.drafter.weights.factors == 1.0).all()
 

@@ -24,7 +24,7 @@ class Part(NamedTuple):
     probability: float
     source: int | None = None
     order: int = 0
-    count: int = 0
+    times: int = 0
     total: int = 0
 
 
@@ -95,8 +95,8 @@ class Naive:
                 bucket = self.background_bucket if source == BACKGROUND else self.bucket
                 stay = self.escapes[source, k, bucket(found)]
                 for token, count in found.items():
-                    share = mass * (1 - stay) * count / total
-                    yield Part(token, share, source, k, count, total)
+                    gain = mass * (1 - stay) * count / total
+                    yield Part(token, gain, source, k, count, total)
                 mass *= stay
 
     def tree(self, context: list[int], budget: int) -> list[float]:

@@ -64,7 +64,7 @@ class NaiveStage:
         ]
         if known:
             best = min(known, key=lambda part: (-part.order, _TIE[part.source or 0]))
-            often = bisect_right([1.5, 2.5, 4.5], best.count)
+            often = bisect_right([1.5, 2.5, 4.5], best.times)
             seen = bisect_right([1.5, 2.5, 5.5, 15.5], best.total)
             source = _TIE[best.source or 0]
             found.append(("counts", (source, often, seen, min(best.order, 3))))

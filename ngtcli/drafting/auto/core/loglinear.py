@@ -25,8 +25,8 @@ import numpy as np
 import numpy.typing as npt
 
 from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.core.cells import COUNTS as COUNT_RANGES
 from ngtcli.drafting.auto.core.cells import (
-    CLASSES,
     DISTANCES,
     FEATURES,
     GENERAL,
@@ -42,9 +42,9 @@ from ngtcli.drafting.auto.core.cells import (
     STARTS,
     TOTALS,
 )
-from ngtcli.drafting.auto.core.cells import COUNTS as COUNT_RANGES
 from ngtcli.drafting.auto.core.copies import ANSWER, USED, CopyArrays
 from ngtcli.drafting.auto.core.sizes import bin_of
+from ngtcli.drafting.tries.classes import CLASSES
 from ngtcli.drafting.tries.counts import NONE
 from ngtcli.system.compiled import njit, unowned
 
