@@ -106,11 +106,13 @@ def test_recorded_best_tokens_let_auto_draft_the_runners_up(tmp_path: Path) -> N
     output = (1, 3, 4, 5, 1, 2, 9)
     rows = [(60, 61)] * 9
     rows[3] = (3, 2)  # after the first 1, which is position 3
-    steps = {}
+    steps: dict[str, int] = {}
     for name, top in (("with", TopTokens(tuple(rows), ((-1.0, -2.0),) * 9)), ("without", NO_TOP)):
         with TraceWriter(tmp_path / name, "print", "tiny", 97) as writer:
             writer.add("1", "all", (50, 51, 52), output, top=top)
-        steps[name] = replayed(tmp_path / name, ["auto"], [16]).rows[0].steps
+        made_steps = replayed(tmp_path / name, ["auto"], [16]).rows[0].steps
+        assert made_steps is not None
+        steps[name] = made_steps
     assert steps["with"] < steps["without"]
 
 
