@@ -77,27 +77,27 @@ class AnswerObject:
 
     text: str
     thought: str | None = field(metadata=_THOUGHT)
+    finish_reason: str = field(metadata=json_key(schema=_reasons))
+    sources: Sources
+    coverage: Coverage | None = field(metadata=_COVERAGE)
     task: str = field(metadata=_TASK)
     question: str | None
     model: str
-    method: str
-    drafted_by: str = field(metadata=_DRAFTED_BY)
-    finish_reason: str = field(metadata=json_key(schema=_reasons))
-    exact: bool = field(metadata=_EXACT)
-    settings: Mapping[str, Any] = field(metadata=_SETTINGS)
     preset: str
     documents: Sequence[DocumentObject]
     skipped: Sequence[Skipped] = field(metadata=_SKIPPED)
     truncated: Sequence[Cut]
     retrieval: Selection | None = field(metadata=_RETRIEVAL)
     parts: Sequence[PartReport] = field(metadata=_PARTS)
+    method: str
+    drafted_by: str = field(metadata=_DRAFTED_BY)
+    exact: bool = field(metadata=_EXACT)
     trie: TrieReport
     passes: PassesReport = field(metadata=_PASSES)
     statistics: Statistics
     plain_decode_s: float | None = field(metadata=_PLAIN)
-    sources: Sources
-    coverage: Coverage | None = field(metadata=_COVERAGE)
     policy: PolicyReport | None = field(metadata=_POLICY)
+    settings: Mapping[str, Any] = field(metadata=_SETTINGS)
     tokens: Sequence[Token] | None = field(metadata=json_key(omit=True))
 
 
