@@ -26,11 +26,14 @@ def question_and_paths(words: Sequence[str], has_documents: bool) -> tuple[str, 
         UsageError: There is no question, or it was not quoted.
     """
     question, *paths = words
-    if paths and _exists(question) and (_is_sentence(words[-1]) or _is_plain_word(words[-1])):
-        return words[-1], list(words[:-1])
-    if not paths and not has_documents and os.path.exists(question):
-        hint = f"The question comes first, as in ngt ask 'Who signed it?' {shlex.quote(question)}"
-        raise UsageError(f"there is no question, only the path {question}", hint=hint)
+    last = words[-1]
+    if paths and _exists(question) and _is_plain_word(last):
+        return last, list(words[:-1])
+    if paths and _is_sentence(last) and not (_is_sentence(question) or _is_plain_word(question)):
+        return last, list(words[:-1])
+    is_only_word = not paths and not has_documents
+    if _is_document(question) or (is_only_word and _exists(question)):
+        raise _no_question(words)
     if _is_sentence(question) or not any(_is_plain_word(path) for path in paths):
         return question, paths
     end = len(words)  # of the question
@@ -68,8 +71,23 @@ def unquoted(
     )
 
 
+def _no_question(words: Sequence[str]) -> UsageError:
+    """Return the error of a command line with nothing but paths."""
+    named = f"the path {words[0]}" if len(words) == 1 else f"the paths {', '.join(words)}"
+    shown = shorten(shlex.join(words), _LONGEST, placeholder="…")
+    return UsageError(
+        f"there is no question, only {shorten(named, _LONGEST, placeholder='…')}",
+        hint=f"The question comes first, as in ngt ask 'Who signed it?' {shown}",
+    )
+
+
 def _exists(word: str) -> bool:
     return word == STDIN or os.path.exists(word)
+
+
+def _is_document(word: str) -> bool:
+    """Whether this names a document that is there: no word of a sentence is written like it."""
+    return _exists(word) and (word == STDIN or os.sep in word or bool(os.path.splitext(word)[1]))
 
 
 def _is_sentence(word: str) -> bool:

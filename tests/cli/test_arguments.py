@@ -28,6 +28,9 @@ def documents(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         (["When?", "notes/*.txt", "-"], "When?", ["notes/*.txt", "-"]),
         (["notes/", "b.md", "When is it high?"], "When is it high?", ["notes/", "b.md"]),
         (["notes/", "b.md", "When?"], "When?", ["notes/", "b.md"]),
+        (["no.txt", "When is it high?"], "When is it high?", ["no.txt"]),
+        (["*.md", "When is it high?"], "When is it high?", ["*.md"]),
+        (["When and/or why?", "no file.txt"], "When and/or why?", ["no file.txt"]),
     ],
 )
 def test_paths_follow_the_question_or_come_before_it(
@@ -46,6 +49,9 @@ def test_paths_follow_the_question_or_come_before_it(
         ),
         ("When is it high? notes b.md", "4 words without", "ngt ask 'When is it high?' notes b.md"),
         ("notes", "there is no question, only the path notes", "ngt ask 'Who signed it?' notes"),
+        ("b.md notes/", "no question, only the paths b.md, notes/", "'Who signed it?' b.md notes/"),
+        ("b.md *.txt", "no question, only the paths b.md, *.txt", "'Who signed it?' b.md '*.txt'"),
+        ("-", "there is no question, only the path -", "ngt ask 'Who signed it?' -"),
     ],
 )
 def test_a_question_that_is_missing_or_has_no_quotes_is_an_error(
@@ -55,6 +61,11 @@ def test_a_question_that_is_missing_or_has_no_quotes_is_an_error(
         question_and_paths(words.split(), has_documents=False)
     assert message in str(raised.value)
     assert hint in raised.value.hint
+
+
+def test_a_document_is_no_question_where_others_are_named_by_the_flag() -> None:
+    with pytest.raises(UsageError, match=r"there is no question, only the path b\.md"):
+        question_and_paths(["b.md"], has_documents=True)
 
 
 def test_documents_behind_the_question_are_read_with_those_of_the_flag() -> None:
