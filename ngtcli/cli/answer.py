@@ -186,6 +186,7 @@ def _answer_each(
     elif output.is_table:
         situations.append(Situation.TABLE)
         output = replace(output, format=OutputFormat.TEXT, shows_thinking=False)
+        given = replace(given, json=False, json_tokens=False)
     checks.warn_of_no_effect(situations, values, warn)
     request = replace(request, prediction="")
     if "keep_warm" in flags:

@@ -116,3 +116,15 @@ def test_what_has_no_effect_is_left_out_of_the_answer(
     dry = ngt(*ask, "--dry-run", "-o", "out.txt", "--html", "page.html")
     assert dry.returncode == 0 and b"tide" in dry.stdout
     assert not {"out.txt", "page.html"} & {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize("form", ["--json", "--json-tokens"])
+def test_a_table_has_its_sources_though_json_has_no_effect_on_it(
+    form: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    asked = ("ask", "When is high tide?", HARBOUR, "--each", "--cite")
+    plain, other = ngt(*asked, "-o", "plain.csv"), ngt(*asked, "-o", "other.csv", form)
+    assert plain.returncode == other.returncode == 0
+    assert b"--cite has no effect" not in other.stderr
+    assert Path("other.csv").read_text() == Path("plain.csv").read_text()
