@@ -27,7 +27,7 @@ from ngtcli.cli.notes import Notes, report_error
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.request import Request, Want, limit_of
 from ngtcli.engine.settings import text_of
-from ngtcli.errors import INTERRUPTED, UsageError, unexpected
+from ngtcli.errors import INTERRUPTED, InputError, UsageError, unexpected
 from ngtcli.prompts.turns import Turn
 from ngtcli.render.answer_view import terminal_list
 from ngtcli.server.answerer import Answerer
@@ -275,12 +275,11 @@ class Conversation:
         known = {absolute(one) for one in self._paths}
         new = [one for one in content.paths if one not in known]
         gone = [one for one in new if not os.path.lexists(one) and not glob.has_magic(one)]
-        if readable := [one for one in new if one not in gone]:
-            self.read(readable)
-        if content.system and not settings.answer.system:
-            self._set_system(content.system)
         for missing in gone:
             self.notes.warn(f"{missing} is not there any more: the conversation goes on without it")
+        self._read_again([one for one in new if one not in gone])
+        if content.system and not settings.answer.system:
+            self._set_system(content.system)
         if changed := saved.changed(self._request.documents):
             names = ", ".join(changed)
             self.notes.warn(f"changed or missing since the conversation was saved: {names}")
@@ -292,6 +291,18 @@ class Conversation:
         self._file = path
         count = counted(len(self._exchanges), "question")
         self.notes.reply(f"loaded {count} from {path}")
+
+    def _read_again(self, paths: list[str]) -> None:
+        """Read what a saved conversation was about; warn of what cannot be read any more."""
+        try:
+            if paths:
+                self.read(paths)
+        except InputError as error:
+            if len(paths) > 1:
+                for path in paths:
+                    self._read_again([path])
+                return
+            self.notes.warn(f"{error}: the conversation goes on without it")
 
     def _reset(self, _: str) -> None:
         self._exchanges.clear()

@@ -259,6 +259,20 @@ def test_what_changed_since_a_conversation_was_saved_is_named(tmp_path: Path) ->
     assert b"changed or missing since the conversation was saved: a.txt, b.txt" in done.stderr
 
 
+def test_a_conversation_goes_on_without_a_folder_that_is_empty_now(tmp_path: Path) -> None:
+    (tmp_path / "notes").mkdir()
+    for name in ("notes/a.txt", "b.txt"):
+        (tmp_path / name).write_text(f"This is {name}, and it is short.\n")
+    said = b"What?\n/save talk.json\n"
+    ngt("chat", "-d", "notes", "-d", "b.txt", *SHORT, stdin=said, cwd=tmp_path)
+    (tmp_path / "notes/a.txt").unlink()
+    done = ngt("chat", *SHORT, stdin=b"/load talk.json\n/docs list\n", cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    assert b"no documents in this folder: the conversation goes on without it" in done.stderr
+    assert b"changed or missing since the conversation was saved: a.txt" in done.stderr
+    assert b"loaded 1 question from talk.json\nb.txt: " in done.stderr
+
+
 @pytest.mark.parametrize(
     ("content", "message"),
     [
