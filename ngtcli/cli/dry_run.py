@@ -15,6 +15,7 @@ from ngtcli.prompts.build import Prompt, look_alikes
 from ngtcli.prompts.splitting import whole_or_parts
 from ngtcli.render.terminal import visible
 from ngtcli.system.json_form import dump_json
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 
@@ -42,7 +43,8 @@ def dry_run(request: Request, output: Output, notes: Notes) -> None:
     session, form = UnloadedSession(request.settings, notes), form_of(request.settings)
     context, schema = session.facts.context, form.schema if form else None
     try:
-        prompt = _prompt(session, request)
+        with reporting_to(session):
+            prompt = _prompt(session, request)
     except ContextOverflowError:
         notes.clear()
         if output.is_json:

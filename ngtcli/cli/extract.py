@@ -51,6 +51,7 @@ from ngtcli.prompts.splitting import Part, whole_or_parts
 from ngtcli.render.terminal import reveal, visible
 from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
@@ -286,7 +287,8 @@ class _Extract:
         else:
             session = self._answers.engine().session
         task = session.task(self._request.preset, [document], self._request.question)
-        parts = whole_or_parts(task)
+        with reporting_to(session):
+            parts = whole_or_parts(task)
         if isinstance(parts, Prompt):
             return ()
         self._notes.warn(f"{document.name}: not everything fits: read in {len(parts)} parts")

@@ -19,6 +19,7 @@ from ngtcli.engine.session import AS_SET, AnswerOptions, Session
 from ngtcli.errors import NgtError
 from ngtcli.models.recommended import is_demonstration
 from ngtcli.prompts.build import Prompt, check_known, look_alikes
+from ngtcli.system.reporting import reporting_to
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -113,10 +114,13 @@ class Engine(ABC):
 
     def prepare(self, submission: Submission) -> PreparedRequest:
         """Make the prompt of a request, and what is drafted from. Raises NgtError."""
-        request = submission.request
-        settings = request.settings
         session = self._session_for(submission)
-        if settings.retrieval.overflow == "split":
+        with reporting_to(session):
+            return self._prepare(submission, session)
+
+    def _prepare(self, submission: Submission, session: Session) -> PreparedRequest:
+        request = submission.request
+        if request.settings.retrieval.overflow == "split":
             plan = in_parts(session, request)
             first = advance(plan)
             if isinstance(first, Level):

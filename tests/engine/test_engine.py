@@ -18,6 +18,7 @@ from ngtcli.engine.parts import PARTS
 from ngtcli.engine.request import Request, Want
 from ngtcli.engine.submissions import Submissions
 from ngtcli.errors import NgtError, StoppedError
+from ngtcli.prompts import fitting
 from ngtcli.prompts.preset import load_preset
 from ngtcli.system import process
 from tests.support.fakes import CONTEXT, FakeAnswers, FakeEngine
@@ -163,6 +164,16 @@ def test_parts_change_nothing_of_how_the_process_hears_signals(
     assert {part.level for part in last.parts} >= {1}
     parts = [event.words for event in said if isinstance(event, Part)]
     assert parts[0].startswith("Part 1 of") and parts[-1] == ""
+
+
+def test_how_much_of_a_long_text_is_read_is_reported_to_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(fitting, "_INTERVAL_S", 0.0)
+    reported = list[Event]()
+    engine().prepare(Submission(question(TIDE * 10_000), report=reported.append))
+    statuses = [e.text for e in reported if isinstance(e, Message) and e.kind == "status"]
+    assert any(words.startswith("Reading ") for words in statuses)
 
 
 def test_parts_are_kept_for_the_user_alone() -> None:
