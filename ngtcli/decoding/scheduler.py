@@ -199,7 +199,7 @@ class Scheduler:
                 self._model.close(slot, slot)
         except Exception:  # whatever a device raises that has just failed
             for kv_slot in self._model.cache.slots:
-                kv_slot.chunks.clear()  # none is relied on
+                kv_slot.forget_chunks(0)  # none is relied on
         self.waiting.extendleft(reversed(self.running))
         self.running = []
 

@@ -15,6 +15,7 @@ from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
+from ngtcli.decoding.scheduler import Scheduler
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import VOCABULARY, FakeBackend
@@ -27,7 +28,7 @@ from tests.support.tiny_models import (
     make_drafter,
     make_hf,
 )
-from tests.support.together import each_by_itself, outputs, together
+from tests.support.together import each_by_itself, outputs, sequence_of, together
 
 CHUNK = 64  # tokens; slots of sliding layers then hold 256 tokens where windows are below 193
 CONTEXT = 2048
@@ -209,3 +210,25 @@ def test_a_prompt_goes_on_where_a_window_was_saved(window: int, shared: int, fou
         run = decode(model, make_drafter("none"), second, max_tokens=30, cache_policy=DISK)
         assert run.output == truth
         assert run.statistics.cached_tokens == found * CHUNK, place
+
+
+def test_a_prompt_is_decoded_after_a_device_failed_while_slots_went(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """What was cached of it in memory is found again; nothing is relied on of its slot."""
+    model = sliding("gemma3-sliding")
+    model.keep_prefixes(memory=True)
+    prompt = LONG[: 4 * CHUNK + 9]
+    for token_ids in (prompt, LONG[5:300], prompt):
+        decode(model, make_drafter("none"), token_ids, max_tokens=3, cache_policy=MINE)
+    scheduler = Scheduler(model, 1, lambda read, total: None)
+    scheduler.running = [sequence_of(model, prompt, Limits(9))]
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("the device has failed")
+
+    with monkeypatch.context() as failing:
+        failing.setattr(model, "close", fail)
+        scheduler.preempt_all()
+    run = decode(model, make_drafter("none"), prompt, max_tokens=30, cache_policy=MINE)
+    assert run.output == generate(model.hf, prompt, 30)
