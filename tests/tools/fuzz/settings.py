@@ -2,7 +2,6 @@
 
 import json
 from collections.abc import Iterable
-from dataclasses import asdict
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -34,7 +33,7 @@ _WORDS = (
 _SHOW = ["config", "show", "--json"]
 _ANSWER = ["summarize", HARBOUR, "--max-tokens", "2", "--json"]
 _PRESET = {"description": "x", "template": "{documents}\n\nSummarize it.", "num_draft": 16}
-_GOOD = {k: v for k, v in asdict(Settings()).items() if k not in ("model", "draft_model")}
+_GOOD = {k: v for k, v in Settings().values().items() if k not in ("model", "draft_model")}
 _YAML = (
     "seed: 2026-13-45", "seed: 2026-01-02", "n: " + "9" * 6000, "stop: " + nested(500),
     "stop: &a [*a]", "a: &a [x]\nstop: *a", "? [1]\n: x", "n: !!python/object/apply:os.abort []",
@@ -62,7 +61,7 @@ def _value(rng: Random, name: str) -> tuple[str, set[int]]:
 
 
 def _flag(rng: Random, place: Place) -> Case:
-    name = rng.choice([n for n in SETTINGS if not isinstance(getattr(Settings(), n), bool)])
+    name = rng.choice([n for n in SETTINGS if not isinstance(Settings().get(n), bool)])
     value, codes = _value(rng, name)
     flag = SETTINGS[name].flag.replace(" ", "=") + f"={value}"
     return case(f"the flag {flag[:50]!r}", [*rng.choice([_SHOW, _ANSWER]), flag], codes)
