@@ -135,14 +135,15 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
 def user_of(own: tuple[str, int], other: tuple[str, int]) -> int | None:
     """The user of a process by the ends of its connection within this machine.
 
-    None where the system does not tell, as without /proc.
+    None where the system does not tell, as without /proc, or of a process that has closed its end:
+    Linux then lists the connection as root's, without an inode.
     """
     for mapped, path in (("", "/proc/net/tcp"), ("::ffff:", "/proc/net/tcp6")):
         ends = [_end(mapped, *own), _end(mapped, *other)]
         with suppress(OSError), open(path, "rb") as rows:
             for row in rows:
                 if (fields := row.split())[1:3] == ends:
-                    return int(fields[7])
+                    return int(fields[7]) if fields[9] != b"0" else None
     return None
 
 

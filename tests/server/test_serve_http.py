@@ -485,6 +485,17 @@ def test_whose_a_connection_is_can_be_told(family: socket.AddressFamily) -> None
             assert http_guard.user_of(other.getpeername(), other.getsockname()) == os.geteuid()
 
 
+def test_a_connection_that_its_process_has_closed_is_nobodys() -> None:
+    """Linux lists it as root's: a server of root would take another user's request for its own."""
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        client = socket.create_connection(listening.getsockname())
+        accepted, _ = listening.accept()
+        ends = client.getsockname(), client.getpeername()
+        client.close()
+        with accepted:
+            assert http_guard.user_of(*ends) is None
+
+
 class SlowLoad:
     """Reads documents once it may `go_on`."""
 
