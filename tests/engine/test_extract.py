@@ -335,12 +335,11 @@ def test_the_page_has_the_table_with_links_into_the_documents(
         (("--schema", "a, a"), 2, "twice"),
         (("--schema", "file, a"), 2, "a column file"),
         (("--schema", "a, a.p", "--sources", "columns"), 2, "a column a.p"),
-        (("--restart",), 2, "standard output"),
         (("--overflow", "split"), 2, "ask_fields"),
         (("--regex", "a"), 2, "--regex"),
     ],
 )
-def test_what_would_do_nothing_is_refused(
+def test_what_cannot_be_done_is_refused(
     texts: Path, options: tuple[str, ...], code: int, words: str
 ) -> None:
     out = ("-o", str(texts.parent / "t.csv")) if {"file, a", "a, a.p"} & {*options} else ()

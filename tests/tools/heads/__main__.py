@@ -176,7 +176,7 @@ def _greedy(settings: Settings) -> Settings:
     """The settings, with the likeliest token chosen each time and drafts of `auto`."""
     neutral = Settings()
     names = [n for n, s in SETTINGS.items() if s.panel == "Sampling"]
-    return settings.replace(**{name: getattr(neutral, name) for name in names}, method="auto")
+    return settings.replace(**{name: neutral.get(name) for name in names}, method="auto")
 
 
 def _items(given: TrainFlags, tasks: Tasks, notes: Notes) -> list[Item]:
