@@ -90,10 +90,12 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
         if chosen.fits:
             why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
         read = f"{chosen.read} more" if chosen.earlier else f"the best {chosen.read}"
+        advice = ""
+        if chosen.read < chosen.of_passages:
+            advice = f"; --passages {max(5, 2 * chosen.read)} reads more"
         reporting.warn(
             f"{why}: read {read} of {counted(chosen.of_passages, 'passage')},"
-            f" from {chosen.documents} of {counted(chosen.of_documents, 'document')};"
-            f" --passages {max(5, 2 * chosen.read)} reads more"
+            f" from {chosen.documents} of {counted(chosen.of_documents, 'document')}{advice}"
         )
     return prompt
 

@@ -174,6 +174,14 @@ def test_the_best_passages_are_read_in_the_documents_order_under_their_places() 
     ]
 
 
+def test_no_flag_is_named_where_every_passage_is_read() -> None:
+    documents = [Document("a.txt", "The pilot came in.\n\n" * 8)]
+    _, some = fitted(documents, "Which pilot?", 4000, whole_tokens=20, passages=2)
+    _, every = fitted(documents, "Which pilot?", 4000, whole_tokens=20, passages=90)
+    assert "--passages 5 reads more" in some[0]
+    assert "--passages" not in every[0]
+
+
 def town(passages: int) -> list[Document]:
     """One document of so many passages of 200 letters, all of which have the question's word."""
     paragraphs = [
