@@ -48,7 +48,7 @@ _HTTP = typer.Option(
 )
 _NO_HTTP = typer.Option("--no-http", help="Serve no HTTP, only other ngt commands of yours.")
 _HOST = typer.Option(
-    "--host", help="Listen on this address, e.g. 0.0.0.0; requires --api-key-file."
+    "--host", help="Listen on this address, such as 0.0.0.0; requires --api-key-file."
 )
 _KEYS = typer.Option("--api-key-file", help="Require an API key from this file.")
 _UNKNOWN = "the system does not tell whose a connection is; --api-key-file FILE asks for a key"
