@@ -16,7 +16,7 @@ from dataclasses import dataclass, field, fields, replace
 from enum import Flag, auto
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 from ngtcli import removed
 from ngtcli.errors import UsageError
@@ -58,18 +58,19 @@ def arguments_of(items: Sequence[str]) -> dict[str, Any]:
     >>> arguments_of(["thinking=false", "budget=2e3", "date=2026-01-01"])
     {'thinking': False, 'budget': 2000.0, 'date': '2026-01-01'}
     """
-    found: dict[str, Any] = {}
+    variables: dict[str, Any] = {}
     for item in items:
-        key, given, value = item.partition("=")
-        if not given or not key.isidentifier() or key in found:
-            what = f"template_arg is {shown(item)}" + " again" * (key in found)
+        key, separator, value = item.partition("=")
+        is_repeated = key in variables
+        if not separator or not key.isidentifier() or is_repeated:
+            what = f"template_arg is {shown(item)}{' again' if is_repeated else ''}"
             hint = "Give each variable of the chat template once, as KEY=VALUE."
             raise SettingError("template_arg", what, hint)
         try:
-            found[key] = json.loads(value, parse_constant=str)
+            variables[key] = json.loads(value, parse_constant=str)
         except (ValueError, RecursionError):
-            found[key] = value
-    return found
+            variables[key] = value
+    return variables
 
 
 def seconds_of(keep_warm: str) -> float:
@@ -232,15 +233,15 @@ _draft_model = partial(setting, "Drafting", Use.TEXT | Use.OWN | Use.NGT | Use.D
 _trie = partial(setting, "Drafting", Use.TEXT | Use.NGT | Use.TRIE)
 _model = partial(setting, "Model", Use.TEXT | Use.OWN)
 _loads = partial(setting, "Model", Use.TEXT | Use.OWN | Use.NGT)
-_device = partial(setting, "Model", Use.OWN)
+_compute = partial(setting, "Model", Use.OWN)
 _answer = partial(setting, "Answer", Use.TEXT)
 _sampling = partial(setting, "Sampling", Use.TEXT)
 _sampled = partial(setting, "Sampling", Use.TEXT | Use.SAMPLES)
 _passages = partial(setting, "Passages", Use.TEXT | Use.RETRIEVE)
 _for_passages = partial(setting, "Passages", Use.TEXT | Use.CARD | Use.RETRIEVE)
 _reading = partial(setting, "Reading", Use.NONE)
-_kept = partial(setting, "Reading", Use.OWN)
-_shown = partial(setting, "Answer", Use.OWN)
+_cache = partial(setting, "Reading", Use.OWN)
+_output = partial(setting, "Answer", Use.OWN)
 _engine = partial(setting, "Engine", Use.OWN)
 _vllm = partial(setting, "Engine", Use.OWN | Use.VLLM)
 
@@ -250,8 +251,8 @@ class _Part:
     """A part of the settings. Its values are checked when it is made."""
 
     def __post_init__(self) -> None:
-        for one in fields(self):
-            SETTINGS[one.name].check(getattr(self, one.name))
+        for attribute in fields(self):
+            SETTINGS[attribute.name].check(getattr(self, attribute.name))
         self._check()
 
     def _check(self) -> None:
@@ -284,37 +285,37 @@ class ModelSettings(_Part):
     device: str = _loads("auto", "auto, cuda, mps or cpu.", choices=("auto", "cuda", "mps", "cpu"))
     device_map: str = _loads(
         "none",
-        "none, or auto: layers are put on all GPUs, then in the host's memory, then on the disk. It"
+        "none, or auto: spread the layers over all GPUs, then the host's memory, then the disk;"
         " needs the extra accelerate.",
         Use.SET,
         choices=("none", "auto"),
     )
     dtype: str = _model(
         "auto",
-        "auto, float32, bfloat16 or float16. auto is the checkpoint's own; on a CPU that is float32"
-        " unless this CPU multiplies the checkpoint's half precision and that is exact.",
+        "auto, float32, bfloat16 or float16. auto: that of the checkpoint; on a CPU float32, unless"
+        " the CPU multiplies the checkpoint's half precision and that is exact.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantize: str = _loads(
         "none",
-        "none, or int8: linear layers and experts with weights and inputs of 8 bits, on a CPU. A"
-        " quarter of float32's memory, quicker passes, and not quite the same text.",
+        "none, or int8: run linear layers and experts in 8 bits on a CPU. It takes a quarter of the"
+        " memory of float32 and is faster; the text may differ slightly.",
         Use.COMMON,
         choices=("none", "int8"),
     )
-    threads: int = _device(
+    threads: int = _compute(
         0,
-        "Threads to compute with on a CPU; 0 takes one for each core that ngt may use.",
+        "Number of CPU threads; 0: one for each core that ngt may use.",
         Use.NGT | Use.SET,
         within=(0, MOST),
     )
-    packed: bool = _device(
+    packed: bool = _compute(
         True,
-        "On a CPU, pack the weights where this makes passes over several tokens quicker.",
+        "On a CPU, pack the weights where that makes forward passes over several tokens faster.",
         Use.NGT | Use.SET,
     )
-    capture: bool = _device(
-        True, "Capture the model's passes as CUDA graphs, on a GPU that has them.", Use.SET
+    capture: bool = _compute(
+        True, "Capture forward passes as CUDA graphs, on a GPU that has them.", Use.SET
     )
 
     def _check(self) -> None:
@@ -331,15 +332,13 @@ class EngineSettings(_Part):
     """What runs the model: this process, one that stays, or vLLM."""
 
     engine: str = _engine(
-        "ngt", "What runs the model: ngt, or vllm with ngt's drafts.", choices=("ngt", "vllm")
+        "ngt", "What runs the model: ngt, or vllm with the drafts of ngt.", choices=("ngt", "vllm")
     )
-    serve: bool = _engine(
-        True, "Ask the process of ngt serve, where one runs for these settings.", Use.NGT
-    )
+    serve: bool = _engine(True, "Use a running ngt serve that has this model loaded.", Use.NGT)
     keep_warm: str = _engine(
         "off",
-        "Keep the model loaded in a process that leaves after this time without a question: 90s,"
-        " 10m, 1h; or off.",
+        "Keep the model loaded in the background until no question came for this time: 90s, 10m,"
+        " 1h; or off.",
         Use.NGT,
     )
     tensor_parallel: int = _vllm(
@@ -362,8 +361,8 @@ class DraftingSettings(_Part):
     method: str = _drafting(
         "auto",
         "How drafts are made: auto, none (plain decoding), trie, prompt-lookup, llma, akunu,"
-        " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or of heads: medusa,"
-        " hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
+        " trtllm, rest, suffix, lookahead, recycling, space, draft-model, or by learned heads:"
+        " medusa, hydra, eagle, eagle3, dflash, mtp; options as NAME:KEY=VALUE.",
         Use.COMMON,
         complete="methods",
     )
@@ -378,29 +377,30 @@ class DraftingSettings(_Part):
     learn_output: bool = _trie(False, "Draft from the generated text as well.", Use.SET)
     pool: bool = _auto(
         True,
-        "For auto: draft from earlier answers of the model as well, and keep this one.",
+        "For auto: draft from earlier answers of the model, too, and keep this one.",
         Use.SET | Use.OWN,
     )
     pool_documents: bool = _auto(
         False,
-        "For auto: keep in the pool also what answers quote from documents.",
+        "For auto: keep quotations of documents in the pool, too.",
         Use.NGT | Use.SET | Use.OWN,
     )
     background: str = _auto(
         "english",
-        "For auto: draft from counts of words and phrases in general text as well; none does"
-        " without.",
+        "For auto: draft from counts of words and phrases in general English, too; or none.",
         Use.SET,
         choices=("english", "none"),
         instead=removed.OWN_BACKGROUNDS,
     )
     calibrate: bool = _auto(
-        True, "For auto: measure at first use what a pass costs on this device.", Use.NGT | Use.SET
+        True,
+        "For auto: measure at first use what a forward pass costs on this device.",
+        Use.NGT | Use.SET,
     )
     exact: str = _drafting(
         "auto",
         "Guarantee the tokens of plain decoding in bfloat16 and float16, too; it may be slower."
-        " auto: where that costs nothing.",
+        " auto: only where that costs nothing.",
         Use.NGT | Use.COMMON,
         choices=SWITCH,
     )
@@ -409,12 +409,11 @@ class DraftingSettings(_Part):
     def effective(self) -> "DraftingSettings":
         """These settings, with the defaults of those that the method does not read."""
         method = self.method.partition(":")[0]
-        unread = {
-            one.name: SETTINGS[one.name].default
-            for one in fields(self)
-            if SETTINGS[one.name].method not in ("", method)
+        declared = [SETTINGS[attribute.name] for attribute in fields(self)]
+        defaults = {
+            about.name: about.default for about in declared if about.method not in ("", method)
         }
-        return replace(self, **unread)
+        return replace(self, **defaults)
 
     def _check(self) -> None:
         if self.lp >= self.n:
@@ -428,7 +427,7 @@ class AnswerSettings(_Part):
 
     max_tokens: int = _answer(
         256,
-        f"Maximum length of an answer in tokens; {OF_FORM} if it has a form, unless given.",
+        f"Maximum length of an answer in tokens; the default is {OF_FORM} for structured output.",
         Use.COMMON,
         within=(1, 10**6),
     )
@@ -460,15 +459,21 @@ class AnswerSettings(_Part):
     seed: int = _sampled(0, "Seed of sampling.", within=(0, 2**63 - 1))
     repetition_penalty: float = _sampling(
         1.0,
-        "Divide scores of tokens seen in prompt and output; 1 is off.",
+        "Divide the logits of tokens in the prompt or the output by this; 1 is off.",
         Use.SET,
         within=(1e-3, 100.0),
     )
     presence_penalty: float = _sampling(
-        0.0, "Subtract from scores of tokens in the output.", Use.SET, within=(-100.0, 100.0)
+        0.0,
+        "Subtract this from the logits of tokens in the output.",
+        Use.SET,
+        within=(-100.0, 100.0),
     )
     frequency_penalty: float = _sampling(
-        0.0, "Subtract for each time a token is in the output.", Use.SET, within=(-100.0, 100.0)
+        0.0,
+        "Subtract this from a logit for each time its token is in the output.",
+        Use.SET,
+        within=(-100.0, 100.0),
     )
     system: str = _answer(
         "",
@@ -476,17 +481,19 @@ class AnswerSettings(_Part):
         Use.FILE | Use.COMMON,
     )
     chat_template: str = _answer(
-        "", "Which of the model's chat templates, where it has several.", Use.SET
+        "", "Name of the chat template, for a model that has several.", Use.SET
     )
     template_arg: tuple[str, ...] = _answer(
-        (), "KEY=VALUE for the chat template, in JSON or else a text; may be given again.", Use.SET
+        (),
+        "Variable of the chat template as KEY=VALUE, in JSON or as text; may be repeated.",
+        Use.SET,
     )
     template_documents: bool = _answer(
         False,
-        "Documents go where the chat template has a place for them, and not into the message.",
+        "Put documents where the chat template has a place for them, not into the message.",
         Use.SET,
     )
-    stop: tuple[str, ...] = _answer((), "Stop at this text; may be given again.")
+    stop: tuple[str, ...] = _answer((), "Stop at this text; may be repeated.")
     schema: str = _answer(
         "",
         "The answer is JSON by this schema: a JSON Schema, or concise as in 'name, age int, due"
@@ -498,23 +505,23 @@ class AnswerSettings(_Part):
         'The answer is {"items": [...]}, a list of what this schema says.',
         Use.FILE | Use.NGT | Use.SCHEMA,
     )
-    regex: str = _answer("", "The answer matches this regular expression, as a whole.", Use.NGT)
+    regex: str = _answer("", "The whole answer matches this regular expression.", Use.NGT)
     choices: tuple[str, ...] = _answer(
         (),
-        "The answer is one of these, divided by commas; or a list in JSON, where some have commas.",
+        "The answer is one of these, separated by commas; or a list in JSON if some have commas.",
         Use.CHOICES | Use.NGT,
     )
-    quote: bool = _answer(False, "The answer quotes the documents, word for word.", Use.NGT)
+    quote: bool = _answer(False, "The answer quotes the documents word for word.", Use.NGT)
     ask_fields: bool = _answer(
         False,
         "For extract: ask for each field by itself, first for its sentence, then for the value in"
-        " that. The card of a model that only quotes may say so.",
+        " that sentence. The card of a model that only quotes may set this.",
         Use.CARD | Use.NGT | Use.SET,
     )
     max_repeats: int = _answer(
         6,
-        "End an answer whose last words came this many times in a row, word for word,"
-        " in 128 tokens or more; 0 never.",
+        "End an answer that repeats its last words this many times in a row, over 128 tokens or"
+        " more; 0: never.",
         Use.SET,
         within=(0, 10**6),
     )
@@ -543,43 +550,46 @@ class RetrievalSettings(_Part):
     passages: int = _for_passages(
         -1,
         "Maximum number of passages to read; 0: as many as fit; -1: as many as fill a quarter of"
-        " the context, 4,000 tokens at most. The card of a model may say otherwise: 1 for builtin.",
+        " the context, up to 4,000 tokens. The card of a model may set this: 1 for builtin.",
         within=(-1, 10**6),
     )
     passage_tokens: int = _for_passages(
-        200, "About how many tokens are in a passage.", Use.SET, within=(16, 100_000)
+        200, "Approximate length of a passage in tokens.", Use.SET, within=(16, 100_000)
     )
     passage_overlap: int = _for_passages(
         0,
-        "About how many tokens a passage repeats of the one before it.",
+        "Approximate number of tokens that a passage repeats of the one before it.",
         Use.SET,
         within=(0, 50_000),
     )
     whole_tokens: int = _for_passages(
         0,
-        "Read passages even where everything fits, if that is more than this many tokens; 0 never."
-        " The card of a model may say otherwise.",
+        "Read passages of documents with more tokens than this, even if everything fits; 0: never."
+        " The card of a model may set this.",
         Use.SET,
         within=(0, 10**9),
     )
     embedder: str = _passages(
         "",
-        "Embedding model, folder or hub id, that finds passages in addition to BM25.",
+        "Embedding model (folder or hub id) that finds passages in addition to BM25.",
         Use.SET | Use.OWN,
         complete="models",
     )
     reranker: str = _passages(
         "",
-        "Cross-encoder, folder or hub id, that ranks the best passages again.",
+        "Cross-encoder (folder or hub id) that ranks the best passages again.",
         Use.SET | Use.OWN,
         complete="models",
     )
 
     def _check(self) -> None:
         if self.passage_overlap >= self.passage_tokens:
-            what = f"{self.passage_overlap} and passage_tokens is {self.passage_tokens}"
-            hint = "Passages must be longer than what they share."
-            raise SettingError("passage_overlap", f"passage_overlap is {what}", hint)
+            raise SettingError(
+                "passage_overlap",
+                f"passage_overlap is {self.passage_overlap}"
+                f" and passage_tokens is {self.passage_tokens}",
+                "A passage must be longer than what it repeats of the one before it.",
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -588,53 +598,53 @@ class ReadingSettings(_Part):
 
     max_mb: int = _reading(
         256,
-        "At most this many megabytes of documents (or prompts) are read.",
+        "Maximum size of documents (or prompts) in megabytes.",
         Use.SET,
         within=(1, 10**6),
     )
     max_files: int = _reading(
-        100_000, "At most this many files in folders are looked at.", Use.SET, within=(1, 10**8)
+        100_000, "Maximum number of files to look at in folders.", Use.SET, within=(1, 10**8)
     )
     max_depth: int = _reading(
         100,
-        "Folders in folders are read down to this depth.",
+        "Maximum depth of folders within folders.",
         Use.SET,
         within=(1, 2000),  # a path of 4096 bytes, the most a system takes, has no more folders
     )
     strict: bool = _reading(
         False,
-        "A file in a folder that cannot be read is an error, not left out.",
+        "Stop at a file in a folder that cannot be read, in place of skipping it.",
         Use.TEXT | Use.SET,
     )
     password: str = _reading(
         "", "Password of encrypted PDFs; NGT_PASSWORD keeps it out of the process list.", Use.SECRET
     )
-    field: str = _reading("", "Of JSON and CSV files, read this field alone.", Use.TEXT | Use.SET)
+    field: str = _reading("", "Read only this field of JSON and CSV files.", Use.TEXT | Use.SET)
     encoding: str = _reading(
         "",
-        "Encoding of text that is not UTF-8, as latin-1 or shift_jis; without it one is guessed.",
+        "Encoding of text that is not UTF-8, such as latin-1 or shift_jis. [default: guessed]",
         Use.TEXT | Use.SET,
     )
     ocr: str = _reading(
         "auto",
-        "Recognize text in pictures and on pages that have none: auto, off, or force, on all.",
+        "Recognize text in pictures and on pages without text: auto, off, or force for all pages.",
         Use.TEXT | Use.SET,
         choices=("auto", "off", "force"),
     )
     ocr_language: str = _reading(
         "",
-        "Recognize by Tesseract, in languages that it has, as deu or deu+eng.",
+        "Recognize text by Tesseract in these of its languages, such as deu or deu+eng.",
         Use.TEXT | Use.SET,
     )
     parser_seconds: int = _reading(
         60,
-        "At most this many seconds for a PDF, Word, … file or scanned page.",
+        "Maximum time in seconds for a file (PDF, Word, …) or a scanned page.",
         Use.SET | Use.OWN,
         within=(1, 86_400),
     )
     parser_mb: int = _reading(
         1000,
-        "At most this many megabytes of memory for one of them.",
+        "Maximum memory in megabytes for a file (PDF, Word, …) or a scanned page.",
         Use.SET | Use.OWN,
         within=(200, 10**6),  # below it, the parsers themselves do not fit (measured)
     )
@@ -645,26 +655,26 @@ class ReadingSettings(_Part):
 
 @dataclass(frozen=True, slots=True)
 class OutputSettings(_Part):
-    """How the terminal is used."""
+    """How answers are shown on a terminal."""
 
-    color: str = _shown("auto", "auto, always or never.", choices=("auto", "always", "never"))
-    history: bool = _shown(True, "In ngt chat, keep what is typed for the next time.", Use.SET)
+    color: str = _output("auto", "auto, always or never.", choices=("auto", "always", "never"))
+    history: bool = _output(True, "In ngt chat, keep what was typed for the next time.", Use.SET)
 
 
 @dataclass(frozen=True, slots=True)
 class CacheSettings(_Part):
     """What is kept on disk for the next question."""
 
-    keep_documents: str = _kept(
+    keep_documents: str = _cache(
         "auto",
-        "Keep what the model read on disk, so that it is not read again for the next question; it"
-        " is private text in another form. auto: where reading took 2 s or more.",
+        "Keep KV entries of prompts on disk, so that the next question need not read them again."
+        " They are private text in another form. auto: where reading took 2 s or more.",
         Use.NGT | Use.SET,
         choices=SWITCH,
     )
-    cache_mb: int = _kept(
+    cache_mb: int = _cache(
         4000,
-        "At most this many megabytes are kept in the cache; what was used longest ago goes first.",
+        "Maximum size of the cache in megabytes; what was used longest ago is deleted first.",
         Use.SET,
         within=(1, 10**8),
     )
@@ -714,7 +724,7 @@ class Settings:
             if name not in PART_OF:
                 raise TypeError(f"there is no setting {name}")
             by_part.setdefault(PART_OF[name], {})[name] = value
-        parts = {part: replace(getattr(self, part), **own) for part, own in by_part.items()}
+        parts = {part: replace(getattr(self, part), **changes) for part, changes in by_part.items()}
         return replace(self, **parts)
 
     def get(self, name: str) -> Any:
@@ -741,16 +751,8 @@ def _check_encoding(name: str) -> None:
 
 
 FORMS = ("schema", "schema_multi", "regex", "choices", "quote")  # settings; one at a time
-PARTS: Mapping[str, type[_Part]] = {
-    "model": ModelSettings,
-    "engine": EngineSettings,
-    "drafting": DraftingSettings,
-    "answer": AnswerSettings,
-    "retrieval": RetrievalSettings,
-    "reading": ReadingSettings,
-    "output": OutputSettings,
-    "cache": CacheSettings,
-}
+# The class of each part of `Settings`, by the name of its field.
+PARTS: Mapping[str, type[_Part]] = get_type_hints(Settings)
 NGT_PARTS = tuple(part for part in PARTS if part != "engine")  # what ngt's own engine reads
 # The part of `Settings` that each setting is in, by the setting's name.
 PART_OF: Mapping[str, str] = {f.name: name for name, part in PARTS.items() for f in fields(part)}
@@ -794,15 +796,15 @@ PER_REQUEST = (
 
 def settings_schemas() -> dict[str, Schema]:
     """The schemas of the settings by name, with range or choices."""
-    found: dict[str, Schema] = {}
+    schemas: dict[str, Schema] = {}
     for part in PARTS.values():
-        found |= schema_of(part)["properties"]
+        schemas |= schema_of(part)["properties"]
     for name, about in SETTINGS.items():
         if about.choices:
-            found[name] = {"enum": list(about.choices)}
+            schemas[name] = {"enum": list(about.choices)}
         elif about.kind in (int, float):
-            found[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
-    return found
+            schemas[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
+    return schemas
 
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
@@ -858,20 +860,23 @@ def environment_layer(environ: Mapping[str, str]) -> Layer:
 
     NGT_STOP is a YAML list or one string.
     """
-    given = {n: about for n, about in SETTINGS.items() if environ.get(about.variable)}
-    values = {n: s.from_text(environ[s.variable], s.variable) for n, s in given.items()}
+    values = {
+        name: about.from_text(environ[about.variable], about.variable)
+        for name, about in SETTINGS.items()
+        if environ.get(about.variable)
+    }
     return Layer("environment", values)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
     """The NGT_* variables that are not settings and are not read, each with a hint."""
     known = [*(about.variable for about in SETTINGS.values()), "NGT_HOME"]
-    found = []
+    unknown = []
     for variable in sorted(environ):
         if variable.startswith(_PREFIX) and variable not in known:
             hint = removed.SETTINGS.get(variable.removeprefix(_PREFIX).lower())
-            found.append((variable, hint or nearest(variable, known, "See ngt config show.")))
-    return found
+            unknown.append((variable, hint or nearest(variable, known, "See ngt config show.")))
+    return unknown
 
 
 def file_layer(path: Path) -> Layer:
@@ -961,9 +966,9 @@ def choices_of(text: str, where: object) -> tuple[str, ...]:
         return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
     hint = 'Write a list of texts in JSON, as in ["Yes, Sir", "no"].'
     try:
-        found = json.loads(text)
+        choices = json.loads(text)
     except (ValueError, RecursionError):
-        found = None
-    if not isinstance(found, list) or not all(isinstance(one, str) for one in found):
+        choices = None
+    if not isinstance(choices, list) or not all(isinstance(item, str) for item in choices):
         raise UsageError(f"{where} is {shown(text)}", hint=hint)
-    return tuple(dict.fromkeys(found))
+    return tuple(dict.fromkeys(choices))
