@@ -35,10 +35,19 @@ def compiling_process(folder: Path) -> int | None:
     if not lock.exists() or not lock.read_text():
         return None
     pid = int(lock.read_text())
+    process = Path(f"/proc/{pid}")
     with suppress(OSError):
-        if b"auto.compiling" in Path(f"/proc/{pid}/cmdline").read_bytes():
+        # For a moment after it was started, a process has no command line yet.
+        wait_until(lambda: (process / "cmdline").read_bytes() or has_ended(process))
+        if b"auto.compiling" in (process / "cmdline").read_bytes():
             return pid
     return None
+
+
+def has_ended(process: Path) -> bool:
+    """Tell whether a process, by its folder in /proc, has ended and waits for its parent."""
+    state = (process / "stat").read_text().rpartition(")")[2].split()[0]
+    return state in ("Z", "X")
 
 
 @pytest.fixture
