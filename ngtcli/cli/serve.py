@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Callable, Generator, Iterator
-from contextlib import closing, contextmanager, nullcontext
+from contextlib import AbstractAsyncContextManager, closing, contextmanager, nullcontext
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
@@ -28,6 +28,8 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 if TYPE_CHECKING:
+    from starlette.routing import BaseRoute
+
     from ngtcli.server.process import Server, Site
     from ngtcli.server.resident import Resident
 
@@ -70,7 +72,7 @@ class HttpFlags:
         """Return what the server serves, its port taken and its documents read.
 
         Raises:
-            NgtError: Another program has the port.
+            PortInUseError: Another program has the port, and a flag asks for HTTP.
             UsageError: A flag is wrong.
             InputError: The documents cannot be read.
         """
@@ -85,8 +87,9 @@ class HttpFlags:
         if self.no_http:
             yield for_user
             return
-        given = self.http or http_guard.DEFAULT_ADDRESS
-        address = http_guard.address_of(given, self.host, self.api_key_file)
+        address = http_guard.address_of(
+            self.http or http_guard.DEFAULT_ADDRESS, self.host, self.api_key_file
+        )
         if self.docs and STDIN in self.docs:
             raise UsageError("-d -: standard input is no folder", hint="Name files or folders.")
         with closing(ServedFolder(self.docs or (), server.settings)) as folder:
@@ -97,12 +100,22 @@ class HttpFlags:
                 notes.clear()
             served = folder if self.docs else None
             service = Service(name, tasks, served)
-            own: tuple[Any, ...] = ([], nullcontext)
+            routes: list[BaseRoute] = []
+            running: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
             if served is not None and find_spec("mcp") is not None:
-                from ngtcli.server.mcp import Tools, mcp_routes  # here: it takes a second to load
+                from ngtcli.server import mcp  # here: it takes a second to load
 
-                own = mcp_routes(Tools(service, server, server.activity, notes.warn))
-            with closing(http_guard.listen(address)) as listening:
+                tools = mcp.Tools(service, server, server.activity, notes.warn)
+                routes, running = mcp.mcp_routes(tools)
+            try:
+                listening = http_guard.listen(address)
+            except http_guard.PortInUseError as error:
+                if self._ask_for_http:
+                    raise
+                notes.warn(f"HTTP is not served: {error}; --http PORT takes another port")
+                yield for_user
+                return
+            with closing(listening):
                 url = f"http://{address.shown(listening.getsockname()[1])}"
                 words = [f"{url}/ is a page for browsers, {url}/v1 OpenAI's API"]
                 is_private = address.is_local and not address.keys
@@ -113,7 +126,6 @@ class HttpFlags:
                         yield for_user
                         return
                     words.append(f"every user of this machine may ask {url}: {_UNKNOWN}")
-                routes, running = own
                 yield Site(
                     app=application(server, service, notes.warn, routes),
                     guard=http_guard.Guard(address, of_user),
@@ -122,6 +134,11 @@ class HttpFlags:
                     running=running,
                     notes=tuple(words),
                 )
+
+    @property
+    def _ask_for_http(self) -> bool:
+        """Whether a flag is for HTTP alone; without one HTTP is served where that is possible."""
+        return bool(self.http or self.docs or self.host or self.api_key_file)
 
 
 def _name(model: str) -> str:
@@ -152,8 +169,12 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
             "--api-key-file": given.api_key_file,
         }
         for flag, value in with_http.items():
+            if value and flag == "--http":
+                raise UsageError(
+                    "--http and --no-http contradict each other", hint="Leave one of them out."
+                )
             if value:
-                raise UsageError(f"{flag} with --no-http", hint="Leave one of them out.")
+                raise UsageError(f"{flag} needs HTTP", hint="Leave out --no-http.")
     layers = options.layers_of(flags)
     settings = settings_of(layers).settings
     apply_to_process(settings)

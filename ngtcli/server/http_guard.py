@@ -31,9 +31,9 @@ from ngtcli.words import reason_of
 
 DEFAULT_ADDRESS = "127.0.0.1:8421"  # of `ngt serve` without --http
 _LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
+_MAX_PORT = 65_535
 _KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
 _KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
-_PORT = re.compile(r"(?:(?P<host>.*):)?(?P<port>\d{1,5})")
 _OPEN = ("/health", "/")  # paths that need no key
 USER = ""  # the owner of what the user of the server asks
 ANYONE = "http"  # the owner of what is asked without a key
@@ -84,26 +84,31 @@ class Address:
         return f"[{self.host}]:{port}" if ":" in self.host else f"{self.host}:{port}"
 
 
-def address_of(given: str, host: str | None, key_file: Path | None) -> Address:
-    """The address of `--http [HOST:]PORT`, `--host` and `--api-key-file`.
+def address_of(address: str, host: str | None, key_file: Path | None) -> Address:
+    """Return the address of `--http [HOST:]PORT`, `--host` and `--api-key-file`.
 
-    Raises UsageError for one that others reach without keys, and for a bad file of keys.
+    Port 0 stands for any free one.
+
+    Raises:
+        UsageError: It is no address, others reach it without keys, or the file of keys is bad.
     """
-    found = _PORT.fullmatch(given)
-    port = int(found["port"]) if found else 65536
-    if found is None or port > 65535:
+    name, _, digits = address.rpartition(":")
+    if not re.fullmatch("[0-9]{1,5}", digits) or int(digits) > _MAX_PORT:
         raise UsageError(
-            f"--http {given}", hint="Give a port, or an address and a port: 127.0.0.1:8421"
+            f"--http {address}: {digits or 'the end'} is not a port (1 to {_MAX_PORT})",
+            hint="Give a port, or an address and a port: --http 9000, --http 127.0.0.1:9000",
         )
-    named = (found["host"] or "127.0.0.1").strip("[]")
-    if not _is_loopback(named):
-        hint = "Give --host with it, and --api-key-file, to let other machines in."
-        raise UsageError(f"--http {given}: that is not this machine alone", hint=hint)
+    name = name.strip("[]") or "127.0.0.1"
+    if not _is_loopback(name):
+        raise UsageError(
+            f"--http {address}: {name} is not an address of this machine alone",
+            hint="Use --host and --api-key-file to let other machines in.",
+        )
     keys = read_keys(key_file) if key_file else ()
     if host is not None and not keys and not _is_loopback(host):
         hint = "Give --api-key-file FILE: whoever has a key in it may ask."
         raise UsageError(f"--host {host} lets other machines in", hint=hint)
-    return Address(named if host is None else host.strip("[]"), port, keys)
+    return Address(name if host is None else host.strip("[]"), int(digits), keys)
 
 
 def _is_loopback(host: str) -> bool:
@@ -222,11 +227,15 @@ def _refusal(status: int, code: str, message: str) -> RequestError:
     return RequestError(message, code=code, status=status)
 
 
+class PortInUseError(NgtError):
+    """Another program listens on the port."""
+
+
 def listen(address: Address) -> socket.socket:
     """Return a socket that listens there: connections wait.
 
     Raises:
-        NgtError: Another program has the port.
+        PortInUseError: Another program listens there.
         UsageError: The address is none of this machine, or the port needs rights.
     """
     family = socket.AF_INET6 if ":" in address.host else socket.AF_INET
@@ -235,7 +244,7 @@ def listen(address: Address) -> socket.socket:
     except OSError as error:
         shown = address.shown(address.port)
         if error.errno == errno.EADDRINUSE:
-            raise NgtError(
+            raise PortInUseError(
                 f"{shown} is in use by another program",
                 hint="Use --http PORT for another port, or --no-http to serve no HTTP.",
             ) from None

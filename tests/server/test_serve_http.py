@@ -583,7 +583,7 @@ def test_keys(tmp_path: Path) -> None:
     keys.chmod(0o600)
     with pytest.raises(UsageError, match="lets other machines in"):
         address_of("8421", "0.0.0.0", None)
-    with pytest.raises(UsageError, match="not this machine"):
+    with pytest.raises(UsageError, match="not an address of this machine alone"):
         address_of("0.0.0.0:8421", None, keys)
     live = Live(None, address_of("0", "0.0.0.0", keys))
     try:

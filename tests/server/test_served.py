@@ -265,10 +265,28 @@ def test_http_is_served_for_its_user_without_a_flag(tmp_path: Path) -> None:
         server.terminate()
 
 
-def test_a_port_in_use_is_one_line_and_one_of_advice(tmp_path: Path) -> None:
+def test_without_a_flag_for_http_a_port_in_use_leaves_commands_served(tmp_path: Path) -> None:
+    own = {"NGT_HOME": str(tmp_path)}
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        for flags in ((), ("--http", str(port))):
+        with Warm("serve", code=DEFAULT_PORT.format(port), **own) as server:
+            assert server.stderr is not None
+            assert server.stderr.readline().decode() == (
+                f"ngt: HTTP is not served: 127.0.0.1:{port} is in use by another program;"
+                " --http PORT takes another port\n"
+            )
+            assert b"is ready" in server.stderr.readline()
+            [about] = json.loads(ngt("serve", "status", "--json", **own).stdout)
+            assert about["http"] == ""
+            assert about["state"] == "ready"
+            server.terminate()
+
+
+def test_with_a_flag_for_http_a_port_in_use_is_an_error(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_text("High tide is at nine.")
+    with socket.create_server(("127.0.0.1", 0)) as other:
+        port = other.getsockname()[1]
+        for flags in (("--http", str(port)), ("-d", str(tmp_path))):
             done = warm.run("serve", *flags, code=DEFAULT_PORT.format(port), NGT_HOME=str(tmp_path))
             assert done.returncode == 1
             problem, advice = done.stderr.decode().splitlines()
