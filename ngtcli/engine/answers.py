@@ -47,7 +47,9 @@ class Submits(Protocol):
 
 
 class Local:
-    """`Answers` of a model that is loaded here when it is first asked; all on the caller's thread.
+    """`Answers` of a model that is loaded here by `load` or when it is first asked.
+
+    All of it runs on the caller's thread.
 
     Args:
         settings: What is loaded.
@@ -61,14 +63,23 @@ class Local:
         self._stays = stays
         self._engine: Engine | None = None
 
-    def ask(self, request: Request, *, owner: str = "") -> Answer:
-        """As `Answers.ask`. Raises NgtError where the model cannot be loaded."""
-        from ngtcli.engine.drivers import Answering  # here: they load numpy
-        from ngtcli.engine.opening import open_engine
+    def load(self) -> "Engine":
+        """Load the model unless it is loaded, and return its engine.
+
+        Raises:
+            NgtError: It cannot be loaded.
+        """
+        from ngtcli.engine.opening import open_engine  # here: it loads numpy
 
         if self._engine is None:
             self._engine = open_engine(self._settings, self._report, stays=self._stays)
-        return Answering(self._engine, request, owner)
+        return self._engine
+
+    def ask(self, request: Request, *, owner: str = "") -> Answer:
+        """As `Answers.ask`. Raises NgtError where the model cannot be loaded."""
+        from ngtcli.engine.drivers import Answering  # here: it loads numpy
+
+        return Answering(self.load(), request, owner)
 
     def close(self) -> None:
         """As `Answers.close`; the model is left."""

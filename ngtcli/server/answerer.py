@@ -69,7 +69,15 @@ class Answerer:
         return self._threads and settings.model not in self._loaded
 
     def local(self, settings: Settings) -> Answers:
-        """Return what answers here, made once. Raises StoppedError after `close`."""
+        """Return what answers here, its model loaded.
+
+        A model that could not be loaded is tried again by the next request, unless a server runs
+        by then.
+
+        Raises:
+            StoppedError: After `close`.
+            NgtError: The model cannot be loaded.
+        """
         if settings.model not in self._loaded:
             self.check(settings)
         with self._lock:
@@ -77,13 +85,15 @@ class Answerer:
                 raise StoppedError("interrupted")
             answers = self._loaded.get(settings.model)
             if answers is None:
-                answers = self._made(settings)
+                answers = self._load(settings)
                 self._loaded[settings.model] = answers
             return answers
 
-    def _made(self, settings: Settings) -> Answers:
+    def _load(self, settings: Settings) -> Answers:
         if not self._threads:
-            return Local(settings, self._report, stays=self._stays)
+            local = Local(settings, self._report, stays=self._stays)
+            local.load()
+            return local
         from ngtcli.server.resident import Resident  # here: it loads torch
 
         return Resident(settings, self._report)

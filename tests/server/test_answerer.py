@@ -5,9 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from ngtcli.config import Settings
+from ngtcli.engine import opening
 from ngtcli.engine.events import Ended, Event, Message, Stepped
 from ngtcli.engine.request import Request
-from ngtcli.errors import StoppedError
+from ngtcli.errors import ModelError, StoppedError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server.answerer import Answerer
 from ngtcli.server.client import NotServedError, OtherStampError, Remote
@@ -83,3 +84,44 @@ def test_a_model_here_answers_where_the_server_is_of_another_installation(
     remark, *_, last = own.ask(QUESTION)
     assert isinstance(remark, Message) and "another installation" in remark.text
     assert isinstance(last, Ended) and own.loaded
+
+
+class Serving:
+    """A server that answers with an empty text."""
+
+    def __init__(self, *_: object) -> None:
+        self._events = iter([Ended(finish_reason="stop")])
+
+    def __iter__(self) -> Iterator[Event]:
+        return self
+
+    def __next__(self) -> Event:
+        return next(self._events)
+
+
+def fail_to_load(*_: object, **more: object) -> None:
+    raise ModelError("no memory", hint="Choose a smaller model.")
+
+
+def test_a_model_that_could_not_be_loaded_is_not_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as failing:
+        failing.setattr(opening, "open_engine", fail_to_load)
+        answerer = Answerer(stays=True)
+        with pytest.raises(ModelError, match="no memory"):
+            list(answerer.ask(QUESTION))
+        assert not answerer.loaded
+    *_, last = answerer.ask(QUESTION)
+    assert isinstance(last, Ended)
+    assert answerer.loaded
+
+
+def test_after_a_model_could_not_be_loaded_a_server_is_looked_for_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(opening, "open_engine", fail_to_load)
+    answerer = Answerer(stays=True)
+    with pytest.raises(ModelError, match="no memory"):
+        list(answerer.ask(QUESTION))
+    monkeypatch.setattr(Remote, "of", lambda settings: Remote(Place("started meanwhile")))
+    monkeypatch.setattr("ngtcli.server.client.RemoteAnswer", Serving)
+    assert list(answerer.ask(QUESTION)) == [Ended(finish_reason="stop")]
