@@ -41,6 +41,7 @@ from ngtcli.documents.text import utf8
 from ngtcli.engine.answers import Submits
 from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.errors import NgtError
+from ngtcli.render.terminal import one_line
 from ngtcli.retrieval.ranking import rank
 from ngtcli.retrieval.search import Search
 from ngtcli.server.activity import Activity
@@ -131,11 +132,15 @@ class FoundPassage(Passage):
 
 @dataclass(frozen=True)
 class FoundPassages:
-    """The passages that fit best, the best first, of so many."""
+    """The passages that fit best, the best first, of so many.
+
+    `remarks` are warnings, such as of passages that are longer than the embedder reads.
+    """
 
     passages: list[FoundPassage]
     of_passages: int
     of_documents: int
+    remarks: list[str]
 
 
 @dataclass(frozen=True)
@@ -165,26 +170,42 @@ def owner_of(context: Context) -> str:
 
 
 class Progress:
-    """Tells the client how far a call is, some times a second: in words, by growing numbers."""
+    """Reports to the client how far a call is: in words, by growing numbers.
+
+    Attributes:
+        remarks: The warnings of the call, which go with its result.
+    """
 
     def __init__(self, context: Context) -> None:
-        self._context, self._count, self._sent = context, 0, 0.0
-        self._written, self._part = 0, ""
+        self.remarks: list[str] = []
+        self._context = context
+        self._count = 0  # progress notifications so far
+        self._sent_at = 0.0  # when the last one was sent, by time.monotonic
+        self._written = 0  # tokens of the answer, or of a part of it
+        self._part = ""  # words before a notification
 
     def status(self, words: str) -> None:
-        """What is being done, in a thread of the SDK; there a call that is cancelled ends."""
+        """As `Reporter.status`, in a thread of the SDK; there a call that is cancelled ends."""
         from_thread.check_cancelled()
-        if not (owner_of(self._context) and has_path(words)):
+        if self._may_see(words):
             from_thread.run(self._send, words)
 
     def warn(self, words: str) -> None:
-        """Nothing: a client gets warnings with the answer."""
+        """As `Reporter.warn`: it goes with the result."""
+        if self._may_see(words):
+            self.remarks.append(one_line(words))
 
-    async def tell(self, event: Event) -> None:
-        """What is done."""
+    def _may_see(self, words: str) -> bool:
+        """Whether the client may see them: over HTTP none that name a path of this machine."""
+        return not (owner_of(self._context) and has_path(words))
+
+    async def report(self, event: Event) -> None:
+        """Report an event of an answer."""
         match event:
             case Message(kind="status"):
                 await self._send(event.text)
+            case Message(kind="warn"):
+                self.remarks.append(event.text)
             case Part():
                 self._part, self._written = f"{event.words}: " if event.words else "", 0
             case Reading():
@@ -194,8 +215,9 @@ class Progress:
                 await self._send(f"Writing: {counted(self._written, 'token')}")
 
     async def _send(self, words: str) -> None:
-        if time.monotonic() - self._sent >= _INTERVAL_S:
-            self._sent, self._count = time.monotonic(), self._count + 1
+        if time.monotonic() - self._sent_at >= _INTERVAL_S:
+            self._sent_at = time.monotonic()
+            self._count += 1
             await self._context.report_progress(self._count, None, self._part + words)
 
 
@@ -280,7 +302,7 @@ class Tools:
             at = ranking.index.place(one.passage)
             score = round(one.scores.score, 6)
             found.append(FoundPassage(*_characters(texts[at.document], at.start, at.end), score))
-        return FoundPassages(found, len(ranking.index), len(texts))
+        return FoundPassages(found, len(ranking.index), len(texts), progress.remarks)
 
     async def ask(
         self,
@@ -312,15 +334,13 @@ class Tools:
             loaded = await self._chosen(names, progress)
             values: dict[str, Any] = {} if most is None else {"max_tokens": most}
             request = self._service.tasks.request(task, text, loaded=loaded, **values)
-            began, remarks, last = time.perf_counter(), list[str](), None
+            began, last = time.perf_counter(), None
             asking = answered(self._answers, request, owner)
             async with aclosing(asking) as events:
                 async for event in events:
-                    if isinstance(event, Message) and event.kind == "warn":
-                        remarks.append(event.text)
                     if event is not None:
                         last = event
-                        await progress.tell(event)
+                        await progress.report(event)
             assert isinstance(last, Ended)
             s, found = last.statistics, last.sources
             return ToldAnswer(
@@ -328,7 +348,7 @@ class Tools:
                 sources=[_passage(source) for source in found.places()],
                 verbatim_share=round(found.verbatim_share, 4),
                 finish_reason=last.finish_reason,
-                remarks=remarks,
+                remarks=progress.remarks,
                 prompt_tokens=s.prompt_tokens,
                 new_tokens=s.new_tokens,
                 seconds=round(time.perf_counter() - began, 3),

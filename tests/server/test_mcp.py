@@ -30,6 +30,8 @@ from ngtcli.engine.events import Ended, Event, Message, Part, Reading, Stepped
 from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ModelError, NgtError
 from ngtcli.prompts.preset import load_preset
+from ngtcli.retrieval.ranking import Ranking, rank
+from ngtcli.retrieval.search import Search
 from ngtcli.server.answerer import Answerer
 from ngtcli.server.client import NotServedError, Remote
 from ngtcli.server.exchange import Threaded
@@ -37,6 +39,7 @@ from ngtcli.server.folder import ServedFolder
 from ngtcli.server.http_guard import Address, read_keys
 from ngtcli.server.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.server.service import Service
+from ngtcli.system import reporting
 from tests.support.helpers import fill, ngt, without_note
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 from tests.support.warm import Warm
@@ -163,6 +166,25 @@ def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path
             words = await refused(client, "show_passage", **wrong)
             assert f"It has {len(TIDES)} characters." in words
 
+    called(folder, work)
+
+
+def test_warnings_of_a_search_come_with_the_passages(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def rank_with_warning(search: Search) -> Ranking:
+        reporting.warn("2 of 3 passages are longer\nthan the embedder reads")
+        return rank(search)
+
+    async def work(client: Client) -> None:
+        found = await given(client, "search_passages", question="When is high tide?")
+        assert found["passages"][0]["document"] == "tides.txt"
+        assert found["remarks"] == ["2 of 3 passages are longer than the embedder reads"]
+        monkeypatch.undo()
+        found = await given(client, "search_passages", question="When is high tide?")
+        assert found["remarks"] == []
+
+    monkeypatch.setattr("ngtcli.server.mcp.rank", rank_with_warning)
     called(folder, work)
 
 
