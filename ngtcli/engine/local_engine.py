@@ -33,7 +33,8 @@ _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
     " scores nearly tie; --batch-size 1 gives that one"
 )
-_SESSIONS = 8  # with other settings than those of the model's first, that are cached; guess
+_SESSIONS = 8  # that are cached for the user, and as many for all other owners; guess
+_Sessions = OrderedDict[tuple[ModelSettings, DraftingSettings], LocalSession]  # by `common_of`
 
 
 def common_of(settings: Settings) -> tuple[ModelSettings, DraftingSettings]:
@@ -113,7 +114,8 @@ class LocalEngine(Engine):
         self._model = session.model
         self._size = size
         self._rounds = rounds(self._model.hf)
-        self._sessions = OrderedDict({common_of(session.settings): session})
+        self._sessions: _Sessions = OrderedDict({common_of(session.settings): session})
+        self._client_sessions: _Sessions = OrderedDict()  # that only other owners have used
         self._sessions_lock = threading.Lock()
         self._state: _Single | _Batch | None = None
         self._waiting: deque[LocalJob] = deque()  # that are to begin, the first of them next
@@ -140,16 +142,25 @@ class LocalEngine(Engine):
     def _session_for(self, submission: Submission) -> LocalSession:
         settings = submission.request.settings
         settings = settings.replace(pool=settings.drafting.pool and not submission.owner)
-        return self._with(settings).sharing(settings, submission.owner, submission.report)
+        session = self._with(settings, submission.owner)
+        return session.sharing(settings, submission.owner, submission.report)
 
-    def _with(self, settings: Settings) -> LocalSession:
-        """Return a session with these settings but for those of one answer; a few are cached."""
+    def _with(self, settings: Settings, owner: str) -> LocalSession:
+        """Return a session with these settings but for those of one answer; a few are cached.
+
+        What the user of this process has used is not evicted by what other owners use.
+        """
         key = common_of(settings)
         with self._sessions_lock:
-            session = self._sessions.pop(key, None) or self._base.with_settings(settings)
-            self._sessions[key] = session  # the last used is the last
-            if len(self._sessions) > _SESSIONS:
-                self._sessions.popitem(last=False)
+            cache = self._client_sessions if owner else self._sessions
+            if owner and key in self._sessions:
+                return self._sessions[key]
+            session = cache.pop(key, None) or self._client_sessions.pop(key, None)
+            if session is None:
+                session = self._base.with_settings(settings)
+            cache[key] = session  # the last used is the last
+            if len(cache) > _SESSIONS:
+                cache.popitem(last=False)
             return session
 
     def _start(
@@ -189,7 +200,8 @@ class LocalEngine(Engine):
         """Whether a stand-in drafts for the running jobs though their method is compiled by now."""
         assert self._state is not None
         drafting = self._state.method.name
-        session = self._with(self._jobs[0].submission.request.settings)
+        submission = self._jobs[0].submission
+        session = self._with(submission.request.settings, submission.owner)
         if session.parse_method().name == drafting:
             return False
         return session.available_method().name != drafting
@@ -294,7 +306,7 @@ class LocalEngine(Engine):
         settings = prepared.submission.request.settings
         if prepared.options.many and self._size != 1:
             find_batching(self._model)  # now, as nothing runs
-        self._learning = self._with(settings)
+        self._learning = self._with(settings, prepared.submission.owner)
         if self.many and self._size != 1:
             self._warn_of_batches(settings)
         is_single = bool(why_single(job.candidate, self._batching))
@@ -367,7 +379,7 @@ class LocalEngine(Engine):
         """Let others join the job that has run by itself; where that fails, nobody joins it."""
         job = single.job
         try:
-            session = self._with(job.submission.request.settings)
+            session = self._with(job.submission.request.settings, job.submission.owner)
             method = session.available_method()
             with self._starting:
                 drafting = session.batch_drafting(method)

@@ -266,6 +266,9 @@ def _asks(service: Service, form: _Form, values: dict[str, Any], said: Sequence[
     prediction = _text_of(form.prediction.content, "prediction") if form.prediction else ""
     more: dict[str, Any] = {"loaded": loaded, "turns": turns, "prediction": prediction}
     request = service.tasks.request(task, text, **more, **values)
+    if ":" in values.get("method", ""):
+        what = f"method {shown(values['method'])} has options"
+        raise RequestError(what, "Give the name of a method alone.", "method")
     if "method" in values or "num_draft" in values:
         _check_drafting(request.settings, service.tasks.of[task][0].drafting.num_draft)
     usage, keeps_all = form.stream_options.include_usage, form.truncation == "disabled"

@@ -497,3 +497,13 @@ def test_a_full_queue_takes_no_more_of_that_owner(monkeypatch: pytest.MonkeyPatc
     assert queue.close() == [1, 3, 4]
     with pytest.raises(BusyError, match="leaving"):
         queue.put(5, "d")
+
+
+def test_what_others_ask_evicts_no_session_of_the_user() -> None:
+    engine = LocalEngine(LocalSession(SETTINGS, persist=False))
+    mine = engine.prepare(Submission(asked())).session
+    for num_draft in range(1, 12):
+        engine.prepare(Submission(asked(method="trie", num_draft=num_draft), "http"))
+    again = engine.prepare(Submission(asked())).session
+    assert isinstance(mine, LocalSession) and isinstance(again, LocalSession)
+    assert again.memory is mine.memory

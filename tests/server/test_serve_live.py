@@ -118,9 +118,9 @@ def test_requests_with_methods_of_their_own_are_answered_beside_others(live: Liv
         ({"method": "nonsense"}, "method", "nonsense"),
         ({"method": "medusa"}, "method", "no head"),
         ({"method": "rest"}, "method", "rest"),
-        ({"method": "trie:n=1"}, "method", "n is 1"),
+        ({"method": "trie:n=4"}, "method", "has options"),
+        ({"settings": {"method": "auto:trust=1.0001"}}, "method", "has options"),
         ({"num_draft": 33}, "num_draft", "32"),
-        ({"method": "trie:num_draft=1000"}, "num_draft", "32"),
         ({"num_draft": "many"}, "num_draft", "num_draft"),
     ],
 )  # fmt: skip
