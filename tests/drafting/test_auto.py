@@ -63,39 +63,48 @@ def costing(curve: CostCurve) -> DraftSettings:
 @settings(deadline=None)
 def test_counts_are_those_of_a_plain_scan(texts: list[list[int]], depth: int) -> None:
     trie = CountTrie(depth)
-    wanted: Counter[tuple[int, ...]] = Counter()
+    scanned: Counter[tuple[int, ...]] = Counter()
     for text in texts:
         trie.end()
-        for piece in (text[: len(text) // 2], text[len(text) // 2 :]):
-            trie.extend(piece)
-        for at in range(len(text)):
-            wanted.update(tuple(text[at : at + k]) for k in range(1, depth + 1)
-                          if at + k <= len(text))  # fmt: skip
-    assert {sequence: count_of(trie, sequence) for sequence in wanted} == wanted
-    assert trie.used == len(wanted) + 1
-    top = [int(trie.arrays.nodes[n, TOKEN]) for n in trie.arrays.frequent if n != NONE]
-    frequent = sorted((-c, s[0]) for s, c in wanted.items() if len(s) == 1)
-    assert sorted(-wanted[(t,)] for t in top) == [c for c, _ in frequent][:FREQUENT]
+        half = len(text) // 2
+        trie.extend(text[:half])
+        trie.extend(text[half:])
+        for start in range(len(text)):
+            for end in range(start + 1, min(start + depth, len(text)) + 1):
+                scanned[tuple(text[start:end])] += 1
+
+    assert {sequence: count_of(trie, sequence) for sequence in scanned} == scanned
+    assert trie.used == len(scanned) + 1
+    frequent_nodes = [node for node in trie.arrays.frequent if node != NONE]
+    frequent_tokens = [int(trie.arrays.nodes[node, TOKEN]) for node in frequent_nodes]
+    counts = [count for sequence, count in scanned.items() if len(sequence) == 1]
+    highest_counts = sorted(counts, reverse=True)[:FREQUENT]
+    frequent_counts = [scanned[(token,)] for token in frequent_tokens]
+    assert sorted(frequent_counts, reverse=True) == highest_counts
 
 
 def children(trie: CountTrie, node: int) -> list[int]:
-    """Tokens of a node's list, read from both ends."""
-    nodes, found, child, last = trie.arrays.nodes, [], trie.arrays.nodes[node, FIRST_CHILD], NONE
+    """The tokens of a node's children; asserts that each links back to the one before it."""
+    nodes = trie.arrays.nodes
+    tokens = []
+    previous = NONE
+    child = nodes[node, FIRST_CHILD]
     while child != NONE:
-        assert nodes[child, PREVIOUS_SIBLING] == last
-        found.append(int(nodes[child, TOKEN]))
-        child, last = nodes[child, NEXT_SIBLING], child
-    return found
+        assert nodes[child, PREVIOUS_SIBLING] == previous
+        tokens.append(int(nodes[child, TOKEN]))
+        previous = child
+        child = nodes[child, NEXT_SIBLING]
+    return tokens
 
 
 @given(ids)
 @settings(deadline=None)
-def test_what_was_met_first_stands_first_once_lists_are_turned_round(text: list[int]) -> None:
+def test_put_first_met_first_reverses_the_children_of_every_node(text: list[int]) -> None:
     trie = CountTrie(3)
     trie.extend(text)
-    recent = [children(trie, node) for node in range(trie.used)]
+    last_met_first = [children(trie, node) for node in range(trie.used)]
     trie.put_first_met_first()
-    assert [children(trie, node)[::-1] for node in range(trie.used)] == recent
+    assert [children(trie, node)[::-1] for node in range(trie.used)] == last_met_first
     assert all(count_of(trie, [token]) == text.count(token) for token in set(text))
 
 
@@ -103,6 +112,7 @@ def prepared(
     prompt: list[int], output: list[int], earlier: list[int], seed: int, general: list[int],
     predicted: Sequence[int] = (),
 ) -> Followed:  # fmt: skip
+    """A drafter that has begun, with random escapes of `seed` and texts of every kind."""
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
     background = build_counts([general], least=()) if general else None
@@ -116,13 +126,16 @@ def prepared(
 
 
 def following(prompt: list[int], predicted: list[int]) -> list[list[int]]:
-    """A predicted text as it is counted, behind the end of the prompt."""
+    """A predicted text as it is counted: after the end of the prompt. None if it is empty."""
     return [[*prompt[-ORDERS:], *predicted]] if predicted else []
 
 
-def before(prompt: list[int], predicted: list[int]) -> list[int]:
-    """What may be copied before the answer begins."""
-    return [token for text in following(prompt, predicted) for token in [*text, NONE]] + prompt
+def copyable(prompt: list[int], predicted: list[int]) -> list[int]:
+    """The tokens that may be copied before the answer begins."""
+    tokens = []
+    for text in following(prompt, predicted):
+        tokens += [*text, NONE]
+    return tokens + prompt
 
 
 @given(ids, ids, ids, ids, ids, st.integers(1, 24), st.integers(0, 9))
@@ -133,10 +146,6 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 ) -> None:  # fmt: skip
     followed = prepared(prompt, output, pool, seed, general, predicted)
     drafter = followed.drafter
-    first = following(prompt, predicted)
-    texts = [first, [output], [prompt], [pool] if pool else [], [general], []]
-    copy = NaiveCopy(before(prompt, predicted), output)
-    naive = Naive(texts, drafter.tallies.escape, copy)
     escapes = drafter.tallies.escape
     sources = drafter.sources
     growth = Growth(
@@ -145,85 +154,98 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
             CONFIG.children,
         )
     )  # fmt: skip
-    parents, origins = growth.parents, growth.credited
-    wanted = naive.tree((prompt + output)[-ORDERS:], budget)
-    assert growth.probabilities.tolist() == pytest.approx(wanted, rel=1e-4)
-    assert all(-1 <= p < i for i, p in enumerate(parents.tolist()))
-    assert set(origins.tolist()) <= set(range(len(SOURCES)))
+
+    earlier = [pool] if pool else []
+    texts = [following(prompt, predicted), [output], [prompt], earlier, [general], []]
+    naive = Naive(texts, escapes, NaiveCopy(copyable(prompt, predicted), output))
+    expected = naive.tree((prompt + output)[-ORDERS:], budget)
+    assert growth.probabilities.tolist() == pytest.approx(expected, rel=1e-4)
+    for node, parent in enumerate(growth.parents.tolist()):
+        assert -1 <= parent < node
+    assert set(growth.credited.tolist()) <= set(range(len(SOURCES)))
     check_tree(followed.propose(budget))
 
 
 @given(ids, ids, ids, ids, st.integers(0, 9), st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
 def test_attribution_sums_to_the_probability_of_the_token(
-    prompt: list[int], output: list[int], general: list[int], like: list[int], seed: int, token: int
-) -> None:
-    drafter = prepared(prompt, output, [], seed, general, like).drafter
+    prompt: list[int], output: list[int], general: list[int], expected_text: list[int], seed: int,
+    token: int,
+) -> None:  # fmt: skip
+    drafter = prepared(prompt, output, [], seed, general, expected_text).drafter
     escapes = drafter.tallies.escape
-    texts = [following(prompt, like), [output], [prompt], [], [general], []]
-    naive = Naive(texts, escapes, NaiveCopy(before(prompt, like), output))
-    predicted, reached = np.zeros(SHAPE), np.zeros(SHAPE)
-    sources, nodes = named(drafter.sources.arrays), drafter.sources.matches
-    query = new_query(nodes)
-    room = query, np.empty(len(query.keys))
+    tables = named(drafter.sources.arrays)
+    matches = drafter.sources.matches
+    query = new_query(matches)
+    predicted = np.zeros(SHAPE)
+    reached = np.zeros(SHAPE)
     tallies = escapes, predicted, reached, np.zeros((len(escapes), 2))
-    chance, _ = attribute(sources, nodes, token, tallies, *room)
-    found = naive.probabilities((prompt + output)[-ORDERS:])
-    left = chance - found.get(token, 0.0)
-    assert 0 <= left <= UNSEEN + 1e-9
-    assert predicted.sum() == pytest.approx(
-        found.get(token, 0.0) / chance if chance else 0.0, abs=1e-6
-    )
+    probability, _ = attribute(tables, matches, token, tallies, query, np.empty(len(query.keys)))
+
+    texts = [following(prompt, expected_text), [output], [prompt], [], [general], []]
+    naive = Naive(texts, escapes, NaiveCopy(copyable(prompt, expected_text), output))
+    seen_probability = naive.probabilities((prompt + output)[-ORDERS:]).get(token, 0.0)
+    assert 0 <= probability - seen_probability <= UNSEEN + 1e-9
+    seen_share = seen_probability / probability if probability else 0.0
+    assert predicted.sum() == pytest.approx(seen_share, abs=1e-6)
     assert (reached - predicted >= -1e-9).all()
 
 
 @given(st.lists(st.integers(0, 5), min_size=1, max_size=30))
 def test_depth_first_puts_the_likeliest_chain_first(draws: list[int]) -> None:
-    parents = np.array([min(d, i) - 1 for i, d in enumerate(draws)], np.int32)
+    parents = np.array([min(draw, i) - 1 for i, draw in enumerate(draws)], np.int32)
     order = _depth_first(parents).tolist()
     assert sorted(order) == list(range(len(parents)))
-    seen: set[int] = set()
-    for before, node in zip([-1, *order], order, strict=False):
-        assert parents[node] == -1 or parents[node] in seen
-        children = [i for i, p in enumerate(parents) if p == before]
+    visited: set[int] = set()
+    for previous, node in zip([-1, *order], order, strict=False):
+        assert parents[node] == -1 or parents[node] in visited
+        children = [i for i, parent in enumerate(parents) if parent == previous]
         if children:
             assert node == children[0]
-        seen.add(node)
+        visited.add(node)
 
 
-def test_an_answer_joins_the_pool_and_what_is_drafted_from_is_bounded() -> None:
+def test_an_answer_joins_the_pool_whose_counts_are_bounded() -> None:
     drafter = Auto(DraftSettings(pool=Pool(limit=10)))
     for answer in ([1, 2, 3, 4], [2] * 6, *[[3, 4, 3, 4, 3, 4]] * 9):
         followed = Followed(drafter, Context([0]))
         followed.emit(answer)
         followed.close()
     drafter.begin(Context([0]))
-    counted = drafter.shared.earlier.trie
-    assert count_of(counted, [4, 3]) > 0
-    assert counted.tokens <= 20
+    earlier_answers = drafter.shared.earlier.trie
+    assert count_of(earlier_answers, [4, 3]) > 0
+    assert earlier_answers.tokens <= 20
 
 
-def test_tallies_of_earlier_sessions_are_taken_up() -> None:
+def test_a_drafter_begins_with_the_tallies_of_earlier_sessions() -> None:
     pool = Pool(predicted=np.full(SHAPE, 300.0).ravel(), reached=np.full(SHAPE, 1000.0).ravel())
     drafter = Auto(DraftSettings(pool=pool), Options(trust=100))
     assert drafter.tallies.escape == pytest.approx(0.7)
     assert drafter.tallies.reached == pytest.approx(100.0)
-    size = first_escapes().size
-    for sizes in ((3, 3), (size + 84, size + 84), (size, 1)):
-        odd = Pool(predicted=np.ones(sizes[0]), reached=np.ones(sizes[1]))  # of another version
-        found = Auto(DraftSettings(pool=odd)).tallies.escape
-        assert found == pytest.approx(first_escapes(), abs=1e-3)
+
+
+SIZE = first_escapes().size
+
+
+@pytest.mark.parametrize(
+    ("predicted_size", "reached_size"), [(3, 3), (SIZE + 84, SIZE + 84), (SIZE, 1)]
+)
+def test_tallies_of_another_version_are_ignored(predicted_size: int, reached_size: int) -> None:
+    pool = Pool(predicted=np.ones(predicted_size), reached=np.ones(reached_size))
+    escapes = Auto(DraftSettings(pool=pool)).tallies.escape
+    assert escapes == pytest.approx(first_escapes(), abs=1e-3)
 
 
 def test_a_process_that_has_seen_much_still_learns() -> None:
-    """Whatever was right a million times, and is wrong for one long answer."""
+    """Every match was right a million times, and some are wrong for one long answer."""
     drafter = Auto(DraftSettings(pool=Pool()))
-    drafter.tallies.predicted[:] = drafter.tallies.reached[:] = 1e6
+    drafter.tallies.predicted[:] = 1e6
+    drafter.tallies.reached[:] = 1e6
     Followed(drafter, Context([0])).emit(random.Random(1).choices(range(4), k=2000))
     assert (drafter.tallies.predicted / drafter.tallies.reached).min() < 0.98
 
 
-def test_what_comes_moves_the_escapes() -> None:
+def test_emitted_tokens_move_the_escapes() -> None:
     drafter = Auto(options=Options(trust=5))
     followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 7, 8] * 3))
     escapes = drafter.tallies.escape
@@ -234,42 +256,48 @@ def test_what_comes_moves_the_escapes() -> None:
     assert escapes.max() <= 0.999
 
 
-def ranked_after(ranks: RowArrays, token: int) -> dict[int, float]:
+def weights_after(ranks: RowArrays, token: int) -> dict[int, float]:
+    """The successors of a token with their weights."""
     row = zip(ranks.tokens[token].tolist(), ranks.weights[token].tolist(), strict=True)
     return {successor: weight for successor, weight in row if weight > 0}
 
 
 def test_ranks_keep_the_strongest_of_more_than_have_room() -> None:
-    ranks, five = no_ranks(40), np.array([5], np.int32)
+    ranks = no_ranks(40)
+    five = np.array([5], np.int32)
     for first in range(0, 30, 3):
         learn_ranks(five, np.array([[first, first + 1, first + 2]]), tuple(ranks))
-    assert (
-        len(found := ranked_after(ranks, 5)) == CONFIG.ranks_kept and {27, 28, 29} <= found.keys()
-    )
+    weights = weights_after(ranks, 5)
+    assert len(weights) == CONFIG.ranks_kept
+    assert {27, 28, 29} <= weights.keys()
 
 
 @given(st.lists(st.lists(st.integers(0, 7), min_size=3, max_size=3, unique=True), max_size=30))
-def test_ranks_weigh_what_was_ranked_high_of_late(rows: list[list[int]]) -> None:
-    ranks, five = no_ranks(21), np.array([5], np.int32)
-    wanted: dict[int, float] = {}
+def test_ranks_weigh_recent_and_high_ranks_most(rows: list[list[int]]) -> None:
+    ranks = no_ranks(21)
+    five = np.array([5], np.int32)
+    expected: dict[int, float] = {}
     for row in rows:
         learn_ranks(five, np.array([row]), tuple(ranks))
-        wanted = {t: w / 2 for t, w in wanted.items()}
-        for rank, t in enumerate(row):
-            wanted[t] = wanted.get(t, 0.0) + 1 / (rank + 1)
-        wanted = {t: w for t, w in wanted.items() if w >= 1e-3}
-    found = ranked_after(ranks, 5)
-    assert sum(found.values()) == pytest.approx(ranks.facts[5, ROW_TOTAL])
-    assert {t: found.get(t, 0.0) for t in wanted} == pytest.approx(wanted, abs=2e-3)
-    assert ranked_after(ranks, 6) == {}
+        expected = {token: weight / 2 for token, weight in expected.items()}
+        for rank, token in enumerate(row):
+            expected[token] = expected.get(token, 0.0) + 1 / (rank + 1)
+        expected = {token: weight for token, weight in expected.items() if weight >= 1e-3}
+
+    weights = weights_after(ranks, 5)
+    assert sum(weights.values()) == pytest.approx(ranks.facts[5, ROW_TOTAL])
+    common = {token: weights.get(token, 0.0) for token in expected}
+    assert common == pytest.approx(expected, abs=2e-3)
+    assert weights_after(ranks, 6) == {}
 
 
 def test_an_answer_with_auto_reports_its_policy_and_is_remembered(tmp_path: Path) -> None:
-    shutil.copy(HARBOUR, text := str(tmp_path / "harbour.txt"))
-    wanted = ("summarize", text, "--max-tokens", "24", "--json-tokens")
-    body = json.loads(ngt(*wanted, "--set", "pool_documents=yes").stdout)
+    document = str(tmp_path / "harbour.txt")
+    shutil.copy(HARBOUR, document)
+    command = ("summarize", document, "--max-tokens", "24", "--json-tokens")
+    body = json.loads(ngt(*command, "--set", "pool_documents=yes").stdout)
     assert sum(body["policy"]["budgets"].values()) <= body["statistics"]["steps"]
-    assert {t["origin"] for t in body["tokens"]} <= {*Auto.origins, "model"}
+    assert {token["origin"] for token in body["tokens"]} <= {*Auto.origins, "model"}
     (pool,) = POOLS.paths()
     assert read_header(pool)[0]["tokens"] == str(body["statistics"]["new_tokens"])
 
@@ -278,9 +306,10 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     policy = Policy(CURVES["cheap"])
     chances = np.full(8, 0.2)
     assert policy.choose(chances)[0] == 8
-    nodes, parents = np.arange(8, dtype=np.int32), np.full(8, -1, np.int32)
-    for _ in range(6):  # none of the eight is what came
-        count_accepted(nodes, parents, chances, np.array([99], np.int32), policy.tally)
+    tokens = np.arange(8, dtype=np.int32)
+    parents = np.full(8, -1, np.int32)
+    for _ in range(6):  # none of the eight is the emitted token
+        count_accepted(tokens, parents, chances, np.array([99], np.int32), policy.tally)
     assert policy.choose(chances) == (0, 0)
     assert policy.report().came_true < 0.2
     for _ in range(300):  # time passes
@@ -292,39 +321,45 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
     st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 9),
     st.booleans(),
 )  # fmt: skip
-def test_nodes_that_came_true_are_counted_but_for_those_after_all_that_was_emitted(
-    draws: list[float], seed: int, token: int, other: bool
+def test_accepted_and_expected_nodes_are_counted_but_for_those_below_the_last_emitted_token(
+    draws: list[float], seed: int, last: int, is_bonus_unknown: bool
 ) -> None:
+    """`is_bonus_unknown`: the path to `last` is followed by a token that is not in the tree."""
     rng = random.Random(seed)
     chances = np.array(sorted(draws, reverse=True))
     parents = np.array([rng.randrange(-1, i) for i in range(len(draws))], np.int32)
     tokens = np.arange(len(draws), dtype=np.int32)  # all different: a path is named by its tokens
-    path, node = [], min(token, len(draws) - 1)
+    leaf = min(last, len(draws) - 1)
+    path: list[int] = []
+    node = leaf
     while node >= 0:
-        path.append(node)
+        path.insert(0, node)
         node = int(parents[node])
+
     tally = np.zeros((2, 8))
-    emitted = np.array([*path[::-1], *([77] if other else [])], np.int32)
-    count_accepted(tokens, parents, chances, emitted, tally)
-    unknown: list[int] = []  # all below the last one
+    emitted = [*path, 77] if is_bonus_unknown else path
+    count_accepted(tokens, parents, chances, np.array(emitted, np.int32), tally)
+
+    below_leaf: list[int] = []
     for i in range(len(draws)):
-        if not other and (parents[i] == path[0] or parents[i] in unknown):
-            unknown.append(i)
+        if parents[i] == leaf or parents[i] in below_leaf:
+            below_leaf.append(i)
+    uncounted = [] if is_bonus_unknown else below_leaf
     assert tally[0].sum() == len(path)
-    assert tally[1].sum() == pytest.approx(sum(draws) - chances[unknown].sum())
+    assert tally[1].sum() == pytest.approx(sum(draws) - chances[uncounted].sum())
 
 
-def test_what_is_not_drafted_is_learned_from() -> None:
-    """Where nothing pays, the policy hears all the same whether its expectations came true."""
-    steep = costing(DEAR)
-    for came_true in (False, True):
-        drafter = Auto(steep)
-        followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
-        assert not followed.propose(8)
-        followed.emit([3 if came_true else 9])
-        assert drafter.shared.policy is not None
-        accepted, expected = drafter.shared.policy.tally.sum(axis=1)
-        assert accepted == came_true and expected > 0.5
+@pytest.mark.parametrize("is_right", [False, True])
+def test_the_policy_learns_from_a_search_of_which_nothing_is_drafted(is_right: bool) -> None:
+    """Where nothing pays, it is counted all the same whether the likeliest token was emitted."""
+    drafter = Auto(costing(DEAR))
+    followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 1, 2], vocabulary=10))
+    assert not followed.propose(8)
+    followed.emit([3 if is_right else 9])
+    assert drafter.shared.policy is not None
+    accepted, expected = drafter.shared.policy.tally.sum(axis=1)
+    assert accepted == is_right
+    assert expected > 0.5
 
 
 CURVES = {
@@ -336,7 +371,7 @@ CURVES = {
 
 
 def step(policy: Policy, pause: Pause, chances: list[float], repeats: bool = False) -> int | None:
-    """The nodes of a step, as `auto` decides them; None in a pause."""
+    """The number of nodes in a step, as `auto` decides it; None in a pause."""
     if pause.goes_on(repeats):
         policy.skip()
         return None
@@ -346,7 +381,8 @@ def step(policy: Policy, pause: Pause, chances: list[float], repeats: bool = Fal
 
 
 def test_a_cost_measured_too_high_is_found_out() -> None:
-    policy, pause = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0})), Pause()
+    policy = Policy(CostCurve({1: 1.0, 2: 9.0, 8: 9.0, 64: 9.0}))
+    pause = Pause()
     sizes: list[int] = []
     for _ in range(CONFIG.exploration * 400):
         size = step(policy, pause, [0.5] * 8, repeats=True)
@@ -367,29 +403,38 @@ def test_a_machine_that_was_slow_for_a_while_is_forgiven(
 
     policy = Policy(CostCurve({rows: cost(rows) for rows in (1, 2, 4, 8, 16, 64)}))
     best = max((1 + sum(chances[:k])) / cost(1 + k) for k in range(len(chances) + 1))
-    rng, rates = random.Random(0), []
+    rng = random.Random(0)
+    rates = []
     for answer in range(12):
         policy.start(policy.curve)
-        pause, tokens, time = Pause(), 0.0, 0.0
-        for at in range(256):
+        pause = Pause()
+        tokens = 0.0
+        seconds = 0.0
+        for index in range(256):
             size = step(policy, pause, chances) or 0
-            slow = factor if answer == 1 and at < steps else 1.0
-            policy.curve.learn(1 + size, cost(1 + size) * slow * rng.uniform(0.9, 1.1))
-            tokens, time = tokens + 1 + sum(chances[:size]), time + cost(1 + size)
-        rates.append(tokens / time)
+            slowness = factor if answer == 1 and index < steps else 1.0
+            measured = cost(1 + size) * slowness * rng.uniform(0.9, 1.1)
+            policy.curve.learn(1 + size, measured)
+            tokens += 1 + sum(chances[:size])
+            seconds += cost(1 + size)
+        rates.append(tokens / seconds)
     assert min(rates[2:]) > 0.94 * best
 
 
-def test_a_text_that_repeats_itself_or_its_prompt_ends_the_pause_at_once() -> None:
-    for said in ([50, 51, 52, 53, 60, 50, 51, 52, 53], [3, 4, 5, 6]):
-        drafter = Auto()
-        followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 7]))
-        drafter._pause.left = 99
-        for token in said[:-1]:
-            followed.emit([token])
-            assert not followed.propose(4)
-        followed.emit(said[-1:])
-        assert followed.propose(4)
+@pytest.mark.parametrize(
+    "output",
+    [[50, 51, 52, 53, 60, 50, 51, 52, 53], [3, 4, 5, 6]],
+    ids=["repeats itself", "repeats its prompt"],
+)
+def test_a_repetition_ends_the_pause_at_once(output: list[int]) -> None:
+    drafter = Auto()
+    followed = Followed(drafter, Context([1, 2, 3, 4, 5, 6, 7]))
+    drafter._pause.left = 99
+    for token in output[:-1]:
+        followed.emit([token])
+        assert not followed.propose(4)
+    followed.emit(output[-1:])
+    assert followed.propose(4)
 
 
 def test_costs_follow_what_passes_take() -> None:
@@ -403,12 +448,13 @@ def test_costs_follow_what_passes_take() -> None:
 
 
 @given(st.lists(st.tuples(st.integers(1, 80), st.floats(0.1, 10.0)), max_size=60))
-def test_whatever_passes_take_more_rows_never_cost_less(passes: list[tuple[int, float]]) -> None:
+def test_more_rows_never_cost_less_after_any_passes(passes: list[tuple[int, float]]) -> None:
     curve = CostCurve({1: 1.0, 2: 1.1, 8: 1.5, 64: 4.0})
     for rows, factor in passes:
         curve.learn(rows, curve.at(rows) * factor)
         seconds = list(curve.by_rows().values())
-        assert seconds == sorted(seconds) and seconds[0] > 0
+        assert seconds == sorted(seconds)
+        assert seconds[0] > 0
 
 
 SIZES = (1, 2, 4, 8, 12, 16, 32, 64)
@@ -457,12 +503,13 @@ def test_without_costs_and_pool_each_sequence_drafts_as_it_does_alone(
     for tree, (prompt, output) in zip(trees, runs, strict=True):
         single = Followed(make_drafter("auto"), Context(prompt, vocabulary=6))
         single.emit(output)
-        own = single.propose(8)
-        assert (tree.tokens, tree.parents) == (own.tokens, own.parents)
+        single_tree = single.propose(8)
+        assert tree.tokens == single_tree.tokens
+        assert tree.parents == single_tree.parents
 
 
 def drafted(batch: Batch, prompt: list[int], budget: int, pooled: bool = True) -> DraftTree:
-    """What a sequence that begins with `prompt` drafts, without branches."""
+    """The draft for a sequence that begins with `prompt`, without branches."""
     (tree,) = batch.propose([batch.begin(prompt, private=not pooled, chains=True)], [budget])
     return tree
 
@@ -476,7 +523,8 @@ def drafted(batch: Batch, prompt: list[int], budget: int, pooled: bool = True) -
 )
 def test_with_one_child_drafts_are_chains(prompt: list[int], tokens: tuple[int, ...]) -> None:
     tree = drafted(Batch(), prompt, len(tokens))
-    assert tree.tokens == tokens and tree.parents == tuple(range(-1, len(tree) - 1))
+    assert tree.tokens == tokens
+    assert tree.parents == tuple(range(-1, len(tree) - 1))
 
 
 def test_a_chain_is_searched_to_its_end_though_none_of_it_paid_before() -> None:
@@ -507,16 +555,18 @@ def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
     policy.learn_drafting = lambda seconds: None  # type: ignore[method-assign]
     policy.drafting_s = drafting_s
     sequences = [batch.begin([1, 2, 3, 4] * 8), batch.begin(range(100, 140))]
-    counts, search = [0, 0], Auto.search
+    drafters = [sequence.drafter for sequence in sequences]
+    counts = [0, 0]
+    search = Auto.search
+
+    def counted_search(drafter: Auto, *arguments: Any) -> Any:
+        growth = search(drafter, *arguments)
+        if growth is not None:
+            counts[drafters.index(drafter)] += 1
+        return growth
+
     with pytest.MonkeyPatch.context() as patch:
-
-        def counted(drafter: Auto, *given: Any) -> Any:
-            found = search(drafter, *given)
-            at = [sequence.drafter for sequence in sequences].index(drafter)
-            counts[at] += found is not None
-            return found
-
-        patch.setattr(Auto, "search", counted)
+        patch.setattr(Auto, "search", counted_search)
         for step in range(40):
             batch.propose(sequences, [8, 8])
             sequences[0].emit([1 + step % 4])
@@ -527,12 +577,13 @@ def searched_steps(curve: CostCurve, drafting_s: float) -> list[int]:
 def test_a_sequence_that_gets_no_rows_pauses_unless_drafting_costs_next_to_nothing() -> None:
     curve = CostCurve({1: 1.0, 2: 1.0, 64: 32.0})
     repeating, other = searched_steps(curve, drafting_s=0.1)
-    assert repeating == 40 and other < 10
+    assert repeating == 40
+    assert other < 10
     assert searched_steps(curve, drafting_s=1e-9) == [40, 40]
 
 
-def naive_best(probabilities: list[float], costs: list[float], sequences: int) -> int:
-    """The number of nodes with the most tokens a second, the least of several."""
+def naive_best_size(probabilities: list[float], costs: list[float], sequences: int) -> int:
+    """The number of nodes with the most tokens a second, the lowest if several have it."""
     rates = [
         (sequences + sum(probabilities[:k])) / costs[sequences + k - 1]
         for k in range(len(probabilities) + 1)
@@ -551,13 +602,13 @@ def test_the_best_number_of_nodes_of_all_sequences_is_that_of_trying_all(
 ) -> None:
     falling = sorted(chances, reverse=True)
     costs = (1.0 + np.cumsum(rises)).tolist()
-    found, expected, speedup = best_size(
+    nodes, tokens, speedup = best_size(
         np.array(falling), np.array(costs), 0.0, np.zeros((2, 8)), sequences
     )
-    assert found == naive_best(falling, costs, sequences)
-    assert expected == pytest.approx(sequences + sum(falling[:found]))
-    plain = sequences / costs[sequences - 1]
-    assert speedup == pytest.approx(expected / costs[sequences + found - 1] / plain)
+    assert nodes == naive_best_size(falling, costs, sequences)
+    assert tokens == pytest.approx(sequences + sum(falling[:nodes]))
+    plain_rate = sequences / costs[sequences - 1]
+    assert speedup == pytest.approx(tokens / costs[sequences + nodes - 1] / plain_rate)
 
 
 def test_answers_reach_later_sequences_through_the_pool() -> None:
@@ -566,10 +617,13 @@ def test_answers_reach_later_sequences_through_the_pool() -> None:
     assert drafted(batch, [8, 20, 21], 3).tokens[:1] == (22,)
 
 
-def test_texts_that_run_together_learn_as_one_but_for_those_without_a_part_in_the_pool() -> None:
+def test_sequences_of_a_batch_share_their_tallies_but_for_private_ones() -> None:
     batch = Batch(DraftSettings(pool=Pool(100)))
-    one, other, private = (batch.begin([7], private=p).drafter for p in (False, False, True))
-    assert one.tallies is other.tallies is not private.tallies
+    first = batch.begin([7], private=False).drafter
+    second = batch.begin([7], private=False).drafter
+    private = batch.begin([7], private=True).drafter
+    assert first.tallies is second.tallies
+    assert second.tallies is not private.tallies
 
 
 def test_a_sequence_without_a_part_in_the_pool_neither_gives_nor_takes() -> None:
@@ -611,10 +665,15 @@ def test_an_answer_with_which_another_drafter_goes_on_joins_the_pool_once() -> N
 @given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=4),
        st.integers(0, 6))  # fmt: skip
 def test_a_reference_is_found_where_a_plain_search_finds_it(
-    ids: list[int], run: list[int], at: int
+    drawn_text: list[int], drawn_run: list[int], drawn_start: int
 ) -> None:
-    ids, run = [256 * t for t in ids], [256 * t for t in run]  # bytes that also stand askew
-    at = min(at, len(ids))
-    places = (i for i in range(at, len(ids) - len(run) + 1) if ids[i : i + len(run)] == run)
-    found = _place_of(np.array(run, np.int32), np.array(ids, np.int32), at)
-    assert found == (next(places, -1) if run else -1)
+    # The bytes of multiples of 256 also match between the borders of tokens.
+    text = [256 * token for token in drawn_text]
+    run = [256 * token for token in drawn_run]
+    start = min(drawn_start, len(text))
+    expected = -1
+    if run:
+        last = len(text) - len(run)
+        matches = (i for i in range(start, last + 1) if text[i : i + len(run)] == run)
+        expected = next(matches, -1)
+    assert _place_of(np.array(run, np.int32), np.array(text, np.int32), start) == expected
