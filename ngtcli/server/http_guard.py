@@ -1,9 +1,11 @@
 """Who may ask over HTTP: addresses, keys, and the headers that tell a browser's pages apart.
 
-A page of another origin must not read local documents. Browsers send its origin with what could
-change something, and, where a name of its own stands for this machine (DNS rebinding), that name as
-Host. Both are checked, and no header allows other origins. Nor is another user of this machine to
-read them: without keys the process at the other end must be this user's, where the system tells.
+A page of another origin must not read local documents. Browsers send its origin with requests that
+could change something. Where a site's own name stands for this machine (DNS rebinding), they send
+that name as Host. Both headers are checked, and no reply allows other origins.
+
+Nor may another user of this machine read the documents: without keys, the process at the other end
+must be this user's, where the system says whose it is.
 """
 
 import errno
@@ -30,10 +32,10 @@ from ngtcli.system.files import read_bounded
 from ngtcli.words import reason_of
 
 DEFAULT_ADDRESS = "127.0.0.1:8421"  # of `ngt serve` without --http
-_LEAST_KEY = 16  # characters of an API key; guess: 16 random ones are not found by trying
+_MIN_KEY_LENGTH = 16  # characters of an API key; guess: 16 random ones are not found by trying
 _MAX_PORT = 65_535
-_KEYS_FILE = 1_000_000  # bytes of the file of keys at most; guess
-_KEY = re.compile(rb"[!-~]{%d,}" % _LEAST_KEY)
+_MAX_KEY_FILE_BYTES = 1_000_000  # guess
+_KEY = re.compile(rb"[!-~]{%d,}" % _MIN_KEY_LENGTH)
 _OPEN = ("/health", "/")  # paths that need no key
 USER = ""  # the owner of what the user of the server asks
 ANYONE = "http"  # the owner of what is asked without a key
@@ -47,7 +49,7 @@ class Connection:
     Attributes:
         is_of_user: Whether it is one to the socket of the server's user.
         user: Of a TCP connection, the user id of the process at the other end; None where the
-            system does not tell.
+            system does not say.
         is_user_known: Whether `user` was looked up.
     """
 
@@ -124,7 +126,7 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
     """
     try:
         mode = os.stat(path).st_mode
-        data = read_bounded(path, _KEYS_FILE)
+        data = read_bounded(path, _MAX_KEY_FILE_BYTES)
     except OSError as error:
         raise UsageError(f"{path}: {reason_of(error)}", hint="Name a file of keys.") from None
     if mode & (stat.S_IRWXG | stat.S_IRWXO):
@@ -132,15 +134,15 @@ def read_keys(path: Path) -> tuple[bytes, ...]:
         raise UsageError(f"{path}: other users may read the keys or write them", hint=hint)
     keys = [line.strip() for line in data.splitlines() if line.strip()]
     if not keys or any(not _KEY.fullmatch(key) for key in keys):
-        what = f"{path}: a key has {_LEAST_KEY} ASCII characters or more, without spaces"
+        what = f"{path}: a key has {_MIN_KEY_LENGTH} ASCII characters or more, without spaces"
         raise UsageError(what, hint="openssl rand -hex 32 makes one; put each on a line.")
     return tuple(hashlib.sha256(key).digest() for key in keys)
 
 
 def user_of(own: tuple[str, int], other: tuple[str, int]) -> int | None:
-    """The user of a process by the ends of its connection within this machine.
+    """Return the user of a process by the ends of its connection within this machine.
 
-    None where the system does not tell, as without /proc, or of a process that has closed its end:
+    None where the system does not say, as without /proc, or where the process has closed its end:
     Linux then lists the connection as root's, without an inode.
     """
     for mapped, path in (("", "/proc/net/tcp"), ("::ffff:", "/proc/net/tcp6")):
@@ -161,7 +163,7 @@ def _end(mapped: str, host: str, port: int) -> bytes:
 
 
 def knows_users(listening: socket.socket) -> bool:
-    """Whether the system tells whose a connection to this socket is."""
+    """Return whether the system says which user opened a connection to this socket."""
     host, port, *_ = listening.getsockname()
     return user_of((host, port), ("::" if ":" in host else "0.0.0.0", 0)) == os.geteuid()
 
@@ -216,11 +218,11 @@ class Guard:
     def _owner(self, authorization: bytes) -> str | None:
         """The owner of a key; all keys are compared, and each in constant time."""
         scheme, _, key = authorization.partition(b" ")
-        given = hashlib.sha256(key.strip()).digest()
-        same = [known for known in self._address.keys if hmac.compare_digest(known, given)]
-        if scheme.lower() != b"bearer" or not same:
+        digest = hashlib.sha256(key.strip()).digest()
+        matches = [known for known in self._address.keys if hmac.compare_digest(known, digest)]
+        if scheme.lower() != b"bearer" or not matches:
             return None
-        return f"{ANYONE}:{same[0].hex()[:16]}"
+        return f"{ANYONE}:{matches[0].hex()[:16]}"
 
 
 def _refusal(status: int, code: str, message: str) -> RequestError:
