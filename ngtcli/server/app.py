@@ -36,12 +36,12 @@ from ngtcli.server.service import Service
 if TYPE_CHECKING:
     from ngtcli.server.process import Server
 
-_AT_ONCE = 256  # requests that wait or are answered; guess
-_LONGEST_S = 3600.0  # from the request to the end of its answer; guess
-_RETRY_S = 2  # after which a client may ask again where the queue is full; guess
-_LOOK_S = 0.1  # between looks at how far loading is; guess
-_EARLY = 64  # questions that are cancelled before they are taken, and remembered; guess
-# For each path what reads its requests, and what writes its replies.
+_MAX_REQUESTS = 256  # requests that wait or are answered; guess
+_ANSWER_TIMEOUT_S = 3600.0  # from the request to the end of its answer; guess
+_RETRY_AFTER_S = 2  # after which a client may ask again where the queue is full; guess
+_POLL_S = 0.1  # between looks at the progress of loading; guess
+_MAX_EARLY = 64  # requests, cancelled before they came, whose ids are remembered; guess
+# For each path, what reads its requests and what writes its replies.
 _FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Reply]]] = {
     "/v1/chat/completions": (chat, ChatReply),
     "/v1/responses": (response, ResponseReply),
@@ -61,8 +61,8 @@ def application(
     """
     openai = OpenAi(server, service, warn)
     failures: Any = {404: _no_such, 405: _no_such, errors.NgtError: openai.failed}
-    every = [*Commands(server).routes, *openai.routes, *routes]
-    return Starlette(routes=every, exception_handlers=failures)
+    all_routes = [*Commands(server).routes, *openai.routes, *routes]
+    return Starlette(routes=all_routes, exception_handlers=failures)
 
 
 class Entrance:
@@ -99,7 +99,7 @@ class Commands:
         self._server = server
         self._threads = Threads()
         self._submitted: dict[str, Submitted] = {}  # that are being answered, by their ids
-        self._early = deque[str](maxlen=_EARLY)
+        self._early = deque[str](maxlen=_MAX_EARLY)
 
     @property
     def routes(self) -> list[BaseRoute]:
@@ -130,7 +130,7 @@ class Commands:
     async def _ask(self, request: Request) -> Any:
         if request.headers.get(wire.STAMP) != self._server.stamp:
             return Response(status_code=409)  # the command loads the model itself
-        return Exchange(self._answer, self._server.activity, wire.MOST)
+        return Exchange(self._answer, self._server.activity, wire.MAX_REQUEST_BYTES)
 
     async def _answer(self, exchange: Exchange, body: bytes) -> None:
         try:
@@ -148,10 +148,10 @@ class Commands:
         if self._server.refuses():
             return
         try:
-            warned: list[str] = []
-            await self._threads.run(check_session, asked.request.settings, warned.append)
-            for words in warned:
-                yield wire.encode(Message("warn", words))
+            warnings: list[str] = []
+            await self._threads.run(check_session, asked.request.settings, warnings.append)
+            for warning in warnings:
+                yield wire.encode(Message("warn", warning))
             if asked.id in self._early:
                 raise errors.StoppedError("interrupted")
             queue = EventQueue()
@@ -172,7 +172,7 @@ class Commands:
             progress = self._server.progress
             yield b"\n" if progress == last else wire.encode(Message("status", progress))
             last = progress
-            await anyio.sleep(_LOOK_S)
+            await anyio.sleep(_POLL_S)
 
 
 def _of_user(
@@ -215,10 +215,11 @@ class OpenAi:
         return JSONResponse({"status": "ok"})
 
     async def _models(self, request: Request) -> Response:
-        own = {"object": "model", "created": self._began, "owned_by": "ngt"}
-        if (name := request.path_params.get("name")) is not None:
-            return JSONResponse({"id": self._service.checked(name), **own})
-        models = [{"id": name, **own} for name in self._service.models]
+        about = {"object": "model", "created": self._began, "owned_by": "ngt"}
+        name = request.path_params.get("name")
+        if name is not None:
+            return JSONResponse({"id": self._service.checked(name), **about})
+        models = [{"id": name, **about} for name in self._service.models]
         return JSONResponse({"object": "list", "data": models})
 
     async def _documents(self, request: Request) -> Response:
@@ -230,7 +231,7 @@ class OpenAi:
         if kind != "application/json":  # a page may send other kinds without asking first
             what = "the body is not of content type application/json"
             raise RequestError(what, "Say so in a header.", None, "wrong_content_type", 415)
-        if self._server.activity.answering >= _AT_ONCE:
+        if self._server.activity.answering >= _MAX_REQUESTS:
             return _busy("Too many requests at once. Try again later.")
         return Exchange(partial(self._answer, path), self._server.activity)
 
@@ -239,7 +240,7 @@ class OpenAi:
         asks_of, reply_of = _FORMS[path]
         reply: Reply | None = None
         try:
-            with anyio.fail_after(_LONGEST_S):
+            with anyio.fail_after(_ANSWER_TIMEOUT_S):
                 ask = partial(asks_of, self._service, body)
                 asks = await self._threads.run(ask, abandon=True)
                 reply = reply_of(asks)
@@ -253,16 +254,15 @@ class OpenAi:
         except ClientDisconnect:
             raise
         except Exception as error:
-            said = self._failure(error)
+            failure = self._failure(error)
             if reply is None or not exchange.has_begun:
-                await exchange.respond(said)
+                await exchange.respond(failure)
             else:
-                await exchange.send(reply.failed(msgspec.json.decode(said.body)))
+                await exchange.send(reply.failed(msgspec.json.decode(failure.body)))
 
     async def _events(self, asks: Asks, owner: str) -> AsyncGenerator[Event | None]:
-        """What comes of a question, for others; None where nothing came for a while."""
-        own = answered(self._server, asks.request, owner)
-        async with aclosing(own) as events:
+        """Yield the events of a request for its client; None where nothing came for a while."""
+        async with aclosing(answered(self._server, asks.request, owner)) as events:
             async for event in events:
                 if isinstance(event, Prompted) and event.left_out and asks.keeps_all:
                     hint = 'Send fewer, or "truncation": "auto" to have the oldest left out.'
@@ -297,7 +297,7 @@ class OpenAi:
 
 
 async def _pieces(reply: Reply, events: AsyncGenerator[Event | None]) -> AsyncGenerator[bytes]:
-    """A reply in pieces."""
+    """Yield a reply in pieces."""
     has_begun = False
     async for event in events:
         if not has_begun and (reply.at_once or isinstance(event, Prompted | Stepped | Ended)):
@@ -306,8 +306,8 @@ async def _pieces(reply: Reply, events: AsyncGenerator[Event | None]) -> AsyncGe
         if event is None and has_begun:  # else what is between might close it
             yield reply.beat
         elif event is not None and has_begun:
-            told = reply.end(event) if isinstance(event, Ended) else reply.told(event)
-            yield b"".join(told)
+            chunks = reply.end(event) if isinstance(event, Ended) else reply.event(event)
+            yield b"".join(chunks)
 
 
 async def _no_such(request: Request, error: Any) -> Response:
@@ -317,7 +317,7 @@ async def _no_such(request: Request, error: Any) -> Response:
 
 def _busy(what: str) -> JSONResponse:
     response = error_reply(503, "queue_full", what)
-    response.headers["retry-after"] = str(_RETRY_S)
+    response.headers["retry-after"] = str(_RETRY_AFTER_S)
     return response
 
 

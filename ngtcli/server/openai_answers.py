@@ -1,8 +1,8 @@
 """Answers in OpenAI's forms: one object, or events as they come.
 
-A reply is `told` what comes of its question, between `begin` and `end`. Each gives the pieces to
-send; `whole` is the object for a client that wants it in one. Besides `usage` there are the figures
-of llama.cpp's server, `timings`.
+A `Reply` gets the events of its request: `begin`, `event` for each, `end`. Each yields the pieces
+to send; `whole` is the object for a client that wants the answer in one. Besides `usage` there are
+the figures of llama.cpp's server, `timings`.
 """
 
 import secrets
@@ -48,8 +48,8 @@ class Reply:
         """What comes first."""
         yield b""
 
-    def told(self, event: Event) -> Iterator[bytes]:
-        """The pieces of an event before the end."""
+    def event(self, event: Event) -> Iterator[bytes]:
+        """Yield the pieces of an event before the last one."""
         if isinstance(event, Stepped):
             tokens = event.step.tokens
             thought = "".join(token.thought or "" for token in tokens)

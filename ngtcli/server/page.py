@@ -96,7 +96,7 @@ class PageReply(Reply):
 
     media_type, beat, at_once = "application/x-ndjson", b"\n", True
 
-    def told(self, event: Event) -> Iterator[bytes]:
+    def event(self, event: Event) -> Iterator[bytes]:
         yield encode(event)
 
     def end(self, ended: Ended) -> Iterator[bytes]:

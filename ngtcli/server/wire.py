@@ -1,4 +1,4 @@
-"""What commands and the server send each other: lines of JSON, of types by name, no code.
+"""The messages between commands and the server: lines of JSON, of types by name, no code.
 
 A line is an array of the name of a type and its fields. A command asks by HTTP over the server's
 socket: POST /ask with an `Ask` and the header STAMP, whose answer are the events, one a line, and
@@ -22,7 +22,7 @@ from ngtcli.system.json_form import HIDDEN
 
 STAMP = "ngt-stamp"  # a header: the `runtime_stamp` of who asks
 BEAT_S = 2.0  # guess
-MOST = 2**31  # bytes of a question; derived: it brings the texts of its documents
+MAX_REQUEST_BYTES = 2**31  # derived: a request has the texts of its documents
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,7 +39,7 @@ class Served:
 
     Attributes:
         state: "loading", "ready", "leaving" or, said by who asked it, "does not answer".
-        idle_s: Seconds without a question after which it leaves; 0 for never.
+        idle_s: Seconds without a request after which it stops; 0 for never.
         http: The URL of its HTTP API; "" without one.
         socket: The path of the socket that commands of its user ask.
         kept_warm: Whether a command started it behind the scenes.
@@ -62,7 +62,7 @@ class Served:
 
 @dataclass(frozen=True, slots=True)
 class Failed:
-    """The NgtError that a question ends with; `kind` is its class."""
+    """The NgtError that a request ends with; `kind` is its class."""
 
     kind: str
     message: str
@@ -93,24 +93,24 @@ _KINDS: dict[str, Any] = {
 
 
 class WireError(Exception):
-    """What came is not a line of this version."""
+    """A line is none of this version."""
 
 
-def encode(said: object) -> bytes:
-    """A line. Raises UnicodeEncodeError for a text that UTF-8 does not have."""
-    return msgspec.json.encode((type(said).__name__, said), enc_hook=_plain) + b"\n"
+def encode(value: object) -> bytes:
+    """Return an object as a line. Raises UnicodeEncodeError for a text that UTF-8 does not have."""
+    return msgspec.json.encode((type(value).__name__, value), enc_hook=_encode_hook) + b"\n"
 
 
 def decode(line: bytes | bytearray, wanted: type[object] = object) -> Any:
-    """What a line says. Raises WireError, also where it is of another kind than `wanted`."""
+    """Return the object of a line. Raises WireError, also where its type is not `wanted`."""
     try:
         name, fields = _NAMED.decode(line)
-        found = _decoder(name).decode(fields)
+        value = _decoder(name).decode(fields)
     except (msgspec.MsgspecError, KeyError, ValueError) as error:
         raise WireError(str(error)) from None
-    if not isinstance(found, wanted):
+    if not isinstance(value, wanted):
         raise WireError(name)
-    return found
+    return value
 
 
 _NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])
@@ -118,17 +118,17 @@ _NAMED = msgspec.json.Decoder(tuple[str, msgspec.Raw])
 
 @cache
 def _decoder(name: str) -> Any:
-    return msgspec.json.Decoder(_KINDS[name], dec_hook=_typed)
+    return msgspec.json.Decoder(_KINDS[name], dec_hook=_decode_hook)
 
 
-def _plain(value: Any) -> Any:
+def _encode_hook(value: Any) -> Any:
     if isinstance(value, PurePath):
         return str(value)
     raise NotImplementedError(f"a {type(value).__name__} is not sent")
 
 
-def _typed(kind: Any, value: Any) -> Any:
-    """A value of a class that JSON does not have: of a path, or of numbers counted."""
+def _decode_hook(kind: Any, value: Any) -> Any:
+    """Return a value of a class that JSON does not have: a path, or a Counter of numbers."""
     if get_origin(kind) is Counter or kind is Counter:
         return Counter({int(key): count for key, count in value.items()})
     return kind(value)
