@@ -268,7 +268,7 @@ def stop(model: Model = "") -> None:
 def _wait(place: Place, served: Served, notes: Notes) -> None:
     """Wait until a process has left. Raises NgtError where it does not."""
     notes.status(f"Waiting for {counted(served.answering, 'answer')} of {served.model} …")
-    if not place.left(FINISH_S + _PATIENCE_S):
+    if not place.wait_until_free(FINISH_S + _PATIENCE_S):
         what = f"process {served.process} does not leave"
         raise NgtError(what, hint=f"End it by its number: kill {served.process}")
 

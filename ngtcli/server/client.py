@@ -24,7 +24,7 @@ from ngtcli.server.places import Place, absolute
 from ngtcli.system import process
 from ngtcli.words import reason_of
 
-_PART = 1 << 18  # bytes that are taken from the socket at once; guess
+_CHUNK_BYTES = 1 << 18  # read from the socket at once; guess
 
 
 class NotServedError(Exception):
@@ -36,7 +36,7 @@ class OtherStampError(NotServedError):
 
 
 class Reply:
-    """What the process of a place answers to a request, line by line; to be closed."""
+    """The lines that the process of a place answers to a request; `close` it."""
 
     def __init__(self, place: Place, request: str, body: bytes = b"") -> None:
         """Raises NotServedError where there is no process, and OSError."""
@@ -56,7 +56,7 @@ class Reply:
             raise
 
     def next(self, wanted: type[object] = object) -> Any:
-        """Return what the next line says. A KeyboardInterrupt loses nothing.
+        """Return the object of the next line. A KeyboardInterrupt loses nothing.
 
         Raises:
             OtherStampError: The server has another stamp.
@@ -78,10 +78,10 @@ class Reply:
                 del self._data[: end + 1]
                 if line:
                     return wire.decode(line, wanted)
-            if not self._waiting.select(places.GIVEN_UP_S):
+            if not self._waiting.select(places.RESPONSE_TIMEOUT_S):
                 raise TimeoutError
             with process.unbroken():
-                if not (data := self.socket.recv(_PART)):
+                if not (data := self.socket.recv(_CHUNK_BYTES)):
                     raise EOFError
                 self._data += data
 
@@ -94,14 +94,14 @@ class Reply:
 class RemoteAnswer:
     """The `Answer` of the server of a place.
 
-    Raises NotServedError, before any event but statuses, where the question is to be answered
+    Raises NotServedError, before any event but statuses, where the request is to be answered
     elsewhere.
     """
 
     def __init__(self, place: Place, request: Request) -> None:
         self._place = place
         self._settings = request.settings
-        self._ask = wire.Ask(os.urandom(8).hex(), _plain(request))
+        self._ask = wire.Ask(os.urandom(8).hex(), _absolute_request(request))
         self._reply: Reply | None = None  # once it was asked
         self._has_begun = False  # whether anything but a status has come
         self._is_interrupted = False
@@ -185,9 +185,9 @@ class Remote:
 
 
 def request(place: Place, what: str) -> wire.Served | None:
-    """What the process there says of itself, asked "GET /about" or "POST /stop".
+    """Ask "GET /about" or "POST /stop", and return how the process there describes itself.
 
-    None for none, or one that does not understand.
+    None where there is no process, or one of another version.
     """
     with suppress(NotServedError, OSError, EOFError, wire.WireError):
         with closing(Reply(place, what)) as reply:
@@ -200,7 +200,7 @@ def request(place: Place, what: str) -> wire.Served | None:
 
 
 def start(settings: Settings, warn: Callable[[str], object]) -> None:
-    """Start the server for these settings, which leaves after `keep_warm` of rest.
+    """Start the server for these settings, which stops after `keep_warm` without a request.
 
     It has no terminal; what it reports goes to a file. Where the last one could not start, `warn`
     gets the reason.
@@ -220,10 +220,10 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
     try:
         places.private(places.folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
-        with open(log, "wb") as out, open(os.devnull, "rb") as no:
+        with open(log, "wb") as out, open(os.devnull, "rb") as empty_input:
             started = subprocess.Popen(
                 [*command, f"--keep-warm={settings.engine.keep_warm}"],
-                stdin=no, stdout=out, stderr=out, env=_environment(), cwd="/",
+                stdin=empty_input, stdout=out, stderr=out, env=_environment(), cwd="/",
                 start_new_session=True,
             )  # fmt: skip
         # Where it ends before this process does, it is waited for, or it would stay a zombie.
@@ -235,7 +235,7 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
 def _environment() -> dict[str, str]:
     """The variables of a process in another folder.
 
-    Settings are left out: those that say what is loaded come as flags, and each question brings the
+    Settings are left out: those that say what is loaded come as flags, and each request has the
     others. One that names a relative file would end the process.
     """
     settings = {about.variable for about in SETTINGS.values()}
@@ -254,7 +254,7 @@ def _why_not_started(place: Place) -> str:
         lines = place.log.read_text("utf-8", "replace").splitlines()
         errors = [line for line in lines if line.startswith(process.FAILED)]
         was_ready = any(" is ready: " in line for line in lines)
-        if errors and not was_ready and place.left(0):
+        if errors and not was_ready and place.wait_until_free(0):
             return errors[-1].removeprefix(process.FAILED)
     except (OSError, NgtError):  # `start` says what is wrong with the folder
         pass
@@ -271,7 +271,7 @@ def _as_named(message: Any, settings: Settings) -> Any:
     return replace(message, **renamed)
 
 
-def _plain(request: Request) -> Request:
+def _absolute_request(request: Request) -> Request:
     """Return the request as a process in another folder understands it: with full paths."""
     documents = [replace(d, path=d.path and os.path.abspath(d.path)) for d in request.documents]
     settings = absolute(request.settings)

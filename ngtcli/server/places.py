@@ -38,10 +38,10 @@ _NAMING_PATHS = (
     " XDG_CACHE_HOME XDG_CONFIG_HOME XDG_STATE_HOME"
 ).split()
 _DIGITS = 16  # hex digits of a name: the path of a socket has 107 bytes at most; derived
-_LONGEST = 100  # bytes of a socket's path, of 104 to 108 by system
-GIVEN_UP_S = 20.0  # of silence, of a process that says every wire.BEAT_S that it runs; guess
-FINISH_S = 30.0  # for answers that are being made when a process is to leave; guess
-_LOOK_S = 0.05  # between looks at whether a process has left; guess
+_MAX_PATH_BYTES = 100  # bytes of a socket's path, of 104 to 108 by system
+RESPONSE_TIMEOUT_S = 20.0  # of silence; a server sends something every wire.BEAT_S; guess
+FINISH_S = 30.0  # for answers that are being made when a server stops; guess
+_POLL_S = 0.05  # between looks at whether a place is free; guess
 _CREDENTIALS = struct.Struct("3i")  # process, user, group: Linux's struct ucred
 PACKAGE = Path(__file__).parent.parent
 
@@ -82,7 +82,7 @@ def environment() -> dict[str, str]:
 def code_stamp() -> str:
     """Return a hash of the sizes and times of the package's files.
 
-    It looks at some 300 files. A server leaves when this changes; a command never asks for it.
+    It looks at some 300 files. A server stops when this changes; a command never asks for it.
     """
     files = []
     for folder, _, names in os.walk(PACKAGE):
@@ -113,19 +113,19 @@ def runtime_stamp() -> str:
 
 @dataclass(frozen=True)
 class Place:
-    """The files of the server of a key, which is there or not."""
+    """The files of the server of a key, whether it runs or not."""
 
     key: str
 
     @classmethod
     def of(cls, settings: Settings) -> "Place":
-        """Return that of the server with the model of these settings."""
+        """Return the place of the server with the model of these settings."""
         model = asdict(absolute(settings).model)
         return cls(key_of(__version__, sorted(model.items()))[:_DIGITS])
 
     @property
     def path(self) -> Path:
-        """That of the socket."""
+        """The path of the socket."""
         return folder() / f"{self.key}.sock"
 
     @property
@@ -134,16 +134,19 @@ class Place:
 
     @property
     def model(self) -> str:
-        """That of the process that has the lock, by that process; "" where it has not said it."""
+        """The model of the process that has the lock, which wrote it there; "" before that."""
         with suppress(OSError):
             return self.path.with_suffix(".lock").read_text("utf-8", "replace")
         return ""
 
     def lock(self, model: str | None = None) -> int:
-        """The descriptor of the lock of this place, which is held until that is closed.
+        """Take the lock of this place; return its descriptor, which holds it until it is closed.
 
-        The process that serves says its `model` in it. Raises ServedAlreadyError where another has
-        it.
+        Args:
+            model: Is written into the file of the lock, for `model`.
+
+        Raises:
+            ServedAlreadyError: Another process has it.
         """
         private(folder())
         handle = os.open(self.path.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
@@ -158,23 +161,23 @@ class Place:
         return handle
 
     def listen(self) -> socket.socket:
-        """The socket, bound in the place of one that a killed process left; for its user alone.
+        """Return a listening socket for the user alone; the lock must be held.
 
-        The lock is held.
+        It takes the place of a socket that a killed process left.
         """
         self.remove()
-        own = socket.socket(socket.AF_UNIX)
+        listening = socket.socket(socket.AF_UNIX)
         before = os.umask(0o177)
         try:
-            own.bind(str(self.path))
+            listening.bind(str(self.path))
         finally:
             os.umask(before)
-        own.listen()
-        return own
+        listening.listen()
+        return listening
 
-    def left(self, within_s: float) -> bool:
-        """Whether no process is here any more, at the latest after so many seconds."""
-        end = time.monotonic() + within_s
+    def wait_until_free(self, timeout_s: float) -> bool:
+        """Wait until no process has this place; return whether that is so."""
+        end = time.monotonic() + timeout_s
         while True:
             try:
                 os.close(self.lock())
@@ -182,25 +185,26 @@ class Place:
             except ServedAlreadyError:
                 if time.monotonic() > end:
                     return False
-                time.sleep(_LOOK_S)
+                time.sleep(_POLL_S)
 
     def remove(self) -> None:
         """Remove the socket. The lock is held."""
         self.path.unlink(missing_ok=True)
 
     def connect(self) -> socket.socket | None:
-        """A connection to the process that listens here; None where there is none of this user's.
+        """Connect to the process that listens here; None where there is none of this user's.
 
-        What a killed process left is removed.
+        A socket that a killed process left is removed.
         """
-        own = socket.socket(socket.AF_UNIX)
-        # What does not take connections, or what is sent, is waited for no longer than this.
-        own.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(GIVEN_UP_S), 0))
+        connection = socket.socket(socket.AF_UNIX)
+        # The limit for connecting, and for sending, to a process that hangs.
+        timeout = struct.pack("ll", int(RESPONSE_TIMEOUT_S), 0)
+        connection.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, timeout)
         try:
             if os.stat(folder()).st_uid == os.geteuid():
-                own.connect(str(self.path))
-                if peer(own)[1] == os.geteuid():
-                    return own
+                connection.connect(str(self.path))
+                if peer(connection)[1] == os.geteuid():
+                    return connection
         except ConnectionRefusedError:
             with suppress(OSError, NgtError):
                 handle = self.lock()
@@ -208,25 +212,25 @@ class Place:
                 os.close(handle)
         except OSError:
             pass
-        own.close()
+        connection.close()
         return None
 
 
 def folder() -> Path:
-    """The folder of all places, a short one where sockets have too long a path in the user's own.
+    """Return the folder of all places: `run`, or a temporary one where its path is too long.
 
     Raises UsageError as `home` does.
     """
-    own = Path(os.path.abspath(home("run")))
-    if len(os.fsencode(own)) + _DIGITS + len("/.sock") <= _LONGEST:
-        return own
+    run = Path(os.path.abspath(home("run")))
+    if len(os.fsencode(run)) + _DIGITS + len("/.sock") <= _MAX_PATH_BYTES:
+        return run
     from tempfile import gettempdir  # here: few need it
 
-    return Path(gettempdir(), f"ngt-{os.geteuid()}-{key_of(own)[:_DIGITS]}")
+    return Path(gettempdir(), f"ngt-{os.geteuid()}-{key_of(run)[:_DIGITS]}")
 
 
 def places() -> list[Place]:
-    """All places where a process listens, or did."""
+    """Return all places where a process listens, or did."""
     return [Place(path.stem) for path in sorted(folder().glob("*.sock"))]
 
 
@@ -247,11 +251,11 @@ def private(path: Path) -> None:
 
 
 def peer(connection: socket.socket) -> tuple[int, int]:
-    """The process and the user at the other end; process 0 where the system does not tell."""
+    """Return the process and the user at the other end; process 0 where it is not known."""
     if hasattr(socket, "SO_PEERCRED"):
         size = _CREDENTIALS.size
-        found = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
-        process, user, _ = _CREDENTIALS.unpack(found)
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, size)
+        process, user, _ = _CREDENTIALS.unpack(credentials)
         return process, user
     # LOCAL_PEERCRED of macOS and the BSDs: struct xucred begins with a version and the user.
     _, user = struct.unpack("=Ii", connection.getsockopt(0, 1, 8))
@@ -259,10 +263,10 @@ def peer(connection: socket.socket) -> tuple[int, int]:
 
 
 def flags_of(settings: Settings) -> list[str]:
-    """The words of a command line that say which model is loaded, and how."""
-    found = []
+    """Return the flags of a command that say which model is loaded, and how."""
+    flags = []
     for name in settings_in("model"):
         value = settings.get(name)
         items = (value or ["[]"]) if SETTINGS[name].kind is tuple else [value]
-        found += [f"--set={name}={item}" for item in items]
-    return found
+        flags += [f"--set={name}={item}" for item in items]
+    return flags

@@ -40,14 +40,15 @@ if TYPE_CHECKING:  # it loads torch
     from ngtcli.server.resident import Resident
 
 _LOOK_S = 5.0  # between looks at the clock and at the model's files, at most; guess
-_TELL_S = 0.1  # between looks at how much is still answered; guess
+_POLL_S = 0.1  # between looks at how much is still answered; guess
 _ENDING_S = 1.0  # that what is answered gets to be sent; guess
-_CONNECTIONS = 1024  # at once; guess
-_HEADERS = 65_536  # bytes of a request's headers; guess
-_IDLE_S = 30.0  # after which a connection is closed on which no request has come; guess
+_MAX_CONNECTIONS = 1024  # at once; guess
+_MAX_HEADER_BYTES = 65_536  # of a request; guess
+_IDLE_S = 30.0  # after which a connection without a request is closed; guess
 
 
-Load = Callable[[Settings, Callable[[str], None]], "Resident"]  # told what is being done
+# Loads a model; the callback gets status lines.
+Load = Callable[[Settings, Callable[[str], None]], "Resident"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,11 +112,11 @@ class Server:
     # --- what the application asks of it, in its loop ---
 
     def stop(self) -> None:
-        """Take no more questions, finish what is being answered, and leave."""
+        """Take no more requests, finish what is being answered, and leave."""
         self._ends.set()
 
     def refuses(self) -> bool:
-        """Whether a question is to be answered elsewhere: the process leaves."""
+        """Return whether a request is to be answered elsewhere: the process leaves."""
         return self._resident is None or self._leave_if_changed() or self._ends.is_set()
 
     def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
@@ -125,7 +126,7 @@ class Server:
         return self._resident.submit(request, on_event, owner=owner)
 
     def described(self) -> Served:
-        """What the process says of itself."""
+        """Return the description of this server."""
         state = "ready" if self.loaded.is_set() else "loading"
         return Served(
             model=self.settings.model.model,
@@ -218,13 +219,13 @@ class Server:
                 self._ends.set()
             self._leave_if_changed()
             if code_stamp() != self._code and not self._ends.is_set():
-                self._say("leaving: files of ngt have changed")
+                self._say("stopping: ngt was updated")
                 self._ends.set()
 
     def _leave_if_changed(self) -> bool:
         changed = _stamps(self.settings) != self._files
         if changed and not self._ends.is_set():
-            self._say(f"leaving: files of {self.settings.model.model} have changed")
+            self._say(f"stopping: files of {self.settings.model.model} have changed")
             self._ends.set()
         return changed
 
@@ -237,16 +238,25 @@ class Server:
 
 
 class Http(uvicorn.Server):
-    """Serves an application on sockets; `warn` is told what fails in it."""
+    """Serves an application on sockets; `warn` gets what fails in it."""
 
     def __init__(self, app: Any, warn: Callable[[str], object]) -> None:
-        own = {"http": _Connection, "ws": "none", "lifespan": "off", "loop": "asyncio"}
-        quiet = {"log_config": None, "access_log": False, "server_header": False}
-        config: Any = {**own, **quiet, "proxy_headers": False, "limit_concurrency": _CONNECTIONS}
-        config["h11_max_incomplete_event_size"] = _HEADERS
-        config["timeout_graceful_shutdown"] = FINISH_S
-        super().__init__(uvicorn.Config(app, **config))
-        logging.getLogger("uvicorn").handlers = [_Told(warn)]
+        config = uvicorn.Config(
+            app,
+            http=_Connection,
+            ws="none",
+            lifespan="off",
+            loop="asyncio",
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            limit_concurrency=_MAX_CONNECTIONS,
+            h11_max_incomplete_event_size=_MAX_HEADER_BYTES,
+            timeout_graceful_shutdown=FINISH_S,  # type: ignore[arg-type]  # asyncio takes a float
+        )
+        super().__init__(config)
+        logging.getLogger("uvicorn").handlers = [_ErrorLog(warn)]
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -257,15 +267,15 @@ class Http(uvicorn.Server):
         """Accept nothing more, wait FINISH_S at most for what is answered, and end."""
         self.should_exit = True
         while activity.answering and not serving.done():
-            await asyncio.sleep(_TELL_S)
+            await asyncio.sleep(_POLL_S)
         await asyncio.wait({serving}, timeout=_ENDING_S)
         for connection in list(self.server_state.connections):  # streams that wait for nothing
             connection.transport.abort()
         await serving
 
 
-class _Told(logging.Handler):
-    """Tells errors in one line."""
+class _ErrorLog(logging.Handler):
+    """Report an error of uvicorn in one line."""
 
     def __init__(self, warn: Callable[[str], object]) -> None:
         super().__init__(logging.ERROR)

@@ -20,7 +20,7 @@ from ngtcli.engine.request import MAX_PREDICTED, Request, check_prediction
 from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import wire
-from ngtcli.server.client import _plain
+from ngtcli.server.client import _absolute_request
 from ngtcli.server.openai_answers import usage
 from ngtcli.server.resident import Resident
 from tests.support.followed import Followed
@@ -155,7 +155,7 @@ def test_other_methods_draft_from_it_as_from_a_document(resident: Resident, meth
 
 
 def test_it_goes_to_the_resident_process_with_the_question() -> None:
-    sent = wire.encode(wire.Ask("1", _plain(asked("as before"))))
+    sent = wire.encode(wire.Ask("1", _absolute_request(asked("as before"))))
     assert wire.decode(sent).request.prediction == "as before"
 
 

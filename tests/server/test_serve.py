@@ -232,7 +232,7 @@ def test_one_that_hangs_is_given_up(start: Start, monkeypatch: pytest.MonkeyPatc
     events = events_of("a.")
     next(events)
     one.process.send_signal(signal.SIGSTOP)
-    monkeypatch.setattr("ngtcli.server.places.GIVEN_UP_S", 0.3)
+    monkeypatch.setattr("ngtcli.server.places.RESPONSE_TIMEOUT_S", 0.3)
     with pytest.raises(NgtError, match="does not answer in the middle"):
         next(events)
     with pytest.raises(NotServedError):
@@ -262,7 +262,7 @@ def test_it_finishes_its_answers_and_leaves(start: Start, way: str) -> None:
         one.process.send_signal(signal.SIGTERM)
     assert isinstance(list(events)[-1], Ended)
     assert one.line() == "closed" and one.process.wait(10) == 0
-    assert not places() and Place.of(Settings()).left(0)
+    assert not places() and Place.of(Settings()).wait_until_free(0)
 
 
 def test_leaving_it_accepts_nothing_and_tells_what_failed(start: Start) -> None:
@@ -387,7 +387,7 @@ def test_a_server_leaves_when_files_of_ngt_change(tmp_path: Path) -> None:
     one = Started(before=code)
     assert "is ready" in one.line()
     (package / "new.py").write_text("x = 1\n")
-    assert one.line() == "leaving: files of ngt have changed"
+    assert one.line() == "stopping: ngt was updated"
     assert one.process.wait(10) == 0
     one.end()
 

@@ -359,7 +359,7 @@ def test_keep_warm_starts_a_process_whatever_the_variables_name(
     about = client.request(place, "GET /about")
     assert about is not None and about.kept_warm
     process.terminate()
-    assert place.left(60)
+    assert place.wait_until_free(60)
 
 
 def test_a_process_that_could_not_load_its_model_is_told_of_by_the_next_run(
@@ -457,5 +457,5 @@ def test_keep_warm_starts_one_that_leaves(monkeypatch: pytest.MonkeyPatch, tmp_p
     about = client.request(place, "GET /about")
     assert about is not None and about.answered == 1 and about.idle_s == 1
     assert os.getsid(about.process) == about.process
-    assert place.left(60) and b"is ready" in place.log.read_bytes()
+    assert place.wait_until_free(60) and b"is ready" in place.log.read_bytes()
     assert place.log.stat().st_mode & 0o777 == 0o600
