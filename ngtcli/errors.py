@@ -124,7 +124,7 @@ class StoppedError(NgtError):
 
 
 class BusyError(NgtError):
-    """So many questions wait already that no other is taken."""
+    """So many requests wait already that no other is taken."""
 
 
 def unexpected(error: BaseException) -> NgtError:

@@ -1,4 +1,4 @@
-"""A bounded queue in which owners take turns, and a question waits until it is prepared."""
+"""A bounded queue in which owners take turns, and a request waits until it is prepared."""
 
 from collections import OrderedDict, deque
 from collections.abc import Callable
@@ -9,16 +9,16 @@ from typing import Generic, TypeVar
 
 from ngtcli.errors import BusyError
 
-MOST = 1024  # questions that wait, of all owners; guess
-MOST_OF_ONE = 256  # questions that wait, of one owner; guess
-AHEAD = 8  # prepared, or being prepared, before there is room for them; guess
+MAX_WAITING = 1024  # requests that wait, of all owners; guess
+MAX_WAITING_OF_OWNER = 256  # requests that wait, of one owner; guess
+MAX_PREPARED = 8  # prepared, or being prepared, before there is room for them; guess
 
-Question = TypeVar("Question")
+Request = TypeVar("Request")
 Prepared = TypeVar("Prepared")
 
 
 class State(Enum):
-    """How far a question in the queue is."""
+    """How far a request in the queue is."""
 
     NEW = "new"
     PREPARING = "preparing"
@@ -26,15 +26,15 @@ class State(Enum):
 
 
 @dataclass(slots=True, eq=False)
-class _Entry(Generic[Question, Prepared]):
-    question: Question
+class _Entry(Generic[Request, Prepared]):
+    request: Request
     owner: str
     state: State = State.NEW
     prepared: Prepared | None = None
 
 
-class FairQueue(Generic[Question, Prepared]):
-    """Questions of one owner leave in the order in which they came, the owners in turn.
+class FairQueue(Generic[Request, Prepared]):
+    """Requests of one owner leave in the order in which they came, the owners in turn.
 
     Several threads may use it. After `close` nothing is added, and nothing waited for.
     """
@@ -42,58 +42,58 @@ class FairQueue(Generic[Question, Prepared]):
     def __init__(self) -> None:
         self._changed = Condition()
         # By owner; the first has waited longest for its turn.
-        self._owners: OrderedDict[str, deque[_Entry[Question, Prepared]]] = OrderedDict()
-        self._entries: dict[Question, _Entry[Question, Prepared]] = {}
+        self._owners: OrderedDict[str, deque[_Entry[Request, Prepared]]] = OrderedDict()
+        self._entries: dict[Request, _Entry[Request, Prepared]] = {}
         self._begun = 0  # entries that are prepared, or being prepared
         self._is_closed = False
 
     def __len__(self) -> int:
         return len(self._entries)
 
-    def put(self, question: Question, owner: str) -> None:
-        """Add a question at the end of its owner's. Raises BusyError."""
+    def put(self, request: Request, owner: str) -> None:
+        """Add a request behind the others of its owner. Raises BusyError."""
         with self._changed:
             count = len(self._entries)
             own_count = len(self._owners.get(owner, ()))
-            if self._is_closed or count >= MOST or own_count >= MOST_OF_ONE:
-                reason = "it is leaving" if self._is_closed else f"{count} questions wait"
-                raise BusyError(f"no more questions are taken: {reason}", hint="Try again later.")
-            entry = _Entry[Question, Prepared](question, owner)
-            self._entries[question] = entry
+            if self._is_closed or count >= MAX_WAITING or own_count >= MAX_WAITING_OF_OWNER:
+                reason = "the server is stopping" if self._is_closed else f"{count} requests wait"
+                raise BusyError(f"no more requests are taken: {reason}", hint="Try again later.")
+            entry = _Entry[Request, Prepared](request, owner)
+            self._entries[request] = entry
             self._owners.setdefault(owner, deque()).append(entry)
             self._changed.notify_all()
 
-    def state_of(self, question: Question) -> State | None:
-        """Return how far a question is; None where it is not in the queue."""
+    def state_of(self, request: Request) -> State | None:
+        """Return how far a request is; None where it is not in the queue."""
         with self._changed:
-            entry = self._entries.get(question)
+            entry = self._entries.get(request)
             return entry.state if entry is not None else None
 
-    def remove(self, question: Question) -> bool:
-        """Take out a question unless it is being prepared; return whether it was taken out."""
+    def remove(self, request: Request) -> bool:
+        """Take out a request unless it is being prepared; return whether it was taken out."""
         with self._changed:
-            entry = self._entries.get(question)
+            entry = self._entries.get(request)
             if entry is None or entry.state == State.PREPARING:
                 return False
             self._leave(entry)
             return True
 
-    def to_prepare(self) -> Question | None:
-        """Wait for the next question to be prepared; None at the end. It stays until taken."""
+    def to_prepare(self) -> Request | None:
+        """Wait for the next request to prepare, which stays; None after `close`."""
         with self._changed:
             while not self._is_closed:
-                entry = self._next_new() if self._begun < AHEAD else None
+                entry = self._next_new() if self._begun < MAX_PREPARED else None
                 if entry is not None:
                     entry.state = State.PREPARING
                     self._begun += 1
-                    return entry.question
+                    return entry.request
                 self._changed.wait()
             return None
 
-    def prepared(self, question: Question, prepared: Prepared | None) -> None:
-        """Let a question be taken, with what it was prepared to, or else leave, with None."""
+    def prepared(self, request: Request, prepared: Prepared | None) -> None:
+        """Make a request ready to be taken as `prepared`; remove it where that is None."""
         with self._changed:
-            entry = self._entries[question]
+            entry = self._entries[request]
             entry.state = State.READY
             entry.prepared = prepared
             if prepared is None:
@@ -101,11 +101,11 @@ class FairQueue(Generic[Question, Prepared]):
             self._changed.notify_all()
 
     def take(
-        self, suits: Callable[[Question], bool] = lambda _: True, wait: bool = False
-    ) -> tuple[Question, Prepared] | None:
-        """Take the next question that is ready, if it `suits`, with what it was prepared to.
+        self, suits: Callable[[Request], bool] = lambda _: True, wait: bool = False
+    ) -> tuple[Request, Prepared] | None:
+        """Take the next request that is ready, if it `suits`, and what was prepared for it.
 
-        None where there is none, or at the end.
+        None where there is none, or after `close`.
         """
         with self._changed:
             while True:
@@ -113,43 +113,43 @@ class FairQueue(Generic[Question, Prepared]):
                 if entry is not None or not wait or self._is_closed:
                     break
                 self._changed.wait()
-            if entry is None or not suits(entry.question):
+            if entry is None or not suits(entry.request):
                 return None
             self._leave(entry)
             if entry.owner in self._owners:
                 self._owners.move_to_end(entry.owner)
             assert entry.prepared is not None
-            return entry.question, entry.prepared
+            return entry.request, entry.prepared
 
-    def close(self) -> list[Question]:
-        """Take no more questions; remove and return those that are not being prepared."""
+    def close(self) -> list[Request]:
+        """Take no more requests; remove and return those that are not being prepared."""
         with self._changed:
             self._is_closed = True
             left = [e for e in self._entries.values() if e.state != State.PREPARING]
             for entry in left:
                 self._leave(entry)
             self._changed.notify_all()
-            return [entry.question for entry in left]
+            return [entry.request for entry in left]
 
-    def _next_new(self) -> _Entry[Question, Prepared] | None:
-        """Return the first new question of the first owner that has one."""
+    def _next_new(self) -> _Entry[Request, Prepared] | None:
+        """Return the first new request of the first owner that has one."""
         for entries in self._owners.values():
             for entry in entries:
                 if entry.state == State.NEW:
                     return entry
         return None
 
-    def _next_ready(self) -> _Entry[Question, Prepared] | None:
-        """Return the question at the head of the first owner whose head is ready."""
+    def _next_ready(self) -> _Entry[Request, Prepared] | None:
+        """Return the request at the head of the first owner whose head is ready."""
         for entries in self._owners.values():
             if entries[0].state == State.READY:
                 return entries[0]
         return None
 
-    def _leave(self, entry: _Entry[Question, Prepared]) -> None:
+    def _leave(self, entry: _Entry[Request, Prepared]) -> None:
         entries = self._owners[entry.owner]
         entries.remove(entry)
-        del self._entries[entry.question]
+        del self._entries[entry.request]
         if entry.state != State.NEW:
             self._begun -= 1
         if not entries:

@@ -1,4 +1,4 @@
-"""Has the server answer many questions, several at once, in place of a model that is loaded here.
+"""Has the server answer many requests, several at once, in place of a model that is loaded here.
 
 The server decides which of them share forward passes. Loads neither numpy nor what loads models.
 """
@@ -15,8 +15,8 @@ from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.client import NotServedError, OtherStampError, Remote, RemoteAnswer
 
-AT_ONCE = 8  # questions that wait at the server; guess: it then has enough to share passes
-_LOOK_S = 0.2  # between two looks for questions that came meanwhile; guess
+MAX_ASKED = 8  # requests that wait at the server; guess: it then has enough to share passes
+_POLL_S = 0.2  # between two looks for requests that came meanwhile; guess
 
 
 class ServedRun:
@@ -44,12 +44,12 @@ class ServedRun:
     def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
         """Yield the answers as they come, in any order. Closing it cancels what is being answered.
 
-        `draw` returns the next question, and None where there is none now; where nothing is being
+        `draw` returns the next request, and None where there is none now; where nothing is being
         answered it gets True and may wait, and None is the end. Raises OtherModelError.
         """
         try:
             while True:
-                while len(self._asked) < AT_ONCE and not self.left:
+                while len(self._asked) < MAX_ASKED and not self.left:
                     drawn = draw(not self._asked)
                     if drawn is None:
                         break
@@ -61,7 +61,7 @@ class ServedRun:
                 if not self._asked:
                     return
                 try:
-                    answer, event = self._events.get(timeout=_LOOK_S)
+                    answer, event = self._events.get(timeout=_POLL_S)
                 except Empty:
                     continue
                 if isinstance(event, Message):

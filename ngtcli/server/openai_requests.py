@@ -1,4 +1,4 @@
-"""Requests in OpenAI's forms, checked, and the question that each asks.
+"""Requests in OpenAI's forms, checked, and the `Request` that each makes.
 
 Every sampling parameter is a setting of its name; requests name no files and no settings but those
 of a line of a batch. What the API knows and this server has not is refused where it would change

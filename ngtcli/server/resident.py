@@ -1,8 +1,8 @@
-"""A loaded model that answers the questions of many threads, each as if it were the only one.
+"""A loaded model that answers the requests of many threads, each as if it were the only one.
 
-One thread has the engine, and does all forward passes; a few others prepare questions. The owner ""
-is the user of this process: what earlier answers taught is for this one alone. What others ask is
-private: nothing is drafted from other texts, and nothing is learned from theirs.
+One thread has the engine, and does all forward passes; a few others prepare requests. The owner ""
+is the user of this process: what earlier answers taught is for this one alone. Requests of other
+owners are private: nothing is drafted from other texts, and nothing is learned from theirs.
 """
 
 import threading
@@ -24,11 +24,11 @@ from ngtcli.server.ticket import Ticket
 from ngtcli.system.machine import return_memory
 
 _PREPARING = 2  # threads that make prompts; guess
-_RETURNED_S = 30.0  # seconds after which freed memory is returned though questions wait; guess
+_RETURNED_S = 30.0  # seconds after which freed memory is returned though requests wait; guess
 
 
 class TicketAnswer:
-    """The `Answer` to a question whose events come in other threads."""
+    """The `Answer` to a request whose events come in other threads."""
 
     def __init__(self, ticket: Ticket, events: "SimpleQueue[Event | NgtError]") -> None:
         self._ticket = ticket
@@ -61,7 +61,7 @@ class Resident:
     """Loads the model of `settings`, and answers until `close`. Raises as LocalSession does.
 
     `report` is called with the progress of loading, and later with what the user of this process
-    should know; every question gets the warnings of loading again. At most `size` questions are
+    should know; every request gets the warnings of loading again. At most `size` requests are
     answered together; 0: as many as memory allows. Without `persist` nothing is stored in files.
     """
 
@@ -100,10 +100,10 @@ class Resident:
         *,
         owner: str = "",
     ) -> Ticket:
-        """Take a question, from any thread. Raises BusyError.
+        """Take a request, from any thread. Raises BusyError.
 
         `on_event` gets its events in threads of this object, the last of them `Ended` or the
-        NgtError that it ends with. It must return at once; what it raises cancels the question.
+        NgtError that it ends with. It must return at once; what it raises cancels the request.
         """
         if owner:
             request = replace(request, settings=private(request.settings))
@@ -117,13 +117,13 @@ class Resident:
         return ticket
 
     def ask(self, request: Request, *, owner: str = "") -> "TicketAnswer":
-        """Take a question, and return its events. Raises BusyError."""
+        """Take a request, and return its events. Raises BusyError."""
         events: SimpleQueue[Event | NgtError] = SimpleQueue()
         return TicketAnswer(self.submit(request, events.put, owner=owner), events)
 
     @property
     def waiting(self) -> int:
-        """How many questions wait for their turn."""
+        """How many requests wait for their turn."""
         return len(self._queue)
 
     def close(self) -> None:
@@ -146,7 +146,7 @@ class Resident:
             self._queue.prepared(ticket, self._prepared(ticket))
 
     def _prepared(self, ticket: Ticket) -> PreparedRequest | None:
-        """Prepare a question; None where it has ended instead."""
+        """Prepare a request; None where it has ended instead."""
         try:
             for warning in self._warnings:
                 ticket.report(warning)
@@ -184,7 +184,7 @@ class Resident:
         self._interrupt()
 
     def _step(self) -> None:
-        """Take the next question if there is one that the engine takes, or else do a step."""
+        """Take the next request if the engine has room for it, or else do a step."""
         submissions = self._submissions
         is_idle = not (submissions.busy or self.waiting)
         if is_idle or time.monotonic() - self._returned_at > _RETURNED_S:
@@ -202,7 +202,7 @@ class Resident:
             self._deliver(submissions.step())
 
     def _takes(self, ticket: Ticket) -> bool:
-        """Whether there is room for a question. One for which that fails leaves with its error."""
+        """Return whether there is room for a request; one for which that fails gets its error."""
         try:
             return self._submissions.has_room(ticket.submission)
         except BaseException as error:

@@ -1,4 +1,4 @@
-"""A question that was submitted to a server, as the one who asked it holds it."""
+"""A request that was submitted to a resident model, as the one who asked holds it."""
 
 from collections.abc import Callable
 from dataclasses import replace

@@ -482,20 +482,20 @@ def test_owners_take_turns_and_one_is_not_taken_before_it_is_ready() -> None:
 
 
 def test_a_full_queue_takes_no_more_of_that_owner(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(fair_queue, "MOST_OF_ONE", 2)
-    monkeypatch.setattr(fair_queue, "MOST", 3)
+    monkeypatch.setattr(fair_queue, "MAX_WAITING_OF_OWNER", 2)
+    monkeypatch.setattr(fair_queue, "MAX_WAITING", 3)
     queue: FairQueue[int, str] = FairQueue()
     queue.put(0, "a")
     queue.put(1, "a")
-    with pytest.raises(BusyError, match="2 questions wait"):
+    with pytest.raises(BusyError, match="2 requests wait"):
         queue.put(2, "a")
     queue.put(3, "b")
-    with pytest.raises(BusyError, match="3 questions wait"):
+    with pytest.raises(BusyError, match="3 requests wait"):
         queue.put(4, "c")
     assert queue.remove(0) and not queue.remove(0)
     queue.put(4, "c")
     assert queue.close() == [1, 3, 4]
-    with pytest.raises(BusyError, match="leaving"):
+    with pytest.raises(BusyError, match="the server is stopping"):
         queue.put(5, "d")
 
 
