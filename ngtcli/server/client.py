@@ -50,7 +50,7 @@ class Reply:
         try:
             self.socket.sendall(head.encode() + body)
         except (BrokenPipeError, ConnectionResetError):
-            pass  # it has replied before it read all, and `next` tells how
+            pass  # it replied before it read everything; `next` reads the reply
         except BaseException:
             self.close()
             raise

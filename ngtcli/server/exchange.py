@@ -25,36 +25,34 @@ from ngtcli.server.folder import StillReadingError
 from ngtcli.server.public import RequestError, public
 from ngtcli.server.wire import BEAT_S
 
-BODY = 8_000_000  # bytes of a request; guess: the text of some thousand pages
-_SENDING_S = 60.0  # that a client takes to send its request, or to read what it is sent; guess
-
-
-_THREADS = 40  # that make the requests of one door ready; guess
-_AGAIN_S = 0.1  # after which is asked again whether the documents are read; guess
+MAX_BODY_BYTES = 8_000_000  # bytes of a request; guess: the text of some thousand pages
+_SENDING_S = 60.0  # for a client to send its request, or to read a piece of the answer; guess
+_MAX_THREADS = 40  # that prepare the requests of one socket; guess
+_RETRY_S = 0.1  # between looks at whether the documents are read; guess
 Result = TypeVar("Result")
 
 
 class Threads:
-    """Threads that make requests ready, apart from those of other doors.
+    """Threads that prepare the requests of one socket.
 
-    So whatever others send, the user's own commands find a free one. While one thread reads the
-    documents, those who need them wait in the loop and take none.
+    The user's own commands find a free one, whatever comes over TCP. While one thread reads the
+    documents, requests that need them wait in the loop and occupy none.
     """
 
     def __init__(self) -> None:
-        self._limiter = anyio.CapacityLimiter(_THREADS)
+        self._limiter = anyio.CapacityLimiter(_MAX_THREADS)
 
     async def run(
         self, work: Callable[..., Result], *arguments: Any, abandon: bool = False
     ) -> Result:
-        """Do some work in a thread; it goes on there without us if we `abandon` it."""
+        """Do some work in a thread; with `abandon` it outlives a caller that is cancelled."""
         while True:
             try:
                 return await to_thread.run_sync(
                     work, *arguments, abandon_on_cancel=abandon, limiter=self._limiter
                 )
             except StillReadingError:
-                await anyio.sleep(_AGAIN_S)
+                await anyio.sleep(_RETRY_S)
 
 
 async def events_of(
@@ -154,7 +152,7 @@ class Exchange:
         self,
         work: Callable[["Exchange", bytes], Coroutine[Any, Any, None]],
         activity: Activity,
-        max_body: int = BODY,
+        max_body: int = MAX_BODY_BYTES,
     ) -> None:
         self._work = work
         self._activity = activity

@@ -1,8 +1,8 @@
 """The tools of the Model Context Protocol over the documents of given folders, by the official SDK.
 
-They read nothing but the documents that they list. What lists, shows and searches loads no torch;
-a model is loaded by the first question that needs one. A question that the client cancels is given
-up at once; what is made for it ends within a step.
+They read nothing but the documents that they list. Listing, showing and searching load no torch; a
+model is loaded by the first call that needs one. A call that the client cancels ends at once, and
+its answer within a step.
 """
 
 import inspect
@@ -52,11 +52,11 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted, nearest
 
 _INTERVAL_S = 0.25  # between two progress notifications; guess
-_MOST = 20_000  # characters that `show_passage` gives at once; guess
-_LEFT_OUT = 100  # files left out that are named; guess
+_MAX_CHARACTERS = 20_000  # characters that `show_passage` gives at once; guess
+_MAX_LEFT_OUT = 100  # files left out that are named; guess
 _IDLE_S = 600.0  # after which a session of HTTP ends; guess
-_SESSIONS = 1000  # of HTTP that are open at once, each about 30 kB (measured)
-_OWNERS = 10 * _SESSIONS  # of sessions, also of those that have ended; guess
+_MAX_SESSIONS = 1000  # of HTTP that are open at once, each about 30 kB (measured)
+_MAX_OWNERS = 10 * _MAX_SESSIONS  # of sessions, also of those that have ended; guess
 _SESSION = "mcp-session-id"  # a header
 _TOOLS = ("search_passages", "ask", "summarize", "list_documents", "show_passage")
 _INSTRUCTIONS = (
@@ -144,7 +144,7 @@ class FoundPassages:
 
 
 @dataclass(frozen=True)
-class ToldAnswer:
+class AnswerResult:
     """The model's answer.
 
     `verbatim_share` of its characters stand in the documents word for word, in the `sources`.
@@ -228,7 +228,7 @@ class Tools:
         service: What is served.
         answers: What answers.
         activity: Counts the requests that are being answered.
-        warn: Gets what fails and is not for clients.
+        warn: Gets the errors that clients may not see.
     """
 
     def __init__(
@@ -253,7 +253,7 @@ class Tools:
             ListedDocument(d.name, d.about.format, d.about.pages, len(d.text), d.about.warnings)
             for d in loaded.documents
         ]
-        skipped = [one for one in loaded.skipped if not one.kind][:_LEFT_OUT]
+        skipped = [one for one in loaded.skipped if not one.kind][:_MAX_LEFT_OUT]
         names = [folder.name_of(s.name) or os.path.basename(s.name) for s in skipped]
         reasons = ["it cannot be read" if has_path(s.reason) else s.reason for s in skipped]
         return DocumentList(documents, list(map(LeftOut, names, reasons)))
@@ -278,7 +278,7 @@ class Tools:
         if begin >= last and size:
             hint = f"It has {size:,} characters."
             raise RequestError(f"{one.name} has no such characters", hint, "start")
-        last = min(last, begin + _MOST)
+        last = min(last, begin + _MAX_CHARACTERS)
         return ShownPassage(*_characters(one, begin, last), len(one.text))
 
     async def search_passages(
@@ -310,7 +310,7 @@ class Tools:
         question: _QUESTION,
         documents: _NAMES = None,
         max_tokens: _TOKENS = None,
-    ) -> ToldAnswer:
+    ) -> AnswerResult:
         """Have a local model answer a question from the documents, with the places it quotes.
 
         The first call loads the model.
@@ -319,7 +319,7 @@ class Tools:
 
     async def summarize(
         self, context: Context, documents: _NAMES = None, max_tokens: _TOKENS = None
-    ) -> ToldAnswer:
+    ) -> AnswerResult:
         """Have a local model summarize the documents, part by part where they are long.
 
         The first call loads the model.
@@ -328,7 +328,7 @@ class Tools:
 
     async def _answer(
         self, task: str, text: str, names: Sequence[str] | None, most: int | None, context: Context
-    ) -> ToldAnswer:
+    ) -> AnswerResult:
         progress, owner = Progress(context), owner_of(context)
         with self._activity:
             loaded = await self._chosen(names, progress)
@@ -343,7 +343,7 @@ class Tools:
                         await progress.report(event)
             assert isinstance(last, Ended)
             s, found = last.statistics, last.sources
-            return ToldAnswer(
+            return AnswerResult(
                 text=last.text,
                 sources=[_passage(source) for source in found.places()],
                 verbatim_share=round(found.verbatim_share, 4),
@@ -398,8 +398,10 @@ def _page(document: Document, page: int) -> tuple[int, int]:
 
 
 class _Server(MCPServer[None]):
-    """The SDK's server, which tells what is wrong in words of this program; `warn` what others
-    are not told.
+    """The SDK's server, with the error messages of this program.
+
+    Attributes:
+        warn: Gets the errors that clients may not see.
     """
 
     warn: Callable[[str], object]
@@ -469,7 +471,7 @@ async def _with_owner(
         for name, value in message.get("headers", ()):
             if name.lower() == _SESSION.encode() and value.decode() not in owners:
                 owners[value.decode()] = owner
-                if len(owners) > _OWNERS:
+                if len(owners) > _MAX_OWNERS:
                     owners.popitem(last=False)
         await send(message)
 
@@ -486,7 +488,7 @@ def mcp_routes(
     server = mcp_server(tools)
     guarded = TransportSecuritySettings(enable_dns_rebinding_protection=False)
     server.streamable_http_app(
-        transport_security=guarded, session_idle_timeout=_IDLE_S, max_sessions=_SESSIONS
+        transport_security=guarded, session_idle_timeout=_IDLE_S, max_sessions=_MAX_SESSIONS
     )
 
     owners = OrderedDict[str, str]()  # of sessions, by their ids
