@@ -40,7 +40,7 @@ serve_app = typer.Typer(
 Model = Annotated[
     str, typer.Option("--model", "-m", help="Only this model.", autocompletion=models)
 ]
-_PATIENCE_S = 5.0  # more than answers get that are being made; guess
+_PATIENCE_S = 5.0  # for a server to stop, beyond FINISH_S for its answers; guess
 TASKS = ("ask", "chat", "generate", "summarize")  # whose presets word what is asked
 _DOCS = typer.Option(
     "--docs", "-d", help="File or folder that the model NAME+docs answers from, over HTTP."
@@ -53,7 +53,9 @@ _HOST = typer.Option(
     "--host", help="Listen on this address, such as 0.0.0.0; requires --api-key-file."
 )
 _KEYS = typer.Option("--api-key-file", help="Require an API key from this file.")
-_UNKNOWN = "the system does not tell whose a connection is; --api-key-file FILE asks for a key"
+_UNKNOWN_USER = (
+    "this system does not say which user opened a connection; --api-key-file FILE requires a key"
+)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,13 +102,13 @@ class HttpFlags:
                 notes.clear()
             served = folder if self.docs else None
             service = Service(name, tasks, served)
-            routes: list[BaseRoute] = []
-            running: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
+            mcp_routes: list[BaseRoute] = []
+            mcp_lifespan: Callable[[], AbstractAsyncContextManager[object]] = nullcontext
             if served is not None and find_spec("mcp") is not None:
                 from ngtcli.server import mcp  # here: it takes a second to load
 
                 tools = mcp.Tools(service, server, server.activity, notes.warn)
-                routes, running = mcp.mcp_routes(tools)
+                mcp_routes, mcp_lifespan = mcp.mcp_routes(tools)
             try:
                 listening = http_guard.listen(address)
             except http_guard.PortInUseError as error:
@@ -117,22 +119,22 @@ class HttpFlags:
                 return
             with closing(listening):
                 url = f"http://{address.shown(listening.getsockname()[1])}"
-                words = [f"{url}/ is a page for browsers, {url}/v1 OpenAI's API"]
+                lines = [f"{url}/ is a page for browsers, {url}/v1 OpenAI's API"]
                 is_private = address.is_local and not address.keys
                 of_user = is_private and http_guard.knows_users(listening)
                 if is_private and not of_user:
                     if self.http is None:  # nobody has asked for HTTP that others can use
-                        notes.warn(f"HTTP is not served: {_UNKNOWN}")
+                        notes.warn(f"HTTP is not served: {_UNKNOWN_USER}")
                         yield for_user
                         return
-                    words.append(f"every user of this machine may ask {url}: {_UNKNOWN}")
+                    lines.append(f"every user of this machine may ask {url}: {_UNKNOWN_USER}")
                 yield Site(
-                    app=application(server, service, notes.warn, routes),
+                    app=application(server, service, notes.warn, mcp_routes),
                     guard=http_guard.Guard(address, of_user),
                     listening=listening,
                     url=url,
-                    running=running,
-                    notes=tuple(words),
+                    running=mcp_lifespan,
+                    notes=tuple(lines),
                 )
 
     @property
@@ -142,7 +144,7 @@ class HttpFlags:
 
 
 def _name(model: str) -> str:
-    """The name that requests give a model: of a path its last part."""
+    """Return the name of a model in requests: of a path its last part."""
     return Path(model).name if Path(model).exists() else model
 
 
@@ -188,8 +190,14 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
 
     from ngtcli.server.process import Server  # here: status and stop do without a web server
 
-    own: dict[str, Any] = {"status": notes.status, "say": notes.say, "warn": notes.warn}
-    server = Server(settings, _load, idle_s=seconds_of(settings.engine.keep_warm), **own)
+    server = Server(
+        settings,
+        _load,
+        idle_s=seconds_of(settings.engine.keep_warm),
+        status=notes.status,
+        say=notes.say,
+        warn=notes.warn,
+    )
     if KEPT_WARM not in os.environ:
         _check_free(server.place)
     with given.site(server, tasks, notes) as site:
@@ -205,7 +213,7 @@ def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> No
 
 
 def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":
-    """The model, loaded: what a server answers with."""
+    """Load the model of a server."""
     from ngtcli.server.resident import Resident  # here: it loads torch
 
     notes = Notes()
@@ -230,15 +238,16 @@ def _check_free(place: Place) -> None:
 
 def _take_over(place: Place, notes: Notes) -> None:
     """End the process of a place that was started behind the scenes, if there is one."""
-    if (served := request(place, "GET /about")) is not None and served.kept_warm:
+    served = request(place, "GET /about")
+    if served is not None and served.kept_warm:
         request(place, "POST /stop")
         _wait(place, served, notes)
 
 
 def _cells(row: Served) -> list[object]:
-    if not row.version:  # it has not said it: it does not answer
+    if not row.version:  # it does not answer
         return [row.model, row.state, row.process, "", "", "", ""]
-    state = f"{row.state}, leaves after {row.idle_s:g} s idle" if row.idle_s else row.state
+    state = f"{row.state}, stops after {row.idle_s:g} s idle" if row.idle_s else row.state
     running = f"{row.running_s:.0f} s"
     return [row.model, state, row.process, running, row.answered, row.http, row.socket]
 
@@ -266,15 +275,19 @@ def stop(model: Model = "") -> None:
 
 
 def _wait(place: Place, served: Served, notes: Notes) -> None:
-    """Wait until a process has left. Raises NgtError where it does not."""
+    """Wait until a server has stopped. Raises NgtError where it does not."""
     notes.status(f"Waiting for {counted(served.answering, 'answer')} of {served.model} …")
     if not place.wait_until_free(FINISH_S + _PATIENCE_S):
-        what = f"process {served.process} does not leave"
+        what = f"process {served.process} does not stop"
         raise NgtError(what, hint=f"End it by its number: kill {served.process}")
 
 
 def _described(model: str) -> list[tuple[Place, Served]]:
-    """The processes that keep models loaded, or this model."""
+    """Return the places and descriptions of the servers, of all or of those of this model."""
     name = absolute(Settings.of(model=model)).model.model if model else ""
-    found = [(place, request(place, "GET /about")) for place in places()]
-    return [(place, one) for place, one in found if one and name in ("", one.model)]
+    servers = []
+    for place in places():
+        served = request(place, "GET /about")
+        if served is not None and name in ("", served.model):
+            servers.append((place, served))
+    return servers

@@ -295,7 +295,7 @@ def test_with_a_flag_for_http_a_port_in_use_is_an_error(tmp_path: Path) -> None:
 
 
 def test_http_is_not_served_without_a_flag_where_others_could_ask(tmp_path: Path) -> None:
-    """Where the system does not tell whose a connection is."""
+    """Where the system does not say which user opened a connection."""
     code = DEFAULT_PORT.format(0).replace(
         "main()", "http_guard.knows_users = lambda _: False\nmain()"
     )
