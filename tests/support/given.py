@@ -1,4 +1,4 @@
-"""Prompts that are made already, answered by an engine."""
+"""Engines that answer ready-made prompts."""
 
 from collections.abc import Generator, Iterable, Iterator
 from pathlib import Path
@@ -19,8 +19,8 @@ NumberedPrompt = tuple[int, Prompt | NgtError]
 _PRESET = Preset("as it is", Path(), "{documents}")
 
 
-class _Given(Engine):
-    """Its questions are numbers of prompts."""
+class _GivenPrompts(Engine):
+    """An engine whose questions are the numbers of prompts."""
 
     prompts: dict[str, Prompt] = {}
 
@@ -29,28 +29,31 @@ class _Given(Engine):
         return self.prepare_answer(submission, self._session_for(submission), prompt, AS_SET)
 
 
-class GivenPrompts(_Given, LocalEngine):
-    """Of a model that is loaded here."""
+class GivenPrompts(_GivenPrompts, LocalEngine):
+    """Answers prompts by a model that is loaded in this process."""
 
 
-class GivenToVllm(_Given, VllmTexts):
-    """Of vLLM."""
+class GivenToVllm(_GivenPrompts, VllmTexts):
+    """Answers prompts by vLLM."""
 
 
 def answers(
-    engine: _Given, prompts: Iterable[NumberedPrompt], settings: dict[int, Settings] | None = None
+    engine: _GivenPrompts,
+    prompts: Iterable[NumberedPrompt],
+    settings: dict[int, Settings] | None = None,
 ) -> Generator[Outcome]:
-    """What an engine answers to prompts, each with its own settings if there are any."""
+    """The engine's answers to prompts; `settings` are by the numbers of prompts that have some."""
     source: Iterator[NumberedPrompt] = iter(prompts)
 
     def draw(_: bool) -> tuple[int, Request | NgtError] | None:
-        if (drawn := next(source, None)) is None:
+        numbered = next(source, None)
+        if numbered is None:
             return None
-        key, prompt = drawn
+        key, prompt = numbered
         if isinstance(prompt, NgtError):
             return key, prompt
         engine.prompts = {**engine.prompts, str(key): prompt}
-        own = (settings or {}).get(key, engine.session.settings)
-        return key, Request(task="ask", settings=own, preset=_PRESET, question=str(key))
+        chosen = (settings or {}).get(key, engine.session.settings)
+        return key, Request(task="ask", settings=chosen, preset=_PRESET, question=str(key))
 
     return run(engine, draw)

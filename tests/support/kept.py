@@ -1,4 +1,4 @@
-"""What takes long to make and is the same for all tests: made once in a process.
+"""Objects that take long to make and are the same for all tests: made once in a process.
 
 Trials, costs and backgrounds are copied for each use. The weights of the built-in model are lent:
 to one run of a command, or to one test, at a time; a second borrower meanwhile reads its own. What
@@ -62,8 +62,9 @@ def tried_once(self: Trial[Any], make: Callable[[], Any], real: Any = Trial.find
         return real(self, make)
     if self.key in _trials and self.load() is None:
         self.save(_trials[self.key])
-    found = _trials[self.key] = real(self, make)
-    return found
+    result = real(self, make)
+    _trials[self.key] = result
+    return result
 
 
 _words: WeakKeyDictionary[Any, dict[object, Any]] = WeakKeyDictionary()
@@ -71,8 +72,11 @@ _words: WeakKeyDictionary[Any, dict[object, Any]] = WeakKeyDictionary()
 
 def words_once(tokenizer: Tokenizer, size: int, ends: frozenset[int], real: Any = _words_of) -> Any:
     """llguidance's form of a tokenizer, which takes 60 ms for each `Tokenizer` over a lent one."""
-    kept, key = _words.setdefault(tokenizer.backend, {}), (size, ends)
-    return kept[key] if key in kept else kept.setdefault(key, real(tokenizer, size, ends))
+    forms = _words.setdefault(tokenizer.backend, {})
+    key = size, ends
+    if key not in forms:
+        forms[key] = real(tokenizer, size, ends)
+    return forms[key]
 
 
 _tried: set[object] = set()
@@ -105,38 +109,40 @@ def lent_once() -> Iterator[None]:
 def lent(plan: Plan, tell: LoadReporter, real: Any = load.read) -> Any:
     """`load.read`, which takes a sixth of a second, of the built-in model.
 
-    What was read without a word is kept: a reader who is told something is told it each time.
+    A model whose loading reported something is read anew, so that each reader gets the report.
     """
     key = plan.device, plan.format, plan.device_map, torch.get_num_threads()
     if plan.path != str(BUILTIN_PATH) or key in _lent:
         return real(plan, tell)
     hf, state = _models.get(key, (None, ()))
     if hf is None or _state(hf) != state:
-        said = list[str]()
+        lines = list[str]()
 
-        def counted(say: Callable[[str], None]) -> Callable[[str], None]:
-            def told(line: str) -> None:
-                said.append(line)
-                say(line)
+        def recorded(report: Callable[[str], None]) -> Callable[[str], None]:
+            def record(line: str) -> None:
+                lines.append(line)
+                report(line)
 
-            return told
+            return record
 
-        hf = real(plan, LoadReporter(counted(tell.warn), counted(tell.progress)))
-        use_grouped(hf)  # as is done to each model that was read; twice is as once
+        hf = real(plan, LoadReporter(recorded(tell.warn), recorded(tell.progress)))
+        use_grouped(hf)  # as is done to each model that was read; a second time changes nothing
         use_whole_vectors(hf)
         _models.pop(key, None)
-        if not said:
+        if not lines:
             _models[key] = hf, _state(hf)
     _lent.add(key)
     return hf
 
 
 def _state(hf: Any) -> tuple[object, ...]:
-    """What shows that weights, layers or settings of a model were changed."""
+    """A value that differs once weights, layers or settings of a model were changed."""
     modules = [
-        (id(m), type(m), len(m._forward_hooks), len(m._forward_pre_hooks)) for m in hf.modules()
+        (id(module), type(module), len(module._forward_hooks), len(module._forward_pre_hooks))
+        for module in hf.modules()
     ]
-    tensors = [(one.data_ptr(), _version(one)) for one in (*hf.parameters(), *hf.buffers())]
+    weights = (*hf.parameters(), *hf.buffers())
+    tensors = [(weight.data_ptr(), _version(weight)) for weight in weights]
     return *modules, *tensors, repr(vars(hf.config)), repr(vars(hf.generation_config)), hf.training
 
 
