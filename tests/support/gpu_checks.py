@@ -85,7 +85,7 @@ def answers_by_a_grammar_are_the_cpus(device: str) -> None:
     model = test_grammar.tiny(device=device)
     cpu = test_grammar.tiny()
     prompt = test_grammar.prompt_of(cpu)
-    grammar = test_grammar.bound(cpu, test_grammar.PERSON)
+    grammar = test_grammar.grammar_for(cpu, test_grammar.PERSON)
     answer = test_grammar.answer
     methods = ("auto", "recycling", "none", "auto")
     for sampling, method in zip(test_grammar.SAMPLINGS, methods, strict=True):
