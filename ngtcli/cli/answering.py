@@ -20,7 +20,7 @@ from ngtcli.cli.output import check_written, json_of_answer, write_page, write_r
 from ngtcli.cli.streams import terminal_width
 from ngtcli.cli.suggestions import suggest_keeping_warm
 from ngtcli.config import Settings, seconds_of
-from ngtcli.documents.quotes.sources import Source, Sources, sources_of
+from ngtcli.documents.quotes.sources import Source, SourceFinder
 from ngtcli.documents.selection import Excerpt
 from ngtcli.engine.events import (
     NO_SOURCES,
@@ -55,7 +55,7 @@ _WORDS = 400  # characters of a thought, of which a status line shows the last; 
 
 
 def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Report:
-    """Says in `notes` what is said while an answer is made; `warn` takes the place of its own."""
+    """Return a callback that shows events in `notes`, warnings with `warn` if it is not None."""
     reading, warn = ReadingBar(notes), warn or notes.warn
 
     def tell(event: Event) -> None:
@@ -171,16 +171,14 @@ class Showing:
                     self._legend()
                     self._sink = _new_sink(self._request.settings, sys.stdout)
                     if self._output.cites:
-                        self._marks = LiveMarks(self._sources_of)
+                        finder = SourceFinder(self._request.documents, self._excerpts)
+                        self._marks = LiveMarks(finder.find)
             case Stepped():
                 self._step(event)
             case Ended():
                 self._end(event)
             case _:
                 self._report(event)
-
-    def _sources_of(self, text: str) -> Sources:
-        return sources_of(text, self._request.documents, self._excerpts)
 
     def _legend(self) -> None:
         settings = self._request.settings
@@ -243,7 +241,7 @@ class Showing:
             if output.html and not error:
                 write_page(self._page(answer), output.html, force=output.force)
         if answer.thought and not answer.text.strip():
-            notes.warn("it ended within its thought: there is no answer")
+            notes.warn("the model was still reasoning when it ended: there is no answer")
         if notes.terminal or notes.verbose:
             notes.facts([*answer.facts])
         if answer.details:

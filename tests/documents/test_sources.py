@@ -12,7 +12,8 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes import find
 from ngtcli.documents.quotes.find import spans
-from ngtcli.documents.quotes.sources import Sources, copied_fact, sources_of
+from ngtcli.documents.quotes.folding import folded
+from ngtcli.documents.quotes.sources import SourceFinder, Sources, copied_fact, sources_of
 from ngtcli.documents.quotes.span import Span
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import Run
@@ -142,6 +143,28 @@ def test_a_long_document_is_cut_without_losing_its_words(monkeypatch: pytest.Mon
     text = "one two three four five six seven eight nine ten"
     assert spans("say: " + text, ["zero " + text])[0].end == 5 + len(text)
     assert spans("two three four five", [text]) == [Span(0, 19, 0, 4, 23)]
+
+
+def test_documents_are_cut_once_for_an_answer_that_grows(monkeypatch: pytest.MonkeyPatch) -> None:
+    documents = [
+        Document("tide.txt", "The tide is high at noon. The quay was built in 1871 of slate."),
+        Document("ships.txt", "Nine ships came in the autumn of the year."),
+    ]
+    answer = "Nine ships came in the autumn. Nobody knows. The quay was built in 1871 of slate."
+    folded_texts = []
+
+    def fold(text: str) -> find.Folded:
+        folded_texts.append(text)
+        return folded(text)
+
+    monkeypatch.setattr(find, "folded", fold)
+    finder = SourceFinder(documents)
+    prefixes = [answer[:end] for end in range(len(answer) + 1)]
+    growing = [finder.find(prefix) for prefix in prefixes]
+
+    assert [folded_texts.count(document.text) for document in documents] == [1, 1]
+    assert growing == [sources_of(prefix, documents) for prefix in prefixes]
+    assert len(growing[-1].spans) == 2
 
 
 def test_a_long_quotation_is_cut_in_the_list() -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from ngtcli.documents.load import Document
-from ngtcli.documents.quotes.sources import Sources, sources_of
+from ngtcli.documents.quotes.sources import SourceFinder, Sources, sources_of
 from ngtcli.render.answer_view import with_marks
 from ngtcli.render.live_marks import LiveMarks
 from tests.support.helpers import HARBOUR, in_terminal, ngt
@@ -30,7 +30,12 @@ def sources(text: str) -> Sources:
 
 def live(answer: str, seed: int) -> tuple[list[str], LiveMarks]:
     """What is shown after each piece of an answer, and at its end."""
-    rng, marks, shown, at = random.Random(seed), LiveMarks(sources), list[str](), 0
+    rng, marks, shown, at = (
+        random.Random(seed),
+        LiveMarks(SourceFinder(DOCUMENTS).find),
+        list[str](),
+        0,
+    )
     while at < len(answer):
         end = at + rng.randint(1, 12)
         shown.append("".join(text for text, _ in marks.feed([(answer[at:end], "")])))

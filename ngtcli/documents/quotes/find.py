@@ -2,7 +2,7 @@
 
 A stretch is at least `LEAST_WORDS` words long and continues, word by word and mark by mark, in one
 document as it does in the answer; white space may differ, and so may how a character is written
-(`grounding/folding.py`). Stretches do not overlap. The longest is taken first, then the longest of
+(`documents/quotes/folding.py`). Stretches do not overlap. The longest is taken first, then the longest of
 what is left on either side of it; of several places in the documents the one nearest the stretch
 before it is named, in the same document if it is there. Copying is all that is found: a stretch
 stands in a document, whether or not the document supports what is said.
@@ -40,6 +40,7 @@ _BLOCK = 1 << 20  # characters that are cut at once: it takes 60 bytes of memory
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # of hashes; odd, so that it has an inverse modulo 2^64
 _INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 _MIX = np.uint64(0xBF58476D1CE4E5B9)  # of SplitMix64
+_LOW_BITS = np.uint64(0xFFFF)
 
 Ints = npt.NDArray[np.integer[Any]]
 Bools = npt.NDArray[np.bool_]
@@ -55,86 +56,97 @@ class _Pieces:
     are_words: Bools
 
 
-@dataclass(frozen=True, slots=True)
-class _Laid:
-    """What of documents laid end to end the answer has, too, with one gap for all between.
-
-    `numbers` are those of the answer's pieces, 0 for a gap. `places` count all pieces, and one
-    behind each document.
-    """
-
-    numbers: Ints
-    starts: Ints
-    ends: Ints
-    documents: Ints
-    places: Ints
-
-
 def spans(answer: str, documents: Sequence[str]) -> list[Span]:
     """The stretches of `answer` that stand in `documents`, in the answer's order.
 
     >>> spans("He said the ship left port at noon.", ["At dawn the ship left port at noon"])
     [Span(start=8, end=34, document=0, source_start=8, source_end=34)]
     """
-    asked, texts = folded(answer), list(map(folded, documents))
-    pieces = _cut(asked.text)
-    known, said = np.unique(pieces.hashes, return_inverse=True)
-    said = said.reshape(-1) + 1
-    laid = _lay(texts, known)
-    places = _places(said, laid.numbers)
-    longest = _longest(places, len(said), len(laid.numbers))
-    words = np.cumsum([0, *pieces.are_words])
-    found = []
-    near, near_document = 0, 0  # behind the last span
-    for first, last in sorted(_longest_first(longest, words)):
-        at = places[first]
-        for k in range(_GRAM, last - first):
-            at = at[laid.numbers[at + k] == said[first + k]]
-        within = at[laid.documents[at] == near_document]
-        at = within if len(within) else at
-        place = int(at[np.abs(laid.places[at] - near).argmin()])
-        end = place + last - first - 1
-        near, near_document = int(laid.places[end]) + 1, int(laid.documents[place])
-        source = texts[near_document]
-        said_range = int(pieces.starts[first]), int(pieces.ends[last - 1])
-        read_range = int(laid.starts[place]), int(laid.ends[end])
-        said_words, read_words = asked.text[slice(*said_range)], source.text[slice(*read_range)]
-        if said_words == read_words or _squeezed(said_words) == _squeezed(read_words):
-            read_at = source.original(*read_range)
-            found.append(Span(*asked.original(*said_range), near_document, *read_at))
-    return found
+    return QuoteFinder(documents).spans(answer)
+
+
+class QuoteFinder:
+    """Documents that are cut and hashed once, for an answer that grows or for several answers.
+
+    The pieces of all documents stand in one row, with a gap behind each document.
+    """
+
+    def __init__(self, documents: Sequence[str]) -> None:
+        self._texts = list(map(folded, documents))
+        starts, ends, hashes = list[Ints](), list[Ints](), list[npt.NDArray[np.uint64]]()
+        document_starts = [0]  # where the pieces of each document begin
+        gap = np.zeros(1, np.int64)
+        for text in self._texts:
+            size = 1
+            for begin, block in _blocks(text.text):
+                pieces = _cut(block)
+                starts.append(pieces.starts + begin)
+                ends.append(pieces.ends + begin)
+                hashes.append(pieces.hashes)
+                size += len(pieces.hashes)
+            starts.append(gap)
+            ends.append(gap)
+            hashes.append(gap.astype(np.uint64))  # no word or mark has this hash
+            document_starts.append(document_starts[-1] + size)
+        self._document_starts = np.array(document_starts)
+        self._starts = np.concatenate([gap[:0], *starts])
+        self._ends = np.concatenate([gap[:0], *ends])
+        self._hashes = np.concatenate([np.zeros(0, np.uint64), *hashes])
+        self._grams = _grams(self._hashes)
+
+    def spans(self, answer: str) -> list[Span]:
+        """The stretches of `answer` that stand in the documents, in the answer's order."""
+        asked = folded(answer)
+        pieces = _cut(asked.text)
+        places = self._places(pieces.hashes)
+        longest = _longest(places, len(pieces.hashes), len(self._hashes))
+        words = np.cumsum([0, *pieces.are_words])
+        found = []
+        near, near_document = 0, 0  # behind the last span
+        for first, last in sorted(_longest_first(longest, words)):
+            at = places[first]
+            for k in range(_GRAM, last - first):
+                at = at[self._hashes[at + k] == pieces.hashes[first + k]]
+            documents = np.searchsorted(self._document_starts, at, side="right") - 1
+            within = at[documents == near_document]
+            at = within if len(within) else at
+            place = int(at[np.abs(at - near).argmin()])
+            near = place + last - first
+            near_document = int(np.searchsorted(self._document_starts, place, side="right")) - 1
+            source = self._texts[near_document]
+            said_range = int(pieces.starts[first]), int(pieces.ends[last - 1])
+            read_range = int(self._starts[place]), int(self._ends[near - 1])
+            said_words = asked.text[slice(*said_range)]
+            read_words = source.text[slice(*read_range)]
+            if said_words == read_words or _squeezed(said_words) == _squeezed(read_words):
+                read_at = source.original(*read_range)
+                found.append(Span(*asked.original(*said_range), near_document, *read_at))
+        return found
+
+    def _places(self, hashes: npt.NDArray[np.uint64]) -> list[Ints]:
+        """For every four pieces in a row of an answer the places where they stand, ascending."""
+        grams, which = np.unique(_grams(hashes), return_inverse=True)
+        if not len(grams):
+            return []
+        # Nearly all places are ruled out by 16 bits of theirs, without a search among `grams`.
+        is_possible = np.zeros(1 << 16, np.bool_)
+        is_possible[grams & _LOW_BITS] = True
+        places = np.flatnonzero(is_possible[self._grams & _LOW_BITS])
+        keys = self._grams[places]
+        at = np.minimum(np.searchsorted(grams, keys), len(grams) - 1)
+        is_found = grams[at] == keys
+        places, at = places[is_found], at[is_found]
+        order = np.argsort(at, kind="stable")
+        bounds = np.searchsorted(at[order], np.arange(len(grams) + 1))
+        by_gram = [
+            places[order[first:last]][:_MOST_PLACES]
+            for first, last in zip(bounds[:-1], bounds[1:], strict=True)
+        ]
+        return [by_gram[gram] for gram in which.reshape(-1)]
 
 
 def _squeezed(text: str) -> str:
     return "".join(text.split())
-
-
-def _lay(texts: Sequence[Folded], known: npt.NDArray[np.uint64]) -> _Laid:
-    """The documents, as far as the hashes `known` stand in them."""
-    columns: list[list[Ints]] = [[], [], [], [], []]
-    before = 0  # pieces, and one for each document
-    for document, text in enumerate(texts):
-        for begin, block in _blocks(text.text):
-            pieces = _cut(block)
-            at = np.searchsorted(known, pieces.hashes)
-            is_known = np.zeros(len(at), np.bool_)
-            if len(known):
-                is_known = known[np.minimum(at, len(known) - 1)] == pieces.hashes
-            numbers = np.where(is_known, at + 1, 0)
-            # One of the pieces that are not known stays before each that is, and at the end.
-            kept = is_known | np.concatenate([is_known[1:], [True]]) if len(at) else is_known
-            rows = np.flatnonzero(kept)
-            columns[0].append(numbers[rows])
-            columns[1].append(pieces.starts[rows] + begin)
-            columns[2].append(pieces.ends[rows] + begin)
-            columns[3].append(np.full(len(rows), document))
-            columns[4].append(rows + before)
-            before += len(at)
-        for column, value in zip(columns, (0, 0, 0, document, before), strict=True):
-            column.append(np.array([value]))
-        before += 1
-    empty = [np.zeros(0, np.int64)]
-    return _Laid(*(np.concatenate(column or empty).astype(np.int64) for column in columns))
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str]]:
@@ -254,32 +266,12 @@ def _kind(character: str) -> int:
     return _POINT if character in ".,:" else _OTHER
 
 
-def _places(said: Ints, laid: Ints) -> list[Ints]:
-    """For every four pieces in a row of `said` the places in `laid` where they stand, ascending."""
-    if min(len(said), len(laid)) < _GRAM:
-        return []
-    windows = np.lib.stride_tricks.sliding_window_view
-    grams, which = np.unique(_keys(windows(said, _GRAM)), return_inverse=True)
-    rows = windows(laid, _GRAM)
-    places = np.flatnonzero((rows > 0).all(axis=1))
-    keys = _keys(rows[places])
-    at = np.minimum(np.searchsorted(grams, keys), len(grams) - 1)
-    is_found = grams[at] == keys
-    places, at = places[is_found], at[is_found]
-    order = np.argsort(at, kind="stable")
-    bounds = np.searchsorted(at[order], np.arange(len(grams) + 1))
-    by_gram = [
-        places[order[first:last]][:_MOST_PLACES]
-        for first, last in zip(bounds[:-1], bounds[1:], strict=True)
-    ]
-    return [by_gram[gram] for gram in which.reshape(-1)]
-
-
-def _keys(rows: Ints) -> npt.NDArray[np.uint64]:
-    """A number for each row; different rows have different ones but by an unlikely chance."""
-    keys = np.zeros(len(rows), np.uint64)
-    for column in rows.astype(np.uint64).T:
-        keys = (keys + column) * _BASE
+def _grams(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    """A hash of every four pieces in a row, by the first of them."""
+    size = max(0, len(hashes) - _GRAM + 1)
+    keys = np.zeros(size, np.uint64)
+    for offset in range(_GRAM):
+        keys = (keys + hashes[offset : offset + size]) * _BASE
         keys ^= keys >> np.uint64(32)
     return keys
 

@@ -87,20 +87,34 @@ def sources_of(
     answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
 ) -> Sources:
     """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
-    from ngtcli.documents.quotes.find import spans  # here: it loads numpy
+    return SourceFinder(documents, excerpts).find(answer)
 
-    if excerpts is None:
-        excerpts = [Excerpt(i, 0, len(one.text)) for i, one in enumerate(documents)]
-    texts = [documents[e.document].text[e.start : e.end] for e in excerpts]
-    numbers: dict[tuple[int, int, int], int] = {}
-    sources = []
-    for s in spans(answer, texts):
-        excerpt = excerpts[s.document]
-        document = documents[excerpt.document]
-        at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
-        number = numbers.setdefault(at, len(numbers) + 1)
-        sources.append(source_at(document, number, Span(s.start, s.end, *at)))
-    return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
+
+class SourceFinder:
+    """Finds sources in documents, or within excerpts of them, that are indexed only once."""
+
+    def __init__(
+        self, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
+    ) -> None:
+        from ngtcli.documents.quotes.find import QuoteFinder  # here: it loads numpy
+
+        if excerpts is None:
+            excerpts = [Excerpt(i, 0, len(document.text)) for i, document in enumerate(documents)]
+        self._documents = documents
+        self._excerpts = excerpts
+        self._quotes = QuoteFinder([documents[e.document].text[e.start : e.end] for e in excerpts])
+
+    def find(self, answer: str) -> Sources:
+        """Where the stretches of `answer` stand."""
+        numbers: dict[tuple[int, int, int], int] = {}
+        sources = []
+        for s in self._quotes.spans(answer):
+            excerpt = self._excerpts[s.document]
+            document = self._documents[excerpt.document]
+            at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
+            number = numbers.setdefault(at, len(numbers) + 1)
+            sources.append(source_at(document, number, Span(s.start, s.end, *at)))
+        return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
 
 
 def source_at(document: Document, number: int, span: Span) -> Source:
