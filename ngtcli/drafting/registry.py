@@ -132,15 +132,16 @@ class MethodSpec:
         drafting: Drafting = batch_drafting(self.settings, self.options)
         return drafting
 
-    def available(self) -> "MethodSpec":
+    def available(self, stays: bool = True) -> "MethodSpec":
         """Return this method, or the one that drafts while what this one needs is compiled.
 
-        Compiling begins then, in another process. The answer is the same.
+        Compiling begins then, in another process, unless nothing could be stored and this process
+        does not stay. The answer is the same.
         """
         if not self.entry.stand_in:
             return self
         compiling = _module(self.entry.compiling)
-        if compiling.is_ready() or not compiling.begin():
+        if compiling.is_ready() or not compiling.begin(stays):
             return self
         return parse_method(self.entry.stand_in, self.settings)
 

@@ -22,6 +22,8 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.prefixes import WORTH_S
 from ngtcli.decoding.sequence import Sequence
 from ngtcli.documents.load import Document
+from ngtcli.drafting.auto import compiling
+from ngtcli.drafting.auto.compiling import Begun
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.drafter import Context, Drafter, draft_settings
 from ngtcli.drafting.pool import Pool
@@ -40,6 +42,17 @@ from ngtcli.models.pretrained import mask_tokens
 from ngtcli.models.weights.trials import places_of
 from ngtcli.prompts.build import Prompt
 from ngtcli.system import compiled, store
+
+_SIMPLER = "until then drafts are simpler, and the answer is the same."
+# What is reported where another method drafts; nothing where another command compiles.
+_NOTICES = {
+    Begun.FOR_ALL: f"Drafting code is being compiled in the background, once, for about"
+    f" {compiled.COMPILING_S} s; {_SIMPLER}",
+    Begun.FOR_THIS_RUN: f"Drafting code is being compiled for this run, for about"
+    f" {compiled.COMPILING_S} s, as it cannot be stored; {_SIMPLER}",
+    Begun.NOT_STORED: "Drafts are simpler, as compiled drafting code cannot be stored; the answer"
+    " is the same. Set NUMBA_CACHE_DIR to a folder with room that you may write to.",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,7 +77,7 @@ class LocalSession(session.Session):
 
     `memory` is what `auto` keeps from answer to answer; without `persist` it is this session's own
     and no file is read or written for it. With `stand_ins` an answer does not wait until its method
-    is compiled: another one drafts. A measurement waits.
+    is compiled: another one drafts. A measurement waits. `stays` says that more answers follow.
     """
 
     def __init__(
@@ -73,9 +86,11 @@ class LocalSession(session.Session):
         report: Report = ignore,
         persist: bool = True,
         stand_ins: bool = False,
+        stays: bool = True,
     ) -> None:
         super().__init__(settings, report)
         self._stand_ins = stand_ins
+        self._stays = stays
         self._reported = set[str]()  # remarks, each made once; all sessions of a model share them
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
@@ -213,13 +228,9 @@ class LocalSession(session.Session):
         wanted = self.parse_method(method)
         if not self._stand_ins or not self.model.takes_drafts:
             return wanted
-        available = wanted.available()
-        if available is not wanted:
-            self._remark_once(
-                f"{wanted.name} is being compiled in the background, once, for about"
-                f" {compiled.COMPILING_S} s of a processor: {available.name} drafts until then,"
-                " with the same answer."
-            )
+        available = wanted.available(self._stays)
+        if available is not wanted and (notice := _NOTICES.get(compiling.begun())):
+            self._remark_once(notice)
         return available
 
     def _remark_once(self, text: str) -> None:

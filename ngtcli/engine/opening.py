@@ -38,6 +38,6 @@ def open_engine(
     from ngtcli.engine.local_engine import LocalEngine
 
     with reporting_to(reporter):
-        session = LocalSession(settings, report, stand_ins=True)
+        session = LocalSession(settings, report, stand_ins=True, stays=many or stays)
     session.model.keep_prefixes(memory=many or stays)
     return LocalEngine(session, size=size if many else 0, many=many)

@@ -12,7 +12,7 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes import find
 from ngtcli.documents.quotes.find import spans
-from ngtcli.documents.quotes.folding import folded
+from ngtcli.documents.quotes.folding import Folded, folded
 from ngtcli.documents.quotes.sources import SourceFinder, Sources, copied_fact, sources_of
 from ngtcli.documents.quotes.span import Span
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
@@ -153,7 +153,7 @@ def test_documents_are_cut_once_for_an_answer_that_grows(monkeypatch: pytest.Mon
     answer = "Nine ships came in the autumn. Nobody knows. The quay was built in 1871 of slate."
     folded_texts = []
 
-    def fold(text: str) -> find.Folded:
+    def fold(text: str) -> Folded:
         folded_texts.append(text)
         return folded(text)
 

@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -15,6 +16,7 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.drafting.auto import compiling
+from ngtcli.drafting.auto.compiling import Begun
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.registry import parse_method
 from ngtcli.engine.drivers import run
@@ -50,13 +52,19 @@ def has_ended(process: Path) -> bool:
     return state in ("Z", "X")
 
 
+def forget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Have this process know nothing, as a new one does."""
+    monkeypatch.setattr(compiling._State, "is_ready", False)
+    monkeypatch.setattr(compiling._State, "process", None)
+    monkeypatch.setattr(compiling._State, "begun", Begun.NOTHING)
+
+
 @pytest.fixture
 def empty_store(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Give a folder where nothing is compiled yet; the process that compiles for it is ended."""
     folder = tmp_path / "compiled"
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(folder))
-    monkeypatch.setattr(compiling._State, "is_ready", False)
-    monkeypatch.setattr(compiling._State, "process", None)
+    forget(monkeypatch)
     yield folder
     end(folder)
 
@@ -75,13 +83,16 @@ def test_the_first_answer_is_drafted_by_prompt_lookup_and_has_the_same_tokens(
     empty_store: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first = ngt(*ASK)
-    assert b"auto is being compiled in the background" in first.stderr
+    assert first.stderr.count(b"Drafting code is being compiled in the background, once") == 1
     pid = compiling_process(empty_store)
     assert pid is not None  # it outlives the run
     answer = json.loads(first.stdout)
     assert answer["method"] == "auto" and answer["drafted_by"] == "prompt-lookup"
     assert answer["statistics"]["drafted_tokens"] and "policy" not in answer
-    second = json.loads(ngt(*ASK).stdout)
+    forget(monkeypatch)
+    later_run = ngt(*ASK)
+    assert b"compiled" not in later_run.stderr  # it was said where it began
+    second = json.loads(later_run.stdout)
     assert second["drafted_by"] == "prompt-lookup"
     assert compiling_process(empty_store) == pid  # one process for all runs
     end(empty_store)
@@ -122,8 +133,7 @@ def test_where_nothing_can_be_stored_one_process_compiles_for_the_run(
 ) -> None:
     (tmp_path / "compiled").write_text("a file in its place")
     monkeypatch.setenv("NUMBA_CACHE_DIR", str(tmp_path / "compiled"))
-    monkeypatch.setattr(compiling._State, "is_ready", False)
-    monkeypatch.setattr(compiling._State, "process", None)
+    forget(monkeypatch)
     assert compiling.begin()
     process = compiling._State.process
     assert process is not None
@@ -133,6 +143,28 @@ def test_where_nothing_can_be_stored_one_process_compiles_for_the_run(
         process.kill()
         process.wait()
     assert not compiling.begin()  # and no second one of the same run
+    assert compiling.begun() is Begun.FOR_THIS_RUN
+
+
+@pytest.mark.parametrize("trouble", ["not a folder", "no room"])
+def test_a_run_that_does_not_stay_starts_nothing_that_cannot_be_stored(
+    trouble: str, tmp_path: Path, empty_store: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if trouble == "not a folder":
+        empty_store.write_text("a file in its place")
+    else:
+        usage = shutil.disk_usage(tmp_path)._replace(free=compiling.ROOM - 1)
+        monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    for _ in range(2 * compiling.MAX_ATTEMPTS):
+        assert compiling.begin(stays=False)
+    assert compiling.begun() is Begun.NOT_STORED
+    assert compiling._State.process is None
+    if trouble == "not a folder":
+        run = ngt(*ASK)
+        assert run.returncode == 0
+        assert json.loads(run.stdout)["drafted_by"] == "prompt-lookup"
+        assert b"compiled drafting code cannot be stored" in run.stderr
+        assert b"once" not in run.stderr
 
 
 FUNCTIONS = """
@@ -205,14 +237,14 @@ def test_what_is_marked_as_compiled_is_so_for_these_versions(
 
 def test_other_methods_need_no_stand_in(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(compiling, "is_ready", lambda: False)
-    monkeypatch.setattr(compiling, "begin", lambda: True)
+    monkeypatch.setattr(compiling, "begin", lambda stays: True)
     settings = DraftSettings(num_draft=7)
     for name in ("trie", "none", "prompt-lookup", "akunu"):
         spec = parse_method(name, settings)
         assert spec.available() is spec
     available = parse_method("auto:num_draft=9", settings).available()
     assert available.name == "prompt-lookup" and available.settings.num_draft == 9
-    monkeypatch.setattr(compiling, "begin", lambda: False)
+    monkeypatch.setattr(compiling, "begin", lambda stays: False)
     assert parse_method("auto", settings).available().name == "auto"
 
 
@@ -224,7 +256,8 @@ def session() -> LocalSession:
 def not_ready(monkeypatch: pytest.MonkeyPatch, ready: Callable[[], bool]) -> None:
     """Have `auto` compiled when `ready` says so."""
     monkeypatch.setattr(compiling, "is_ready", ready)
-    monkeypatch.setattr(compiling, "begin", lambda: True)
+    monkeypatch.setattr(compiling, "begin", lambda stays: True)
+    monkeypatch.setattr(compiling, "begun", lambda: Begun.FOR_ALL)
 
 
 def test_a_measurement_waits_for_the_method_itself(
@@ -268,4 +301,4 @@ def test_texts_that_come_when_it_is_compiled_are_drafted_for_by_the_method(
     assert {answer.drafted_by for answer in plain} == {"auto"}
     assert sorted(a.text for a in mixed) == sorted(a.text for a in plain)
     remarks = [e.text for e in said if isinstance(e, Message) and e.kind == "remark"]
-    assert len(remarks) == 1 and "auto is being compiled in the background" in remarks[0]
+    assert len(remarks) == 1 and "Drafting code is being compiled in the background" in remarks[0]

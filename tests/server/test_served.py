@@ -312,12 +312,13 @@ def test_code_that_is_being_compiled_is_said(tmp_path: Path) -> None:
     code = """
 from ngtcli.__main__ import main
 from ngtcli.drafting.auto import compiling
-compiling.is_ready, compiling.begin = lambda: False, lambda: True
+compiling.is_ready, compiling.begin = lambda: False, lambda stays: True
+compiling.begun = lambda: compiling.Begun.FOR_ALL
 main()
 """
     with Warm("serve", "--no-http", code=code, NGT_HOME=str(tmp_path)) as server:
         assert server.stderr is not None
-        assert server.stderr.readline().startswith(b"auto is being compiled in the background")
+        assert server.stderr.readline().startswith(b"Drafting code is being compiled")
         assert b"is ready" in server.stderr.readline()
         server.terminate()
 

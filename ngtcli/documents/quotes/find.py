@@ -2,7 +2,7 @@
 
 A stretch is at least `LEAST_WORDS` words long and continues, word by word and mark by mark, in one
 document as it does in the answer; white space may differ, and so may how a character is written
-(`documents/quotes/folding.py`). Stretches do not overlap. The longest is taken first, then the longest of
+(`folding.py`). Stretches do not overlap. The longest is taken first, then the longest of
 what is left on either side of it; of several places in the documents the one nearest the stretch
 before it is named, in the same document if it is there. Copying is all that is found: a stretch
 stands in a document, whether or not the document supports what is said.
@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.documents.quotes.folding import Folded, folded
+from ngtcli.documents.quotes.folding import folded
 from ngtcli.documents.quotes.span import Span
 from ngtcli.documents.text import UNSPACED
 

@@ -6,8 +6,9 @@ finds the functions in the store. It has the lowest priority and bounds on its t
 admits one process at a time. Each function is stored when it is compiled, so that a process which
 is killed leaves something for the next one.
 
-Where nothing can be stored, the process sends what it compiles to the run that started it, and
-ends with that.
+Where nothing can be stored, each run would begin anew. So only a run that stays (a server, a
+conversation, many documents) has a process compile for it, which sends it what it compiles and ends
+with it. Another run starts nothing.
 
 Importing this module does not load numba.
 """
@@ -15,11 +16,13 @@ Importing this module does not load numba.
 import fcntl
 import os
 import resource
+import shutil
 import signal
 import subprocess
 import sys
 import threading
 from contextlib import suppress
+from enum import Enum, auto
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
@@ -30,12 +33,23 @@ from ngtcli.system.files import private_folder
 MAX_ATTEMPTS = 3  # processes that end too soon, after which a run compiles by itself; guess
 MAX_CPU_S = 600  # processor seconds, about 20 times what it takes; guess
 MAX_S = 3600  # seconds on a busy machine; guess
+ROOM = 16_000_000  # bytes that must be free to store all functions, which take 3.5 MB (measured)
+
+
+class Begun(Enum):
+    """What this process has begun."""
+
+    NOTHING = auto()  # or another process had begun before
+    FOR_ALL = auto()  # a process that stores what it compiles
+    FOR_THIS_RUN = auto()  # a process that sends what it compiles
+    NOT_STORED = auto()  # nothing, as it could not be stored
 
 
 class _State:
     """What this process knows. The lock is for servers, which prepare answers in threads."""
 
     is_ready = False
+    begun = Begun.NOTHING
     process: subprocess.Popen[bytes] | None = None
     lock = threading.Lock()
 
@@ -47,8 +61,15 @@ def is_ready() -> bool:
     return _State.is_ready
 
 
-def begin() -> bool:
+def begun() -> Begun:
+    """Return what calls of `begin` have begun."""
+    return _State.begun
+
+
+def begin(stays: bool = True) -> bool:
     """Compile in another process, unless one does so already.
+
+    Where nothing can be stored, nothing is started unless this process `stays`.
 
     Returns False where several have ended without a result, or none can be started: then this
     process should compile, and show what goes wrong.
@@ -61,16 +82,19 @@ def begin() -> bool:
         except BlockingIOError:  # another run's process compiles
             return True
         except OSError:
-            return _start_without_store()
+            return _begin_without_store(stays)
         try:
+            if shutil.disk_usage(compiled.lock_path().parent).free < ROOM:
+                return _begin_without_store(stays)
             attempts = _attempts() + 1
             if attempts > MAX_ATTEMPTS:
                 return False
             compiled.COMPILED.put(_attempts_key(), str(attempts).encode())
             if _attempts() != attempts:
-                return _start_without_store()
+                return _begin_without_store(stays)
             if not _start([], lock):
                 return False
+            _State.begun = Begun.FOR_ALL
             os.truncate(lock, 0)
             os.write(lock, str(_State.process.pid).encode() if _State.process else b"")
             return True
@@ -102,8 +126,11 @@ def _locked() -> int:
     return handle
 
 
-def _start_without_store() -> bool:
-    """Have a process send what it compiles, as it cannot be stored."""
+def _begin_without_store(stays: bool) -> bool:
+    """Have a process send what it compiles, as it cannot be stored; nothing unless this stays."""
+    if not stays:
+        _State.begun = Begun.NOT_STORED
+        return True
     if _State.process is not None:
         return False
     receiving, sending = Pipe(duplex=False)
@@ -111,6 +138,7 @@ def _start_without_store() -> bool:
         if not _start([str(sending.fileno())], sending.fileno()):
             receiving.close()
             return False
+    _State.begun = Begun.FOR_THIS_RUN
     threading.Thread(target=_receive, args=(receiving,), daemon=True).start()
     return True
 

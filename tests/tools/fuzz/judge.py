@@ -25,7 +25,7 @@ _MOST_ERROR_LINES = 4  # what happened, what to do, and for a grammar the text a
 # Lines that many answers have on stderr: they are not counted.
 _USUAL = (
     "The built-in model is a demonstration",
-    "is being compiled in the background",
+    "Drafting code is being compiled",
     "has as many tokens as --max-tokens allows",
 )
 _NOT_FOUND = "ngt: the documents do not have the answer"  # exit code 1, where `ask` has an answer
