@@ -36,7 +36,7 @@ from ngtcli.system.journal import Form, Journal, errors_named
 from ngtcli.system.json_form import to_json
 from ngtcli.system.trials import versions_and_cpu
 from ngtcli.system.yaml_file import read_mapping, written
-from ngtcli.words import counted, reason_of
+from ngtcli.words import counted
 
 LEVEL = 0.025
 DRAWS = 1000
@@ -62,7 +62,7 @@ class State:
     def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
         self.path, self._prompts = path, prompts
         self._begun: list[Record] = []
-        with errors_named(path, _HINT, UsageError):
+        with errors_named(path, _HINT, UsageError, resumes=not fresh):
             path.parent.mkdir(parents=True, exist_ok=True)
         self._journal = Journal(path.resolve(), _FORM, {"key": key}, _LONGEST, restart=fresh)
         self.close = self._journal.close
@@ -271,8 +271,6 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
         "figures": {k: v for k, v in row.items() if k not in ("cell", "values", "standing")},
     }
     text = written(body)
-    try:
+    with errors_named(path, "See ngt env.", InputError):
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text)
-    except OSError as error:
-        raise InputError(f"{path}: {reason_of(error)}", hint="See ngt env.") from None

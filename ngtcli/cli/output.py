@@ -102,11 +102,13 @@ def _check_own(path: Path, hint: str, force: bool = False) -> None:
     """
     if force or not path.is_file() or not (size := path.stat().st_size):
         return
+    written = None
     with suppress(OSError), path.open("rb") as file:
         written = _written().get(_key(path)) if size <= _LARGEST else None
         if written and hashlib.file_digest(file, "sha256").hexdigest() in written:
             return
-    raise UsageError(f"{path}: it is there already, and not as ngt wrote it", hint=hint)
+    whose = "was changed since ngt wrote it" if written else "was not written by ngt"
+    raise UsageError(f"{path} already exists and {whose}", hint=hint)
 
 
 def _key(path: Path) -> str:

@@ -15,14 +15,15 @@ from ngtcli.config import SETTINGS, Settings, settings_in
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Loaded
 from ngtcli.drafting.tries.files import TRIES, KeptFile, describe, list_files
-from ngtcli.errors import InputError, NgtError, UsageError
+from ngtcli.errors import InputError, UsageError
 from ngtcli.models.checkpoint import find
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.render.terminal import one_line, visible
 from ngtcli.system.files import DamagedFileError
+from ngtcli.system.journal import errors_named
 from ngtcli.system.json_form import HIDDEN, json_key, to_json
-from ngtcli.words import counted, reason_of
+from ngtcli.words import counted
 
 trie_app = typer.Typer(no_args_is_help=True)
 
@@ -115,7 +116,7 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
     from ngtcli.drafting.tries import store  # here: it loads numpy
 
     documents, about = loaded.documents, dict[str, Any](name=name)
-    try:
+    with errors_named(f"the {kind} cannot be written", "See ngt cache path tries."):
         if kind == "trie":
             size = len(tokenizer.backend)
             made, report = store.document_trie(
@@ -126,9 +127,6 @@ def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settin
         else:
             ids = [tokenizer.encode(d.text.strip()) for d in documents]
             path, tokens = store.save_datastore(ids, name, tokenizer.fingerprint, documents)
-    except OSError as error:
-        what = f"the {kind} cannot be written: {reason_of(error)}"
-        raise NgtError(what, hint="See ngt cache path tries.") from None
     skipped = distinct(loaded.skipped)
     return Built(kind=kind, tokens=tokens, path=str(path), skipped=skipped, **about)
 

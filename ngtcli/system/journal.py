@@ -95,10 +95,13 @@ class LineFile(io.FileIO):
 
 
 @contextmanager
-def errors_named(where: object, hint: str, kind: type[NgtError] = NgtError) -> Iterator[None]:
+def errors_named(
+    where: object, hint: str, kind: type[NgtError] = NgtError, *, resumes: bool = False
+) -> Iterator[None]:
     """Make of an OSError an error of a kind, for a file at `where`; `hint` names another way.
 
-    That of a full disk is never a UsageError.
+    That of a full disk is never a UsageError. `resumes` says that the same command goes on where it
+    ended.
     """
     try:
         yield
@@ -106,6 +109,8 @@ def errors_named(where: object, hint: str, kind: type[NgtError] = NgtError) -> I
         kind = NgtError if error.errno in _FULL else kind
         if error.errno == errno.EAGAIN:  # another process has it: beginning again would not help
             hint = "Wait for it, or name another output."
+        elif resumes and error.errno in _FULL:
+            hint = "Make room; the same command then goes on."
         else:
             hint = _either(_FIRST.get(error.errno or 0), hint)
         raise kind(f"{where}: {reason_of(error)}", hint=hint) from None
@@ -146,7 +151,7 @@ class Journal(Generic[Record]):
         self._head = dumps(begun, ensure_ascii=False, separators=(",", ":")).encode(
             errors="replace"
         )
-        with errors_named(path, form.hint, UsageError):
+        with errors_named(path, form.hint, UsageError, resumes=not restart):
             self._file = LineFile(path)
             try:
                 self.begun = self._place_of_records(restart)  # as a place: 0 for an empty file
@@ -162,7 +167,7 @@ class Journal(Generic[Record]):
         then, now = (_read(one, dict[str, Any]) or {} for one in (line + feed, self._head))
         if not feed or then.get("format") != self._form.format:
             hint = _either("Move it away", self._form.hint)
-            raise UsageError(f"{self.path}: ngt did not write it", hint=hint)
+            raise UsageError(f"{self.path} was not written by ngt", hint=hint)
         if restart:
             self._earlier = len(line) + 1
             return 0

@@ -327,7 +327,7 @@ def test_states_of_other_runs_and_other_files_are_refused(tmp_path: Path) -> Non
     assert done_at(tmp_path / "old", fresh=True) == {}
     (tmp_path / "t").write_text("notes\n")
     for fresh in (False, True):  # nobody's notes are overwritten
-        with pytest.raises(UsageError, match="ngt did not write it"):
+        with pytest.raises(UsageError, match="was not written by ngt"):
             state_at(tmp_path / "t", fresh=fresh)
     with pytest.raises(UsageError, match="below: "):
         state_at(tmp_path / "s" / "below")

@@ -134,15 +134,14 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
 
     out.write_text("Mine.")
     written = 0, "ngt: the answer is cut off: it has as many tokens as --max-tokens allows\n"
-    refused = (
-        "ngt: out.html: it is there already, and not as ngt wrote it\n"
-        "Name another file, or give --force to write over it.\n"
-    )
+    hint = "Name another file, or give --force to write over it.\n"
+    refused = f"ngt: out.html already exists and was not written by ngt\n{hint}"
     assert run() == (2, refused) and out.read_text() == "Mine."
     assert run("--force") == written
     assert (first := out.read_bytes()) != b"Mine."
     assert run() == written  # its own
     out.write_bytes(first + b"edited")
+    refused = f"ngt: out.html already exists and was changed since ngt wrote it\n{hint}"
     assert run() == (2, refused)
     out.write_bytes(first)
     assert run() == written  # as ngt wrote it, again
@@ -181,6 +180,6 @@ def test_what_came_meanwhile_is_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
     out = tmp_path / "out.txt"
     check_written([out])
     out.write_text("Mine.")
-    with pytest.raises(UsageError, match="not as ngt wrote it"):
+    with pytest.raises(UsageError, match="was not written by ngt"):
         write_result("The answer.", out)
     assert out.read_text() == "Mine." and capsys.readouterr().out == "The answer.\n"

@@ -293,7 +293,7 @@ def test_a_journal_of_another_program_or_version_is_not_touched(tmp_path: Path, 
     path = tmp_path / "journal"
     path.write_text(begin)
     is_older = "version" in begin
-    with pytest.raises(UsageError, match="another version of ngt|ngt did not write it"):
+    with pytest.raises(UsageError, match="another version of ngt|was not written by ngt"):
         journal(path, restart=not is_older)
     assert path.read_text() == begin
     if is_older:
@@ -322,7 +322,7 @@ def test_no_more_of_a_journal_is_read_than_a_line_may_have(tmp_path: Path) -> No
         list(long)
     path.write_bytes(b"")
     os.truncate(path, hole)
-    with pytest.raises(UsageError, match="ngt did not write it"):
+    with pytest.raises(UsageError, match="was not written by ngt"):
         journal(path)
     assert path.stat().st_size == hole
 
@@ -514,11 +514,13 @@ def test_only_a_full_disk_is_told_to_make_room(
         for write in (partial(folder.put, "a", [{"body": "A."}]), partial(out.put, done(0))):
             with pytest.raises(NgtError, match=r"(journal|out\.jsonl): [a-z]") as caught:
                 write()
-            assert ("Make room" in caught.value.hint) == makes_room
+            goes_on = caught.value.hint == "Make room; the same command then goes on."
+            assert goes_on == makes_room
             assert caught.value.exit_code == 1 and "--set max_mb" not in caught.value.hint
     with pytest.raises(NgtError) as caught, errors_named("out", "Name another.", UsageError):
         fail()
     assert isinstance(caught.value, UsageError) != makes_room
+    assert ("Make room, or name another." in caught.value.hint) == makes_room
     folder.close()
 
 

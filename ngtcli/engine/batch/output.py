@@ -98,7 +98,8 @@ class FileOutput:
         self._places: dict[int, list[int]] = {}  # in the journal, of all texts of each line
         self._written = 0  # lines in the file
         self._is_old = False  # a line in the file was run again since
-        with ExitStack() as stack, errors_named(path, ANOTHER_FILE, UsageError):
+        self._errors_named = partial(errors_named, path, ANOTHER_FILE, resumes=not restart)
+        with ExitStack() as stack, self._errors_named(UsageError):
             journal = journal_of(path)
             self._journal = Journal(journal, _BATCH, head, 2 * most + _RECORD, restart)
             stack.callback(self._journal.close)
@@ -147,7 +148,7 @@ class FileOutput:
 
     def put(self, done: DoneLine) -> None:
         """Take a line, which is on disk when this returns. Raises NgtError where it cannot be."""
-        with errors_named(self._given, ANOTHER_FILE), process.unbroken():
+        with self._errors_named(), process.unbroken():
             if not self._journal.begun:  # the file first: after a kill the journal has it all
                 self._file.truncate(0)
             self._note(self._journal.add(done), done)
@@ -162,7 +163,7 @@ class FileOutput:
 
     def close(self) -> None:
         """Write the file again where a line in it was run again."""
-        with errors_named(self._given, ANOTHER_FILE), process.unbroken(), self._open:
+        with self._errors_named(), process.unbroken(), self._open:
             if self._is_old:
                 last = (self._text(self._places[i][-1]) for i in range(self._written))
                 write_atomically(self._path, (f"{text}\n" for text in last))

@@ -87,6 +87,7 @@ class RowsOutput(ABC):
         force: bool = False,
     ) -> None:
         self._hint, self._force = form.hint, force
+        self._resumes = not restart  # whether the same command goes on with what is done
         self._places: dict[tuple[str, str], int] = {}  # in the journal, by identity and key
         self._hashes: dict[str, set[str]] = {}  # of all that was written, by name
         self._names: dict[tuple[str, str], str] = {}  # of answers' files, by identity and suffix
@@ -107,7 +108,10 @@ class RowsOutput(ABC):
             self._names[record.file, os.path.splitext(record.name)[1]] = record.name
 
     def _add(self, record: _Record) -> None:
-        with errors_named(self._journal.path, self._hint), process.unbroken():
+        with (
+            errors_named(self._journal.path, self._hint, resumes=self._resumes),
+            process.unbroken(),
+        ):
             self._note(self._journal.add(record), record)
 
     def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
@@ -190,7 +194,7 @@ class RowsOutput(ABC):
         self._check([path])
         if file_sha256(path) != sha256:
             self._add(_Record(written=path.name, sha256=sha256))
-            with errors_named(path, self._hint):
+            with errors_named(path, self._hint, resumes=self._resumes):
                 write_atomically(path, text)
 
     def close(self) -> None:
