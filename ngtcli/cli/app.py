@@ -119,6 +119,7 @@ def load(name: str) -> Any:
     return command
 
 
+_NUMBERS = {int: "whole number", float: "number"}
 _build = getattr(typer.core, "build_runtime_param", None)  # other versions have no such function
 
 
@@ -140,8 +141,19 @@ class _Given:
             plain = (info.parser or _PLAIN[self._about.annotation])(value)
             if not isinstance(plain, int) or (info.min or 0) <= plain <= (info.max or plain):
                 return plain
+        kind = _NUMBERS.get(self._about.annotation)
+        if kind is not None and not _is_number(str(value), self._about.annotation):
+            raise typer.BadParameter(f"{value!r} is not a {kind}", ctx=ctx, param=param)
         assert _build is not None
         return _build(self._about).coerce(value, param=param, ctx=ctx)
+
+
+def _is_number(text: str, kind: type[int] | type[float]) -> bool:
+    try:
+        kind(text)
+    except ValueError:
+        return False
+    return True
 
 
 def _digits(given: object) -> int:

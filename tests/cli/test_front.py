@@ -165,6 +165,23 @@ def test_system_and_temperature_have_short_flags(short: tuple[str, str], long: s
     assert (b"Be brief." in done.stdout) == (long == "--system")
 
 
+@pytest.mark.parametrize(
+    ("flag", "value", "words"),
+    [
+        ("-t", "hot", "'hot' is not a number"),
+        ("--temperature", "", "'' is not a number"),
+        ("--max-tokens", "many", "'many' is not a whole number"),
+        ("--limit", "1.5", "'1.5' is not a whole number"),
+    ],
+)
+def test_a_value_that_is_not_a_number_is_named(flag: str, value: str, words: str) -> None:
+    done = ngt("summarize", HARBOUR, flag, value)
+    message = " ".join(done.stderr.decode().replace("│", " ").split())
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"'{flag}" in message or flag == "--temperature" and "'-t'" in message
+    assert words in message
+
+
 def test_the_short_page_begins_with_what_people_need_and_shows_numbers() -> None:
     lines = ngt("ask", "-h", COLUMNS="100").stdout.decode().splitlines()
     rows = [line for line in lines if line.startswith("  -")]
