@@ -25,6 +25,7 @@ from ngtcli.cli.conversation_file import (
 )
 from ngtcli.cli.notes import Notes, report_error
 from ngtcli.documents.find import STDIN
+from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.engine.request import Request, Want, limit_of
 from ngtcli.engine.settings import text_of
 from ngtcli.errors import INTERRUPTED, InputError, UsageError, unexpected
@@ -35,6 +36,7 @@ from ngtcli.system import process
 from ngtcli.words import counted, nearest
 
 _LEAVE = "Ctrl-D or /quit leaves."
+_QUIT = ("quit", "exit", "bye", "q")  # also by the names that other programs use
 _CONTINUE = typer.Option("--continue", help="Go on with the conversation that was saved last.")
 
 
@@ -124,7 +126,7 @@ class Conversation:
             "load": ("/load FILE goes on with a conversation saved as *.json", self._load),
             "reset": ("forgets what was said; documents stay", self._reset),
             "help": ("lists the commands; ngt help chat says more", self._help),
-            "quit": ("leaves, as Ctrl-D does", lambda _: None),
+            "quit": ("leaves, as /exit and Ctrl-D do", lambda _: None),
         }
 
     def read(self, paths: list[str]) -> int:
@@ -136,7 +138,7 @@ class Conversation:
         return len({d.path for d in loaded.documents} - known)
 
     def greet(self) -> None:
-        """What a terminal is told at the start."""
+        """Greet the user of a terminal."""
         self.name_model()
         self.notes.remark(f"/help lists the commands. {_LEAVE}")
 
@@ -151,13 +153,15 @@ class Conversation:
                 self._ask(text.strip())
             return True
         name, _, rest = text[1:].partition(" ")
+        if name in _QUIT:
+            return False
         if name not in self.commands:
             hint = nearest(name, self.commands, "/help lists them.")
             raise UsageError(
                 f"no command /{name}", hint=f"{hint} A question may begin with a space."
             )
         self.commands[name][1](rest.strip())
-        return name != "quit"
+        return True
 
     def interrupted(self) -> None:
         """A Ctrl-C came where there was nothing of an answer yet. In a pipe it ends the command."""
@@ -169,9 +173,9 @@ class Conversation:
         self.name_model()
         turns: list[Turn] = []
         for exchange in self._exchanges:
-            answer = exchange.answer
-            if text := answer.text.strip():  # else there is no answer
-                read = answer.selection.new if answer.selection else ()
+            said = exchange.answer
+            if text := said.text.strip():  # else there is no answer
+                read = said.selection.new if said.selection else ()
                 turns += [Turn("user", exchange.question, read), Turn("assistant", text)]
         # /sources and /save want the sources, whether they are shown now or not.
         wants = answering.wanted(self._output, self.notes) | {Want.SOURCES}
@@ -180,12 +184,12 @@ class Conversation:
             sys.stdout.write("\n")
         self._any = True
         showing = answering.Showing(request, self._output, self.notes, self._tell)
-        came = showing.show(self.answerer.ask(request))
-        if came is not None:
-            self._exchanges.append(Exchange(question, came))
+        answer = showing.show(self.answerer.ask(request))
+        if answer is not None:
+            self._exchanges.append(Exchange(question, answer))
         if not self.pipe:
             self.notes.say("")
-        elif came is None or came.finish_reason == "interrupted":
+        elif answer is None or answer.finish_reason == "interrupted":
             raise typer.Exit(INTERRUPTED)
 
     def _docs(self, rest: str) -> None:
@@ -205,12 +209,22 @@ class Conversation:
                 self.notes.reply(f"{document.name}: {len(document.text):,} characters")
 
     def _sources(self, _: str) -> None:
-        last = self._exchanges[-1].answer.sources if self._exchanges else None
-        if last is None or not last.spans:
-            self.notes.reply("Nothing of the last answer stands in the documents word for word.")
+        if not self._exchanges:
+            self.notes.reply("There is no answer yet.")
+            return
+        last = self._exchanges[-1].answer
+        sources = last.sources
+        if not sources.spans and last.selection is not None:
+            # An answer may repeat an earlier one of a saved conversation, whose passages the
+            # prompt does not have.
+            sources = sources_of(last.text, self._request.documents)
+            if sources.spans:
+                self.notes.reply("Quoted from passages that were not read for the last answer:")
+        if not sources.spans:
+            self.notes.reply("Nothing of the last answer is quoted from the documents.")
             return
         width, styled = streams.terminal_width(sys.stderr), streams.styles(sys.stderr)
-        for line in terminal_list(last.places(), width, styled).splitlines():
+        for line in terminal_list(sources.places(), width, styled).splitlines():
             self.notes.styled(line)
 
     def _system(self, text: str) -> None:
@@ -238,7 +252,7 @@ class Conversation:
         output.check_output_file(path)
         hint = "Name a file that is not there yet."
         if path.exists() and path.resolve() not in self._saved:
-            raise UsageError(f"{path}: there is one", hint=hint)
+            raise UsageError(f"{path} already exists", hint=hint)
         is_json = path.suffix.lower() == ".json"
         text = to_json(self._content) if is_json else to_markdown(self._content)
         output.write_page(f"{text}\n", path, hint)

@@ -20,7 +20,9 @@ def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
     """Return an answer with its sources: where it copies what the model read of the documents."""
     excerpts = answer.selection.excerpts if answer.selection else None
     sources = sources_of(answer.text, documents, excerpts)
-    facts = (*answer.facts, copied_fact(sources)) if documents else answer.facts
+    facts = (
+        (*answer.facts, copied_fact(sources, excerpts is not None)) if documents else answer.facts
+    )
     return replace(answer, sources=sources, facts=facts)
 
 

@@ -8,13 +8,27 @@ import select
 import signal
 import stat
 import threading
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from ngtcli.cli import typed
+from ngtcli.cli.answer_flags import Output
+from ngtcli.cli.chat import Conversation
 from ngtcli.cli.typed import piped
+from ngtcli.config import Settings
+from ngtcli.documents.load import Document, Loaded
+from ngtcli.documents.selection import Excerpt
+from ngtcli.drafting.steps import Step, Token
+from ngtcli.engine.events import Ended, Started, Stepped
+from ngtcli.engine.report import with_sources
+from ngtcli.engine.request import Request
 from ngtcli.errors import InputError
+from ngtcli.prompts.preset import load_preset
+from ngtcli.prompts.reports import Selection
+from ngtcli.server.answerer import Answerer
 from tests.support.helpers import HARBOUR, ngt, read_terminal
 from tests.support.warm import Warm
 
@@ -56,7 +70,7 @@ def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) 
         ([], b"/sorces\n", 2, "no command /sorces"), ([], b"/docs add /no/such\n", 3, "/no/such"),
         ([], b"/docs add 'x\n", 2, "Close the quotes."),
         ([], b"/docs drop x\n", 2, "Say /docs add"), ([], b"/save\n", 2, "/save names no file"),
-        ([], b"/save in.txt\n", 2, "in.txt: there is one"),
+        ([], b"/save in.txt\n", 2, "in.txt already exists"),
         (["-d", "-"], b"x\n", 2, "what is asked comes from standard input"),
         (["--overflow", "truncate"], b"x\n", 2, "no room for what is said"),
     ],
@@ -70,11 +84,18 @@ def test_in_a_pipe_what_is_wrong_ends_the_conversation(
     assert done.stdout == b"" and done.stderr.count(b"\n") == 2
 
 
+@pytest.mark.parametrize("name", ["/quit", "/exit", "/bye", "/q"])
+def test_a_conversation_ends_by_the_names_that_other_programs_use(name: str) -> None:
+    done = ngt("chat", stdin=f"/system\n{name}\n/sorces\n".encode())
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert done.stderr == b"There is no system text.\n"
+
+
 def test_nothing_said_is_no_answer_and_commands_need_no_model() -> None:
     done = ngt("chat", stdin=b"\n \n/docs\n/sources\n/system\n/help\n")
     assert (done.returncode, done.stdout) == (0, b"")
     told = done.stderr.decode()
-    assert told.startswith("There are no documents; /docs add PATH reads some.\nNothing of")
+    assert told.startswith("There are no documents; /docs add PATH reads some.\nThere is no")
     assert "There is no system text.\n" in told and "/quit " in told
 
 
@@ -244,6 +265,49 @@ def test_a_saved_conversation_goes_on(form: list[str], tmp_path: Path) -> None:
     assert {k: after[k] for k in ("documents", "paths", "system")} == {
         k: before[k] for k in ("documents", "paths", "system")
     }
+
+
+class Scripted(Answerer):
+    """Answers each question with the same text, for which some passages were read."""
+
+    def __init__(self, text: str, read: Excerpt) -> None:
+        super().__init__()
+        selection = Selection((), (read,), of_passages=2, of_documents=1, index="built", seconds=0)
+        step = Step((Token(0, text),), finish_reason="stop")
+        self._events = [Stepped(step), Ended(finish_reason="stop", steps=(step,))]
+        self._selection = selection
+
+    def ask(self, request: Request, *, owner: str = "") -> Any:
+        stepped, ended = self._events
+        assert isinstance(ended, Ended)
+        answer = with_sources(replace(ended, selection=self._selection), request.documents)
+        return (event for event in (Started(), stepped, answer))
+
+
+@pytest.mark.parametrize(
+    ("answer", "words"),
+    [
+        ("The tide is high at noon.", "[1] notes.txt"),
+        ("The quay was built in 1871.", "Quoted from passages that were not read for the last"),
+        ("Nobody ever said this.", "Nothing of the last answer is quoted from the documents."),
+    ],
+)
+def test_sources_are_also_named_of_passages_that_were_not_read(
+    answer: str, words: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    text = "The quay was built in 1871.\nThe tide is high at noon.\n"
+    loaded = Loaded([Document("notes.txt", text)])
+    request = Request(task="chat", settings=Settings(), preset=load_preset("ask"), loaded=loaded)
+    conversation = Conversation(request, Output())
+    conversation.answerer = Scripted(answer, Excerpt(0, text.index("The tide"), len(text)))
+    conversation.take("/sources")
+    assert "There is no answer yet." in capsys.readouterr().err
+    conversation.take("When?")
+    capsys.readouterr()
+    conversation.take("/sources")
+    listed = capsys.readouterr().err
+    assert listed.startswith(words)
+    assert ("[1] notes.txt" in listed) == ("Nothing" not in words)
 
 
 def test_what_changed_since_a_conversation_was_saved_is_named(tmp_path: Path) -> None:

@@ -71,7 +71,10 @@ def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> N
 )
 def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str) -> None:
     documents = [Document("a", "one two three four"), Document("b", "a b c d")]
-    assert copied_fact(sources_of(answer, documents)) == fact
+    sources = sources_of(answer, documents)
+    assert copied_fact(sources) == fact
+    of_passages = fact.replace("nothing quoted", "nothing quoted from the passages read")
+    assert copied_fact(sources, is_selection=True) == of_passages
 
 
 GLUED = [Document("a", "Invoice date: 28 April 2025. Client: Westfield Homes Ltd."),

@@ -148,10 +148,13 @@ def _around(text: str, start: int, end: int) -> tuple[str, str]:
     return _SPACE.sub(" ", before).lstrip(), _SPACE.sub(" ", after).rstrip()
 
 
-def copied_fact(sources: Sources) -> str:
-    """How much of an answer stands in the documents, for the line below it."""
+def copied_fact(sources: Sources, is_selection: bool = False) -> str:
+    """How much of an answer stands in the documents, for the line below it.
+
+    `is_selection` says that it was compared with the passages that were read alone.
+    """
     if not sources.spans:
-        return "nothing quoted"
+        return "nothing quoted from the passages read" if is_selection else "nothing quoted"
     share = max(1, int(100 * sources.verbatim_share))  # rounded down: 100% is all of it
     return f"{share}% quoted from {counted(sources.documents, 'document')}"
 
