@@ -4,8 +4,8 @@ The pool keeps token ids of answers, at most so many; the oldest go first. Of an
 out, unless `quotes` is set, what stands in the prompt: every run of QUOTE tokens, and each shorter
 one that is not common English by the background. So it holds a model's own phrases; of documents it
 holds common words, and common phrases of up to three tokens. One file a model; a file that is wrong
-in any way is replaced by an empty one. Of several processes each adds its answers to it; the
-tallies are those of the last.
+in any way is replaced by an empty one. Of several processes each adds its answers to it; tallies
+and weights are those of the last that learned some.
 """
 
 from collections.abc import Iterator, Sequence
@@ -162,14 +162,16 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
         with suppress(DamagedFileError):
             there = load_pool(path, vocabulary, pool.limit, pool.quotes)
         answers = newest(there.answers + pool.new, pool.limit)
+        # Answers without the log-linear stage say nothing about its weights.
+        learned = there if pool.factors is None or pool.squares is None else pool
         weight = _SCALE * np.minimum(1.0, _MOST / np.maximum(pool.reached.ravel(), 1e-9))
         stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
         arrays: dict[str, Any] = {
             "stream": np.concatenate([np.zeros(0, np.int32), *stream]),
             "predicted": np.floor(pool.predicted.ravel() * weight).astype(np.int32),
             "reached": np.ceil(pool.reached.ravel() * weight).astype(np.int32),
-            "factors": np.zeros(0) if pool.factors is None else pool.factors,
-            "squares": np.zeros(0) if pool.squares is None else pool.squares,
+            "factors": np.zeros(0) if learned.factors is None else learned.factors,
+            "squares": np.zeros(0) if learned.squares is None else learned.squares,
         }
         sizes = {"answers": str(len(answers)), "tokens": str(sum(map(len, answers)))}
         POOLS.write(path, arrays, {"model": model, **sizes})

@@ -144,6 +144,17 @@ def test_learned_weights_reach_the_next_answer_and_the_pool() -> None:
     assert Auto(DraftSettings(pool=pool)).weights.factors.tolist() == learned.tolist()
 
 
+def test_an_answer_without_the_stage_leaves_its_weights_in_the_pool() -> None:
+    pool = Pool(factors=np.full(SIZE, 2.0), squares=np.full(SIZE, 3.0))
+    drafter = Auto(DraftSettings(pool=pool), Options(loglinear=False))
+    followed = Followed(drafter, Context([1, 2, 3]))
+    followed.emit([1, 2, 3])
+    followed.close()
+    assert pool.predicted is not None
+    assert pool.factors is not None and (pool.factors == 2.0).all()
+    assert pool.squares is not None and (pool.squares == 3.0).all()
+
+
 @pytest.mark.parametrize("sizes", [(3, 3), (SIZE, SIZE - 1), (SIZE + 1, SIZE + 1)])
 def test_stored_weights_of_other_cells_are_left_alone(sizes: tuple[int, int]) -> None:
     weights = StageWeights(first_weights())

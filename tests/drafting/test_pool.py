@@ -113,6 +113,16 @@ def test_a_pool_is_stored_and_the_answers_of_two_sessions_add_up(tmp_path: Path)
     assert found.reached is not None and found.reached.tolist() == [5.0] * 6
 
 
+def test_a_pool_without_weights_leaves_those_in_the_file(tmp_path: Path) -> None:
+    path, learned = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
+    learned.factors, learned.squares = np.full(4, 2.0), np.full(4, 3.0)
+    save_pool(path, learned, "tiny", 97)
+    save_pool(path, tallied([[4, 5]]), "tiny", 97)
+    found = load_pool(path, 97, 100, False)
+    assert found.factors is not None and found.factors.tolist() == [2.0] * 4
+    assert found.squares is not None and found.squares.tolist() == [3.0] * 4
+
+
 def test_tallies_of_millions_of_tokens_are_stored_with_what_they_say(tmp_path: Path) -> None:
     path, pool = tmp_path / "x.pool.safetensors", tallied([[1, 2, 3]])
     pool.predicted, pool.reached = np.full(6, 3e6), np.full(6, 12e6)

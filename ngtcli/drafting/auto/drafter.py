@@ -167,7 +167,9 @@ class Auto(Drafter):
         if keep and log is not None and log.emitted and self.pool is not None:
             prompt = log.token_ids[: log.prompt_length]
             self.pool.predicted, self.pool.reached = self.tallies.stored
-            self.pool.factors, self.pool.squares = self.weights.stored
+            weights = self.weights.stored
+            if weights is not None:  # an answer without the stage leaves what it learned before
+                self.pool.factors, self.pool.squares = weights
             kept = self.pool.add(log.output, prompt, self.settings.background)
             self.shared.earlier.add(kept, self.pool)
         self.shared.end_step()

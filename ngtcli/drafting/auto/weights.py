@@ -85,10 +85,10 @@ class StageWeights:
         self.squares[at] = np.where(is_last, squares, left)
 
     @property
-    def stored(self) -> tuple[Floats, Floats] | tuple[None, None]:
+    def stored(self) -> tuple[Floats, Floats] | None:
         """Factors and sums to keep for other answers; None where the stage is off."""
         if not len(self.factors):
-            return None, None
+            return None
         return self.factors.copy(), self.squares.copy()
 
 
