@@ -11,7 +11,7 @@ from ngtcli.bench.live import Live
 from ngtcli.bench.results import CheckReport, Comparison
 from ngtcli.config import Settings
 from ngtcli.decoding.exactness.numerics import Numerics
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.prompts.build import Prompt

@@ -20,7 +20,7 @@ from ngtcli.bench.summary import summarized
 from ngtcli.config import DraftingSettings, Settings
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import plain_generation
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.steps import Step
 from ngtcli.drafting.tries.corpus import Corpus, build
 from ngtcli.drafting.tries.files import TrieReport

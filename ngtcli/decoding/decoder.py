@@ -4,15 +4,14 @@ What a step does is in step.py; who runs, and who waits for memory, in scheduler
 """
 
 import time
-from collections.abc import Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 from ngtcli.decoding import step
 from ngtcli.decoding.memory_limits import fits, too_long
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.scheduler import Progress, Scheduler
-from ngtcli.decoding.sequence import Sequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.steps import Step
 from ngtcli.errors import NgtError
@@ -45,16 +44,16 @@ class Decoder:
         self._model = model
         self._drafting = drafting  # of a batch, or of the single sequence that began last
         self._scheduler = Scheduler(model, size if drafting else 1, progress)
-        self._ended: list[Sequence] = []
+        self._ended: list[DecodedSequence] = []
         self._wait = model.finish_device_work if split_times else None
 
     @property
-    def running(self) -> SequenceOf[Sequence]:
+    def running(self) -> Sequence[DecodedSequence]:
         """Those of the next step."""
         return self._scheduler.running
 
     @property
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[DecodedSequence]:
         """Those that run, and behind them those that wait."""
         return self._scheduler.sequences
 
@@ -68,7 +67,7 @@ class Decoder:
         """Whether no sequence is left."""
         return not self._scheduler.sequences
 
-    def add(self, sequence: Sequence) -> list[Sequence]:
+    def add(self, sequence: DecodedSequence) -> list[DecodedSequence]:
         """Begin a sequence, or go on with it; return it if it has ended at once."""
         try:
             self._admit(sequence)
@@ -77,7 +76,9 @@ class Decoder:
             raise
         return self._take_ended()
 
-    def drop(self, sequence: Sequence, error: NgtError | None = None) -> list[Sequence]:
+    def drop(
+        self, sequence: DecodedSequence, error: NgtError | None = None
+    ) -> list[DecodedSequence]:
         """End a sequence, as interrupted or with an error; return those that ended."""
         sequence.interrupt()
         sequence.error = sequence.error or error
@@ -106,7 +107,7 @@ class Decoder:
         else:
             self._model.use_any_rows()
 
-    def step(self) -> list[Sequence]:
+    def step(self) -> list[DecodedSequence]:
         """Prefill sequences that wait, if there is room, and do a step; return those that ended."""
         self._scheduler.preempt_long()
         while (waiting := self._scheduler.next_waiting()) is not None:
@@ -135,7 +136,7 @@ class Decoder:
         for sequence in self._scheduler.sequences:
             self._end(sequence)
 
-    def _admit(self, sequence: Sequence) -> None:
+    def _admit(self, sequence: DecodedSequence) -> None:
         """Give a sequence its drafter, if it has none, and let it run, or wait for memory."""
         started = time.perf_counter()
         if sequence.drafter is None and not fits(self._model, partial(self._begin, sequence)):
@@ -146,7 +147,7 @@ class Decoder:
         if not self._scheduler.admit(sequence, self._drafting.max_nodes, started):
             self._end(sequence)
 
-    def _begin(self, sequence: Sequence) -> None:
+    def _begin(self, sequence: DecodedSequence) -> None:
         """Begin the drafter of a sequence: its own, or one of the batch."""
         if self._scheduler.is_single:
             self._drafting = sequence.single_drafting()
@@ -159,24 +160,24 @@ class Decoder:
         for sequence in self._scheduler.remove_ended():
             self._end(sequence)
 
-    def _end(self, sequence: Sequence) -> None:
+    def _end(self, sequence: DecodedSequence) -> None:
         self._close_drafter(sequence)
         self._ended.append(sequence)
 
-    def _close_drafter(self, sequence: Sequence) -> None:
+    def _close_drafter(self, sequence: DecodedSequence) -> None:
         sequence.log.take_back()
         if sequence.drafter is not None and self._drafting is not None:
             sequence.policy = sequence.drafter.close()
             self._drafting.release(sequence.drafter, sequence.context)
 
-    def _take_ended(self) -> list[Sequence]:
+    def _take_ended(self) -> list[DecodedSequence]:
         ended, self._ended = self._ended, []
         return ended
 
 
 def decode(
     model: TargetModel,
-    sequence: Sequence,
+    sequence: DecodedSequence,
     progress: Progress = lambda read, total: None,
     split_times: bool = False,
 ) -> Iterator[Step]:

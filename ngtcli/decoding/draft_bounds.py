@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from ngtcli.decoding.grammar.matcher import Matcher
 from ngtcli.decoding.guide import prune
-from ngtcli.decoding.sequence import Sequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.drafter import Room
 from ngtcli.drafting.origins import GRAMMAR
 from ngtcli.drafting.tree import DraftTree
@@ -55,7 +55,7 @@ class DraftBounds:
         return draft.under(self.head, self.origins)
 
 
-def draft_bounds(sequence: Sequence, max_nodes: int) -> DraftBounds:
+def draft_bounds(sequence: DecodedSequence, max_nodes: int) -> DraftBounds:
     """Let the log of a sequence expect what its grammar forces; return the bounds of its draft."""
     assert sequence.drafter is not None
     log = sequence.log

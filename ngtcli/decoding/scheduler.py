@@ -7,13 +7,12 @@ there is room. None is lost.
 
 import time
 from collections import deque
-from collections.abc import Callable
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Sequence
 from functools import partial
 
 from ngtcli.decoding.memory_limits import fits, prefill_prompt, too_long
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.sequence import Sequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.decoding.sizes import capacity_for
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
@@ -48,8 +47,8 @@ class Scheduler:
     """
 
     def __init__(self, model: TargetModel, size: int, progress: Progress) -> None:
-        self.running: list[Sequence] = []
-        self.waiting: deque[Sequence] = deque()
+        self.running: list[DecodedSequence] = []
+        self.waiting: deque[DecodedSequence] = deque()
         self._model = model
         self._progress = progress
         self._may_retry = False  # whether memory may have become free for one that waits
@@ -64,7 +63,7 @@ class Scheduler:
         self._may_retry = True
 
     @property
-    def sequences(self) -> list[Sequence]:
+    def sequences(self) -> list[DecodedSequence]:
         """Those that run, and those that wait."""
         return [*self.running, *self.waiting]
 
@@ -81,14 +80,14 @@ class Scheduler:
 
     # --- sequences that come ---
 
-    def next_waiting(self) -> Sequence | None:
+    def next_waiting(self) -> DecodedSequence | None:
         """Take out the next one that waits, if there may be room for it."""
         self._may_retry |= not self.running
         if self._may_retry and self.waiting and self.has_room:
             return self.waiting.popleft()
         return None
 
-    def admit(self, sequence: Sequence, max_nodes: int, started: float) -> bool:
+    def admit(self, sequence: DecodedSequence, max_nodes: int, started: float) -> bool:
         """Prefill a sequence, which runs from now on, or waits where memory does not suffice.
 
         Args:
@@ -111,7 +110,9 @@ class Scheduler:
             sequence.error = error
         return sequence.error is None
 
-    def _prefill(self, sequence: Sequence, max_nodes: int, started: float) -> NgtError | None:
+    def _prefill(
+        self, sequence: DecodedSequence, max_nodes: int, started: float
+    ) -> NgtError | None:
         """Prefill behind the slots of those that run; the error where memory does not suffice."""
         model = self._model
         token_ids = sequence.log.token_ids[: sequence.log.settled]
@@ -144,7 +145,7 @@ class Scheduler:
 
     # --- sequences that go ---
 
-    def remove_ended(self) -> list[Sequence]:
+    def remove_ended(self) -> list[DecodedSequence]:
         """Take out those that have ended; of those that run the last takes the slot of each."""
         ended = [sequence for sequence in self.waiting if sequence.has_ended]
         for sequence in ended:
@@ -215,7 +216,7 @@ class Scheduler:
         """Note that a step begins."""
         self._steps_to_lookup = max(0, self._steps_to_lookup - 1)
 
-    def has_entries_for(self, trees: SequenceOf[DraftTree]) -> bool:
+    def has_entries_for(self, trees: Sequence[DraftTree]) -> bool:
         """Whether the slots of a batch have, or get, room for these draft trees."""
         if len(trees) == 1:
             return True

@@ -1,7 +1,6 @@
 """One answer that is being decoded: its tokens so far, and all that decides how it goes on."""
 
-from collections import abc
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from torch import Tensor
@@ -23,10 +22,10 @@ from ngtcli.drafting.steps import OWN, Statistics, Step
 from ngtcli.drafting.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError, NgtError
 
-Choose = Callable[[int, abc.Sequence[int]], int]  # what `verify` asks for the model's tokens
+Choose = Callable[[int, Sequence[int]], int]  # what `verify` asks for the model's tokens
 
 
-class Sequence:
+class DecodedSequence:
     """A prompt and the answer behind it; a Decoder moves it on, step by step.
 
     All that is known of its tokens is in `log`. So it may leave a decoder at any time, even after a
@@ -194,7 +193,7 @@ class Sequence:
         if guide is not None:
             guide = guide.copy_for(ahead or stream)
 
-        def choose(node: int, path: abc.Sequence[int]) -> int:
+        def choose(node: int, path: Sequence[int]) -> int:
             for token in path[-1:]:
                 if guide is not None:
                     guide.push(token)
@@ -215,9 +214,7 @@ class Sequence:
 
         return choose
 
-    def _choose(
-        self, row: Tensor, path: abc.Sequence[int], guide: Guide | None, chosen: int
-    ) -> int:
+    def _choose(self, row: Tensor, path: Sequence[int], guide: Guide | None, chosen: int) -> int:
         """Return the token of a row after `path`, of those allowed; -1 as `Sampler.choose`."""
         is_free = guide is None or guide.openings is None
         if is_free or self.sampler.settings.answer.temperature == 0.0:

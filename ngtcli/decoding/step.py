@@ -36,7 +36,7 @@ from ngtcli.decoding.exact import countable, expect_tentative
 from ngtcli.decoding.logits import as_guesses, highest, likeliest, on_host, padded_rows
 from ngtcli.decoding.memory_limits import fits
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.drafter import Draft, Outcome
 from ngtcli.drafting.guesses import Guessed

@@ -1,8 +1,7 @@
 """A session over a model that is loaded here. It connects the packages below the engine."""
 
 import math
-from collections.abc import Callable, Iterator
-from collections.abc import Sequence as SequenceOf
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
@@ -20,7 +19,7 @@ from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.load import ModelSpec, load_model, use_threads
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.prefixes import WORTH_S
-from ngtcli.decoding.sequence import Sequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.documents.load import Document
 from ngtcli.drafting.auto import compiling
 from ngtcli.drafting.auto.compiling import Begun
@@ -300,7 +299,7 @@ class LocalSession(session.Session):
         prompt: Prompt,
         options: session.AnswerOptions = session.AS_SET,
         start: AnswerStart | None = None,
-    ) -> Sequence:
+    ) -> DecodedSequence:
         """Return a prepared answer to `prompt`, to be decoded by itself.
 
         `start` is what the method of that name returned for it; None to call it now.
@@ -315,7 +314,7 @@ class LocalSession(session.Session):
         tokens = min(len(prompt.ids) + limits.max_output, self.model.context)
         numerics = self._exactness.numerics(self.settings.drafting.exact, limits.num_draft, tokens)
         drafter = options.drafter or self._drafter_of(start.method)
-        return Sequence(
+        return DecodedSequence(
             self.model,
             start.context,
             self.settings,
@@ -327,9 +326,9 @@ class LocalSession(session.Session):
 
     def batch_sequence(
         self, start: AnswerStart, options: session.AnswerOptions, many: bool = True
-    ) -> Sequence:
+    ) -> DecodedSequence:
         """Return a prepared answer to be decoded in a batch. Raises ContextOverflowError."""
-        return Sequence(
+        return DecodedSequence(
             self.model,
             start.context,
             self.settings,
@@ -338,11 +337,13 @@ class LocalSession(session.Session):
             cache_policy=self.cache_policy(many),
         )
 
-    def decode(self, sequence: Sequence, split_times: bool = False) -> Iterator[Step]:
+    def decode(self, sequence: DecodedSequence, split_times: bool = False) -> Iterator[Step]:
         """Decode an answer by itself, step by step."""
         return decode(self.model, sequence, self.reading, split_times)
 
-    def generate(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> Sequence:
+    def generate(
+        self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET
+    ) -> DecodedSequence:
         """Return the whole answer to `prompt`. Raises as `sequence`, and as `decode`."""
         sequence = self.sequence(prompt, options)
         for _ in self.decode(sequence, options.split_times):
@@ -396,7 +397,7 @@ class LocalSession(session.Session):
         return self._compiled(rules, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
 
     def documents_trie(
-        self, documents: SequenceOf[Document], keep: bool = True, method: MethodSpec | None = None
+        self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None
     ) -> session.DocumentsTrie:
         """As `Session.documents_trie`; the method is the settings' where none is given."""
         method = method or self.parse_method()

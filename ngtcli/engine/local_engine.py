@@ -17,7 +17,7 @@ from ngtcli.decoding.exactness.numerics import NOT_EXACT
 from ngtcli.decoding.grouping import Batching, Candidate, why_apart, why_single
 from ngtcli.decoding.logits import rounds
 from ngtcli.decoding.probe import find_batching
-from ngtcli.decoding.sequence import Sequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.drafter import Drafter, draft_settings
 from ngtcli.drafting.origins import DRAFT, GRAMMAR
 from ngtcli.drafting.registry import MethodSpec, parse_method
@@ -60,7 +60,7 @@ class LocalJob(Job):
     """
 
     candidate: Candidate
-    sequence: Sequence | None = None
+    sequence: DecodedSequence | None = None
 
     @property
     def session(self) -> LocalSession:
@@ -73,7 +73,7 @@ class LocalJob(Job):
         return cast(AnswerStart, self.prepared.start)  # as of `LocalEngine._start`
 
     @property
-    def begun_sequence(self) -> Sequence:
+    def begun_sequence(self) -> DecodedSequence:
         """Its sequence, which has begun."""
         assert self.sequence is not None
         return self.sequence
@@ -408,7 +408,7 @@ class LocalEngine(Engine):
         finally:
             del failure  # it holds all that the forward pass had in memory
 
-    def _collect(self, ended: Iterable[Sequence]) -> None:
+    def _collect(self, ended: Iterable[DecodedSequence]) -> None:
         """Take the new steps of all jobs, and the answers of those that have ended."""
         for job in self._jobs:
             self._take_steps(job)

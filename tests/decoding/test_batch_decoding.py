@@ -21,7 +21,7 @@ from ngtcli.decoding.logits import logits_are_not_numbers
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import find_batching
 from ngtcli.decoding.scheduler import Scheduler
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.decoding.support import SUPPORTED
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.pool import Pool

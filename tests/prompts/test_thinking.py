@@ -479,11 +479,11 @@ def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) 
 
 def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> None:
     code = (
-        "import sys, time\nfrom ngtcli.decoding.sequence import Sequence\n"
-        "emit = Sequence.emit\n"
+        "import sys, time\nfrom ngtcli.decoding.sequence import DecodedSequence\n"
+        "emit = DecodedSequence.emit\n"
         "steps = []\ndef slow(*a):\n    print('step', file=sys.stderr, flush=True)\n"
         "    steps.append(time.sleep(60 * (len(steps) == 3)))\n    return emit(*a)\n"
-        "Sequence.emit = slow\n"
+        "DecodedSequence.emit = slow\n"
         f"sys.argv = ['ngt', *{asked(folder, 'endless')!r}]\n"
         "from ngtcli.__main__ import main\nmain()\n"
     )

@@ -15,7 +15,7 @@ from ngtcli.decoding import step as step_module
 from ngtcli.decoding.grouping import Batching, why_single
 from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.decoding.support import SUPPORTED
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine import engine as engine_module

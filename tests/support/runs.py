@@ -8,7 +8,7 @@ from ngtcli.decoding.decoder import decode
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.sequence import Sequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.drafter import Context, Drafter
 from ngtcli.drafting.steps import Statistics, Step
 
@@ -22,7 +22,7 @@ class Run:
         cache_policy: CachePolicy | None = None, numerics: Numerics = NOT_EXACT,
     ) -> None:  # fmt: skip
         self.model, self.drafter, self._progress = model, drafter, progress
-        self.sequence = Sequence(
+        self.sequence = DecodedSequence(
             model, context, sampling, limits, lambda: drafter, numerics, cache_policy
         )
 

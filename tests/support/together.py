@@ -8,7 +8,7 @@ from ngtcli.decoding.decoder import Decoder
 from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.auto.drafter import batch_drafting
 from ngtcli.drafting.batch import Drafting
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs

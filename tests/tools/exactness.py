@@ -21,7 +21,7 @@ import transformers
 from ngtcli.bench.live import build_prompts
 from ngtcli.bench.prompts import example_texts, file_items, passages
 from ngtcli.config import Settings
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.documents.load import Document
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.session import AnswerOptions

@@ -23,7 +23,7 @@ from ngtcli.decoding.load import use_threads
 from ngtcli.decoding.memory_limits import too_long
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.output import Output
-from ngtcli.decoding.sequence import Sequence as DecodedSequence
+from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.decoding.step import run_step
 from ngtcli.drafting.costs import Costs
 from ngtcli.drafting.drafter import Context, Draft, Drafter, Outcome, Room
