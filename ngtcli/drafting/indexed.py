@@ -16,7 +16,7 @@ class Indexed(Drafter):
     """Follows the log of a sequence with an index.
 
     Subclasses write `clear`, `index` and `draft`, and either pass every change of the index that
-    depends on tokens behind the prompt to `on_shorter` with what undoes it, or override `shorten`.
+    depends on tokens behind the prompt to `undo_below` with what undoes it, or override `shorten`.
     `token_ids` holds the tokens that are indexed.
     """
 
@@ -74,7 +74,7 @@ class Indexed(Drafter):
             undo()
         del self.token_ids[length:]
 
-    def on_shorter(self, length: int, undo: Callable[[], object]) -> None:
+    def undo_below(self, length: int, undo: Callable[[], object]) -> None:
         """Have a change undone as soon as fewer tokens are indexed than `length`.
 
         Nothing is remembered for the prompt, which stays.

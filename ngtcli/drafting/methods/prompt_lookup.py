@@ -49,7 +49,7 @@ class PromptLookup(Indexed):
                 ngram = tuple(token_ids[position - size : position])
                 if ngram not in self._follows:
                     self._follows[ngram] = position
-                    self.on_shorter(position + 1, partial(self._follows.pop, ngram))
+                    self.undo_below(position + 1, partial(self._follows.pop, ngram))
 
     def draft(self, budget: int) -> DraftTree:
         token_ids = self.token_ids

@@ -118,7 +118,7 @@ class TrieDrafter(Indexed):
             return
         for position in range(max(start, self.prompt_length), len(self.token_ids)):
             undo = self._output.extend_by(self.token_ids[position])
-            self.on_shorter(position + 1, undo)
+            self.undo_below(position + 1, undo)
 
     def draft(self, budget: int) -> DraftTree:
         for length in range(min(self.settings.lp, len(self.token_ids)), 0, -1):
