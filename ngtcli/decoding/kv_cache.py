@@ -95,11 +95,14 @@ class KVSlot:
     Attributes:
         start: Its first position in the buffers.
         length: The valid positions, from `start` on.
-        used: The positions that may have been written.
+        dirty: The positions that may have been written.
         window_start: Its first position in the buffers of sliding layers.
-        window_used: The positions there that may have been written.
+        window_dirty: The positions there that may have been written.
         dropped: The tokens at its beginning that have no positions there any more.
-        missing: The tokens at its beginning that have no entries there; at least `dropped`.
+        missing: The tokens at its beginning that have no entries there; at least `dropped`. With
+            the window of 4 above, ten tokens that came from the prefix cache bring the entries of
+            tokens 7, 8 and 9 alone. In a slot of 16 positions these are at 7, 8 and 9: `dropped` is
+            0, `missing` is 7. In a slot of eight they are at its beginning, and both are 7.
         chunks: Those at its start that can be cached.
         windows: What sliding layers need behind the end of a chunk, by the chunk's number.
         cache_policy: What the prefix cache may do for its prompt; None: nothing.
@@ -110,8 +113,8 @@ class KVSlot:
     start: int
     window_start: int = 0
     length: int = 0
-    used: int = 0
-    window_used: int = 0
+    dirty: int = 0
+    window_dirty: int = 0
     dropped: int = 0
     missing: int = 0
     chunks: list[Chunk] = field(default_factory=list)
@@ -209,7 +212,8 @@ class KVCache:
     Args:
         sliding_layers: Which layers slide.
         slot_capacity: The positions of each slot.
-        stay: Whether buffers are not made anew while their capacity suffices.
+        fixed_buffers: Whether buffers stay where they are while their capacity suffices, as
+            captured forward passes want.
         window: The tokens that sliding layers attend to, the query token included. None: they have
             the same buffers as other layers.
 
@@ -219,19 +223,20 @@ class KVCache:
         window_capacity: The positions of each in the buffers of sliding layers.
         has_whole_windows: Whether slots of sliding layers are as large as those of others.
         capacity: The positions of the buffers.
-        stay: Whether buffers are not made anew while their capacity suffices.
+        fixed_buffers: Whether buffers stay where they are while their capacity suffices, as
+            captured forward passes want.
     """
 
     def __init__(
         self,
         sliding_layers: Sequence[bool],
         slot_capacity: int,
-        stay: bool = False,
+        fixed_buffers: bool = False,
         window: int | None = None,
     ) -> None:
         self.slots = [KVSlot(0)]
         self.slot_capacity = slot_capacity
-        self.stay = stay
+        self.fixed_buffers = fixed_buffers
         self.has_whole_windows = False
         # Tokens in front of a query token that sliding layers attend to.
         self._before = None if window is None else window - 1
@@ -318,10 +323,10 @@ class KVCache:
         slot.length = kept
         slot.refused = False
         slot.forget_chunks(chunks)
-        self._clear(slot, kept, slot.used)
-        slot.used = kept
-        self._clear_window(slot, 0, slot.window_used)
-        slot.window_used = 0
+        self._clear(slot, kept, slot.dirty)
+        slot.dirty = kept
+        self._clear_window(slot, 0, slot.window_dirty)
+        slot.window_dirty = 0
         slot.dropped = 0
         slot.missing = kept
 
@@ -362,7 +367,7 @@ class KVCache:
         window_capacity = self._window_capacity(capacity, whole_windows)
         kept = self.slots[:count]
         # What is not kept yet may be seen by the next forward pass, as that of a head's draft.
-        lengths = [min(max(slot.length, slot.used), capacity) for slot in kept]
+        lengths = [min(max(slot.length, slot.dirty), capacity) for slot in kept]
         moves = [
             (slot.start, number * capacity, length)
             for number, (slot, length) in enumerate(zip(kept, lengths, strict=True))
@@ -374,7 +379,9 @@ class KVCache:
         ]
         windows = count * window_capacity
         is_moved = not (
-            self.stay and count * capacity <= self.capacity and windows <= self._windowed.capacity
+            self.fixed_buffers
+            and count * capacity <= self.capacity
+            and windows <= self._windowed.capacity
         )
         if is_moved:
             self._move_to_new(
@@ -388,7 +395,7 @@ class KVCache:
         self.has_whole_windows = whole_windows
         self.slots = kept
         for number, (slot, length) in enumerate(zip(kept, lengths, strict=True)):
-            slot.used = length
+            slot.dirty = length
             self._place(slot, number, dropped[number])
         self.slots += [
             KVSlot(number * capacity, number * window_capacity)
@@ -396,9 +403,9 @@ class KVCache:
         ]
         if not is_moved:
             for slot in self.slots:
-                self._clear(slot, slot.used, capacity)
+                self._clear(slot, slot.dirty, capacity)
                 self._clear_window(slot, 0, slot.missing - slot.dropped)
-                self._clear_window(slot, slot.window_used, window_capacity)
+                self._clear_window(slot, slot.window_dirty, window_capacity)
         return is_moved
 
     def _place(self, slot: KVSlot, number: int, dropped: int) -> None:
@@ -407,7 +414,7 @@ class KVCache:
         slot.window_start = number * self.window_capacity
         slot.dropped = dropped
         slot.missing = max(slot.missing, dropped)
-        slot.window_used = max(0, min(slot.length, self.slot_capacity) - dropped)
+        slot.window_dirty = max(0, min(slot.length, self.slot_capacity) - dropped)
         if slot.length > self.slot_capacity:
             self.cut(slot, self.slot_capacity)
 
@@ -438,8 +445,8 @@ class KVCache:
         self.slots[number], self.slots[last] = moving, closed
         closed.start, moving.start = moving.start, closed.start
         closed.window_start, moving.window_start = moving.window_start, closed.window_start
-        closed.used = moving.used
-        closed.window_used = moving.window_used
+        closed.dirty = moving.dirty
+        closed.window_dirty = moving.window_dirty
 
     # --- chunks ---
 
@@ -475,7 +482,7 @@ class KVCache:
         self._put(states, slot.start + slot.length)
         slot.chunks.append(chunk)
         slot.length += CHUNK
-        slot.used = slot.length
+        slot.dirty = slot.length
         slot.missing = slot.length if self.has_windows else 0
 
     def may_continue_behind(self, number: int) -> bool:
@@ -501,7 +508,7 @@ class KVCache:
         count = min(slot.length, self._before or 0)
         slot.missing = slot.length - count
         slot.dropped = 0 if slot.length <= self.window_capacity else slot.missing
-        slot.window_used = max(slot.window_used, slot.length - slot.dropped)
+        slot.window_dirty = max(slot.window_dirty, slot.length - slot.dropped)
         self._put(states, slot.window_origin + slot.missing)
 
     def _put(self, states: ChunkStates, start: int) -> None:
@@ -521,7 +528,7 @@ class KVCache:
         """
         is_moved = positions > self.slot_capacity and self.resize(1, capacity_for(positions))
         slot = slot or self.slots[0]
-        slot.used = max(slot.used, positions)
+        slot.dirty = max(slot.dirty, positions)
         if self._before is not None:
             is_moved |= self._reserve_window(slot, positions, self._before)
         return is_moved
@@ -545,7 +552,7 @@ class KVCache:
                 self._windowed.move(*_window_move(slot, origin, dropped, slot.length))
                 slot.dropped = dropped
                 slot.missing = max(slot.missing, dropped)
-        slot.window_used = max(slot.window_used, positions - slot.dropped)
+        slot.window_dirty = max(slot.window_dirty, positions - slot.dropped)
         return is_moved
 
     def _to_drop(self, length: int, capacity: int, positions: int = 0) -> int:
@@ -590,8 +597,8 @@ class KVCache:
             if slot.length + count <= self.window_capacity:
                 self._windowed.move(0, slot.length, count)
             slot.length += count
-        slot.used = max(slot.used, length)
-        slot.window_used = min(slot.used, self.window_capacity)
+        slot.dirty = max(slot.dirty, length)
+        slot.window_dirty = min(slot.dirty, self.window_capacity)
         self.length = slot.length
 
     def _clear(self, slot: KVSlot, first: int, end: int) -> None:

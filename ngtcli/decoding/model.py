@@ -123,7 +123,7 @@ class TargetModel:
                 ModelRunner(self.hf, self.window if mode.window else None),
                 self.passes,
                 device=self.device,
-                stay=self.device.type in STAYING_DEVICES,
+                fixed_buffers=self.device.type in STAYING_DEVICES,
                 use_batches=partial(use_registered, self.hf),
             )
         else:

@@ -249,7 +249,7 @@ class Scheduler:
         if self._free_bytes is None or not slot_bytes:
             return max(self._max_size, len(self.running) + 1)
         allowed = int(_CACHE_SHARE * self._free_bytes) // slot_bytes
-        in_buffers = cache.capacity // entries if cache.stay else 0
+        in_buffers = cache.capacity // entries if cache.fixed_buffers else 0
         return max(allowed, in_buffers)
 
     def _make_room(self, entries: int, more_slots: int = 0) -> bool:

@@ -139,11 +139,11 @@ class TreeSlots:
         graphs: Passes,
         *,
         device: torch.device,
-        stay: bool,
+        fixed_buffers: bool,
         use_batches: Callable[[], object],
     ) -> None:
         self.runner = runner
-        self.cache = KVCache(runner.sliding_layers, 0, stay, runner.window)
+        self.cache = KVCache(runner.sliding_layers, 0, fixed_buffers, runner.window)
         self.prefixes: Prefixes | None = None
         self.reader: StateReader | None = None
         self._graphs = graphs
@@ -260,7 +260,7 @@ class TreeSlots:
         """The KV positions that a sequence by itself gets."""
         cache = self.cache
         capacity = capacity_of_sequence(need.tokens, need.numerics, spare=_SPARE, context=context)
-        if cache.stay:
+        if cache.fixed_buffers:
             return self._staying_capacity(capacity, context)
         # Exact passes get buffers of their own: how far apart heads lie may change bits.
         if len(cache.slots) == 1 and not need.numerics.is_exact:
@@ -355,7 +355,7 @@ class TreeSlots:
                 self._numerics,
                 device=self._device.type,
                 context=context,
-                doubled=self.cache.stay,
+                doubled=self.cache.fixed_buffers,
             )
             self._reserve(size.reserved, self.cache.slots[0])
             count = each = size.rows
@@ -384,7 +384,7 @@ class TreeSlots:
 
         0 where each has as many as it needs: on a CPU all rows take time.
         """
-        if not self.cache.stay or len(trees) == 1:
+        if not self.cache.fixed_buffers or len(trees) == 1:
             return 0
         return row_size(self._device.type, max(map(len, trees)) + 1)
 
@@ -405,7 +405,7 @@ class TreeSlots:
         shape = Shape(layout.rows, layout.capacity, count, capacity, layers, any_kernel)
         is_narrow = self.runner.is_narrow(self.cache, shape, self._graphs.captures)
         shape = shape._replace(narrow=is_narrow, has_long_rope=self._has_long_rope)
-        if count > 1 and not self.cache.stay:
+        if count > 1 and not self.cache.fixed_buffers:
             self._graphs.took_longer = False
             logits, *states = self.run(layout.packed, shape, 0, layout.spans)
         else:

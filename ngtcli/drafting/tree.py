@@ -201,6 +201,15 @@ class Path:
 
     The rows of the first `kept` nodes stay in the cache; None: those of all nodes. Where they are
     fewer, the bonus token is the last node's.
+
+    For example, nodes 2 and 3 hold the tokens 5 and 6, and the model chooses 7 behind them. All
+    rows stay. In an exact run (decoding/exact.py) the row of node 2 may not count. Then its token
+    is the last one that is emitted, and becomes the root of the next tree:
+
+    >>> Path((2, 3), (5, 6, 7)).rows
+    (2, 3)
+    >>> Path((2,), (5,), kept=0).rows
+    ()
     """
 
     nodes: tuple[int, ...]

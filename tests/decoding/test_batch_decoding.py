@@ -312,7 +312,7 @@ def test_after_a_forward_pass_that_failed_each_sequence_goes_on_by_itself(
             model = make_target("llama")
             model.end_ids = frozenset()
             alone = [plain(model, text, max_tokens=12 + 2 * i) for i, text in enumerate(ids)]
-            model.cache.stay = stay
+            model.cache.fixed_buffers = stay
             every = [
                 sequence_of(model, text, Limits(12 + 2 * i, 6), drafter=make_drafter("trie"))
                 for i, text in enumerate(ids)
