@@ -12,17 +12,17 @@ from ngtcli.drafting.tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class DraftBounds:
-    """The bounds of a draft that goes on behind the tokens `head`, which the log expects.
+    """The bounds of a draft that goes on behind the tokens `front`, which the log expects.
 
     Attributes:
         max_nodes: Nodes of the draft, without probes.
         max_depth: Depth of the draft.
         max_rows: Nodes and probes together.
-        context_left: Tokens of the context behind `head`. The whole tree fits there: some models
+        context_left: Tokens of the context behind `front`. The whole tree fits there: some models
             keep tables with a row for each position in the cache.
-        head: The expected tokens; they stand in front of the draft, in the same tree.
+        front: The expected tokens; they stand in front of the draft, in the same tree.
         origins: What these come from.
-        matcher: The state of the grammar behind `head`; None where none decides.
+        matcher: The state of the grammar behind `front`; None where none decides.
         is_chain: Whether the model takes no branches.
     """
 
@@ -30,7 +30,7 @@ class DraftBounds:
     max_depth: int
     max_rows: int
     context_left: int
-    head: tuple[int, ...] = ()
+    front: tuple[int, ...] = ()
     origins: tuple[str, ...] = ()
     matcher: Matcher | None = None
     is_chain: bool = False
@@ -42,7 +42,7 @@ class DraftBounds:
         return Room(max(0, nodes), self.origins.count(GRAMMAR))
 
     def tree(self, draft: DraftTree) -> DraftTree:
-        """Return the tree to verify: `head`, and below it what the bounds leave of a draft."""
+        """Return the tree to verify: `front`, and below it what the bounds leave of a draft."""
         if self.is_chain:
             draft = draft.first_chain()
         draft = draft.cut(
@@ -52,7 +52,7 @@ class DraftBounds:
             draft = prune(
                 draft, self.matcher, self.max_depth, min(self.max_nodes, self.context_left)
             )
-        return draft.under(self.head, self.origins)
+        return draft.under(self.front, self.origins)
 
 
 def draft_bounds(sequence: DecodedSequence, max_nodes: int) -> DraftBounds:
@@ -60,7 +60,7 @@ def draft_bounds(sequence: DecodedSequence, max_nodes: int) -> DraftBounds:
     assert sequence.drafter is not None
     log = sequence.log
     max_nodes = min(max_nodes, sequence.context_left)
-    head: list[int] = []
+    front: list[int] = []
     matcher = None
     if sequence.drafter.drafts:
         limit = max(0, min(sequence.max_depth, max_nodes))
@@ -71,18 +71,18 @@ def draft_bounds(sequence: DecodedSequence, max_nodes: int) -> DraftBounds:
                 forced = matcher.force(limit - len(expected))
                 log.expect(forced, [GRAMMAR] * len(forced))
                 expected += forced
-        head = expected[:limit]
+        front = expected[:limit]
 
-    max_nodes -= len(head)
-    context_left = sequence.context_left - len(head)
+    max_nodes -= len(front)
+    context_left = sequence.context_left - len(front)
     return DraftBounds(
         max_nodes=max_nodes,
-        max_depth=sequence.max_depth - len(head),
+        max_depth=sequence.max_depth - len(front),
         # Exact forward passes have no rows beyond their nodes.
         max_rows=max_nodes if sequence.numerics.is_exact else context_left,
         context_left=context_left,
-        head=tuple(head),
-        origins=tuple(log.origins[: len(head)]),
+        front=tuple(front),
+        origins=tuple(log.origins[: len(front)]),
         matcher=matcher,
         is_chain=sequence.context.chains,
     )

@@ -25,6 +25,11 @@ def countable(path: Path, log: TokenLog, rows: PassRows) -> Path:
     """Return the path as far as its rows count: nodes 0, 1, 2, … below each other.
 
     Its last token, which these rows have chosen, may be that of one more node.
+
+    For example, a tree has the chain of nodes 0 and 1, and the branch 0, 2, 3. The walk accepts
+    nodes 0, 2 and 3, and ends with the bonus token x. The rows of the root and of node 0 count;
+    that of node 0 has chosen the token of node 2. So the tokens of nodes 0 and 2 are emitted, and
+    the row of node 0 alone is kept. The token of node 3 and x are tentative (`expect_tentative`).
     """
     in_place = rows.rows_in_place(log.settled - 1)
     kept = 0
@@ -33,10 +38,10 @@ def countable(path: Path, log: TokenLog, rows: PassRows) -> Path:
     return Path(path.nodes[: kept + 1], path.tokens[: kept + 1], kept)
 
 
-def expect_tentative(log: TokenLog, tree: DraftTree, path: Path, counted: Path) -> None:
-    """Let `log`, which has emitted the tokens of `counted`, expect the rest of `path`."""
-    emitted = len(counted.tokens)
-    origins = [tree.origin(node) for node in path.nodes[emitted:]] + [OWN]
+def expect_tentative(log: TokenLog, tree: DraftTree, path: Path, emitted: Path) -> None:
+    """Let `log`, which has emitted the tokens of `emitted`, expect the rest of `path`."""
+    count = len(emitted.tokens)
+    origins = [tree.origin(node) for node in path.nodes[count:]] + [OWN]
     log.take_back()
-    tokens = path.tokens[emitted:]
+    tokens = path.tokens[count:]
     log.expect(tokens, origins[: len(tokens)])

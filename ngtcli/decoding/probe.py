@@ -427,7 +427,7 @@ def _try_batching(model: TargetModel) -> Support:
             return SUPPORTED
     if not model.runner.can_split:
         use_own(model.hf)
-    return Support.no("several texts in one pass get other scores than one does")
+    return Support.no("several texts in one pass get other logits than one does")
 
 
 def _batch_agrees(model: TargetModel) -> bool:

@@ -47,7 +47,7 @@ from ngtcli.errors import NgtError
 _NO_DRAFT = DraftTree()
 _NO_LOGITS = torch.empty(0)
 _NO_PATH = Path((), ())
-# Sees to it that the cache has entries for these trees; False where memory does not suffice.
+# Makes room in the cache for these trees; False where memory does not suffice.
 MakeRoom = Callable[[Sequence[DraftTree]], bool]
 
 
@@ -63,7 +63,7 @@ class _Turn:
     chosen: list[int] | None = None  # the tokens of the rows, if the device has chosen them
     top: Tensor | None = None  # the best token ids of each row, if the drafter wants them
     path: Path = _NO_PATH  # the walk
-    counted: Path = _NO_PATH  # what of it counts, in exact decoding
+    emitted: Path = _NO_PATH  # the part of the walk to emit; shorter in exact runs only
 
 
 def run_step(
@@ -79,7 +79,8 @@ def run_step(
         model: Has their slots, in this order.
         sequences: One, or those of a batch. Their steps, or errors, are set in them.
         drafting: Of their drafters.
-        make_room: Of a batch.
+        make_room: For the trees of a batch. For a single sequence it has nothing to do, and returns
+            True: `lay_out` makes room then.
         wait_for_device: Called at the end of each phase, where its time is to be right.
 
     Returns:
@@ -88,7 +89,7 @@ def run_step(
     watch = Stopwatch(wait_for_device)
     with watch("draft"):
         turns = _draft(model, sequences, drafting)
-    drafting_s = watch.elapsed_s
+    draft_end_s = watch.elapsed_s
     if turns is None or not _forward(model, turns, drafting, make_room, watch):
         return False
     with watch("verify"):
@@ -96,8 +97,8 @@ def run_step(
         for turn in turns:
             _verify_and_emit(turn)
     with watch("cache"):
-        model.keep(*(turn.counted.rows for turn in turns))
-    seconds = None if model.took_longer else watch.elapsed_s - drafting_s
+        model.keep(*(turn.emitted.rows for turn in turns))
+    seconds = None if model.took_longer else watch.elapsed_s - draft_end_s
     with watch("draft"):
         _learn(turns, seconds)
 
@@ -149,8 +150,9 @@ def _forward(
 ) -> bool:
     """Compute the logits of all trees; False where memory does not suffice.
 
-    Before, trees are cut to half their nodes, and none to come is larger. In an exact run they are
-    not: its capacity is that of the largest, often its rows are too.
+    Where it does not, trees are cut to half the nodes of the largest, down to none. Later drafts
+    are no larger than that. Exact runs do not cut: their cache, and often the number of their rows,
+    has the size of the largest draft anyway, so that smaller trees would save no memory.
     """
 
     def score() -> None:
@@ -174,7 +176,11 @@ def _read_logits(turns: list[_Turn], with_top: bool) -> None:
     """Bring to the host what verification and the drafters want of the logits: all in one copy.
 
     These are the tokens chosen in all rows, where the device chooses them at once, and the best
-    token ids of each row: `with_top`, as none are learned where memory allows no drafts.
+    token ids of each row, which drafters learn from.
+
+    Args:
+        turns: Those of the step.
+        with_top: Whether drafters may learn from the logits; False where no drafts are made.
     """
     wanted: list[Tensor | None] = []
     for turn in turns:
@@ -194,15 +200,15 @@ def _verify_and_emit(turn: _Turn) -> None:
     rows = sequence.numerics.rows
     try:
         path = verify(turn.tree, sequence.chooser(turn.logits, turn.chosen))
-        counted = path if rows is None else countable(path, sequence.log, rows)
-        sequence.emit(counted, turn.tree)
+        emitted = path if rows is None else countable(path, sequence.log, rows)
+        sequence.emit(emitted, turn.tree)
     except NgtError as error:  # its logits are not numbers, for example
         sequence.error = error
         return
     if rows is not None and not sequence.has_ended:
-        expect_tentative(sequence.log, turn.tree, path, counted)
+        expect_tentative(sequence.log, turn.tree, path, emitted)
     turn.path = path
-    turn.counted = counted
+    turn.emitted = emitted
 
 
 def _learn(turns: list[_Turn], seconds: float | None) -> None:
@@ -218,7 +224,8 @@ def _learn(turns: list[_Turn], seconds: float | None) -> None:
             stop = turn.path.nodes[-1] if turn.path.nodes else ROOT
             after = partial(_likeliest_after, turn.logits)
             outcome = Outcome(turn.tree, turn.top.numpy(), stop, after)
-            outcome = outcome.behind(len(turn.bounds.head)) or Outcome()
+            # Where memory has cut the expected tokens short, nothing was said of the draft.
+            outcome = outcome.without_front(len(turn.bounds.front)) or Outcome()
         assert sequence.drafter is not None
         sequence.drafter.learn(sequence.log, replace(outcome, rows=rows, seconds=seconds))
 

@@ -31,7 +31,7 @@ class Context:
     """What is known before decoding starts.
 
     `ids` is the whole prompt; `documents` the cached corpus of the documents in it, None without;
-    `outside` the runs of prompt ids that it does not hold; `references` the runs of prompt ids that
+    `outside` the runs of prompt ids outside `documents`; `references` the runs of prompt ids that
     are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it. With
     `free_nodes` all forward passes have one shape, so a node costs nothing; with `probes_count`
     probes take nodes of the budget. With `chains` drafts have no branches. `private`: nothing is
@@ -106,8 +106,9 @@ def draft_settings(settings: Settings) -> DraftSettings:
 class Room:
     """Bounds of a draft: it may have `nodes` nodes. Probes come on top of them.
 
-    The last `forced` tokens of the log are certain to come, and stand in front of the draft in the
-    same forward pass: each takes a row, and each is a token that the pass yields.
+    Of the expected tokens of the log, which stand in front of the draft in the same forward pass,
+    `forced` are those that a grammar forces. They are certain to come: each takes a row, and each
+    is a token that the pass yields.
     """
 
     nodes: int
@@ -149,25 +150,25 @@ class Outcome:
     rows: int = 0
     seconds: float | None = None
 
-    def behind(self, head: int) -> "Outcome | None":
-        """What the pass said of the draft below the chain of its first `head` nodes.
+    def without_front(self, front: int) -> "Outcome | None":
+        """What the pass said of the draft below the chain of its first `front` nodes.
 
         None where the chain was cut.
         """
         tree = self.tree
-        if not head:
+        if not front:
             return self
-        if len(tree) < head:
+        if len(tree) < front:
             return None
-        parents = tuple([max(ROOT, parent - head) for parent in tree.parents[head:]])
+        parents = tuple([max(ROOT, parent - front) for parent in tree.parents[front:]])
         below = replace(
-            tree, tokens=tree.tokens[head:], parents=parents, origins=tree.origins[head:]
+            tree, tokens=tree.tokens[front:], parents=parents, origins=tree.origins[front:]
         )
-        stop = None if self.stop is None or self.stop < head - 1 else self.stop - head
-        top = None if self.top is None else self.top[head:]
+        stop = None if self.stop is None or self.stop < front - 1 else self.stop - front
+        top = None if self.top is None else self.top[front:]
 
         def after(nodes: Sequence[int]) -> Guessed:
-            return self.after([node + head for node in nodes])
+            return self.after([node + front for node in nodes])
 
         return replace(self, tree=below, top=top, stop=stop, after=after)
 

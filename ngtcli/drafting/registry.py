@@ -1,4 +1,10 @@
-"""The registry of drafting methods by name. A method is one file and one line of `_METHODS`."""
+"""The registry of drafting methods by name.
+
+A method is a file in methods/ with a `Drafter`, and an entry of `_METHODS`. Its user reads of it in
+manual/methods.md. Tests that take their methods from here check that its answers are those of plain
+decoding and that it takes tokens back; colours in render/terminal.py are needed where its drafts
+have origins of their own.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

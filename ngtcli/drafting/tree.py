@@ -70,19 +70,19 @@ class DraftTree:
         seen = np.frombuffer(bytearray().join(rows), np.bool_)
         return seen.reshape(len(rows), len(rows))
 
-    def under(self, head: Sequence[int], origins: Sequence[str]) -> "DraftTree":
-        """The chain of `head`, tokens with `origins`, and this tree below its last token.
+    def under(self, front: Sequence[int], origins: Sequence[str]) -> "DraftTree":
+        """The chain of `front`, tokens with `origins`, and this tree below its last token.
 
         >>> chain([7]).under([5, 6], ["a", "b"]).parents
         (-1, 0, 1)
         """
-        if not head:
+        if not front:
             return self
         names = tuple(dict.fromkeys((*self.names, *origins)))
         own = self.origins if len(self.origins) else [0] * len(self)
         return DraftTree(
-            (*head, *self.tokens),
-            (*range(ROOT, len(head) - 1), *(parent + len(head) for parent in self.parents)),
+            (*front, *self.tokens),
+            (*range(ROOT, len(front) - 1), *(parent + len(front) for parent in self.parents)),
             self.probes,
             [*map(names.index, origins), *own],
             names,

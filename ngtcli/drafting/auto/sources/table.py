@@ -79,13 +79,13 @@ class Sources:
         if resources is None:
             resources = Resources()
         self._heads_only = heads_only
-        self._counted = tuple([kind(resources) for kind in SOURCES])
+        self._by_order = tuple([kind(resources) for kind in SOURCES])
         self.own_text = self._find(OwnTextSource)
         self.prompt = self._find(PromptSource)
         self.scores = self._find(ScoreSource)
         self.copies = CopySource(resources)
         self.heads = HeadSource(resources)
-        self._all: tuple[Source, ...] = (*self._counted, self.copies, self.heads)
+        self._all: tuple[Source, ...] = (*self._by_order, self.copies, self.heads)
         # A step calls none of the methods that do nothing.
         self._growing = [s for s in self._all if type(s).refresh is not Source.refresh]
         self._learning = [s for s in self._all if type(s).extend is not Source.extend]
@@ -95,7 +95,7 @@ class Sources:
             source.matches = self.matches[row : row + source.rows]
             row += source.rows
         self.spec = _spec_of(self._all)
-        self._own_trie = int(self.spec[self._counted.index(self.own_text), TABLE])
+        self._own_trie = int(self.spec[self._by_order.index(self.own_text), TABLE])
         if weights is None or heads_only:
             weights = StageWeights(None)
         background = resources.background
@@ -104,7 +104,7 @@ class Sources:
         self._gather()
 
     def _find(self, kind: type[AnySource]) -> AnySource:
-        return next(source for source in self._counted if isinstance(source, kind))
+        return next(source for source in self._by_order if isinstance(source, kind))
 
     def _gather(self) -> None:
         """Set `arrays`."""
@@ -112,7 +112,7 @@ class Sources:
             tuple([s.table for s in self._all if s.form == form and s.table]) for form in _FORMS
         ]
         copies = tuple(self.copies.arrays)
-        self.arrays: PlainTables = self.spec, len(self._counted), tries, in_order, rows, copies
+        self.arrays: PlainTables = self.spec, len(self._by_order), tries, in_order, rows, copies
 
     @property
     def repeats(self) -> bool:
@@ -150,7 +150,7 @@ class Sources:
 
     def _leave_out(self) -> None:
         """Match nothing in any source but the heads."""
-        for source in (*self._counted, self.copies):
+        for source in (*self._by_order, self.copies):
             source.matches[:] = NONE
 
     def learn(self, tokens: Ints, tallies: EscapeTallies) -> None:
