@@ -20,7 +20,7 @@ from ngtcli.documents.content import About, Section
 from ngtcli.documents.load import Document
 from ngtcli.documents.quotes.values import find_values, find_verbatim
 from ngtcli.drafting.steps import Token
-from ngtcli.engine.batch.extract import Extraction, Given, members, merged, probability
+from ngtcli.engine.batch.extract import Extraction, FieldValue, members, merged, probability
 from ngtcli.engine.events import ignore
 from ngtcli.engine.request import Tasks
 from tests.support.fakes import FakeAnswers, FakeSession, answer_with
@@ -86,10 +86,17 @@ def test_the_probability_of_a_stretch_is_that_of_the_tokens_that_wrote_it(
 
 
 def test_parts_become_one_row_and_what_differs_is_kept() -> None:
-    rows = [{"a": Given(None), "b": Given(1)}, {"a": Given("x", 0.5), "b": Given(1.0)},
-            {"a": Given("y"), "b": Given(2)}, {"a": Given("x"), "b": Given(None)}]  # fmt: skip
-    assert merged(rows) == {"a": Given("x", 0.5, None, ("y",)), "b": Given(1, None, None, (2,))}
-    assert merged([{"a": Given(None, 0.5)}]) == {"a": Given(None, 0.5)}
+    rows = [
+        {"a": FieldValue(None), "b": FieldValue(1)},
+        {"a": FieldValue("x", 0.5), "b": FieldValue(1.0)},
+        {"a": FieldValue("y"), "b": FieldValue(2)},
+        {"a": FieldValue("x"), "b": FieldValue(None)},
+    ]
+    assert merged(rows) == {
+        "a": FieldValue("x", 0.5, None, ("y",)),
+        "b": FieldValue(1, None, None, (2,)),
+    }
+    assert merged([{"a": FieldValue(None, 0.5)}]) == {"a": FieldValue(None, 0.5)}
 
 
 @pytest.mark.parametrize(

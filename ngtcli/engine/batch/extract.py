@@ -6,7 +6,6 @@ field by itself: for the sentence that has it and then, where rules find several
 field's type in that, for one of them.
 """
 
-import math
 import re
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -15,7 +14,7 @@ from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import partial
 from json import JSONDecoder
-from typing import Any
+from typing import Any, NamedTuple
 
 from ngtcli.decoding.grammar.form import AnswerForm, Field, form_of
 from ngtcli.decoding.grammar.matcher import matches
@@ -43,52 +42,64 @@ from ngtcli.system.json_form import dump_json
 TASK = "extract"
 Row = dict[str, Any]  # file, values, sources, probability, read, and conflicts where there are any
 Take = Callable[[Ended], object]
+Span = tuple[int, int]  # start and end in the text of a document
 _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON Schema."
-_MOST_PICKED = 64  # values among which a model chooses; guess
-_BLANK = " \t\r\n"
+_MAX_CHOICES = 64  # values among which a model chooses; guess
+_WHITE_SPACE = " \t\r\n"
 # How often rules are right: behind a label, in the one sentence with a word of a field's name, and
 # in the one sentence with a value of its type. These stand as probabilities.
-_BY_LABEL, _BY_WORDS, _BY_TYPE = 0.99, 0.9, 0.5
+_BY_LABEL = 0.99
+_BY_WORDS = 0.9
+_BY_TYPE = 0.5
 
 
 @dataclass(frozen=True, slots=True)
-class Given:
-    """The value of a field, the probability of its tokens, and where it stands, if it does.
+class FieldValue:
+    """The value of a field in one row.
 
-    `others` are what later parts of a long text say otherwise.
+    Attributes:
+        value: As JSON has it; None where the document does not say.
+        probability: Of the tokens that wrote it; None where it is not known.
+        place: An object of JSON that says where it stands; of a list a list of them.
+        others: What later parts of a long document say instead.
     """
 
     value: Any = None
     probability: float | None = None
-    place: Any = None  # an object of JSON; of a list a list of them
+    place: Any = None
     others: tuple[Any, ...] = ()
+
+
+FieldValues = Mapping[str, FieldValue]  # by the name of the field
 
 
 @dataclass(frozen=True, slots=True)
 class Extraction:
-    """The fields that are wanted of each document, by the settings of `tasks`."""
+    """The fields that are wanted of each document, and the settings of `tasks` for that."""
 
     tasks: Tasks
     form: AnswerForm
 
     @classmethod
     def of(cls, tasks: Tasks) -> "Extraction":
-        """By the schema of the settings. Raises UsageError.
+        """Return the extraction by the schema of the settings.
 
-        A field of a concise one may be null, for texts do not say all; a JSON Schema stands.
+        Fields of a concise schema may be null, for documents do not say everything. A JSON Schema
+        is used as it is.
+
+        Raises:
+            UsageError: Where there is no schema with fields.
         """
         settings, preset = tasks.of[TASK]
         form = form_of(settings)
         if form is None or not form.fields:
             raise UsageError("no schema says which fields are wanted", hint=_NO_FIELDS)
-        name = "schema_multi" if form.multi else "schema"
-        if not settings.get(name).lstrip().startswith("{"):
-            own = form.schema["properties"]["items"]["items"] if form.multi else form.schema
-            for of in (own := deepcopy(own))["properties"].values():  # the form is kept for others
-                key, null = ("enum", None) if "enum" in of else ("type", "null")
-                if null not in (kinds := of[key] if isinstance(of[key], list) else [of[key]]):
-                    of[key] = [*kinds, null]
-            settings = settings.replace(**{name: dump_json(own, None)})
+
+        setting = "schema_multi" if form.multi else "schema"
+        is_concise = not settings.get(setting).lstrip().startswith("{")
+        if is_concise:
+            nullable = _with_nullable_fields(_schema_of_row(form))
+            settings = settings.replace(**{setting: dump_json(nullable, None)})
             form = form_of(settings) or form
         return cls(Tasks({TASK: (settings, preset)}), form)
 
@@ -98,60 +109,130 @@ class Extraction:
         return self.tasks.of[TASK][0].answer.ask_fields
 
     def request(self, text: str, documents: Sequence[Document], **values: Any) -> Request:
-        """A question about documents."""
+        """Return a request about documents.
+
+        Args:
+            text: The question.
+            documents: What it is about.
+            **values: Settings of this request alone.
+        """
         request = self.tasks.request(TASK, text, loaded=Loaded(tuple(documents)), **values)
         return replace(request, wants=frozenset({Want.PROBABILITIES}))
 
     def whole(self, documents: Sequence[Document], **values: Any) -> Request:
-        """The question for all fields; passages, where not all fits, are read for each."""
-        lines = [_listed(one) for one in self.form.fields]
-        own = self.request("\n".join(lines), documents, **values)
-        return replace(own, queries=tuple(_asked(one) for one in self.form.fields))
+        """Return the request for all fields at once, as `request`.
+
+        Where not everything fits, passages are searched for each field.
+        """
+        text = "\n".join(_prompt_line(field) for field in self.form.fields)
+        request = self.request(text, documents, **values)
+        return replace(request, queries=tuple(_question(field) for field in self.form.fields))
 
 
-def _asked(one: Field) -> str:
-    """A field as it is asked for by itself, and as passages are searched for it."""
-    name = one.name.replace("_", " ").replace("-", " ").strip()
-    return f"{name}: {one.description}" if one.description else name
+def _schema_of_row(form: AnswerForm) -> dict[str, Any]:
+    """Return the JSON Schema of one row: of several rows that of their items."""
+    schema: dict[str, Any] = form.schema
+    if form.multi:
+        schema = schema["properties"]["items"]["items"]
+    return schema
 
 
-def _listed(one: Field) -> str:
-    """A field as a prompt lists it: its name, its type unless that is a text, its description."""
-    kind = " or ".join(map(str, one.choices)) or one.type.removeprefix("str")
-    kind = f"list of {kind or 'texts'}" if one.is_list else kind
-    about = f": {one.description}" * bool(one.description)
-    return f"- {one.name}{f' ({kind})' * bool(kind)}{about}"
+def _with_nullable_fields(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of the schema of an object, in which each property may be null."""
+    nullable = deepcopy(dict(schema))
+    for field in nullable["properties"].values():
+        key, null = ("enum", None) if "enum" in field else ("type", "null")
+        allowed = field[key] if isinstance(field[key], list) else [field[key]]
+        if null not in allowed:
+            field[key] = [*allowed, null]
+    return nullable
+
+
+def _question(field: Field) -> str:
+    """Return what is asked for a single field, and what passages are searched for it."""
+    name = field.name.replace("_", " ").replace("-", " ").strip()
+    return f"{name}: {field.description}" if field.description else name
+
+
+def _prompt_line(field: Field) -> str:
+    """Return a field as a prompt lists it: its name, its type unless it is text, its description.
+
+    >>> _prompt_line(Field("sum", "float", description="what is to be paid"))
+    '- sum (float): what is to be paid'
+    """
+    kind = " or ".join(map(str, field.choices))
+    if not kind and field.type != "str":
+        kind = field.type
+    if field.is_list:
+        kind = f"list of {kind or 'texts'}"
+
+    line = f"- {field.name}"
+    if kind:
+        line += f" ({kind})"
+    if field.description:
+        line += f": {field.description}"
+    return line
 
 
 class Asking:
-    """The questions about one document, or about its `parts`, and what came of them.
+    """The requests about one document, and the rows that come of their answers.
 
-    `open` are those that are not asked yet, each with what takes its answer.
+    Attributes:
+        document: The document.
+        open: The requests that are not asked yet, each with the function that takes its answer.
+        waiting: How many requests are asked and not answered.
+
+    Args:
+        extraction: Which fields are wanted.
+        document: The document.
+        parts: Its parts, where it is read in parts.
     """
 
     def __init__(
         self, extraction: Extraction, document: Document, parts: Sequence[Part] = ()
     ) -> None:
-        self.document, self._extraction = document, extraction
+        self.document = document
         self.open: list[tuple[Request, Take]] = []
         self.waiting = 0
+        self._extraction = extraction
         self._read = "parts" if parts else "whole"
         self._schemas = extraction.form.schema.get("properties", {})
-        self._found: dict[int, list[dict[str, Given]]] = {}  # of the objects of each part
+        self._objects: dict[int, list[dict[str, FieldValue]]] = {}  # by the number of the part
         if extraction.by_field:
-            self._found[0] = [dict.fromkeys((f.name for f in extraction.form.fields), Given())]
-            for field in extraction.form.fields:
-                self._begin(field)
-            return
-        every = (Excerpt(0, 0, len(document.text)),)
-        texts = [(part.documents, part.excerpts) for part in parts] or [((document,), every)]
-        own = extraction.tasks.of[TASK][0].retrieval.overflow
-        for i, (those, at) in enumerate(texts):
-            request = extraction.whole(those, overflow="error" if own == "split" else own)
-            self.open.append((request, partial(self._take_objects, i, at)))
+            self._ask_fields()
+        else:
+            self._ask_objects(parts)
+
+    def _ask_fields(self) -> None:
+        fields = self._extraction.form.fields
+        self._objects[0] = [dict.fromkeys((field.name for field in fields), FieldValue())]
+        for field in fields:
+            self._begin(field)
+
+    def _ask_objects(self, parts: Sequence[Part]) -> None:
+        """Ask for all fields at once, of each part or of the whole document."""
+        whole = Excerpt(0, 0, len(self.document.text))
+        texts = [(part.documents, part.excerpts) for part in parts]
+        if not texts:
+            texts = [((self.document,), (whole,))]
+
+        overflow = self._extraction.tasks.of[TASK][0].retrieval.overflow
+        if overflow == "split":
+            overflow = "error"
+        for number, (documents, excerpts) in enumerate(texts):
+            request = self._extraction.whole(documents, overflow=overflow)
+            self.open.append((request, partial(self._take_objects, number, excerpts)))
 
     def answered(self, take: Take, answer: Ended) -> bool:
-        """Take an answer; whether all is answered. Raises NgtError for one that is no row."""
+        """Take an answer, and return whether everything is answered.
+
+        Args:
+            take: What stands beside its request in `open`.
+            answer: The answer.
+
+        Raises:
+            NgtError: For an answer that is no row.
+        """
         self.waiting -= 1
         if answer.selection is not None:
             self._read = "passages"
@@ -159,12 +240,17 @@ class Asking:
         return not (self.open or self.waiting)
 
     def work(self, note: Callable[[Ended], object]) -> Work:
-        """Ask all questions, those that follow from answers, too, and return the rows.
+        """Ask all questions, also those that follow from answers, and return the rows.
 
-        `note` gets each answer. Raises NgtError for one that is no row.
+        Args:
+            note: Gets each answer.
+
+        Raises:
+            NgtError: For an answer that is no row.
         """
         while self.open:
-            asked, self.open = self.open, []
+            asked = self.open
+            self.open = []
             self.waiting = len(asked)
             answers = yield [request for request, _ in asked]
             for (request, take), answer in zip(asked, answers, strict=True):
@@ -176,168 +262,230 @@ class Asking:
         return self.rows()
 
     def rows(self) -> list[Row]:
-        """The rows, once all is answered."""
-        parts = [self._found[i] for i in sorted(self._found)]
+        """Return the rows, once everything is answered."""
+        parts = [self._objects[number] for number in sorted(self._objects)]
+        objects: Sequence[FieldValues]
         if self._extraction.form.multi:
-            every = _without_repeats(parts)
+            objects = _without_repeats(parts)
         else:
-            every = [merged([given for part in parts for given in part])]
-        return [row_of(self.document.name, self._read, given) for given in every]
+            objects = [merged([fields for part in parts for fields in part])]
+        return [row_of(self.document.name, self._read, fields) for fields in objects]
 
     def _take_objects(self, part: int, excerpts: Sequence[Excerpt], answer: Ended) -> None:
+        """Take the JSON that was written about a part."""
         if answer.selection is not None:
             excerpts = answer.selection.excerpts
-        tokens, form = answer.tokens, self._extraction.form
-        text = "".join(token.text for token in tokens)
+        form = self._extraction.form
+        text = "".join(token.text for token in answer.tokens)
         try:
-            at = [_solid(text, 0)]
+            start = _skip_white_space(text, 0)
+            starts = [start]
             if form.multi:
-                at = [item[2] for item in members(text, next(members(text, at[0]))[2])]
-            self._found[part] = [
-                given_of(form.fields, members(text, start), tokens, self.document, excerpts)
-                for start in at
+                array = next(members(text, start))
+                starts = [item.start for item in members(text, array.start)]
+            self._objects[part] = [
+                field_values(
+                    form.fields, members(text, start), answer.tokens, self.document, excerpts
+                )
+                for start in starts
             ]
         except (ValueError, IndexError, StopIteration):  # as of engines that know no grammar
             raise NgtError("its answer is no JSON", hint="Name another model (-m).") from None
 
-    # --- a question a field ---
+    # --- a question for each field ---
 
     def _begin(self, field: Field) -> None:
         """Take the value of a field by rules where they are sure, ask the model, or leave it null.
 
-        Null is what a label has nothing behind it for, or digits that no rule is sure of.
+        It is null where nothing stands behind its label, or only digits that no rule is sure of.
         """
         text = self.document.text
-        labels = find_labelled(field.name, text)
-        behind = [at for at in labels if _values(field, text, *at) and _is_first(field, text, at)]
-        if labels and not behind and _is_void(field, text, labels):
+        labelled = find_labelled(field.name, text)
+        with_value = [
+            span
+            for span in labelled
+            if _values(field, text, *span) and _is_first(field, text, span)
+        ]
+        if labelled and not with_value and _is_unknown(field, text, labelled):
             return
-        at, p = (behind, _BY_LABEL) if behind else _likely(field, text)
-        if behind and field.type == "str":
-            self._take(field, ValueMatch(*behind[0], text[slice(*behind[0])]), p)
-        elif len(at) == 1 and field.type != "quote":
-            self._pick(field, at[0], p)
-        elif at:
-            body = "\n\n".join(text[start:end] for start, end in at)
-            self._ask(field, body, partial(self._take_quotation, field, at), quote=True)
+
+        if with_value:
+            spans, p = with_value, _BY_LABEL
+        else:
+            spans, p = _likely_sentences(field, text)
+
+        if with_value and field.type == "str":
+            start, end = with_value[0]
+            self._take(field, ValueMatch(start, end, text[start:end]), p)
+        elif len(spans) == 1 and field.type != "quote":
+            self._pick(field, spans[0], p)
+        elif spans:
+            body = "\n\n".join(text[start:end] for start, end in spans)
+            self._ask(field, body, partial(self._take_quotation, field, spans), quote=True)
 
     def _ask(self, field: Field, text: str, take: Take, **values: Any) -> None:
-        form = {"schema": "", "schema_multi": "", **values}
+        """Ask for a field of a text of the document.
+
+        Args:
+            field: The field.
+            text: What is read in place of the document.
+            take: Takes the answer.
+            **values: Settings of the request: its structured output.
+        """
+        settings = {"schema": "", "schema_multi": "", **values}
         document = replace(self.document, text=text)
-        self.open.append((self._extraction.request(_asked(field), [document], **form), take))
+        request = self._extraction.request(_question(field), [document], **settings)
+        self.open.append((request, take))
 
-    def _take_quotation(self, field: Field, at: Sequence[tuple[int, int]], answer: Ended) -> None:
-        """Of a quotation the first paragraph that stands in one of the sentences counts."""
-        for part in answer.text.split("\n\n"):
-            for start, end in at:
-                if found := find_verbatim(part, self.document.text, start, end):
-                    has = _values(field, self.document.text, *found)
-                    self._pick(field, found if has else (start, end), probability(answer.tokens))
-                    return
+    def _take_quotation(self, field: Field, sentences: Sequence[Span], answer: Ended) -> None:
+        """Take the first paragraph of a quotation that stands in one of the sentences."""
+        for paragraph in answer.text.split("\n\n"):
+            for sentence in sentences:
+                quoted = find_verbatim(paragraph, self.document.text, *sentence)
+                if quoted is None:
+                    continue
+                has_value = bool(_values(field, self.document.text, *quoted))
+                span = quoted if has_value else sentence
+                self._pick(field, span, probability(answer.tokens))
+                return
 
-    def _pick(self, field: Field, at: tuple[int, int], p: float | None) -> None:
-        """Take the value that stands in a sentence, or ask which of several."""
-        found = _values(field, self.document.text, *at)
-        if len({str(one.value) for one in found}) == 1:
-            self._take(field, found[0], p)
-        elif found:
-            self._choose(field, found, self.document.text[slice(*at)], p)
+    def _pick(self, field: Field, span: Span, p: float | None) -> None:
+        """Take the one value that stands in a sentence, or ask which of several.
+
+        Args:
+            field: The field.
+            span: The sentence.
+            p: The probability that the sentence is the right one.
+        """
+        candidates = _values(field, self.document.text, *span)
+        if len({str(candidate.value) for candidate in candidates}) == 1:
+            self._take(field, candidates[0], p)
+        elif candidates:
+            self._choose(field, candidates, self.document.text[slice(*span)], p)
 
     def _choose(
-        self, field: Field, found: Sequence[ValueMatch], text: str, p: float | None
+        self, field: Field, candidates: Sequence[ValueMatch], text: str, p: float | None
     ) -> None:
-        """Ask which of these values a text means."""
-        by_text = {str(one.value): one for one in reversed(found[:_MOST_PICKED])}
+        """Ask which of the values that stand in a text is that of a field.
+
+        Args:
+            field: The field.
+            candidates: The values.
+            text: The text.
+            p: The probability that the text is the right one.
+        """
+        by_text = {
+            str(candidate.value): candidate for candidate in reversed(candidates[:_MAX_CHOICES])
+        }
 
         def take(answer: Ended) -> None:
-            own = probability(answer.tokens)
-            if (one := by_text.get(answer.text.strip())) is not None:
-                self._take(field, one, own if own is None or p is None else own * p)
+            chosen = by_text.get(answer.text.strip())
+            if chosen is None:
+                return
+            p_of_choice = probability(answer.tokens)
+            if p_of_choice is not None and p is not None:
+                p_of_choice *= p
+            self._take(field, chosen, p_of_choice)
 
         self._ask(field, text, take, choices=tuple(reversed(by_text)))
 
-    def _take(self, field: Field, one: ValueMatch, p: float | None) -> None:
-        if not _fits(one.value, self._schemas[field.name], field.is_list):
+    def _take(self, field: Field, match: ValueMatch, p: float | None) -> None:
+        """Take the value of a field, unless its schema forbids it."""
+        if not _fits(match.value, self._schemas[field.name], field.is_list):
             return
-        at = place_at(self.document, one.start, one.end) if one.end else None
-        given = Given([one.value], p, [at]) if field.is_list else Given(one.value, p, at)
-        self._found[0][0][field.name] = given
+        where = place_at(self.document, match.start, match.end) if match.end else None
+        if field.is_list:
+            taken = FieldValue([match.value], p, [where])
+        else:
+            taken = FieldValue(match.value, p, where)
+        self._objects[0][0][field.name] = taken
 
 
-def _is_void(field: Field, text: str, labels: Sequence[tuple[int, int]]) -> bool:
-    """Whether labels of a field say that nothing is known: they are empty, or hold what is unsure.
+def _is_unknown(field: Field, text: str, labelled: Sequence[Span]) -> bool:
+    """Whether the labels of a field say that nothing is known.
 
-    An empty one whose next line is no label may have its value there.
+    They are empty, or what stands behind them may be a value and no rule is sure of it. An empty
+    label whose next line is no label may have its value there.
+
+    Args:
+        field: The field.
+        text: The text of the document.
+        labelled: What stands behind each label of the field.
     """
-    if any(start < end for start, end in labels):
-        is_exact = field.type in ("int", "float", "date", "bool", "choice")
-        said = [text[start:end] for start, end in labels]
-        return is_exact and any(re.search(r"\d", one) or field.type == "choice" for one in said)
-    lines = [text[end:].lstrip(" \t\r\n").partition("\n")[0] for _, end in labels]
-    return all(not line.strip() or re.match(r"[^\n:]{1,40}:(?:\s|$)", line) for line in lines)
+    if any(start < end for start, end in labelled):
+        if field.type not in ("int", "float", "date", "bool", "choice"):
+            return False
+        pieces = [text[start:end] for start, end in labelled]
+        return any(field.type == "choice" or re.search(r"\d", piece) for piece in pieces)
+    next_lines = [text[end:].lstrip(_WHITE_SPACE).partition("\n")[0] for _, end in labelled]
+    return all(not line.strip() or re.match(r"[^\n:]{1,40}:(?:\s|$)", line) for line in next_lines)
 
 
-def _is_first(field: Field, text: str, at: tuple[int, int]) -> bool:
+def _is_first(field: Field, text: str, span: Span) -> bool:
     """Whether the first digits behind a label are a number, where a number is wanted."""
     if field.type not in ("int", "float"):
         return True
-    piece = text[slice(*at)]
-    known = [*find_values("date", (), piece), *find_values("float", (), piece)]
+    piece = text[slice(*span)]
+    numbers = [*find_values("date", (), piece), *find_values("float", (), piece)]
     digit = re.search(r"[0-9]", piece)
-    return digit is None or any(one.start <= digit.start() < one.end for one in known)
+    if digit is None:
+        return True
+    return any(number.start <= digit.start() < number.end for number in numbers)
 
 
-def _likely(field: Field, text: str) -> tuple[list[tuple[int, int]], float]:
-    """The sentences that state a value of the field's type, and how often rules are right there.
+def _likely_sentences(field: Field, text: str) -> tuple[list[Span], float]:
+    """Return the sentences that have a value of the field's type, and how often these are right.
 
-    Where some have a word of its name, or else of what is said of it, it is they alone.
+    Where some have a word of the field's name, or else of its description, these alone.
     """
     for words in (field.name.replace("_", " "), field.description, ""):
-        if found := [at for at in split_sentences(text, words) if _values(field, text, *at)]:
-            return found, _BY_WORDS if words else _BY_TYPE
+        sentences = [span for span in split_sentences(text, words) if _values(field, text, *span)]
+        if sentences:
+            return sentences, _BY_WORDS if words else _BY_TYPE
     return [], 0.0
 
 
 def _values(field: Field, text: str, start: int, end: int) -> list[ValueMatch]:
-    """The values of the field's type in a stretch of text, placed in the whole text."""
+    """Return the values of the field's type in a stretch of text, placed in the whole text."""
     piece = text[start:end]
     is_name = field.type == "str" and bool(find_values("str", (), piece))
     if is_name:
-        found = find_names(field.name.replace("_", " "), piece)
+        matched = find_names(field.name.replace("_", " "), piece)
     elif field.type == "bool":
-        found = find_truths(field.name.replace("_", " "), piece)
+        matched = find_truths(field.name.replace("_", " "), piece)
     else:
-        found = find_values(field.type, field.choices, piece)
-    if field.type == "int" and not found and "year" in _asked(field):
-        every = find_values("date", (), piece)
-        found = [replace(one, value=int(one.value[:4])) for one in every]
+        matched = find_values(field.type, field.choices, piece)
+
+    if not matched and field.type == "int" and "year" in _question(field):
+        dates = find_values("date", (), piece)
+        matched = [replace(date, value=int(date.value[:4])) for date in dates]
+
     is_text = field.type in ("str", "quote") and not is_name
-    if not found and is_text and piece and not is_label(piece):
-        found = [ValueMatch(0, len(piece), piece)]
-    return [ValueMatch(start + one.start, start + one.end, one.value) for one in found]
+    if not matched and is_text and piece and not is_label(piece):
+        matched = [ValueMatch(0, len(piece), piece)]
+    return [ValueMatch(start + m.start, start + m.end, m.value) for m in matched]
 
 
 def _fits(value: Any, schema: Any, is_list: bool) -> bool:
-    """Whether a value that was found by rules is valid by the schema of its field."""
+    """Whether a value that rules matched is valid by the schema of its field.
+
+    Args:
+        value: The value; of a list an item of it.
+        schema: The JSON Schema of the field.
+        is_list: Whether the field is a list.
+    """
     if not isinstance(schema, dict):
         return bool(schema)
     if is_list:
         return _fits(value, schema.get("items", True), False)
     if "anyOf" in schema:
-        return any(_fits(value, one, False) for one in schema["anyOf"])
+        return any(_fits(value, option, False) for option in schema["anyOf"])
     if "enum" in schema:
         return value in schema["enum"]
     if schema.get("type") == "null":
         return value is None
     if isinstance(value, str):
-        is_long = len(value) < schema.get("minLength", 0) or len(value) > schema.get(
-            "maxLength", len(value)
-        )
-        if is_long or "pattern" not in schema:
-            return not is_long
-        bounds = ("pattern", "minLength", "maxLength")
-        own = {key: schema[key] for key in bounds if key in schema}
-        return matches(value, {"type": "string", **own})
+        return _text_fits(value, schema)
     if isinstance(value, bool) or not isinstance(value, int | float):
         return True
     if "multipleOf" in schema and Fraction(str(value)) % Fraction(str(schema["multipleOf"])):
@@ -345,144 +493,233 @@ def _fits(value: Any, schema: Any, is_list: bool) -> bool:
     return bool(schema.get("minimum", value) <= value <= schema.get("maximum", value))
 
 
+def _text_fits(value: str, schema: Mapping[str, Any]) -> bool:
+    """Whether a text is valid by a schema of text."""
+    if len(value) < schema.get("minLength", 0):
+        return False
+    if len(value) > schema.get("maxLength", len(value)):
+        return False
+    if "pattern" not in schema:
+        return True
+    bounds = ("pattern", "minLength", "maxLength")
+    return matches(value, {"type": "string", **{k: schema[k] for k in bounds if k in schema}})
+
+
 # --- rows ---
 
 
 def first_place(places: Any) -> dict[str, Any] | None:
-    """The place of a value; of a list the first of an item."""
-    return next(filter(None, places), None) if isinstance(places, list) else places
+    """Return the place of a value; of a list that of the first item that has one."""
+    where: dict[str, Any] | None = places
+    if isinstance(places, list):
+        where = next(filter(None, places), None)
+    return where
 
 
-def row_of(file: str, read: str, given: Mapping[str, Given]) -> Row:
-    """The row of a file, which was read whole, in passages or in parts."""
+def row_of(file: str, read: str, fields: FieldValues) -> Row:
+    """Return a row of a file.
+
+    Args:
+        file: The name of the file.
+        read: How it was read: "whole", "passages" or "parts".
+        fields: The values.
+    """
+    probabilities: dict[str, float | None] = {}
+    for name, field in fields.items():
+        p = field.probability
+        probabilities[name] = None if p is None else round(p, 4)
     row: Row = {
         "file": file,
-        "values": {name: one.value for name, one in given.items()},
-        "sources": {name: one.place for name, one in given.items()},
-        "probability": {
-            n: one.probability and round(one.probability, 4) for n, one in given.items()
-        },
+        "values": {name: field.value for name, field in fields.items()},
+        "sources": {name: field.place for name, field in fields.items()},
+        "probability": probabilities,
         "read": read,
     }
-    others = {name: list(one.others) for name, one in given.items() if one.others}
-    return row | ({"conflicts": others} if others else {})
+    conflicts = {name: list(field.others) for name, field in fields.items() if field.others}
+    if conflicts:
+        row["conflicts"] = conflicts
+    return row
 
 
-def _without_repeats(
-    parts: Sequence[Sequence[Mapping[str, Given]]],
-) -> list[Mapping[str, Given]]:
-    """The rows of all parts; one that several parts have counts as often as one of them has it."""
-    rows, most = list[Mapping[str, Given]](), Counter[str]()
+def _without_repeats(parts: Sequence[Sequence[FieldValues]]) -> list[FieldValues]:
+    """Return the rows of all parts; equal ones as often as the part that has most of them."""
+    rows: list[FieldValues] = []
+    max_counts = Counter[str]()
     for part in parts:
-        told = Counter[str]()
+        counts = Counter[str]()
         for row in part:
-            values = _key({name: one.value for name, one in row.items()})
-            told[values] += 1
-            if told[values] > most[values]:
-                most[values] = told[values]
+            key = _key({name: field.value for name, field in row.items()})
+            counts[key] += 1
+            if counts[key] > max_counts[key]:
+                max_counts[key] = counts[key]
                 rows.append(row)
     return rows
 
 
 def _key(value: Any) -> str:
-    """A text that is the same for equal values of JSON: 5 and 5.0 are one."""
+    """Return a text that is the same for equal values of JSON: 5 and 5.0 are one."""
     if isinstance(value, dict):
-        return f"{{{','.join(f'{name!r}:{_key(one)}' for name, one in sorted(value.items()))}}}"
+        pairs = [f"{name!r}:{_key(item)}" for name, item in sorted(value.items())]
+        return f"{{{','.join(pairs)}}}"
     if isinstance(value, list):
         return f"[{','.join(map(_key, value))}]"
-    is_whole = isinstance(value, float) and value.is_integer()
-    return repr(int(value) if is_whole else value)
+    if isinstance(value, float) and value.is_integer():
+        return repr(int(value))
+    return repr(value)
 
 
-def merged(rows: Sequence[Mapping[str, Given]]) -> dict[str, Given]:
-    """One row of those of parts: of each field the first value that is not null, and the others."""
-    found = {}
-    for name in rows[0]:
-        said = [row[name] for row in rows if row[name].value is not None] or [rows[0][name]]
-        values = [one.value for one in said]  # 5 and 5.0 are one
-        others = [value for i, value in enumerate(values) if value not in values[: max(i, 1)]]
-        found[name] = replace(said[0], others=tuple(others))
-    return found
+def merged(rows: Sequence[FieldValues]) -> dict[str, FieldValue]:
+    """Return one row of those of parts: the first value that is not null of each field.
 
-
-def members(text: str, at: int = 0) -> Iterator[tuple[str, Any, int, int]]:
-    """(key, value, start, end) of the members of a JSON object or, without keys, of an array.
-
-    It begins at `at`, a value at `start`.
-
-    >>> list(members('{"a": [1, 2], "b": "}"}'))
-    [('a', [1, 2], 6, 12), ('b', '}', 19, 22)]
+    `others` gets the further values; 5 and 5.0 are one.
     """
-    decoder, is_object = JSONDecoder(), text[at] == "{"
-    at = _solid(text, at + 1)
+    fields: dict[str, FieldValue] = {}
+    for name in rows[0]:
+        stated = [row[name] for row in rows if row[name].value is not None]
+        if not stated:
+            stated = [rows[0][name]]
+        values = [stated[0].value]
+        for field in stated[1:]:
+            if field.value not in values:
+                values.append(field.value)
+        fields[name] = replace(stated[0], others=tuple(values[1:]))
+    return fields
+
+
+class Member(NamedTuple):
+    """A member of a JSON object or, with "" as its key, of an array.
+
+    `start` and `end` say where its value stands.
+    """
+
+    key: str
+    value: Any
+    start: int
+    end: int
+
+
+def members(text: str, start: int = 0) -> Iterator[Member]:
+    """Yield the members of the JSON object or array that begins at `start`.
+
+    >>> [tuple(member) for member in members('{"a": [1, 2], "b": "}"}')]
+    [('a', [1, 2], 6, 12), ('b', '}', 19, 22)]
+
+    Raises:
+        ValueError: For what is no JSON.
+        IndexError: Where the text ends within it.
+    """
+    decoder = JSONDecoder()
+    is_object = text[start] == "{"
+    at = _skip_white_space(text, start + 1)
     while text[at] not in "]}":
         key = ""
         if is_object:
             key, at = decoder.raw_decode(text, at)
-            at = _solid(text, _solid(text, at) + 1)
+            colon = _skip_white_space(text, at)
+            at = _skip_white_space(text, colon + 1)
         value, end = decoder.raw_decode(text, at)
-        yield key, value, at, end
-        at = _solid(text, end)
-        at = _solid(text, at + 1) if text[at] == "," else at
+        yield Member(key, value, at, end)
+        at = _skip_white_space(text, end)
+        if text[at] == ",":
+            at = _skip_white_space(text, at + 1)
 
 
-def _solid(text: str, at: int) -> int:
-    """Where the white space at a place ends."""
-    while text[at] in _BLANK:
+def _skip_white_space(text: str, at: int) -> int:
+    """Return the next index, from `at` on, that has no white space. Raises IndexError."""
+    while text[at] in _WHITE_SPACE:
         at += 1
     return at
 
 
 def probability(tokens: Sequence[Token], start: int = 0, end: int | None = None) -> float | None:
-    """The product of the probabilities of the tokens that wrote these characters of an answer.
+    """Return the product of the probabilities of the tokens that wrote a part of an answer.
 
-    None where they are not known.
+    Args:
+        tokens: The tokens of the answer.
+        start: The first character of the part.
+        end: Where the part ends; None for the end of the answer.
+
+    Returns:
+        None where a probability is not known, or where no token wrote the part.
     """
-    found, at = [], 0
+    product = 1.0
+    count = 0
+    token_end = 0
     for token in tokens:
-        begin, at = at, at + len(token.text)
-        is_within = (at > start or begin == at == start) and (end is None or begin < end)
-        if token.thought is None and is_within:
-            found.append(token.probability)
-    known = [p for p in found if p is not None]
-    return math.prod(known) if known and len(known) == len(found) else None
+        token_start = token_end
+        token_end += len(token.text)
+        is_behind_start = token_end > start or token_start == token_end == start
+        is_before_end = end is None or token_start < end
+        if token.thought is not None or not (is_behind_start and is_before_end):
+            continue
+        if token.probability is None:
+            return None
+        product *= token.probability
+        count += 1
+    return product if count else None
 
 
-def given_of(
+def field_values(
     fields: Sequence[Field],
-    found: Iterator[tuple[str, Any, int, int]],
+    json_members: Iterator[Member],
     tokens: Sequence[Token],
     document: Document,
     excerpts: Sequence[Excerpt],
-) -> dict[str, Given]:
-    """The values of an object by field; places are within the excerpts."""
-    given = dict.fromkeys((one.name for one in fields), Given())
-    by_name = {one.name: one for one in fields}
-    for key, value, start, end in found:
-        if key in by_name:
-            at = _where(by_name[key], value, document, excerpts)
-            given[key] = Given(value, probability(tokens, start, end), at)
-    return given
+) -> dict[str, FieldValue]:
+    """Return the values of the fields in a JSON object that a model wrote.
+
+    Args:
+        fields: The fields that are wanted.
+        json_members: The members of the object.
+        tokens: The tokens of the whole answer.
+        document: What the answer is about.
+        excerpts: The parts of the document that were read; places are within these.
+    """
+    values = dict.fromkeys((field.name for field in fields), FieldValue())
+    by_name = {field.name: field for field in fields}
+    for key, value, start, end in json_members:
+        field = by_name.get(key)
+        if field is not None:
+            where = _place_of_value(field, value, document, excerpts)
+            values[key] = FieldValue(value, probability(tokens, start, end), where)
+    return values
 
 
-def _where(about: Field, value: Any, document: Document, excerpts: Sequence[Excerpt]) -> Any:
-    """Where a value stands first: a text word for word, a number or a date in any form of it."""
+def _place_of_value(
+    field: Field, value: Any, document: Document, excerpts: Sequence[Excerpt]
+) -> Any:
+    """Return where a value stands first: text word for word, a number or a date in any notation.
+
+    Args:
+        field: The field.
+        value: Its value.
+        document: Where it is searched.
+        excerpts: The parts of the document that are searched.
+
+    Returns:
+        A place, as `place_at`; None where it stands nowhere; of a list a list of them.
+    """
     if isinstance(value, list):
-        return [_where(about, one, document, excerpts) for one in value]
-    for one in excerpts:
-        at, text = one.start, document.text[one.start : one.end]
-        found = find_verbatim(value, text, 0, len(text)) if isinstance(value, str) else None
-        if found is None and about.type in ("int", "float", "date"):
-            every = find_values(about.type, (), text)
-            found = next(((f.start, f.end) for f in every if f.value == value), None)
-        if found is not None:
-            return place_at(document, at + found[0], at + found[1])
+        return [_place_of_value(field, item, document, excerpts) for item in value]
+    for excerpt in excerpts:
+        text = document.text[excerpt.start : excerpt.end]
+        span = None
+        if isinstance(value, str):
+            span = find_verbatim(value, text, 0, len(text))
+        if span is None and field.type in ("int", "float", "date"):
+            matched = find_values(field.type, (), text)
+            span = next(((m.start, m.end) for m in matched if m.value == value), None)
+        if span is not None:
+            start, end = span
+            return place_at(document, excerpt.start + start, excerpt.start + end)
     return None
 
 
 def place_at(document: Document, start: int, end: int) -> dict[str, Any]:
-    """The place of these characters of a document."""
-    at, quote = place(document, start), " ".join(document.text[start:end].split())
-    where = {"page": at.page or None, "heading": at.heading or None}
-    where |= {"ocr": True} if at.page in document.about.recognized else {}
+    """Return the place of these characters of a document, as JSON has it."""
+    about = place(document, start)
+    where: dict[str, Any] = {"page": about.page or None, "heading": about.heading or None}
+    if about.page in document.about.recognized:
+        where["ocr"] = True
+    quote = " ".join(document.text[start:end].split())
     return {**where, "start": start, "end": end, "quote": quote}
