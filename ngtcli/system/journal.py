@@ -180,8 +180,7 @@ class Journal(Generic[Record]):
             if then.get(key) != now.get(key):
                 changed.setdefault(name, self._form.words.get(name, words).replace("{task}", task))
         if changed:
-            more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
-            what = f"{self.path} was begun with {[*changed.values()][0]}{more}"
+            what = f"{self.path} was begun with {'; '.join(changed.values())}"
             raise UsageError(what, hint=self._form.hint)
         return len(line) + 1
 

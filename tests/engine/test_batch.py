@@ -271,8 +271,11 @@ def test_a_journal_says_what_was_begun_otherwise_and_each_setting_once(tmp_path:
         begun.add(Note(1))
     for changes, words in (
         ({"ask.max_tokens": 9, "summarize.max_tokens": 9}, "max_tokens 8, now 9$"),
-        ({"shard": "1/2", "input": "bb"}, "input 'aa', now 'bb', and 1 more$"),
-        ({"ask.wording": "y", "ask.seed": "a"}, "wording of preset ask, and 1 more$"),
+        ({"shard": "1/2", "input": "bb"}, "input 'aa', now 'bb'; shard '1/1', now '1/2'$"),
+        (
+            {"ask.wording": "y", "ask.seed": "a"},
+            "another wording of preset ask; seed null, now 'a'$",
+        ),
         ({"ask.seed": "a"}, "seed null, now 'a'$"),
     ):
         with pytest.raises(UsageError, match=f"journal was begun with .*{words}"):
