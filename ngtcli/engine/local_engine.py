@@ -31,7 +31,7 @@ from ngtcli.prompts.build import Prompt
 
 _MAY_DIFFER = (
     "in half precision and int8 an answer given with others may differ from its own run where"
-    " scores nearly tie; --batch-size 1 gives that one"
+    " logits nearly tie; --batch-size 1 gives that one"
 )
 _SESSIONS = 8  # that are cached for the user, and as many for all other owners; guess
 _Sessions = OrderedDict[tuple[ModelSettings, DraftingSettings], LocalSession]  # by `common_of`
@@ -307,14 +307,13 @@ class LocalEngine(Engine):
         if prepared.options.many and self._size != 1:
             find_batching(self._model)  # now, as nothing runs
         self._learning = self._with(settings, prepared.submission.owner)
-        if self.many and self._size != 1:
-            self._warn_of_batches(settings)
         is_single = bool(why_single(job.candidate, self._batching))
         if not is_single and (self.many or self._others_follow):
             method = self._learning.available_method()
             drafting = self._learning.batch_drafting(method)
             decoder = Decoder(self._model, drafting, self._size, self._report_reading)
             self._state = _Batch(decoder, method)
+            self._warn_of_batches(settings)
             return
         with self._starting:
             sequence = job.session.sequence(prepared.prompt, prepared.options, job.start)
@@ -327,6 +326,7 @@ class LocalEngine(Engine):
         job.sequence = sequence
         job.numerics = sequence.numerics
         self._add_started(job, sequence.make_drafter())
+        self._warn_of_batches(settings)  # last, for nothing is answered where the above fails
 
     def _read(self, job: LocalJob) -> None:
         """Read the prompt of a job, which then runs."""
@@ -360,6 +360,8 @@ class LocalEngine(Engine):
 
     def _warn_of_batches(self, settings: Settings) -> None:
         """Warn why many answers are not batched, or what is different in a batch."""
+        if not self.many or self._size == 1:
+            return
         follows = _follows(settings)
         reason = f"{follows} follows one text at a time" if follows else self._model.batching.why
         if reason:

@@ -130,6 +130,17 @@ def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
         assert done.returncode == 0 and f"ngt: {says}\n" in done.stderr.decode()
 
 
+def test_a_line_whose_method_lacks_its_heads_says_nothing_of_the_others(tmp_path: Path) -> None:
+    line = {"documents": ["The sea is blue."], "question": "What is blue?"}
+    lines = [{**line, "settings": {"method": "medusa"}}, line]
+    asked = tmp_path / "asked.jsonl"
+    asked.write_text("".join(f"{json.dumps(one)}\n" for one in lines))
+    done = ngt("batch", str(asked), "--max-tokens", "2", "--set", "calibrate=no")
+    failed, answered = (json.loads(row) for row in done.stdout.splitlines())
+    assert "medusa" in failed["error"]["message"] and answered["text"]
+    assert b"one after another" not in done.stderr
+
+
 # --- heads that attend to rows read before ---
 
 
