@@ -11,8 +11,8 @@ from ngtcli.cli import answering, checks, options, reading
 from ngtcli.cli.answer_flags import (
     AnswerFlags,
     Output,
-    OutputFormat,
     check_request,
+    effective_output,
     read_documents,
 )
 from ngtcli.cli.arguments import only_word, question_and_paths
@@ -119,7 +119,7 @@ def generate(
     if docs is None:
         of_documents = {"--cite": given.cite, "--show-passages": show_passages}
         checks.warn_of_no_effect([Situation.NO_DOCUMENTS], of_documents, Notes().warn)
-        output = replace(output, cites=False, shows_passages=False)
+        output = effective_output(output, [Situation.NO_DOCUMENTS])
     prompt = _prompt(words or [], docs or [], request.settings.reading.max_mb)
     _answer(replace(request, question=prompt), output, given, flags, docs, "")
 
@@ -139,7 +139,7 @@ def _answer(
     hint: str,
 ) -> None:
     """Check the request, read the documents (None: it is about none), and answer it."""
-    output = check_request(request, output, given, flags)
+    request, output = check_request(request, output, given, flags)
     notes = Notes(output.verbose)
     answerer = answering.answerer_of(request, notes, dry_run=given.dry_run)
     if paths is not None:
@@ -185,18 +185,29 @@ def _answer_each(
         situations.append(Situation.EACH_ON_STDOUT)
     elif output.is_table:
         situations.append(Situation.TABLE)
-        output = replace(output, format=OutputFormat.TEXT, shows_thinking=False)
-        given = replace(given, json=False, json_tokens=False)
     checks.warn_of_no_effect(situations, values, warn)
-    request = replace(request, prediction="")
-    if "keep_warm" in flags:
-        request = replace(request, settings=request.settings.replace(keep_warm="off"))
-    output = replace(output, shows_passages=False, html=None)
-    given = replace(given, predict=None, html=None)
-    checked = check_request(request, replace(output, path=None, force=False), given, flags)
+    output = effective_output(output, situations)
+    request = _without_effect_on_each(request, flags, situations)
+    # One answer is checked, and not the table or the folder that all of them go to.
+    single = replace(output, path=None, force=False)
+    request, checked = check_request(request, single, given, flags)
     output = replace(checked, path=output.path, force=output.force)
     check_session(request.settings, warn)
     run_per_file(request, output, paths, hint, restart, limit)
+
+
+def _without_effect_on_each(
+    request: Request, flags: Flags, situations: Sequence[Situation]
+) -> Request:
+    """Return a request without what has no effect in these situations."""
+    unused = checks.without_effect(situations)
+    keep_warm = SETTINGS["keep_warm"]
+    if "--predict" in unused:
+        request = replace(request, prediction="")
+    if keep_warm.flag in unused and "keep_warm" in flags:
+        settings = request.settings.replace(keep_warm=keep_warm.default)
+        request = replace(request, settings=settings)
+    return request
 
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:

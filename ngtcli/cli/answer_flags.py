@@ -2,7 +2,7 @@
 
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 from pathlib import Path
@@ -139,6 +139,26 @@ class Output:
         return has_marks_or_form and not sys.stdout.isatty()
 
 
+# The field of `Output` that each flag sets.
+_FIELD_OF = {
+    "-o": "path",
+    "--json": "format",
+    "--cite": "cites",
+    "--html": "html",
+    "--force": "force",
+    "--show-thinking": "shows_thinking",
+    "--show-passages": "shows_passages",
+}
+
+
+def effective_output(output: Output, situations: Collection[Situation]) -> Output:
+    """Return the output without what has no effect in these situations."""
+    effective = checks.effective(output, _FIELD_OF, situations)
+    if Situation.DRY_RUN in situations and output.is_json:  # no model writes tokens
+        return replace(effective, format=OutputFormat.JSON)
+    return effective
+
+
 def read_documents(
     paths: list[str], request: Request, output: Output, hint: str, written: Sequence[Path] = ()
 ) -> Loaded:
@@ -160,8 +180,8 @@ def read_documents(
 
 def check_request(
     request: Request, output: Output, given: AnswerFlags, flags: Mapping[str, Any]
-) -> Output:
-    """Warn of flags without effect, and return the output without them.
+) -> tuple[Request, Output]:
+    """Warn of flags without effect, and return the request and the output without them.
 
     Raises UsageError for what cannot be done, and ModelError for an embedder or a reranker that
     is not there or cannot be used.
@@ -172,7 +192,8 @@ def check_request(
     checks.check_settings(flags, s, warn)
     check_prediction(request.prediction, s)
     check_not_read((output.path, output.html), [given.predict] if given.predict else [])
-    if given.json_tokens and s.engine.engine == "vllm":
+    has_tokens = output.format is OutputFormat.JSON_TOKENS
+    if has_tokens and s.engine.engine == "vllm":
         what = "--json-tokens with --engine vllm, which does not say which tokens were drafted"
         raise UsageError(what, hint="Give --json.")
     values = checks.given_settings(flags) | {
@@ -181,19 +202,18 @@ def check_request(
         "--show-thinking": output.shows_thinking,
         "--show-passages": output.shows_passages,
         "--html": output.html,
-        "--predict": given.predict,
+        "--predict": request.prediction,
         "--force": output.force,
     }
     situations = _situations_of(request, output, given)
     checks.warn_of_no_effect(situations, values, warn)
-    output = _effective(output, situations)
-    if s.retrieval.overflow != "retrieve":
-        return output
-    if s.retrieval.embedder or s.retrieval.reranker:
+    is_retrieving = s.retrieval.overflow == "retrieve"
+    if is_retrieving and (s.retrieval.embedder or s.retrieval.reranker):
         from ngtcli.retrieval.encoders import check_encoders  # here: it loads numpy
 
         check_encoders(s.retrieval.embedder, s.retrieval.reranker)
-    return output
+    request = replace(request, settings=checks.without_unused_models(s))
+    return request, effective_output(output, situations)
 
 
 def _situations_of(request: Request, output: Output, given: AnswerFlags) -> set[Situation]:
@@ -202,7 +222,7 @@ def _situations_of(request: Request, output: Output, given: AnswerFlags) -> set[
     situations = set[Situation]()
     if given.dry_run:
         situations |= {Situation.DRY_RUN, Situation.NO_COLOR}
-    elif given.json or given.json_tokens:
+    elif output.is_json:
         situations |= {Situation.JSON, Situation.NO_COLOR}
     elif output.path is not None:
         situations.add(Situation.NO_COLOR)
@@ -213,20 +233,6 @@ def _situations_of(request: Request, output: Output, given: AnswerFlags) -> set[
     if request.settings.retrieval.overflow != "retrieve":
         situations.add(Situation.ALL_IS_READ)
     return situations
-
-
-def _effective(output: Output, situations: set[Situation]) -> Output:
-    """The output without what has no effect."""
-    if situations & {Situation.JSON, Situation.SCHEMA, Situation.DRY_RUN}:
-        output = replace(output, cites=False)
-    if situations & {Situation.JSON, Situation.DRY_RUN}:
-        output = replace(output, shows_thinking=False)
-    if Situation.DRY_RUN in situations:
-        form = OutputFormat.JSON if output.is_json else OutputFormat.TEXT
-        output = replace(output, path=None, html=None, format=form)
-    if Situation.ALL_IS_READ in situations:
-        output = replace(output, shows_passages=False)
-    return output
 
 
 def report_passages(

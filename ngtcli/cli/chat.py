@@ -57,11 +57,11 @@ def chat(
     given = answer_flags.AnswerFlags(show_thinking=show_thinking, verbose=verbose)
     output = given.output()
     request = options.tasks_of(flags, preset_name, ("chat",)).request("chat")
-    settings = request.settings
     if STDIN in (docs or []):
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, hint="Name a file or a folder.")
-    answer_flags.check_request(request, output, given, flags)
+    request, output = answer_flags.check_request(request, output, given, flags)
+    settings = request.settings
     conversation = Conversation(request, output)
     conversation.answerer.check(settings)
     if docs:

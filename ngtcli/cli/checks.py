@@ -5,13 +5,17 @@ and need not matter to each. Two flags that cannot both hold are an error where 
 """
 
 from collections.abc import Callable, Collection, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ngtcli.config import FORMS, SETTINGS, Settings, Use, settings_where
 
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
 Warn = Callable[[str], object]
+Flags = TypeVar("Flags", bound="DataclassInstance")
 
 
 class Situation(Enum):
@@ -86,12 +90,12 @@ TABLE = (
     NoEffect(
         Situation.EACH,
         ("--show-passages", "--predict", "--html", SETTINGS["keep_warm"].flag),
-        "on an answer for each file",
+        "with --each or --per-file",
     ),
     NoEffect(Situation.EACH_ON_STDOUT, ("--restart", "--force"), "without -o"),
     NoEffect(Situation.TABLE, ("--json", "--show-thinking"), "on a table; -o FOLDER/ makes files"),
     NoEffect(Situation.JSON, ("--cite", "--show-thinking"), "with --json, which has both"),
-    NoEffect(Situation.SCHEMA, ("--cite",), "on an answer in a form; --json has its sources"),
+    NoEffect(Situation.SCHEMA, ("--cite",), "with structured output; --json includes the sources"),
     NoEffect(
         Situation.DRY_RUN,
         ("--cite", "--show-thinking", "--html", "--predict", "-o"),
@@ -102,9 +106,7 @@ TABLE = (
         Situation.BATCH_ON_STDOUT, ("--retry-failed", "--restart", "--force"), "without -o FILE"
     ),
     NoEffect(Situation.STREAM, ("--retry-failed",), "on lines from standard input"),
-    NoEffect(
-        Situation.EXTRACT_ON_STDOUT, ("--sources", "--restart", "--force"), "without -o TABLE"
-    ),
+    NoEffect(Situation.EXTRACT_ON_STDOUT, ("--sources", "--restart"), "without -o TABLE"),
     NoEffect(Situation.NO_COLOR, (COLORED,), "where nothing is coloured"),
     NoEffect(Situation.DATASTORE, ("--set n", "--set lp"), "with --rest"),
     NoEffect(
@@ -133,6 +135,38 @@ def warn_of_no_effect(
             if given.get(flag) and flag not in named:
                 warn(f"{flag} has no effect {row.words}")
                 named.add(flag)
+
+
+def effective(
+    values: Flags, field_of: Mapping[str, str], situations: Collection[Situation]
+) -> Flags:
+    """Return values of flags as if those without effect were not given.
+
+    Args:
+        values: A dataclass whose fields have defaults.
+        field_of: The field that a flag sets, for each flag as the table has it.
+        situations: What holds.
+    """
+    defaults = {field.name: field.default for field in fields(values)}
+    names = [field_of[flag] for flag in without_effect(situations) if flag in field_of]
+    return replace(values, **{name: defaults[name] for name in names})
+
+
+def without_effect(situations: Collection[Situation]) -> set[str]:
+    """Return the flags that have no effect in one of these situations."""
+    return {flag for row in TABLE if row.situation in situations for flag in row.flags}
+
+
+def without_unused_models(settings: Settings) -> Settings:
+    """Return settings without the heads and the draft model that their method does not use.
+
+    So these are not loaded, and need not be there.
+    """
+    if not (settings.model.heads or settings.model.draft_model):
+        return settings
+    unused = without_effect(_situations_of_method(settings))
+    names = [name for name in ("heads", "draft_model") if SETTINGS[name].flag in unused]
+    return settings.replace(**{name: SETTINGS[name].default for name in names})
 
 
 def given_settings(flags: Mapping[str, Any]) -> dict[str, object]:
@@ -191,12 +225,12 @@ def _situations_of_method(settings: Settings) -> set[Situation]:
         situations.add(Situation.NO_DRAFT_MODEL)
     if not settings.drafting.pool:
         situations.add(Situation.NO_POOL)
+    if not (method.entry.costs or method.entry.heads):
+        situations.add(Situation.NO_HEADS)
     if method.name == "none":
         return situations
     if not method.entry.costs:
         situations.add(Situation.NO_AUTO)
-    if not (method.entry.costs or method.entry.heads):
-        situations.add(Situation.NO_HEADS)
     if not (method.entry.documents or method.name == "trie"):
         situations.add(Situation.NO_TRIE)
     return situations

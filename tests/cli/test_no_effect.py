@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from ngtcli.cli.answer_flags import Output, OutputFormat, effective_output
 from ngtcli.cli.checks import COLORED, TABLE, NoEffect, Situation, warn_of_no_effect
 from ngtcli.config import SETTINGS, Setting
 from tests.support.helpers import HARBOUR, ngt
@@ -116,6 +117,54 @@ def test_what_has_no_effect_is_left_out_of_the_answer(
     dry = ngt(*ask, "--dry-run", "-o", "out.txt", "--html", "page.html")
     assert dry.returncode == 0 and b"tide" in dry.stdout
     assert not {"out.txt", "page.html"} & {path.name for path in tmp_path.iterdir()}
+
+
+@pytest.mark.parametrize(
+    ("flag", "command"),
+    [
+        ("--heads", "ask Who? notes.txt --method trie"),
+        ("--heads", "ask Who? notes.txt --method trie --each"),
+        ("--heads", "summarize notes.txt --method none"),
+        ("--heads", "extract notes.txt --schema who --method trie"),
+        ("--set draft_model", "ask Who? notes.txt --method trie"),
+        ("--set draft_model", "summarize notes.txt"),
+    ],
+)
+def test_heads_and_a_draft_model_without_effect_need_not_be_there(
+    flag: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("notes.txt").write_text("The harbour master of Polwick is Ann Trewin.\n")
+    done = ngt(*command.split(), *f"{flag}=./nowhere".split())
+    said = done.stderr.decode()
+    assert f"ngt: {flag} has no effect " in said
+    assert done.returncode == 0, said
+
+
+@pytest.mark.parametrize("row", TABLE, ids=[row.situation.name for row in TABLE])
+def test_what_a_row_of_the_table_names_is_cleared_and_nothing_else(row: NoEffect) -> None:
+    given = Output(
+        path=Path("out.txt"),
+        format=OutputFormat.JSON,
+        cites=True,
+        html=Path("page.html"),
+        force=True,
+        shows_thinking=True,
+        shows_passages=True,
+    )
+    fields = {
+        "-o": "path",
+        "--json": "format",
+        "--cite": "cites",
+        "--html": "html",
+        "--force": "force",
+        "--show-thinking": "shows_thinking",
+        "--show-passages": "shows_passages",
+    }
+    effective = effective_output(given, [row.situation])
+    for flag, name in fields.items():
+        expected = Output() if flag in row.flags else given
+        assert getattr(effective, name) == getattr(expected, name)
 
 
 @pytest.mark.parametrize("form", ["--json", "--json-tokens"])
