@@ -23,8 +23,6 @@ from ngtcli.words import counted, short
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.engine.engine import Engine
 
-GOES_ON = "the same command goes on from there"
-PUT_OUT = "what is done is put out"
 _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _WARNINGS_SHOWN = 5  # about single items; -v shows all
 
@@ -115,7 +113,7 @@ class RunProgress:
         if self._notes.verbose or len(self._warned) <= _WARNINGS_SHOWN:
             self._notes.warn(message)
         elif len(self._warned) == _WARNINGS_SHOWN + 1:
-            self._notes.warn("there are more such remarks; -v has them all")
+            self._notes.warn("more warnings like these; -v shows all")
 
     def _facts(self) -> list[str]:
         """Return what is done so far, and the time left."""
@@ -209,7 +207,8 @@ def answer_items(
     answers: RunAnswers,
     progress: RunProgress,
     notes: Notes,
-    interrupted: str,
+    *,
+    resumes: bool,
 ) -> int:
     """Answer all items, show how far that has come, and return how many failed.
 
@@ -219,7 +218,7 @@ def answer_items(
         answers: What answers the requests.
         progress: Shows what is done.
         notes: Where warnings go.
-        interrupted: What an interruption leaves behind.
+        resumes: Whether the same command goes on where this one was interrupted.
 
     Raises:
         NgtError: Where the run cannot go on.
@@ -234,7 +233,8 @@ def answer_items(
         ) from None
     except KeyboardInterrupt:
         progress.conclude()
-        notes.warn(f"interrupted; {interrupted}")
+        rest = "the same command goes on from there" if resumes else "what is done is put out"
+        notes.warn(f"interrupted; {rest}")
         raise typer.Exit(INTERRUPTED) from None
     finally:
         notes.clear()

@@ -15,8 +15,6 @@ import typer
 from ngtcli import errors
 from ngtcli.cli import checks, options, reading
 from ngtcli.cli.answer_many import (
-    GOES_ON,
-    PUT_OUT,
     RunAnswers,
     RunProgress,
     answer_items,
@@ -146,9 +144,9 @@ class _Batch:
             good = [n for n in chosen if n.index in output.done and not output.failed(n.index)]
             kept = {n.index for n in good} if self._given.retry_failed else output.done
             left = [n for n in chosen if n.index not in kept]
-            self._progress.set_total(len(chosen), len(left), "done before")
+            self._progress.set_total(len(chosen), len(left), "already done")
             self._warn_of_changes(good, path, output)
-            self._answer(Lines(left), path, output, GOES_ON)
+            self._answer(Lines(left), path, output)
         failed = sum(output.failed(line.index) for line in chosen)
         self._progress.check_failed(
             failed, len(chosen), f"{_IN_LINE}; --retry-failed runs them again."
@@ -171,9 +169,9 @@ class _Batch:
         checks.warn_of_no_effect([Situation.STREAM], retry, self._notes.warn)
         out = self._given.output
         if out is not None and out.is_file() and out.stat().st_size and not self._given.force:
-            what = "it is there, and what comes from a stream cannot be resumed"
+            what = "already exists, and answers to a stream cannot be resumed"
             hint = "Name another file with -o, or write over it with --force."
-            raise errors.UsageError(f"{out}: {what}", hint=hint)
+            raise errors.UsageError(f"{out} {what}", hint=hint)
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
             self._notes.status(f"Waiting for lines of {name} …")
@@ -183,18 +181,21 @@ class _Batch:
             found = read_lines(stream, name, self._most, self._shard)
             lines = Lines(islice(found, self._given.limit or None), self._most)
             output = stack.enter_context(closing(StreamOutput(out, print_line)))
-            failed = self._answer(lines, None, output, PUT_OUT)
+            failed = self._answer(lines, None, output)
         self._progress.check_failed(failed, lines.count, f"{_IN_LINE}.")
 
-    def _answer(
-        self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput, interrupted: str
-    ) -> int:
+    def _answer(self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput) -> int:
         """Answer lines, of the file at `path` if there is one; return how many failed."""
         items = _LineItems(lines, partial(self._work, path))
         results = _LineResults(output, self._notes, to_stdout=self._given.output is None)
         with closing(self._requests):
             failed = answer_items(
-                items, results, self._answers, self._progress, self._notes, interrupted
+                items,
+                results,
+                self._answers,
+                self._progress,
+                self._notes,
+                resumes=isinstance(output, FileOutput),
             )
         self._notes.demonstration(self._settings.model.model)
         return failed
@@ -249,10 +250,6 @@ class _LineResults:
         self._output = output
         self._notes = notes
         self._to_stdout = to_stdout
-
-    def has(self, key: str) -> bool:
-        """As `Results.has`."""
-        return isinstance(self._output, FileOutput) and int(key) in self._output.done
 
     def put(self, item: Item, row: object) -> bool:
         """As `Results.put`; a line that fails is a line of its own."""

@@ -38,8 +38,15 @@ class UnloadedSession(Session):
         return self._facts
 
 
-def dry_run(request: Request, output: Output, notes: Notes) -> None:
-    """The prompt that would be sent on stdout, its token count on stderr; no weights are loaded."""
+def dry_run(request: Request, output: Output, notes: Notes, *, reports_schema: bool = True) -> None:
+    """Print the prompt that would be sent, and report its token count; no weights are loaded.
+
+    Args:
+        request: What would be asked.
+        output: How that is shown.
+        notes: Where the token count goes.
+        reports_schema: Whether the JSON Schema of the answer goes there, too.
+    """
     session, form = UnloadedSession(request.settings, notes), form_of(request.settings)
     context, schema = session.facts.context, form.schema if form else None
     try:
@@ -60,7 +67,7 @@ def dry_run(request: Request, output: Output, notes: Notes) -> None:
         print_line(json_of_answer(dry_run_object(request, prompt, context, schema)))
         return
     print_line(visible(prompt.text))
-    if schema is not None:
+    if schema is not None and reports_schema:
         for line in ("The answer obeys this JSON Schema:", *dump_json(schema).splitlines()):
             notes.say(line)
     notes.say(f"{counted(len(prompt.ids), 'token')} of {context}")

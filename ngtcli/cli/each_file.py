@@ -94,7 +94,7 @@ def decisive_values(request: Request, output: Output) -> dict[str, Any]:
 
 
 class RowsOnStdout:
-    """Standard output in place of a `RowsOutput`: the text of rows, in the order of the files.
+    """Standard output as `FileRows`: the text of rows, in the order of the files.
 
     Args:
         text: Makes the text of the rows of a file.
@@ -113,23 +113,23 @@ class RowsOnStdout:
         self._is_first = True
 
     def wrote(self, path: str) -> bool:
-        """As `RowsOutput.wrote`."""
+        """As `FileRows.wrote`."""
         return False
 
     def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
-        """As `RowsOutput.expect`."""
+        """As `FileRows.expect`."""
         self._numbers = {name: number for number, name in enumerate(keys)}
 
     def has(self, file: str) -> bool:
-        """As `RowsOutput.has`."""
+        """As `FileRows.has`."""
         return file in self._rows
 
     def rows(self, file: str) -> Sequence[Row]:
-        """As `RowsOutput.rows`, of a file whose rows are kept."""
+        """As `FileRows.rows`, of a file whose rows are kept."""
         return self._rows[file]
 
     def put(self, file: str, rows: Sequence[Row]) -> None:
-        """As `RowsOutput.put`."""
+        """As `FileRows.put`."""
         if self._keeps:
             self._rows[file] = rows
         self.show(file, self._text(rows))
@@ -139,7 +139,7 @@ class RowsOnStdout:
         self._stream.put(DoneLine(self._numbers[file], text))
 
     def close(self) -> None:
-        """As `RowsOutput.close`."""
+        """As `FileRows.close`."""
 
     def _write(self, text: str) -> None:
         sys.stdout.write(text.removeprefix("\n") if self._is_first else text)

@@ -17,8 +17,6 @@ import typer
 from ngtcli.cli import checks, options
 from ngtcli.cli.answer_flags import Output
 from ngtcli.cli.answer_many import (
-    GOES_ON,
-    PUT_OUT,
     RunAnswers,
     RunProgress,
     answer_items,
@@ -33,14 +31,20 @@ from ngtcli.cli.each_file import (
     say_written,
 )
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.output import check_output_files, check_written, json_of_answer, write_page
+from ngtcli.cli.output import (
+    check_output_files,
+    check_written,
+    json_of_answer,
+    print_line,
+    write_page,
+)
 from ngtcli.config import PARTS, settings_in
 from ngtcli.decoding.grammar.form import Field
 from ngtcli.documents.load import Document
 from ngtcli.drafting.steps import OWN
 from ngtcli.engine.batch.extract import TASK, Asking, Extraction, Row, first_place
 from ngtcli.engine.batch.run import Item, ListedItems, Work
-from ngtcli.engine.batch.table import TableOutput
+from ngtcli.engine.batch.table import FileRows, TableOutput
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Ended
 from ngtcli.engine.request import Tasks
@@ -94,6 +98,16 @@ class ExtractFlags:
     verbose: options.VerboseOption = False
 
 
+# The field of `ExtractFlags` that each flag sets which may have no effect.
+_FIELD_OF = {
+    "-o": "output",
+    "--html": "html",
+    "--sources": "sources",
+    "--restart": "restart",
+    "--force": "force",
+}
+
+
 @options.with_settings(settings_in(*PARTS, without=_OTHER))
 def extract(
     flags: dict[str, Any],
@@ -114,6 +128,9 @@ def extract(
         tasks = Tasks({TASK: (settings, load_preset("ask"))})
         extraction = Extraction(tasks, extraction.form)
     given = _check(flags, given, extraction)
+    settings, preset = extraction.tasks.of[TASK]
+    settings = checks.without_unused_models(settings)
+    extraction = replace(extraction, tasks=Tasks({TASK: (settings, preset)}))
     check_session(settings, Notes().warn, dry=given.dry_run)
     command = _Extract(extraction, given)
     with closing(command.opened()):
@@ -128,16 +145,16 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
     check_output_files({"-o": given.output, "--html": given.html})
     if given.sources not in (None, "columns"):
         raise UsageError(f"--sources is {given.sources}", hint="It may be columns.")
+    situations = set[Situation]()
     if given.output is None:
-        of_table = {"--sources": given.sources, "--restart": given.restart}
-        of_table |= {"--force": given.force and given.html is None}
-        checks.warn_of_no_effect([Situation.EXTRACT_ON_STDOUT], of_table, notes.warn)
+        situations.add(Situation.EXTRACT_ON_STDOUT)
+        if given.html is None:
+            situations.add(Situation.NO_FILE)
     if given.dry_run:
-        outputs = {"-o": given.output, "--html": given.html}
-        checks.warn_of_no_effect([Situation.DRY_RUN], outputs, notes.warn)
-        given = replace(given, output=None, html=None)
-    if given.output is None:
-        given = replace(given, sources=None, restart=False)
+        situations.add(Situation.DRY_RUN)
+    values = {flag: getattr(given, name) for flag, name in _FIELD_OF.items()}
+    checks.warn_of_no_effect(situations, values, notes.warn)
+    given = checks.effective(given, _FIELD_OF, situations)
     if extraction.by_field:
         split = settings.retrieval.overflow == "split"
         others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
@@ -175,9 +192,9 @@ class _Extract:
         self._is_single = False  # text
         self._origins = Counter[str]()  # of the tokens of all answers
         self._steps = 0
-        self._out: TableOutput | RowsOnStdout = RowsOnStdout(self._text, keeps=bool(given.html))
+        self._out: FileRows = RowsOnStdout(self._text, keeps=bool(given.html))
 
-    def opened(self) -> TableOutput | RowsOnStdout:
+    def opened(self) -> FileRows:
         """Where rows go. Raises UsageError, also where a field has the name of another column."""
         path = self._given.output
         if path is None:
@@ -220,10 +237,16 @@ class _Extract:
         keys = {d.name: key_of(_VERSION, d.sha256) for d in documents}
         out.expect(keys, {d.name: d.path for d in documents})
         left = [document for document in documents if not out.has(document.name)]
-        self._progress.set_total(len(documents), len(left), "made before and not again")
+        self._progress.set_total(len(documents), len(left), "already done")
         items = ListedItems(Item(d.name, d.name, partial(self._work, d)) for d in left)
-        interrupted = GOES_ON if given.output else PUT_OUT
-        failed = answer_items(items, self, self._answers, self._progress, self._notes, interrupted)
+        failed = answer_items(
+            items,
+            self,
+            self._answers,
+            self._progress,
+            self._notes,
+            resumes=given.output is not None,
+        )
         if given.html:
             write_page(self._page(documents), given.html, force=given.force)
         self._say_written()
@@ -296,10 +319,6 @@ class _Extract:
 
     # --- what comes of it ---
 
-    def has(self, key: str) -> bool:
-        """As `Results.has`."""
-        return self._out.has(key)
-
     def put(self, item: Item, row: object) -> bool:
         """As `Results.put`, with all rows of a document."""
         if not isinstance(row, NgtError):
@@ -348,13 +367,21 @@ class _Extract:
         return table_page(title, command, self._names, rows, documents, model)
 
     def _dry_run(self, document: Document) -> None:
-        """Print the first prompt of a document; with a question a field say so."""
+        """Print the first prompt of a document, and the schema of its rows."""
         from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
         asking = Asking(self._extraction, document, self._parts(document))
-        for request, _ in asking.open[:1]:
-            dry_run(request, self._output, self._notes)
+        if asking.open:
+            request, _ = asking.open[0]
+            dry_run(request, self._output, self._notes, reports_schema=False)
         if self._extraction.by_field:
-            schema = dump_json(self._extraction.form.schema).splitlines()
-            for line in ("One question a field. Rows obey this JSON Schema:", *schema):
-                self._notes.say(line)
+            count = len(asking.open)
+            asked = (
+                f"{counted(count, 'field')} asked for, each by itself"
+                if count
+                else ("no field is asked for, as rules are sure of all")
+            )
+            self._notes.say(f"{asked}; rows obey this JSON Schema:")
+        else:
+            self._notes.say("The answer obeys this JSON Schema:")
+        print_line(visible(dump_json(self._extraction.form.schema)))

@@ -13,7 +13,7 @@ from functools import partial
 from io import StringIO
 
 from ngtcli.cli.answer_flags import Output, OutputFormat
-from ngtcli.cli.answer_many import GOES_ON, PUT_OUT, RunAnswers, RunProgress, answer_items
+from ngtcli.cli.answer_many import RunAnswers, RunProgress, answer_items
 from ngtcli.cli.answer_object import failed_line, line_object
 from ngtcli.cli.answering import body_of, print_answer
 from ngtcli.cli.each_file import (
@@ -28,7 +28,7 @@ from ngtcli.cli.output import check_name, check_not_read, check_output_file, jso
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.batch.extract import place_at
 from ngtcli.engine.batch.run import Item, ListedItems, Work
-from ngtcli.engine.batch.table import FolderOutput, Row, RowsOutput, TableOutput
+from ngtcli.engine.batch.table import FileRows, FolderOutput, Row, TableOutput
 from ngtcli.engine.events import Ended
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.request import Request, limit_of
@@ -61,14 +61,15 @@ def run_per_file(
         check_not_read(written.paths.values(), read, "Name another with -o.")
 
         left = [document for document in documents if not written.has(document.name)]
-        progress.set_total(len(documents), len(left), "made before and not again")
+        progress.set_total(len(documents), len(left), "already done")
         if left and (limits := limit_of(request, len(documents))):
             notes.demonstration(request.settings.model.model, limits)
 
         results = _FileResults(request, output, written, notes, [d.name for d in documents])
         items = [Item(d.name, d.name, partial(results.work, d)) for d in left]
-        interrupted = GOES_ON if output.path else PUT_OUT
-        failed = answer_items(ListedItems(items), results, answers, progress, notes, interrupted)
+        failed = answer_items(
+            ListedItems(items), results, answers, progress, notes, resumes=output.path is not None
+        )
     if output.is_table:
         say_written(notes, output.path)
     notes.demonstration(request.settings.model.model)
@@ -83,7 +84,7 @@ class _FileResults:
         self,
         request: Request,
         output: Output,
-        written: "RowsOutput | RowsOnStdout",
+        written: FileRows,
         notes: Notes,
         names: Sequence[str],
     ) -> None:
@@ -101,10 +102,6 @@ class _FileResults:
         if error is not None:
             raise error
         return _row(request, self._output, document.name, answer, self._written)
-
-    def has(self, key: str) -> bool:
-        """As `Results.has`."""
-        return self._written.has(key)
 
     def put(self, item: Item, row: object) -> bool:
         """As `Results.put`. A file of a folder that was edited is an error of that file alone."""
@@ -129,7 +126,7 @@ class _FileResults:
         return False
 
 
-def _opened(request: Request, output: Output, restart: bool) -> "RowsOutput | RowsOnStdout":
+def _opened(request: Request, output: Output, restart: bool) -> FileRows:
     """Open what the answers go to. Raises UsageError where they cannot go there."""
     path = output.path
     if path is None:
@@ -155,9 +152,7 @@ def _shown(row: Row) -> Row:
     return {**row, "file": visible(str(row["file"]))}
 
 
-def _row(
-    request: Request, output: Output, name: str, answer: Ended, written: "RowsOutput | RowsOnStdout"
-) -> Row:
+def _row(request: Request, output: Output, name: str, answer: Ended, written: FileRows) -> Row:
     """Return what is kept of an answer: as a table has it, or with the `body` that is shown."""
     row: Row = {"file": name, "answer": visible(answer.text.strip())}
     row = {**row, "finish_reason": answer.finish_reason}

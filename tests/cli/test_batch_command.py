@@ -106,7 +106,7 @@ def test_an_interrupted_run_goes_on_where_it_was(
     fake.before = lambda _: None
     again = run(source)
     assert again.returncode == 7
-    assert (f"done before: {kept} of 13 lines" in again.stderr.decode()) == (kept > 0)
+    assert (f"already done: {kept} of 13 lines" in again.stderr.decode()) == (kept > 0)
     assert steady(read(source)) == steady(read(source, "whole.jsonl"))
     assert len(fake.asked) <= len(whole) + 2  # those of the pass that was interrupted
     count = len(fake.asked)
@@ -148,7 +148,7 @@ def test_failed_lines_are_run_again_alone_and_take_their_places(
     fake.before = refuse
     assert run(source, "--limit", "6").returncode == 7
     more = run(source, "--retry-failed")  # beside lines that were not answered yet
-    assert b"done before: 3 of 13 lines" in more.stderr and more.returncode == 7
+    assert b"already done: 3 of 13 lines" in more.stderr and more.returncode == 7
     first = read(source)
     bad = [i for i, row in enumerate(first) if "error" in row]
     assert len(bad) == 7 and first[1]["error"]["message"] == "no scores"
@@ -196,7 +196,7 @@ def test_lines_whose_documents_changed_since_they_were_answered_are_named(
     os.utime(three / "b.txt", ns=(stamp.st_atime_ns, stamp.st_mtime_ns))
     (three / "c.txt").write_text("Text c of three.")
     done = run(source)
-    assert b"done before: 5 of 5 lines\n" in done.stderr and b"changed" not in done.stderr
+    assert b"already done: 5 of 5 lines\n" in done.stderr and b"changed" not in done.stderr
     assert len(fake.asked) == 2
 
 
@@ -213,7 +213,7 @@ def test_a_resumed_batch_lists_a_folder_once_and_looks_at_a_file_once(
         line_requests, "stamp_of", lambda path: looks.update([path]) or stamp_of(path)
     )
     monkeypatch.setattr(line_requests, "load", load := Mock())
-    assert b"done before: 18 of 18 lines\n" in run(source).stderr
+    assert b"already done: 18 of 18 lines\n" in run(source).stderr
     assert (
         load.call_count == 0
         and walks.count(str(three)) == 1

@@ -99,7 +99,7 @@ def test_a_table_gets_a_row_a_file_and_the_same_command_asks_only_what_failed_or
     fake.before, fake.asked = lambda _: None, []
     again = ask(docs, "-o", str(out))
     assert again.returncode == 0 and len(fake.asked) == 1 and cells(out) == rows
-    assert b"made before and not again: 2 of 3 files" in again.stderr
+    assert b"already done: 2 of 3 files" in again.stderr
     (docs / "c.txt").write_text("Text c has changed.")
     fake.asked = []
     assert ask(docs, "-o", str(out)).returncode == 0 and len(fake.asked) == 1

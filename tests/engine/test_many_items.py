@@ -42,9 +42,6 @@ class Rows:
     answers: int = 0
     failed: int = 0
 
-    def has(self, key: str) -> bool:
-        return key in self.rows
-
     def put(self, item: Item, row: object) -> bool:
         assert item.key not in self.rows
         self.rows[item.key] = row

@@ -109,6 +109,27 @@ def test_a_key_or_a_head_decides_what_is_done_and_a_restart_begins_again(tmp_pat
     assert rows_of(path) == [{"file": "b", "value": "new"}]
 
 
+def test_a_document_is_known_by_its_path_whatever_it_is_called_in_a_run(tmp_path: Path) -> None:
+    table = tmp_path / "out.jsonl"
+    paths = [tmp_path / folder / "notes.txt" for folder in "ab"]
+    for path in paths:
+        path.parent.mkdir()
+        path.write_text("The same text.")
+    with closing(TableOutput(table, HEAD, COLUMNS)) as rows:
+        rows.expect({"notes.txt": "key"}, {"notes.txt": str(paths[0])})
+        rows.put("notes.txt", [{"file": "notes.txt", "value": "of a"}])
+    joined = {f"{path.parent.name}/notes.txt": str(path) for path in paths}
+    with closing(TableOutput(table, HEAD, COLUMNS)) as rows:
+        rows.expect(dict.fromkeys(joined, "key"), joined)
+        assert [rows.has(name) for name in joined] == [True, False]
+        assert rows.rows("a/notes.txt") == [{"file": "a/notes.txt", "value": "of a"}]
+    with closing(
+        TableOutput(table, HEAD, COLUMNS)
+    ) as rows:  # the other one alone has the name that the first one had
+        rows.expect({"notes.txt": "key"}, {"notes.txt": str(paths[1])})
+        assert not rows.has("notes.txt")
+
+
 def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.csv"
     path.write_text("mine")

@@ -526,4 +526,4 @@ def test_a_folder_is_made_again_where_thoughts_are_wanted_in_it(tmp_path: Path) 
     command = ("summarize", str(text), "-o", f"{out}/", "--max-tokens", "4")
     for more, is_made in ((), True), (("--show-thinking",), True):
         done = ngt(*command, *more)
-        assert done.returncode == 0 and (b"made before" not in done.stderr) == is_made
+        assert done.returncode == 0 and (b"already done" not in done.stderr) == is_made

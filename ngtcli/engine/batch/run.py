@@ -30,7 +30,7 @@ class Item:
     """One of many things that are answered.
 
     Attributes:
-        key: What the results know it by.
+        key: What the results of this run know it by; no two items have the same.
         name: What it is called in messages.
         work: Begins its work.
     """
@@ -74,9 +74,6 @@ class ListedItems:
 class Results(Protocol):
     """What takes the rows: a journal with its view, or standard output."""
 
-    def has(self, key: str) -> bool:
-        """Whether there is a row under this key already."""
-
     def put(self, item: Item, row: object) -> bool:
         """Take the row of an item, or the NgtError in its place; return whether it has failed.
 
@@ -85,7 +82,7 @@ class Results(Protocol):
 
 
 class Progress(Protocol):
-    """Who is told how far a run has come."""
+    """Receives the progress of a run."""
 
     def answered(self, item: Item, request: Request, answer: Ended) -> None:
         """Note the answer to a request of an item."""

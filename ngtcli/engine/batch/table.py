@@ -17,7 +17,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 from msgspec import Raw, Struct
 
@@ -63,6 +63,46 @@ def check_table(path: Path) -> None:
         raise UsageError(f"{path}: no table is written under such a name", hint=NAMES)
     if path.exists() and not path.is_file():  # a device or a pipe, which nothing can be resumed in
         raise UsageError(f"{path}: not a regular file", hint=NAMES)
+
+
+class FileRows(Protocol):
+    """What takes the rows of each document: a journal with its view, or standard output.
+
+    Within a run documents are known by their names, of which no two are alike. The next run may
+    call them otherwise, as where a file of the same name joins: a journal knows them by their real
+    paths.
+    """
+
+    @property
+    def files(self) -> Sequence[Path]:
+        """The files that are written and known before any document is."""
+
+    @property
+    def paths(self) -> Mapping[str, Path]:
+        """The path of all that is written, for each document or as a whole."""
+
+    def wrote(self, path: str) -> bool:
+        """Return whether the file at `path` was written here, and is no document."""
+
+    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
+        """Take the documents of this run, once and in their order.
+
+        Args:
+            keys: For each name a key of all that decides its rows.
+            paths: The path of each that is a file.
+        """
+
+    def has(self, file: str) -> bool:
+        """Return whether the rows of a document are there already."""
+
+    def rows(self, file: str) -> Sequence[Row]:
+        """Return the rows of a document that is done."""
+
+    def put(self, file: str, rows: Sequence[Row]) -> None:
+        """Take the rows of a document."""
+
+    def close(self) -> None:
+        """End what is written."""
 
 
 class RowsOutput(ABC):
