@@ -1,6 +1,6 @@
-"""The files of a learned head: where they are, their tensors, and what does not fit together.
+"""The files of a learned head: finding them, reading their tensors, and checking that they fit.
 
-Nothing in a file is run: torch pickles are read by torch's own reader, which knows tensors alone.
+Nothing in a file is run: torch pickles are read by torch's own reader, with weights only.
 """
 
 import os
@@ -23,7 +23,7 @@ from ngtcli.models.checkpoint import read_object, some
 Notify = Callable[[str], None]
 WEIGHTS = "model.safetensors"
 DAMAGED = "Download the head again, or name another one."
-# Names under which heads are published, before those that `transformers` knows.
+# File names of published heads, looked for before those that `transformers` knows.
 _PUBLISHED = [
     f"{kind}_lm_head.{end}" for kind in ("medusa", "hydra") for end in ("safetensors", "pt")
 ]
@@ -31,7 +31,13 @@ _PUBLISHED = [
 
 @dataclass(frozen=True, slots=True)
 class Target:
-    """The `transformers` model that heads guess for; they compute in `dtype` on `device`."""
+    """The target model of a head.
+
+    Attributes:
+        hf: The `transformers` model.
+        device: Where heads compute.
+        dtype: What heads compute in.
+    """
 
     hf: Any
     device: torch.device
@@ -39,47 +45,56 @@ class Target:
 
     @property
     def config(self) -> Any:
-        """The configuration of its text part."""
+        """The configuration of its text part, a `PreTrainedConfig`."""
         return self.hf.config.get_text_config()
 
     @property
     def width(self) -> int:
-        """Numbers of a hidden state."""
+        """Size of a hidden state."""
         return int(self.config.hidden_size)
 
     @property
     def layers(self) -> int:
-        """How many layers it has."""
+        """Number of its layers."""
         return int(self.config.num_hidden_layers)
 
     @property
-    def vocabulary(self) -> int:
-        """Tokens that have a score."""
+    def vocab_size(self) -> int:
+        """Number of tokens that have a logit."""
         return int(self.config.vocab_size)
 
     def embed(self, ids: Tensor, scaled: bool = True) -> Tensor:
-        """The model's own embeddings (…, width) of ids (…), as its first layer gets them.
+        """Return the model's embeddings (…, width) of token ids (…).
 
-        Unless `scaled`, they are those of the table; some models multiply them.
+        With `scaled` they are as the model's first layer gets them, else as the table has them:
+        some models multiply them.
         """
         table = self.hf.get_input_embeddings()
-        found: Tensor = table(ids.to(self.hf.device))
-        if not scaled and (scale := getattr(table, "embed_scale", None)) is not None:
-            found = found / scale
-        return found.to(self.device, self.dtype)
+        embedded: Tensor = table(ids.to(self.hf.device))
+        scale = getattr(table, "embed_scale", None)
+        if not scaled and scale is not None:
+            embedded = embedded / scale
+        return embedded.to(self.device, self.dtype)
 
-    def score(self, states: Tensor) -> Tensor:
-        """The model's own scores (…, vocabulary) of what leaves its last norm, (…, width)."""
-        found: Tensor = self.hf.get_output_embeddings()(states.to(self.hf.device, self.hf.dtype))
-        return found.to(self.device, self.dtype)
+    def logits(self, states: Tensor) -> Tensor:
+        """Return the logits (…, vocab_size) that the model's LM head gives of states (…, width)."""
+        lm_head = self.hf.get_output_embeddings()
+        logits: Tensor = lm_head(states.to(self.hf.device, self.hf.dtype))
+        return logits.to(self.device, self.dtype)
 
 
 @dataclass(frozen=True, slots=True)
 class HeadFiles:
-    """The files of one head: the `name` the user gave, the folder, config.json ({}: none).
+    """The files of one head.
 
-    `tensors` are mapped. `stored` has the names of those that are used by the names that they have
-    in the network. Building a head raises ModelError by the methods here.
+    Its methods check them, and raise ModelError with the head's name.
+
+    Attributes:
+        name: The name that the user gave.
+        folder: Where the files are.
+        config: config.json; {} if there is none.
+        tensors: The tensors by their names in the files, mapped into memory.
+        stored: The names in the files of the tensors that are used, by their names in the network.
     """
 
     name: str
@@ -88,120 +103,160 @@ class HeadFiles:
     tensors: Mapping[str, Tensor]
     stored: dict[str, str] = field(default_factory=dict)
 
-    def refused(self, what: str, hint: str = HINT) -> ModelError:
-        """The error for a head that cannot be used."""
-        return ModelError(f"{self.name}: {what}", hint=hint)
+    def refused(self, problem: str, hint: str = HINT) -> ModelError:
+        """Make the error for a head that cannot be used."""
+        return ModelError(f"{self.name}: {problem}", hint=hint)
 
-    def number(self, key: str, default: int, most: int) -> int:
-        """A number of config.json from 0 to `most`; `default` where it is not there."""
+    def number(self, key: str, default: int, maximum: int) -> int:
+        """Return a number of config.json from 0 to `maximum`, or `default` if it has none."""
         value = self.config.get(key, default)
-        if type(value) is not int or not 0 <= value <= most:
-            raise self.refused(f"its config.json says {key}: {value!r}, not 0 to {most}"[:300])
+        if type(value) is not int or not 0 <= value <= maximum:
+            raise self.refused(f"its config.json says {key}: {value!r}, not 0 to {maximum}"[:300])
         return value
 
     def shape(self, name: str, dimensions: int = 2) -> tuple[int, ...]:
-        """The shape of a network's tensor that has to be there and to have so many dimensions."""
+        """Return the shape of a tensor that the network needs.
+
+        Args:
+            name: The tensor's name in the network.
+            dimensions: How many dimensions it must have.
+        """
         name = self.stored.get(name, name)
         if name not in self.tensors:
             raise self.refused(f"its file has no {name}", DAMAGED)
-        if len(found := tuple(self.tensors[name].shape)) != dimensions:
-            raise self.refused(f"{name} has shape {_by(found)}, not {dimensions} numbers", DAMAGED)
-        return found
+        shape = tuple(self.tensors[name].shape)
+        if len(shape) != dimensions:
+            raise self.refused(
+                f"{name} has shape {_shape_text(shape)}, not {dimensions} dimensions", DAMAGED
+            )
+        return shape
 
     def sizes(self, pattern: str) -> tuple[int, int]:
-        """How many first and second numbers there are in the names that begin with a pattern."""
-        found = [match.groups() for match in map(re.compile(pattern).match, self.stored) if match]
-        heads, blocks = (len({pair[at] for pair in found}) for at in (0, 1))
-        return heads, blocks
+        """Count the heads and blocks that names are numbered by.
+
+        Args:
+            pattern: Matches the beginning of a name and captures two numbers: head and block.
+        """
+        heads: set[str] = set()
+        blocks: set[str] = set()
+        for name in self.stored:
+            match = re.match(pattern, name)
+            if match:
+                heads.add(match[1])
+                blocks.add(match[2])
+        return len(heads), len(blocks)
 
     @property
     def fields(self) -> Mapping[str, Any]:
-        """Those of config.json, which has to be there."""
+        """config.json. Raises ModelError if there is none."""
         if not self.config:
             raise self.refused("it has no config.json that can be read", DAMAGED)
         return self.config
 
-    def check(self, target: Target, width: int, tokens: int) -> None:
-        """Raise ModelError unless the head reads the target's states and guesses its tokens."""
+    def check(self, target: Target, width: int, vocab_size: int) -> None:
+        """Raise ModelError unless the head is for hidden states and a vocabulary of these sizes."""
         if width != target.width:
-            told = f"hidden states of {width} numbers, the model's have {target.width}"
-            raise self.refused(f"the head reads {told}")
-        if tokens != target.vocabulary:
-            told = f"{tokens} tokens, the model has {target.vocabulary}"
-            raise self.refused(f"the head guesses among {told}")
+            raise self.refused(
+                f"the head reads hidden states of {width} numbers, the model's have {target.width}"
+            )
+        if vocab_size != target.vocab_size:
+            raise self.refused(
+                f"the head's vocabulary has {vocab_size} tokens, the model's has"
+                f" {target.vocab_size}"
+            )
 
     def read(self, name: str) -> Tensor:
-        """A tensor of finite numbers, as it is in the file."""
+        """Read a tensor. Raises ModelError unless it has finite floating-point numbers."""
         tensor = self.tensors[name]
         if not tensor.is_floating_point():
-            raise self.refused(f"{name} has numbers of type {str(tensor.dtype)[6:]}", DAMAGED)
+            dtype = str(tensor.dtype).removeprefix("torch.")
+            raise self.refused(f"{name} has numbers of type {dtype}", DAMAGED)
         if not bool(tensor.isfinite().all()):
-            raise self.refused(f"{name} has numbers that are not finite", DAMAGED)
+            raise self.refused(f"{name} has NaN or infinite values", DAMAGED)
         return tensor
 
     def fill(self, network: nn.Module, target: Target) -> None:
-        """Give a network, which may be on the device "meta", its values."""
-        stored, own = self.stored, network.state_dict()
-        if lacking := sorted(own.keys() - stored.keys()):
-            raise self.refused(f"its file has no {some(lacking)}", DAMAGED)
-        if unused := sorted(stored[name] for name in stored.keys() - own.keys()):
+        """Load the stored values into a network, which may be on the device "meta"."""
+        stored = self.stored
+        parameters = network.state_dict()
+        missing = sorted(parameters.keys() - stored.keys())
+        if missing:
+            raise self.refused(f"its file has no {some(missing)}", DAMAGED)
+        unused = sorted(stored[name] for name in stored.keys() - parameters.keys())
+        if unused:
             raise self.refused(f"a head of this kind has no {some(unused)}", DAMAGED)
-        for name, wanted in own.items():
-            if (found := self.tensors[stored[name]].shape) != wanted.shape:
-                shapes = f"{_by(found)}, and {_by(wanted.shape)} is needed"
-                raise self.refused(f"{stored[name]} has shape {shapes}", DAMAGED)
-        state = {name: self.read(stored[name]).to(target.device, target.dtype) for name in own}
+        for name, parameter in parameters.items():
+            shape = self.tensors[stored[name]].shape
+            if shape != parameter.shape:
+                raise self.refused(
+                    f"{stored[name]} has shape {_shape_text(shape)}, not"
+                    f" {_shape_text(parameter.shape)}",
+                    DAMAGED,
+                )
+        state = {}
+        for name in parameters:
+            state[name] = self.read(stored[name]).to(target.device, target.dtype)
         network.load_state_dict(state, assign=True)
         network.requires_grad_(False).eval()
 
 
 def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
-    """The files of the head in a folder, or under ID[@REVISION], which may be downloaded.
+    """Open the files of a head.
 
-    Raises ModelError, and UsageError for an empty name.
+    Args:
+        name: A folder, or ID[@REVISION] on the hub, from which the head is downloaded if needed.
+        progress: Shows a status line.
+
+    Raises:
+        ModelError: There is no such head, or its files cannot be read.
+        UsageError: The name is empty.
     """
     folder = Path(find_head(name))
-    files = _weights(folder)
-    here = os.path.isdir(os.path.expanduser(name))
-    if not here and not (files and all((folder / file).exists() for file in files)):
+    files = _weight_files(folder)
+    is_local = os.path.isdir(os.path.expanduser(name))
+    is_complete = bool(files) and all((folder / file).exists() for file in files)
+    if not is_local and not is_complete:
         folder = Path(hub.download(name, True, progress, _PUBLISHED))
-        files = _weights(folder)
+        files = _weight_files(folder)
     if not files:
-        raise ModelError(f"{name}: it has no weights of a head ({WEIGHTS})", hint=HINT)
+        raise ModelError(f"{name}: no weights of a head ({WEIGHTS})", hint=HINT)
     try:
         tensors = dict[str, Tensor]()
         for file in files:
-            tensors |= _opened(folder / file)
+            tensors |= _open_tensors(folder / file)
         if not tensors:
-            raise ValueError("no tensors by their names")
-    except Exception as error:  # files fail in many ways
-        why = "a pickle that could run code" if "Weights only" in str(error) else first_line(error)
-        what = f"{name}: {files[0]} cannot be read ({why})"
-        raise ModelError(what, hint=DAMAGED) from error
+            raise ValueError("no named tensors")
+    except Exception as error:  # the readers of files raise errors of many types
+        why = first_line(error)
+        if "Weights only" in str(error):
+            why = "a pickle that could run code"
+        raise ModelError(f"{name}: {files[0]} cannot be read ({why})", hint=DAMAGED) from error
     return HeadFiles(name, folder, read_object(folder / "config.json"), tensors)
 
 
 def first_line(error: Exception) -> str:
-    """What an error of a library says, in one line."""
+    """Return the first line of a library's error message, or the error's type if it is empty."""
     return str(error).strip().partition("\n")[0][:200] or type(error).__name__
 
 
-def _weights(folder: Path) -> list[str]:
-    """The files of a folder that have a head's weights; [] for none, or no such folder."""
+def _weight_files(folder: Path) -> list[str]:
+    """Name the files in a folder that have a head's weights; [] if it has none or is not there."""
     names = os.listdir(folder) if folder.is_dir() else []
     return hub.weight_files(folder, names, _PUBLISHED)
 
 
-def _opened(path: Path) -> dict[str, Tensor]:
-    """The tensors of a file, mapped. Raises what its reader does."""
+def _open_tensors(path: Path) -> dict[str, Tensor]:
+    """Map the tensors of a file into memory. Raises whatever its reader raises."""
     if path.suffix == ".safetensors":
         return load_file(path)
-    # The old form of a pickle, which is no archive, cannot be mapped.
-    mapped = zipfile.is_zipfile(path)
-    read = torch.load(path, map_location="cpu", weights_only=True, mmap=mapped)
-    found = read.items() if isinstance(read, dict) else ()
-    return {str(name): one for name, one in found if isinstance(one, Tensor)}
+    # torch's old format, a bare pickle and no zip archive, cannot be mapped.
+    is_archive = zipfile.is_zipfile(path)
+    content = torch.load(path, map_location="cpu", weights_only=True, mmap=is_archive)
+    if not isinstance(content, dict):
+        return {}
+    return {str(name): value for name, value in content.items() if isinstance(value, Tensor)}
 
 
-def _by(shape: Sequence[int]) -> str:
+def _shape_text(shape: Sequence[int]) -> str:
+    """Write a shape such as 2×3, and () for a single number."""
     return "×".join(map(str, shape)) or "()"

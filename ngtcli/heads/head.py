@@ -30,7 +30,7 @@ _NOTHING = Guessed(np.empty((1, 0), np.int32), np.empty((1, 0)), np.empty((2, 0)
 class Network(Protocol):
     """The network of a head.
 
-    Those of `AtOnce` have `guess`, those of `ByPath` have `step` and `scores`.
+    Those of `AtOnce` have `propose`, those of `ByPath` have `step` and `logits`.
 
     Attributes:
         reads: The hidden states that it wants, numbered as transformers numbers `hidden_states`: i
@@ -58,7 +58,7 @@ class Network(Protocol):
             The state (1, size) behind the last row, where drafts begin.
         """
 
-    def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
+    def propose(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
         """Compute the logits of all depths, (depth, vocab_size).
 
         Args:
@@ -70,7 +70,7 @@ class Network(Protocol):
     def step(self, states: Tensor, tokens: Tensor, depth: int, head_pass: HeadPass) -> Tensor:
         """The states (n, size) of nodes at a depth, by their parents' states and their tokens."""
 
-    def scores(self, states: Tensor, depth: int) -> Tensor:
+    def logits(self, states: Tensor, depth: int) -> Tensor:
         """The logits (n, vocab_size) after nodes at a depth."""
 
 
@@ -229,7 +229,7 @@ class AtOnce(Head):
             sees = torch.ones((rows, rows), dtype=torch.bool, device=last.device)
             return self._rows.tree(length, sees, torch.arange(rows, device=last.device))
 
-        return [*likeliest(self.network.guess(last, root, block), self.network.ids)]
+        return [*likeliest(self.network.propose(last, root, block), self.network.ids)]
 
 
 class ByPath(Head):
@@ -239,7 +239,7 @@ class ByPath(Head):
 
     def _draft(self, last: Tensor, length: int | Tensor, root: Tensor) -> list[Tensor]:
         network = self.network
-        tokens, probabilities = likeliest(network.scores(last, 0), network.ids)
+        tokens, probabilities = likeliest(network.logits(last, 0), network.ids)
         paths = probabilities  # of whole paths
         drafted = [(tokens, probabilities)]
         leading: list[tuple[Tensor, Tensor]] = []  # parents and tokens
@@ -263,7 +263,7 @@ class ByPath(Head):
             sees = sees.index_select(0, parents) | (nodes == nodes[first:end, None])
             head_pass = self._rows.tree(length, sees[:, :end], nodes[:end] // beam, first)
             states = network.step(states.index_select(0, parents), chosen_tokens, depth, head_pass)
-            tokens, probabilities = likeliest(network.scores(states, depth), network.ids)
+            tokens, probabilities = likeliest(network.logits(states, depth), network.ids)
             drafted.append((tokens, probabilities))
             paths = best[:, None] * probabilities
             first_parent = first + 1  # node 0 is the root

@@ -1,4 +1,4 @@
-"""Layers that networks of several kinds of heads are made of. Parameters are named as published."""
+"""Layers that several kinds of heads share, with the parameter names of published files."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -18,10 +18,10 @@ from ngtcli.heads.files import DAMAGED, HeadFiles, Target
 from ngtcli.heads.places import HINT
 from ngtcli.heads.rows import HeadPass
 
-# Those that published heads are made of.
+# The families of layers in published heads.
 _FAMILIES = {"llama": (LlamaConfig, LlamaDecoderLayer), "qwen3": (Qwen3Config, Qwen3DecoderLayer)}
 
-_MAX_LAYERS = 1000  # of a head; guess: far more than any has
+_MAX_LAYERS = 1000  # layers of a head (guess: far more than any has)
 
 
 def layer_config(fields: Mapping[str, Any], max_layers: int = _MAX_LAYERS) -> PreTrainedConfig:
@@ -33,7 +33,7 @@ def layer_config(fields: Mapping[str, Any], max_layers: int = _MAX_LAYERS) -> Pr
     kind = str(fields.get("model_type", "llama"))
     if kind not in _FAMILIES:
         raise ValueError(f"layers of {kind}, not {' or '.join(_FAMILIES)}")
-    # Before transformers makes a list of them.
+    # Checked before transformers makes a list as long as this number.
     layers = fields.get("num_hidden_layers")
     if isinstance(layers, int | float) and layers > _MAX_LAYERS:
         raise ValueError(f"{layers} layers")
@@ -49,58 +49,87 @@ def layer_config(fields: Mapping[str, Any], max_layers: int = _MAX_LAYERS) -> Pr
 
 
 def layer(config: PreTrainedConfig, number: int = 0, inputs: int = 1) -> Any:
-    """A layer, whose attention reads so many vectors of the hidden size side by side."""
-    made = _FAMILIES[config.model_type][1](config, number)
-    attention = made.self_attn
-    for name in ("q_proj", "k_proj", "v_proj") if inputs > 1 else ():
-        old = getattr(attention, name)
-        new = nn.Linear(inputs * old.in_features, old.out_features, old.bias is not None)
-        setattr(attention, name, new)
-    for name, one in [*made.named_modules()]:
-        if isinstance(one, LlamaRMSNorm | Qwen3RMSNorm):  # on a GPU eight kernels, torch's is one
-            made.set_submodule(name, norm(one.weight.shape[0], config))
-    return made
+    """Make a decoder layer.
+
+    Args:
+        config: Its configuration, as `layer_config` returns it.
+        number: Its index in the network.
+        inputs: How many vectors of the hidden size its attention reads, concatenated.
+    """
+    decoder_layer = _FAMILIES[config.model_type][1](config, number)
+    if inputs > 1:
+        attention = decoder_layer.self_attn
+        for name in ("q_proj", "k_proj", "v_proj"):
+            old = getattr(attention, name)
+            new = nn.Linear(inputs * old.in_features, old.out_features, old.bias is not None)
+            setattr(attention, name, new)
+    for name, module in [*decoder_layer.named_modules()]:
+        # The norms of transformers take eight kernels on a GPU, that of torch one.
+        if isinstance(module, LlamaRMSNorm | Qwen3RMSNorm):
+            decoder_layer.set_submodule(name, norm(module.weight.shape[0], config))
+    return decoder_layer
 
 
 def norm(size: int, config: PreTrainedConfig) -> nn.Module:
-    """An RMS norm."""
+    """Make an RMS norm of vectors of `size` numbers."""
     return nn.RMSNorm(size, config.rms_norm_eps)
 
 
 def rotary(config: PreTrainedConfig, target: Target) -> nn.Module:
-    """Gives the rotation of positions (batch, rows) for rows of a dtype; it is in no file."""
+    """Make the rotary embedding, which is computed and in no file, on the target's device."""
     with target.device:
-        made: nn.Module = LlamaRotaryEmbedding(config)
-    return made
+        embedding: nn.Module = LlamaRotaryEmbedding(config)
+    return embedding
 
 
-def through(
-    layer: Any, rows: Tensor, rotation: tuple[Tensor, Tensor], head_pass: HeadPass
+def run_layer(
+    module: Any, rows: Tensor, rotation: tuple[Tensor, Tensor], head_pass: HeadPass
 ) -> Tensor:
-    """What leaves a layer, or an attention, (batch, rows, hidden size), for rows of a pass."""
-    number = getattr(layer, "self_attn", layer).layer_idx
-    outputs = layer(
+    """Run a decoder layer, or its attention alone.
+
+    Args:
+        module: The layer or attention.
+        rows: Its inputs, (batch, rows, inputs * hidden size).
+        rotation: Cosines and sines of the rows' positions.
+        head_pass: Mask and cache.
+
+    Returns:
+        The output, (batch, rows, hidden size).
+    """
+    number = getattr(module, "self_attn", module).layer_idx
+    outputs = module(
         rows,
         position_embeddings=rotation,
         attention_mask=head_pass.mask(number),
         past_key_values=head_pass.cache,
     )
-    out: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
-    return out
+    output: Tensor = outputs[0] if isinstance(outputs, tuple) else outputs
+    return output
 
 
-def own_ids(files: HeadFiles, target: Target, size: int) -> Tensor | None:
-    """The token, int64 (size,), at each place of a head's own vocabulary; None: the target's.
+def target_ids(files: HeadFiles, target: Target, size: int) -> Tensor | None:
+    """Map a head's own vocabulary to the target's token ids.
 
-    The file has how far each token is from its place. Raises ModelError for what does not fit.
+    The file's tensor `d2t` has, for each of the head's ids, the difference to the target's id.
+
+    Args:
+        files: The head's files.
+        target: The target model.
+        size: Size of the head's vocabulary by config.json.
+
+    Returns:
+        The target's id of each of the head's ids, int64 (size,). None: both vocabularies are equal.
+
+    Raises:
+        ModelError: `d2t` has another size, or ids that the target does not have.
     """
     if "d2t" not in files.tensors:
         files.check(target, target.width, size)
         return None
     if files.shape("d2t", 1) != (size,):
-        raise files.refused(f"d2t is not of {size} tokens, which config.json says", DAMAGED)
-    with torch.device("cpu"):  # not where the network is built
+        raise files.refused(f"d2t has not the {size} tokens that config.json names", DAMAGED)
+    with torch.device("cpu"):  # the network is built on the device "meta"
         ids = (files.tensors["d2t"].long() + torch.arange(size)).to(target.device)
-    if not bool(((ids >= 0) & (ids < target.vocabulary)).all()):
-        raise files.refused("d2t has tokens that the model does not know", HINT)
+    if not bool(((ids >= 0) & (ids < target.vocab_size)).all()):
+        raise files.refused("d2t has token ids that the model does not have", HINT)
     return ids

@@ -75,19 +75,19 @@ class Medusa(nn.ModuleList):
         for _ in range(depth):
             layers: list[nn.Module] = [ResidualBlock(target.width) for _ in range(blocks)]
             if own_scores:
-                layers.append(nn.Linear(target.width, target.vocabulary, bias=False))
+                layers.append(nn.Linear(target.width, target.vocab_size, bias=False))
             self.append(nn.Sequential(*layers))
 
     def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
         return head_pass.last_of(states)
 
-    def guess(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
-        return self.scores(last)[:, 0]
+    def propose(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
+        return self.logits(last)[:, 0]
 
-    def scores(self, states: Tensor) -> Tensor:
+    def logits(self, states: Tensor) -> Tensor:
         """Compute the logits (depth, n, vocab_size) after hidden states (n, width)."""
         outputs = torch.stack([head(states) for head in self])
-        return outputs if self._own_scores else self.target.score(outputs)
+        return outputs if self._own_scores else self.target.logits(outputs)
 
 
 class Hydra(nn.Module):
@@ -130,7 +130,7 @@ class Hydra(nn.Module):
             others = [ResidualBlock(width) for _ in range(blocks - 1)]
             self.hydra_mlp.append(nn.Sequential(ResidualBlock(width, i + 1), *others))
             if own_scores:
-                self.hydra_lm_head.append(nn.Linear(width, target.vocabulary, bias=bias))
+                self.hydra_lm_head.append(nn.Linear(width, target.vocab_size, bias=bias))
         self.prefix_embedding_layer = prefix
 
     def read(self, states: Tensor, following: Tensor, head_pass: HeadPass) -> Tensor:
@@ -150,10 +150,10 @@ class Hydra(nn.Module):
         paths[:, depth + 1] = self.target.embed(tokens)
         return paths.flatten(1)
 
-    def scores(self, states: Tensor, depth: int) -> Tensor:
+    def logits(self, states: Tensor, depth: int) -> Tensor:
         inputs = states[:, : (depth + 2) * self.target.width]
         outputs = self.hydra_mlp[depth](inputs)
-        lm_head = self.hydra_lm_head[depth] if self.hydra_lm_head else self.target.score
+        lm_head = self.hydra_lm_head[depth] if self.hydra_lm_head else self.target.logits
         logits: Tensor = lm_head(outputs)
         return logits
 
@@ -181,7 +181,7 @@ def medusa(files: HeadFiles, target: Target) -> Medusa:
     width = target.width
     if "0.0.linear.weight" in files.stored:
         width = files.shape("0.0.linear.weight")[1]
-    vocab_sizes = [files.shape(name)[0] for name in lm_heads] or [target.vocabulary]
+    vocab_sizes = [files.shape(name)[0] for name in lm_heads] or [target.vocab_size]
     for vocab_size in vocab_sizes:
         files.check(target, width, vocab_size)
     depth, blocks = files.sizes(r"(\d+)\.(\d+)\.linear\.")
@@ -198,7 +198,7 @@ def hydra(files: HeadFiles, target: Target) -> Hydra:
     if first_shape == (target.width, target.width):
         raise files.refused("its heads do not read what was drafted (grounded_heads: false)")
     own_scores = "hydra_lm_head.0.weight" in files.stored
-    vocab_size = target.vocabulary
+    vocab_size = target.vocab_size
     if own_scores:
         vocab_size = files.shape("hydra_lm_head.0.weight")[0]
     files.check(target, first_shape[0], vocab_size)

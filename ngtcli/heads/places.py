@@ -1,22 +1,25 @@
-"""Where learned heads are, told before anything large is loaded. Imports no torch."""
+"""Finds the folder of a learned head before anything large is loaded. Imports no torch."""
 
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.checkpoint import find
 
 HINT = "Give a folder or hub id with a head that was trained for this model."
-OWN = "mtp"  # in the place of a folder: the layers that come with the model
+OWN = "mtp"  # a head's name that stands for the layers that come with the model
 
 
 def find_head(name: str) -> str:
-    """The folder of a head, or ID[@REVISION] for what the hub has and is to be downloaded.
+    """Return a head's folder, or its ID[@REVISION] if it has to be downloaded from the hub.
 
-    Raises ModelError where there is neither, and UsageError for "".
+    Raises:
+        ModelError: There is no such folder, and no such id on the hub.
+        UsageError: The name is empty.
     """
     if not name:
         raise UsageError("the head's name is empty", hint=HINT)
     try:
         return find(name, (), plain=True)
     except ModelError as error:
-        of_models = error.hint.startswith("Give a folder")
-        what = str(error).removesuffix(" with a model")
-        raise ModelError(what, hint=HINT if of_models else error.hint) from None
+        # The error speaks of a model; its hint may be about the network, which stays.
+        message = str(error).removesuffix(" with a model")
+        hint = HINT if error.hint.startswith("Give a folder") else error.hint
+        raise ModelError(message, hint=hint) from None

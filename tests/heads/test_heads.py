@@ -191,7 +191,7 @@ def test_a_prefix_layer_read_in_pieces_is_that_of_the_whole_text(
         found = []
         for path in paths(guess):
             embedded = network.target.embed(torch.tensor([int(tokens[6]), *path]))
-            found.append(network.scores(torch.cat([whole, *embedded])[None], len(path))[0])
+            found.append(network.logits(torch.cat([whole, *embedded])[None], len(path))[0])
     agrees(guess, torch.stack(found).double().numpy())
 
 

@@ -267,7 +267,7 @@ def test_eagle3_in_training_sees_what_a_draft_sees(tmp_path: Path) -> None:
     made = [*depths_of(head.network, states[None], embedded[None])]
     assert [one.shape for one in made] == 3 * [(1, 10, H)]
     for depth, at in enumerate((0, way.index(way[node][:1]), node)):
-        scores = head.network.scores(made[depth][0, 9]).softmax(-1).topk(WIDTH)
+        scores = head.network.logits(made[depth][0, 9]).softmax(-1).topk(WIDTH)
         np.testing.assert_allclose(guess.probabilities[at], scores.values.detach(), atol=1e-5)
         assert guess.tokens[at].tolist() == (2 * scores.indices + 3).tolist()
 

@@ -39,7 +39,7 @@ PROMPT = [5, 9, 2, 7, 5, 9, 2, 8, 5, 9]
 def knowing(kind: str, hf: Any, text: Sequence[int]) -> torch.nn.Module:
     """Heads that pass a row's state on, and whose last layers fit what follows in a text."""
     target = Target(hf, CPU, torch.float32)
-    width, vocabulary = target.width, target.vocabulary
+    width, vocabulary = target.width, target.vocab_size
     torch.manual_seed(1)
     if kind == "medusa":
         network: Any = Medusa(target, DEPTH)

@@ -115,7 +115,7 @@ def _medusa(s: Subject, texts: Sequence[Text]) -> Medusa:
 
 
 def _medusa_scored(network: Medusa, states: Tensor, batch: Batch, depths: int) -> Guesses:
-    for depth, scores in enumerate(network.scores(batch.of_rows(states))):
+    for depth, scores in enumerate(network.logits(batch.of_rows(states))):
         yield scores, batch.targets(depth + 2)
 
 
@@ -135,7 +135,7 @@ def _hydra_scored(network: Hydra, states: Tensor, batch: Batch, depths: int) -> 
     for depth in range(depths):
         before = network.target.embed(batch.targets(depth + 1).clamp(min=0))
         inputs = torch.cat([inputs, before], -1)
-        yield network.scores(inputs, depth), batch.targets(depth + 2)
+        yield network.logits(inputs, depth), batch.targets(depth + 2)
 
 
 # --- EAGLE-3, trained depth by depth on its own states (arXiv 2503.01840, section 3.2) ---
@@ -160,7 +160,7 @@ def _eagle3_scored(network: eagle.Eagle3, states: Tensor, batch: Batch, depths: 
     following = nn.functional.pad(batch.ids[:, 1:], (0, depths - 1))
     made = depths_of(network, states[:, :-1], network.target.embed(following))
     for depth, out in enumerate(made):
-        yield network.scores(batch.of_rows(out)), batch.targets(depth + 2)
+        yield network.logits(batch.of_rows(out)), batch.targets(depth + 2)
 
 
 def depths_of(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterator[Tensor]:
@@ -177,7 +177,7 @@ def depths_of(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterat
     seen = places[:, None] >= places
     for depth in range(embedded.shape[1] - rows + 1):
         given = HeadPass(kept, places + depth, lambda layer, mask=seen: mask)  # type: ignore[misc]
-        out = network.layered(out, embedded[:, depth : depth + rows], given)
+        out = network.next_states(out, embedded[:, depth : depth + rows], given)
         seen = torch.cat([seen, places[:, None] == places], 1)
         yield out
 
@@ -216,7 +216,7 @@ def _dflash_scored(network: dflash.DFlash, states: Tensor, batch: Batch, depths:
         wanted.append(found[:, 1:])
     out, targets = torch.cat(made), torch.cat(wanted)
     for depth in range(depths):
-        yield network.scores(out[:, depth]), targets[:, depth]
+        yield network.logits(out[:, depth]), targets[:, depth]
 
 
 def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: Tensor) -> Tensor:
@@ -228,14 +228,14 @@ def blocks_of(network: dflash.DFlash, states: Tensor, tokens: Tensor, anchors: T
     """
     blocks, size, on, rows = len(anchors), network.block, states.device, states.shape[1]
     kept, text = DynamicCache(), torch.arange(rows, device=on)
-    network.remember(states, HeadPass(kept, text, lambda layer: text))
+    network.cache_sequence(states, HeadPass(kept, text, lambda layer: text))
     positions = (anchors[:, None] + torch.arange(size, device=on)).flatten()
     block = torch.arange(blocks, device=on).repeat_interleave(size)
     before = text < anchors.repeat_interleave(size)[:, None]
     mask = torch.cat([before, block == block[:, None]], 1)
     ids = torch.full((blocks, size), network.mask, device=on)
     ids[:, 0] = tokens
-    out = network.through(ids.flatten(), HeadPass(kept, positions, lambda layer: mask))
+    out = network.run_blocks(ids.flatten(), HeadPass(kept, positions, lambda layer: mask))
     return out[0].view(blocks, size, -1)[:, 1:]
 
 
