@@ -29,7 +29,7 @@ from ngtcli.config import settings_in
 from ngtcli.errors import InputError, UsageError
 from ngtcli.heads.places import OWN, find_head
 from ngtcli.models.checkpoint import fetch
-from ngtcli.models.quantized import weights_of
+from ngtcli.models.quantized import fingerprint
 from ngtcli.prompts.preset import PROVENANCE, Preset, preset_files
 from ngtcli.system.files import home, write_atomically
 from ngtcli.system.journal import Form, Journal, errors_named
@@ -112,7 +112,7 @@ def files_named(grid: Grid) -> list[str]:
     models = {name for s in every for name in (s.model.model, s.model.draft_model)} - {""}
     heads = {name for s in every for name in s.model.heads} - {OWN}
     folders = [*map(fetch, sorted(models)), *map(find_head, sorted(heads))]
-    return [weights_of(folder) for folder in folders]
+    return [fingerprint(folder) for folder in folders]
 
 
 def default_state(key: str) -> Path:

@@ -17,7 +17,7 @@ from ngtcli.cli.show import table
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
 from ngtcli.models.hub import be_quiet, cache_folder, cached_ids, split_id
-from ngtcli.models.quantized import kept
+from ngtcli.models.quantized import cached_weights
 from ngtcli.models.recommended import recommendations
 from ngtcli.system.cache import Removed
 from ngtcli.system.json_form import HIDDEN
@@ -70,7 +70,7 @@ def models_list() -> list[Model]:
         found.append(Model(repo.repo_id, *sizes, lacking=is_cut))
     for name, folder in broken.items():
         found.append(Model(name, 0, str(folder), 0, _size(folder / "blobs")))
-    for one in kept():
+    for one in cached_weights():
         within = (m for m in found if Path(one.folder).is_relative_to(os.path.realpath(m.path)))
         if (model := next(within, None)) is None:
             found.append(model := Model(one.folder, _size(Path(one.folder)), one.folder))
@@ -151,7 +151,7 @@ def models_rm(
     chosen = [r for r in there if revision in (None, r.commit_hash, *r.refs)]
     folders = [str(r.snapshot_path) for r in chosen] or [os.path.expanduser(name)]
     wholes = {os.path.realpath(folder) for folder in folders}
-    weights = [one.file for one in kept() if os.path.realpath(one.folder) in wholes]
+    weights = [one.file for one in cached_weights() if os.path.realpath(one.folder) in wholes]
     lost = [broken[name]] if name in broken else []
     if not (chosen or weights or lost):
         hint = nearest(name, cached_ids(), "See ngt models list.")

@@ -26,7 +26,7 @@ from ngtcli.models.pretrained import (
     read_config,
     transformers_quiet,
 )
-from ngtcli.models.quantized import name_of, weights_of
+from ngtcli.models.quantized import fingerprint, name_of
 from ngtcli.models.requirements import quantization_method, require_for_weights
 from ngtcli.models.stand_in import source_of
 from ngtcli.models.tokenizer import Tokenizer
@@ -155,7 +155,7 @@ def plan(spec: ModelSpec, progress: Notify = lambda _: None) -> Plan:
         device_map=None if spec.device_map == "none" else spec.device_map,
         config=config,
         tokenizer=tokenizer,
-        weights=weights_of(path),
+        weights=fingerprint(path),
         format=weight_format,
         by_library=by_library,
         memory="",

@@ -66,13 +66,13 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
             hint="Give a folder with a transformers model, or a hub id.",
         )
     if gguf_file:
-        from ngtcli.models.gguf import unpacked  # here: for those files alone
+        from ngtcli.models.gguf import unpack  # here: for those files alone
 
-        return unpacked(name, gguf_file)
+        return unpack(name, gguf_file)
     if is_adapter:
-        from ngtcli.models.adapters import adapted  # here: it imports this file
+        from ngtcli.models.adapters import merged_folder  # here: it imports this file
 
-        return adapted(name, path.resolve())
+        return merged_folder(name, path.resolve())
     if os.path.isdir(path):  # for a name that is too long it is False, where Path.is_dir raises
         missing, hint = _missing_part(_file_names(path), needs, path)
         if missing:

@@ -1,8 +1,7 @@
-"""What tells weights from others; the quantised ones that the cache keeps. Knows no torch."""
+"""Identities of weights, and the files of quantized weights in the cache. Imports no torch."""
 
 import json
 import os
-from collections.abc import Iterator
 from dataclasses import dataclass
 from hashlib import blake2b
 from pathlib import Path
@@ -15,12 +14,18 @@ from ngtcli.system.files import DamagedFileError, key_of, parse_json, stamp_of
 from ngtcli.system.trials import versions_and_cpu
 
 QUANTIZED = ArrayFile("quantized", ".safetensors", format="3", most=2**50)
-_END = 1 << 20  # bytes at each end of a file that tell it from others; a guess
+_END_BYTES = 1 << 20  # read at each end of a file to tell it from others (guess)
 
 
 @dataclass(frozen=True, slots=True)
-class Kept:
-    """Weights in 8 bits of the checkpoint in `folder`, their file and its bytes."""
+class CachedWeights:
+    """Quantized weights in the cache.
+
+    Attributes:
+        folder: The checkpoint that they were made from.
+        file: Where they are.
+        bytes: Size of that file.
+    """
 
     folder: str
     file: Path
@@ -28,60 +33,74 @@ class Kept:
 
 
 def name_of(dtype: object) -> str:
-    """A torch.dtype as settings name it."""
+    """Return the name that settings have for a torch.dtype, such as "bfloat16"."""
     return str(dtype).removeprefix("torch.")
 
 
-def kept_file(about: dict[str, Any]) -> Path:
-    """The file of what `identity` tells.
+def cache_path(source: dict[str, Any]) -> Path:
+    """Return the path of the file for the quantized weights of a checkpoint.
 
-    The order of its integers is that of this CPU and these versions. Raises UsageError as `home`.
+    Versions and CPU are a part of it, since the layout of the integers depends on them.
+
+    Args:
+        source: The checkpoint's `identity`.
+
+    Raises:
+        UsageError: See `home`.
     """
-    key = key_of(os.path.realpath(about["folder"]), *versions_and_cpu())
+    key = key_of(os.path.realpath(source["folder"]), *versions_and_cpu())
     return QUANTIZED.path(key)
 
 
 def identity(folder: str) -> dict[str, Any]:
-    """What tells a checkpoint from a changed one: folder, names, sizes and states of its files.
+    """Return what tells a checkpoint from a changed one, as values of JSON.
 
-    A GGUF file stands for its folder, an adapter for that of its base. It can be written as JSON.
-    Raises OSError.
+    It is the folder (of a GGUF file the file, of an adapter the adapter's folder) with the names,
+    sizes and stamps of all files that the weights come from. Raises OSError.
     """
     source = source_of(folder)
-    stamps = [(path.name, stamp_of(path)) for path in _files(folder)]
-    found = [[name, stamp.size, key_of(*stamp)] for name, stamp in stamps]
-    return {"folder": os.path.realpath(source.file if source else folder), "files": found}
+    files = []
+    for path in _source_files(folder):
+        stamp = stamp_of(path)
+        files.append([path.name, stamp.size, key_of(*stamp)])
+    return {"folder": os.path.realpath(source.file if source else folder), "files": files}
 
 
-def _files(folder: str) -> list[Path]:
-    source, kinds = source_of(folder), (*WEIGHTS, "adapter_*", "config.json")
-    folder, base = (source.file, source.base) if source else (folder, "")
-    places = map(Path, {folder, base or folder})
-    files = {path for place in places for one in kinds for path in place.glob(one)}
-    return sorted(files) or [Path(folder)]
+def _source_files(folder: str) -> list[Path]:
+    """List the files that a folder's weights and configuration come from."""
+    folders = {folder}
+    source = source_of(folder)
+    if source:
+        folder = source.file
+        folders = {source.file, source.base or source.file}
+    files: set[Path] = set()
+    for directory in map(Path, folders):
+        for pattern in (*WEIGHTS, "adapter_*", "config.json"):
+            files.update(directory.glob(pattern))
+    return sorted(files) or [Path(folder)]  # a GGUF file has nothing in it to list
 
 
-def weights_of(folder: str) -> str:
-    """A name for the weights in a folder as they are: `identity`, and both ends of each file.
+def fingerprint(folder: str) -> str:
+    """Return a hash of a folder's weights: of `identity`, and of both ends of each file.
 
-    These have the header, and some weights. Raises OSError.
+    The ends have the header and some of the weights. Raises OSError.
     """
-    ends = blake2b(json.dumps(identity(folder)).encode(), digest_size=16)
-    for path in _files(folder):
+    digest = blake2b(json.dumps(identity(folder)).encode(), digest_size=16)
+    for path in _source_files(folder):
         with path.open("rb") as file:
-            ends.update(file.read(_END))
-            file.seek(-min(_END, file.seek(0, os.SEEK_END)), os.SEEK_END)
-            ends.update(file.read())
-    return ends.hexdigest()
+            digest.update(file.read(_END_BYTES))
+            file.seek(-min(_END_BYTES, file.seek(0, os.SEEK_END)), os.SEEK_END)
+            digest.update(file.read())
+    return digest.hexdigest()
 
 
-def kept() -> Iterator[Kept]:
-    """What the cache holds, in the order of the folders' names."""
-    found = []
+def cached_weights() -> list[CachedWeights]:
+    """List the quantized weights in the cache by the names of their folders."""
+    weights = []
     for path in QUANTIZED.paths():
         try:
-            about = parse_json(read_header(path)[0]["about"], dict)
-            found.append(Kept(str(about["folder"]), path, path.stat().st_size))
+            source = parse_json(read_header(path)[0]["about"], dict)
+            weights.append(CachedWeights(str(source["folder"]), path, path.stat().st_size))
         except (OSError, DamagedFileError, KeyError):
-            continue  # it is made again
-    yield from sorted(found, key=lambda one: one.folder)
+            continue  # a damaged file is made again when it is needed
+    return sorted(weights, key=lambda entry: entry.folder)

@@ -1,4 +1,4 @@
-"""Folders of the cache that stand for a GGUF file or an adapter, and load as any model's does.
+"""Folders of the cache that stand for a GGUF file or an adapter and load like any model folder.
 
 Such a folder has configuration and tokenizer; its config.json says where the weights are.
 """
@@ -17,16 +17,19 @@ from ngtcli.system.cache import CHECKED, cache_limit
 from ngtcli.system.files import Stamp, home, key_of, new_file, private_folder, stamp_of
 from ngtcli.system.json_form import to_json
 
-_VERSION = 3  # raised where the files of a folder are made in another way
+_VERSION = 3  # of the files in a folder; raise it when they are made differently
 _CONFIG = "config.json"
-_SOURCE = "ngt_source"  # in config.json
+_SOURCE = "ngt_source"  # key in config.json
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """What a folder stands for, also in `words`: a GGUF `file`, or an adapter's folder.
+    """The GGUF file or adapter that a folder stands for.
 
-    The adapter is for the model in the folder `base`.
+    Attributes:
+        file: The GGUF file, or the adapter's folder.
+        words: A description for people.
+        base: The folder of the adapter's base model; "" for a GGUF file.
     """
 
     file: str
@@ -35,12 +38,15 @@ class Source:
 
 
 def source_of(folder: str | Path) -> Source | None:
-    """What a folder that `stand_in` has made stands for; None for any other, whatever it says."""
+    """Return the source of a folder that `stand_in` made; None for any other folder.
+
+    The config.json of a downloaded model must not decide which files are read.
+    """
     import msgspec  # here: most commands do without
 
     try:
         if os.path.dirname(os.path.realpath(folder)) != os.path.realpath(_folders()):
-            return None  # a model of somebody else does not say which files are read
+            return None
         return msgspec.convert(read_object(Path(folder) / _CONFIG)[_SOURCE], Source)
     except (KeyError, TypeError, ValueError, NgtError):
         return None
@@ -50,19 +56,27 @@ def _folders() -> Path:
     return home("cache") / "stand-ins"
 
 
-def stand_in(made_of: object, make: Callable[[Path], Source]) -> str:
-    """The folder for what is `made_of` this, which `make` fills where it is not there yet.
+def stand_in(inputs: object, make: Callable[[Path], Source]) -> str:
+    """Return the folder for some inputs, making it first if the cache does not have it.
 
-    Raises OSError for a cache that cannot be written to, and what `make` raises.
+    Args:
+        inputs: All that the folder's content depends on; its key.
+        make: Writes the files to a folder, and returns what they stand for.
+
+    Raises:
+        OSError: The cache cannot be written to.
+        Exception: Whatever `make` raises.
     """
-    folder = _folders() / key_of(made_of, _VERSION, metadata.version("transformers"))
-    if not (stamps := _stamps(folder)) or CHECKED.get_many(stamps) != stamps:
-        with tempfile.TemporaryDirectory() as place:
-            told = {_SOURCE: to_json(make(Path(place)))}
-            values = read_object(Path(place) / _CONFIG) | told
-            (Path(place) / _CONFIG).write_text(json.dumps(values), encoding="utf-8")
+    folder = _folders() / key_of(inputs, _VERSION, metadata.version("transformers"))
+    stamps = _stamps(folder)
+    if not stamps or CHECKED.get_many(stamps) != stamps:
+        with tempfile.TemporaryDirectory() as temporary:
+            draft = Path(temporary)
+            source = make(draft)
+            values = read_object(draft / _CONFIG) | {_SOURCE: to_json(source)}
+            (draft / _CONFIG).write_text(json.dumps(values), encoding="utf-8")
             private_folder(folder)
-            for path in Path(place).iterdir():
+            for path in draft.iterdir():
                 with new_file(folder / path.name) as new:
                     cache_limit.wrote(new.write(path.read_bytes()))
         CHECKED.put_many(_stamps(folder))
@@ -70,6 +84,8 @@ def stand_in(made_of: object, make: Callable[[Path], Source]) -> str:
 
 
 def _stamps(folder: Path) -> dict[str, Stamp]:
-    """The states of a folder and of all that is in it, by their keys; {} where there is none."""
-    paths = [folder, *folder.iterdir()] if folder.is_dir() else []
+    """Return the stamps of a folder and its files by their keys; {} if there is no such folder."""
+    if not folder.is_dir():
+        return {}
+    paths = [folder, *folder.iterdir()]
     return {key_of(path): stamp_of(path) for path in paths}

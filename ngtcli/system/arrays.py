@@ -183,7 +183,7 @@ class ArrayWriter:
         """Write an array."""
         kinds = [kind for kind, dtype in TYPES.items() if dtype == array.dtype.name]
         if not kinds:
-            raise OSError(f"numbers of the type {array.dtype.name}")
+            raise OSError(f"a file cannot hold numbers of type {array.dtype.name}")
         self._add_bytes(name, kinds[0], array.shape, array.reshape(-1).view("uint8").data)
         padding = -self._end % _ALIGNMENT
         if padding:

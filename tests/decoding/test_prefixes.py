@@ -29,7 +29,7 @@ from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.engine import local
 from ngtcli.engine.local import LocalSession
 from ngtcli.models.hf import AttentionCall, SingleAttention
-from ngtcli.models.quantized import weights_of
+from ngtcli.models.quantized import fingerprint
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system import cache as cache_module
@@ -396,12 +396,12 @@ def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path)
     """Of the same size, the same ends and the same time, as where a copy keeps times."""
     path = tmp_path / "model.safetensors"
     path.write_bytes(bytes(3 << 20))
-    about, before = path.stat(), weights_of(str(tmp_path))
-    assert weights_of(str(tmp_path)) == before
+    about, before = path.stat(), fingerprint(str(tmp_path))
+    assert fingerprint(str(tmp_path)) == before
     while path.stat().st_ctime_ns == about.st_ctime_ns:  # as fine as the system's clock
         path.write_bytes(bytes(3 << 19) + b"1" + bytes((3 << 19) - 1))
         os.utime(path, ns=(about.st_atime_ns, about.st_mtime_ns))
-    assert weights_of(str(tmp_path)) != before
+    assert fingerprint(str(tmp_path)) != before
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models import adapters
 from ngtcli.models.checkpoint import BUILTIN_PATH, find
 from ngtcli.models.pretrained import load_tokenizer, tokenizer_class
-from ngtcli.models.quantized import identity, kept
+from ngtcli.models.quantized import cached_weights, identity
 from ngtcli.models.stand_in import source_of
 from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
@@ -140,13 +140,13 @@ def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_
         found, report = load_quantized(find(folder), INT8, progress=told.append)
         assert not any(report.values())
         scores.append(found(torch.arange(3, 40)[None]).logits)
-    assert told[0].startswith("Quantising") and told[-1].startswith("Read")
+    assert told[0].startswith("Quantizing") and told[-1].startswith("Read")
     assert torch.equal(*scores)
     # Sums of peft in bfloat16 round otherwise than those in float64.
     torch.testing.assert_close(
         scores[0], true(torch.arange(3, 40)[None]).logits, rtol=0.05, atol=0.5
     )
-    assert folder in {one.folder for one in kept()}
+    assert folder in {one.folder for one in cached_weights()}
     assert find(folder) != str(BUILTIN_PATH)
 
 
@@ -211,19 +211,19 @@ def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
 @pytest.mark.usefixtures("present")
 def test_what_is_wrong_with_its_base_is_told(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter")
-    quantised = changed(tmp_path / "quantised", quantization_config={"quant_method": "awq"})
+    quantized = changed(tmp_path / "quantized", quantization_config={"quant_method": "awq"})
     for base, words in (
         (str(tmp_path / "nowhere"), "its base model: .*nowhere: no such folder"),
         (folder, "its base model: .*: an adapter, where a whole folder is needed"),
         ("", "its base model: the model's name is empty"),
         (None, "names no base model"),
-        (quantised, "is quantized"),
+        (quantized, "is quantized"),
     ):
         written(tmp_path / "adapter", base)  # type: ignore[arg-type]
         with pytest.raises(ModelError, match=words) as caught:
             find(folder)
         assert caught.value.exit_code == 4
-        assert caught.value.hint == "Mend base_model_name_or_path in its adapter_config.json."
+        assert caught.value.hint == "Correct base_model_name_or_path in its adapter_config.json."
     (tmp_path / "adapter/adapter_config.json").write_text("{")
     with pytest.raises(ModelError, match="names no base model"):
         find(folder)

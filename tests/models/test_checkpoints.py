@@ -153,7 +153,7 @@ def test_weights_that_stay_as_they_are_stay_in_the_mapped_file(tmp_path: Path) -
 def test_bytes_are_told_while_a_large_checkpoint_is_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(checkpoints, "_SHOWN", 1.0)
+    monkeypatch.setattr(checkpoints, "_MIN_BAR_BYTES", 1.0)
     monkeypatch.setattr("ngtcli.system.progress._UPDATE_INTERVAL_S", 0.0)
     make_hf("llama").save_pretrained(tmp_path, max_shard_size="20KB")
     index = json.loads((tmp_path / "model.safetensors.index.json").read_text())

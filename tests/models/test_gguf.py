@@ -17,7 +17,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models import gguf as gguf_module
 from ngtcli.models.checkpoint import BUILTIN_PATH, check_models, find
 from ngtcli.models.pretrained import load_config, load_tokenizer
-from ngtcli.models.quantized import kept
+from ngtcli.models.quantized import cached_weights
 from ngtcli.models.stand_in import source_of
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.load_quantized import load_quantized
@@ -125,15 +125,15 @@ def test_the_configuration_is_that_which_transformers_reads(
     written(tmp_path / "a.gguf", tiny(family))
     quick = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
     shutil.rmtree(home("cache") / "stand-ins")
-    monkeypatch.setattr(gguf_module, "_BY_TABLE", {})
+    monkeypatch.setattr(gguf_module, "_TABLE_MODEL_TYPES", {})
     slow = json.loads((Path(find(str(tmp_path / "a.gguf"))) / "config.json").read_text())
     assert quick == slow
 
 
-def test_long_matrices_are_dequantised_in_pieces(
+def test_long_matrices_are_dequantized_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.models.weights.gguf_weights._AT_ONCE", 64 * 7)
+    monkeypatch.setattr("ngtcli.models.weights.gguf_weights._CHUNK_NUMBERS", 64 * 7)
     true = written(tmp_path / "a.gguf", tiny("qwen2")).state_dict()
     found = read(tmp_path / "a.gguf").state_dict()
     assert all(torch.equal(found[name], true[name]) for name in true)
@@ -175,14 +175,14 @@ def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
         write(tmp_path / f"{name}.gguf", hf.config, tensors, backend("qwen"))
     found = read(tmp_path / "a.gguf")
     assert torch.equal(found.model.rotary_emb.inv_freq, own)
-    with pytest.raises(ModelError, match="no place for its rotary factors"):
+    with pytest.raises(ModelError, match="does not support the rotary factors"):
         find(str(tmp_path / "b.gguf"))
 
 
 @pytest.mark.search
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 @pytest.mark.parametrize("family", ["llama", "qwen3_moe"])
-def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
+def test_int8_is_that_of_the_dequantized_checkpoint_and_is_kept(
     family: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert KERNEL is not None
@@ -194,7 +194,7 @@ def test_int8_is_that_of_the_dequantised_checkpoint_and_is_kept(
     assert not any(report.values())
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
     torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
-    assert str(tmp_path / "a.gguf") in {one.folder for one in kept()}
+    assert str(tmp_path / "a.gguf") in {one.folder for one in cached_weights()}
     monkeypatch.setattr(
         "ngtcli.models.weights.checkpoints.gguf_weights", None
     )  # nothing is read again
@@ -209,7 +209,7 @@ def test_the_tokenizer_is_that_of_the_file_without_reading_it_again(
     path = tmp_path / "model.gguf"
     written(path, tiny("qwen2"), tokens=true)
     found = load_tokenizer(str(path))
-    monkeypatch.setattr(gguf_module, "_unpack", None)
+    monkeypatch.setattr(gguf_module, "_write_folder", None)
     again = load_tokenizer(str(tmp_path))  # the folder has no other model
     texts = ["The tide came in at noon.", "naïve café, “quoted” 1234\n\n x", "<|im_end|>a"]
     for text in texts:
@@ -289,7 +289,7 @@ def test_commands_answer_from_a_file_and_say_what_it_is(tmp_path: Path, own_home
     done = ngt("summarize", *own, "--max-tokens", "8", HARBOUR)
     assert done.returncode == 0, done.stderr
     assert b"its tokenizer has" not in done.stderr  # as many tokens as the model
-    how = "dequantised to bfloat16"
+    how = "dequantized to bfloat16"
     lines = [line for line in done.stderr.decode().splitlines() if "GGUF" in line]
     assert lines == [f"ngt: {path} is a GGUF file with weights in Q8_0, {how}; computed in float32"]
     assert [*(home("cache") / "stand-ins").iterdir()]

@@ -1,4 +1,4 @@
-"""Whole models whose layers are quantised while they are read."""
+"""Whole models whose layers are quantized while they are read."""
 
 import json
 import shutil
@@ -34,7 +34,7 @@ def loaded(folder: str, dtype: torch.dtype = torch.float32) -> tuple[Any, dict[s
 
 @pytest.mark.parametrize("tied", [True, False])
 @pytest.mark.parametrize("family", FAMILIES)
-def test_a_family_gives_what_its_dequantised_weights_give(
+def test_a_family_gives_what_its_dequantized_weights_give(
     family: str, tied: bool, tmp_path: Path
 ) -> None:
     hf = make_hf(family, tie_word_embeddings=tied)
@@ -137,7 +137,7 @@ def test_shards_and_a_pickle_give_what_one_file_gives(tmp_path: Path, tied: bool
         assert torch.equal(scores(one), scores(loaded(str(tmp_path / name))[0]))
 
 
-def test_weights_that_are_quantised_already_are_refused(tmp_path: Path) -> None:
+def test_weights_that_are_quantized_already_are_refused(tmp_path: Path) -> None:
     folder = saved(tmp_path, make_hf("llama"))
     config = json.loads((tmp_path / "config.json").read_text())
     quantization = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
@@ -175,10 +175,13 @@ def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: 
         given = str(tmp_path), None, print, False
         if integers:
             with pytest.raises(ModelError, match="its weights are integers"):
-                checkpoints._opened(*given)
+                checkpoints._open_weights(*given)
             continue
-        stored = checkpoints._opened(*given)
-        assert stored is not None and checkpoints._dtype(stored.values()) == torch.bfloat16
+        stored = checkpoints._open_weights(*given)
+        assert (
+            stored is not None
+            and checkpoints._most_frequent_dtype(stored.values()) == torch.bfloat16
+        )
 
 
 def test_another_device_is_refused_in_two_lines() -> None:

@@ -1,4 +1,4 @@
-"""Quantised weights that the cache keeps: read instead of the checkpoint, never a wrong file."""
+"""Quantized weights that the cache keeps: read instead of the checkpoint, never a wrong file."""
 
 import errno
 import json
@@ -14,7 +14,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 
-from ngtcli.models.quantized import QUANTIZED, kept, kept_file
+from ngtcli.models.quantized import QUANTIZED, cache_path, cached_weights
 from ngtcli.models.weights import load_quantized as module
 from ngtcli.models.weights.linear import MappedEmbedding
 from ngtcli.models.weights.load_quantized import load_quantized
@@ -33,14 +33,14 @@ pytestmark = [
 
 
 class Loads:
-    """Loads a checkpoint as a start does; notes what was said, and how often it was quantised."""
+    """Loads a checkpoint as a start does; notes what was said, and how often it was quantized."""
 
     def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.said, self.quantised = folder, list[str](), 0
+        self.folder, self.said, self.quantized = folder, list[str](), 0
         real = module.read_checkpoint
 
         def counted(*given: Any, **more: Any) -> Any:
-            self.quantised += 1
+            self.quantized += 1
             return real(*given, **more)
 
         monkeypatch.setattr(module, "read_checkpoint", counted)
@@ -52,7 +52,7 @@ class Loads:
 
     @property
     def file(self) -> Path:
-        return kept_file({"folder": self.folder})
+        return cache_path({"folder": self.folder})
 
 
 @pytest.fixture
@@ -63,13 +63,13 @@ def loads(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Loads:
 
 def test_the_second_start_reads_one_file(loads: Loads) -> None:
     first = loads()
-    assert torch.equal(loads(), first) and loads.quantised == 1 and not loads.said
-    assert [(one.folder, one.bytes) for one in kept()] == [
+    assert torch.equal(loads(), first) and loads.quantized == 1 and not loads.said
+    assert [(one.folder, one.bytes) for one in cached_weights()] == [
         (os.path.realpath(loads.folder), loads.file.stat().st_size)
     ]
 
 
-def test_weights_that_took_the_place_of_others_are_quantised(loads: Loads, tmp_path: Path) -> None:
+def test_weights_that_took_the_place_of_others_are_quantized(loads: Loads, tmp_path: Path) -> None:
     """Of the same size and the same time, as where a copy keeps times."""
     first, weights = loads(), Path(loads.folder) / "model.safetensors"
     about = weights.stat()
@@ -77,19 +77,19 @@ def test_weights_that_took_the_place_of_others_are_quantised(loads: Loads, tmp_p
     (tmp_path / "other" / weights.name).replace(weights)
     os.utime(weights, ns=(about.st_atime_ns, about.st_mtime_ns))
     assert weights.stat().st_size == about.st_size and not torch.equal(loads(), first)
-    assert loads.quantised == 2 and len(loads.said) == 1 and "made again" in loads.said[0]
+    assert loads.quantized == 2 and len(loads.said) == 1 and "made again" in loads.said[0]
 
 
 @pytest.mark.parametrize("kept_bytes", [0, 40, -1, None])
-def test_damage_costs_quantising_again(loads: Loads, kept_bytes: int | None) -> None:
+def test_damage_costs_quantizing_again(loads: Loads, kept_bytes: int | None) -> None:
     first = loads()
     content = loads.file.read_bytes()
     broken = content[:-200] + bytes([content[-200] ^ 1]) + content[-199:]
     loads.file.rename(loads.file.with_name("old"))
     loads.file.write_bytes(broken if kept_bytes is None else content[:kept_bytes])
-    assert torch.equal(loads(), first) and loads.quantised == 2
+    assert torch.equal(loads(), first) and loads.quantized == 2
     assert len(loads.said) == 1 and "made again" in loads.said.pop()
-    assert torch.equal(loads(), first) and loads.quantised == 2
+    assert torch.equal(loads(), first) and loads.quantized == 2
 
 
 def test_a_kept_file_is_one_of_safetensors(tmp_path: Path) -> None:
@@ -122,7 +122,7 @@ def test_what_a_file_cannot_hold_is_refused_and_in_memory(
     with closing(ArrayWriter(tmp_path)) as writer:
         store = TensorStore(writer)
         for dtype in (torch.complex128, torch.float8_e5m2):
-            with pytest.raises(OSError, match=f"numbers of the type {str(dtype)[6:]}"):
+            with pytest.raises(OSError, match=f"cannot hold numbers of type {str(dtype)[6:]}"):
                 store.add("b", torch.ones(2).to(dtype))
         store.add("a" * HEADER_SIZE, torch.ones(3))
         with pytest.raises(OSError, match="too many"):
@@ -132,21 +132,22 @@ def test_what_a_file_cannot_hold_is_refused_and_in_memory(
     monkeypatch.setattr(
         "ngtcli.models.weights.tensor_store.array_of", lambda _: np.ones(2, complex)
     )
-    assert torch.equal(loads(), true) and "numbers of the type complex128" in loads.said.pop()
+    assert torch.equal(loads(), true)
+    assert "a file cannot hold numbers of type complex128" in loads.said.pop()
     assert not list(loads.file.parent.iterdir())
 
 
-def test_a_changed_checkpoint_is_quantised_again(loads: Loads) -> None:
+def test_a_changed_checkpoint_is_quantized_again(loads: Loads) -> None:
     first = loads()
     config = Path(loads.folder) / "config.json"
     for number, change in enumerate(({"rope_theta": 77.0}, {"rms_norm_eps": 0.5}), 2):
         config.write_text(json.dumps(json.loads(config.read_text()) | change))
         loads()
-        assert loads.quantised == number
+        assert loads.quantized == number
     saved(Path(loads.folder), make_hf("qwen2", seed=1, tie_word_embeddings=True))
     other = loads()
-    assert loads.quantised == 4 and not torch.equal(other, first)
-    assert len(list(kept())) == 1
+    assert loads.quantized == 4 and not torch.equal(other, first)
+    assert len(cached_weights()) == 1
 
 
 def test_what_cannot_be_kept_is_computed_all_the_same(loads: Loads) -> None:
@@ -154,7 +155,7 @@ def test_what_cannot_be_kept_is_computed_all_the_same(loads: Loads) -> None:
     (home("cache") / "quantized").write_text("a file where the folder should be")
     for number in (1, 2):
         first = loads()
-        assert loads.quantised == number and "not kept" in loads.said.pop()
+        assert loads.quantized == number and "not cached" in loads.said.pop()
     (home("cache") / "quantized").unlink()
     assert torch.equal(loads(), first) and not loads.said
 
@@ -173,13 +174,13 @@ def test_a_full_disk_costs_a_line_and_leaves_nothing(
     with monkeypatch.context() as patch:
         patch.setattr("ngtcli.system.arrays.write_all", fills)
         first = loads()
-    assert loads.said == ["quantised weights are not kept: no space left on device"]
+    assert loads.said == ["the quantized weights are not cached: no space left on device"]
     assert not list(loads.file.parent.iterdir())
     loads.said.clear()
     with monkeypatch.context() as patch:  # it is known before
         patch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
         assert torch.equal(loads(), first)
-    assert "not kept" in loads.said.pop() and not list(loads.file.parent.iterdir())
+    assert "not cached" in loads.said.pop() and not list(loads.file.parent.iterdir())
     assert torch.equal(loads(), first) and not loads.said
 
 
@@ -194,7 +195,7 @@ def test_no_file_is_written_where_there_is_no_room_for_it(
     def load_with(free: int) -> int:
         monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
         load_quantized(folder, INT8, warnings.append)
-        return len(list(kept()))
+        return len(cached_weights())
 
     assert load_with(size // 10) == 0
     assert len(warnings) == 1
@@ -219,8 +220,8 @@ def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:
         first = loads()
     finally:
         ArrayWriter.add = real  # type: ignore[method-assign]
-    assert loads.quantised == 2 and torch.equal(said[1], first)
-    assert torch.equal(loads(), first) and loads.quantised == 2 and not loads.said
+    assert loads.quantized == 2 and torch.equal(said[1], first)
+    assert torch.equal(loads(), first) and loads.quantized == 2 and not loads.said
     assert len(list(loads.file.parent.glob("*.safetensors"))) == 1
 
 

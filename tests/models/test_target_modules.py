@@ -1,4 +1,4 @@
-"""What of a model is quantised: each kind of module against float64 of its integers, and itself."""
+"""What of a model is quantized: each kind of module against float64 of its integers, and itself."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -40,7 +40,7 @@ def with_device(hf: Any) -> Any:
 
 
 def quantize(hf: Any) -> list[TargetModule]:
-    """Quantise a model in place; where its weights stood."""
+    """Quantize a model in place; where its weights stood."""
     places, conversion = quantizable(hf), Conversion(INT8)
     conversion.find(hf)
     rest = {name: one.detach() for name, one in hf.named_parameters()}

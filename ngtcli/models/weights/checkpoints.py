@@ -1,7 +1,7 @@
-"""Reads checkpoints: `transformers` makes the model, and asks for each weight when it comes to it.
+"""Reads checkpoints: `transformers` builds the model and asks for each weight when it needs it.
 
-It is given what reads a weight then, of one file or of several. Weights that get another form,
-packed or in 8 bits, are taken one by one as they come, so that none is in memory twice.
+It is given objects that read a weight when asked. Weights that are packed or quantized are taken
+over one by one as they come, so that none is in memory twice.
 """
 
 import os
@@ -30,13 +30,13 @@ from ngtcli.models.weights.gguf_weights import GgufWeight, gguf_weights
 from ngtcli.system.progress import ByteBar
 
 Notify = Callable[[str], None]
-Stored = Mapping[str, Any]
-_TEXT = re.compile(r"(model\.)?(language_model|text_model)\.")  # before names of a text part
-# The text part is no decoder (a prompt is attended to in both directions), or has other names.
-_WHOLE = ("paligemma", "qianfan_ocr")
-_HINT = "Name the checkpoint that they were made of."
-_MAPPED = ".safetensors"  # end of the names of files that are mapped
-_SHOWN = 1e8  # bytes from which on a bar is shown; guess: fewer take less than a second
+Stored = Mapping[str, Any]  # weights by name: `_StoredWeight`, slices of safetensors, or tensors
+_TEXT_PREFIX = re.compile(r"(model\.)?(language_model|text_model)\.")  # of a text part's weights
+# Models whose text part is no decoder (it attends to a prompt in both directions), or whose weights
+# have other names.
+_INSEPARABLE = ("paligemma", "qianfan_ocr")
+_MAPPED_SUFFIX = ".safetensors"
+_MIN_BAR_BYTES = 1e8  # smaller checkpoints show no bar (guess: they take less than a second)
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -48,91 +48,126 @@ def read_checkpoint(
     progress: Notify = lambda _: None,
     device_map: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
-    """What `transformers` makes of a checkpoint, GGUF file or adapter, and its loading report.
+    """Let `transformers` build a model and read its weights.
 
-    `layers` take their weights as they come; the others are in `dtype`, "auto" for that of the
-    configuration, None for that of most weights. Weights of safetensors that are neither taken nor
-    converted stay in the mapped files. `progress` gets lines with the bytes that were read. With a
-    `device_map`, as `transformers` takes one, no `layers` are taken; weights that lie on the disk
-    stay in the checkpoint's files. Raises ModelError where they cannot be.
+    Args:
+        path: Folder of a checkpoint, or one that stands for a GGUF file or an adapter.
+        config: The `PreTrainedConfig` of the model.
+        layers: A `WeightTaker` for weights that are packed or quantized. None: there are no such.
+        dtype: Of all other weights. "auto": that of the configuration; None: that of most weights.
+            Weights in safetensors files that need no conversion stay in the mapped files.
+        progress: Receives lines with the bytes read so far.
+        device_map: As `transformers` takes one; then there are no `layers`. Weights that it leaves
+            on the disk stay in the checkpoint's files.
+
+    Returns:
+        The model, and the report of `transformers` on its weights.
+
+    Raises:
+        ModelError: The weights cannot be used.
     """
-    empty, source = empty_model(config), source_of(path)
-    is_part = type(empty.config) is not type(config)
+    empty = empty_model(config)
+    source = source_of(path)
+    is_text_part = type(empty.config) is not type(config)
     stored: Stored | None
     if source and source.base:
-        stored = _merged(source, config, dtype, progress)
+        stored = _merge_adapter(source, config, dtype, progress)
     else:
-        stored = _opened(path, empty, progress, is_part)
+        stored = _open_weights(path, empty, progress, is_text_part)
     hook = WeightHook(layers, stored or {})
-    if device_map and not source and not is_part:
-        stored = None  # from its own files alone `transformers` leaves weights on the disk
-    is_own, known = stored is not None, empty.config.dtype
-    if dtype is None and not source or dtype == "auto" and not known:
-        dtype = torch.float32 if source else _dtype(stored.values()) if stored else "auto"
-    told: dict[str, Any] = {} if layers is None else {"quantization_config": hook}
+    if device_map and not source and not is_text_part:
+        # transformers leaves weights on the disk only if it opens the files itself.
+        stored = None
+
+    config_dtype = empty.config.dtype
+    if (dtype is None and not source) or (dtype == "auto" and not config_dtype):
+        if source:
+            dtype = torch.float32
+        elif stored:
+            dtype = _most_frequent_dtype(stored.values())
+        else:
+            dtype = "auto"
+    options: dict[str, Any] = {} if layers is None else {"quantization_config": hook}
     try:
-        found: tuple[Any, Any] = type(empty).from_pretrained(
-            None if is_own else path, state_dict=stored, config=empty.config,
-            dtype=dtype or known or torch.float32, device_map=device_map, output_loading_info=True,
-            ignore_mismatched_sizes=True, trust_remote_code=False, **told,
-        )  # fmt: skip
+        loaded: tuple[Any, Any] = type(empty).from_pretrained(
+            path if stored is None else None,
+            state_dict=stored,
+            config=empty.config,
+            dtype=dtype or config_dtype or torch.float32,
+            device_map=device_map,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            trust_remote_code=False,
+            **options,
+        )
     except RuntimeError as error:
         raise hook.error or error from None
-    if is_own:
-        tell_source(found[0], path)
-    return found
+    if stored is not None:
+        set_source(loaded[0], path)
+    return loaded
 
 
-def _merged(source: Source, config: Any, dtype: Any, progress: Notify) -> dict[str, Tensor]:
-    """The weights of a base model with an adapter, which the package peft merges into them."""
+def _merge_adapter(
+    source: Source, config: Any, dtype: torch.dtype | str | None, progress: Notify
+) -> dict[str, Tensor]:
+    """Merge an adapter into its base model with the package peft; return the weights."""
     from peft import PeftModel
 
     hf, report = read_checkpoint(source.base, config, dtype=dtype, progress=progress)
     check_weights(source.base, report, lambda _: None)
+    # Tied weights get memory of their own: the adapter may be for one of them alone.
     tied = hf.all_tied_weights_keys
-    for name in tied:  # else what is added to one were added to both
-        parent, _, own = name.rpartition(".")
-        setattr(hf.get_submodule(parent), own, nn.Parameter(hf.get_parameter(name).clone(), False))
+    for name in tied:
+        parent, _, attribute = name.rpartition(".")
+        copy = nn.Parameter(hf.get_parameter(name).clone(), requires_grad=False)
+        setattr(hf.get_submodule(parent), attribute, copy)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         warnings.filterwarnings("error", message="Found missing adapter keys")
-        made = PeftModel.from_pretrained(hf, source.file).merge_and_unload().state_dict()
-    changed = {own for own, other in tied.items() if not torch.equal(made[own], made[other])}
-    return {name: one for name, one in made.items() if name not in tied or name in changed}
+        merged = PeftModel.from_pretrained(hf, source.file).merge_and_unload().state_dict()
+    still_tied = {name for name, twin in tied.items() if torch.equal(merged[name], merged[twin])}
+    return {name: weight for name, weight in merged.items() if name not in still_tied}
 
 
-def tell_source(hf: Any, path: str) -> None:
-    """Give a model whose weights came by themselves its generation config and its folder."""
-    with suppress(OSError):  # it has none
+def set_source(hf: Any, path: str) -> None:
+    """Set what `transformers` sets only if it reads the files itself.
+
+    They are the generation config and the folder's name; probe results are stored under the name.
+    """
+    with suppress(OSError):  # there is no generation_config.json
         hf.generation_config = GenerationConfig.from_pretrained(path)
-    hf.config._name_or_path = path  # a part of what trials are stored under
+    hf.config._name_or_path = path
 
 
 def empty_model(config: Any, dtype: torch.dtype | None = None) -> Any:
-    """A model without values, in the dtype of its configuration or in another.
+    """Build a model without values; of a multimodal model its text part.
 
-    Of a model for images or sounds, too, it is the part for text.
+    Args:
+        config: Its `PreTrainedConfig`.
+        dtype: Of its weights. None: that of the configuration.
     """
-    told = {"dtype": dtype} if dtype else {}
+    options = {"dtype": dtype} if dtype else {}
     with torch.device("meta"):
-        return AutoModelForCausalLM.from_config(_of_text(config) or config, **told)
+        return AutoModelForCausalLM.from_config(_text_config(config) or config, **options)
 
 
-def _of_text(config: Any) -> Any:
-    """The configuration of the part for text where `transformers` makes a decoder of it, or None.
+def _text_config(config: Any) -> Any:
+    """Return the configuration of a multimodal model's text part; None for other models.
 
-    Raises ModelError where there is such a part and it makes none.
+    Raises:
+        ModelError: `transformers` cannot load the text part by itself.
     """
-    text, known = config.get_text_config(), AutoModelForCausalLM._model_mapping
+    text = config.get_text_config()
+    decoders = AutoModelForCausalLM._model_mapping
     if text is config or config.is_encoder_decoder:
         return None
-    if type(text) not in known and type(config) in known:
+    if type(text) not in decoders and type(config) in decoders:
         return None
-    if type(text) not in known or config.model_type in _WHOLE:
-        what = f"{config.model_type} is not for text alone, and its part for text"
+    if type(text) not in decoders or config.model_type in _INSEPARABLE:
         raise ModelError(
-            f"{what} ({text.model_type}) is not one that transformers loads by itself",
-            hint="Name a model for text.",
+            f"{config.model_type} models are multimodal, and transformers cannot load their text"
+            f" part ({text.model_type}) by itself",
+            hint="Use a text model.",
         )
     text = deepcopy(text)
     text.dtype = text.dtype or config.dtype
@@ -141,70 +176,95 @@ def _of_text(config: Any) -> Any:
 
 
 @dataclass(frozen=True, slots=True)
-class _Stored:
-    """A tensor in a file, which is read when it is asked for; `bar` is told its bytes there."""
+class _StoredWeight:
+    """A weight in a file, which is read when it is asked for.
 
-    one: Any
+    Attributes:
+        weight: A slice of a safetensors file, or a GgufWeight.
+        bar: Counts the bytes that were read.
+    """
+
+    weight: Any
     bar: ByteBar | None
 
     def get_dtype(self) -> str:
-        """Its dtype, as safetensors name them."""
-        return str(self.one.get_dtype())
+        """Return its dtype by the name that safetensors has for it."""
+        return str(self.weight.get_dtype())
 
     def get_shape(self) -> list[int]:
-        """Its shape."""
-        return list(self.one.get_shape())
+        """Return its shape."""
+        return list(self.weight.get_shape())
 
     def __getitem__(self, _: object) -> Tensor:
-        """All of it, whatever is asked for."""
-        tensor: Tensor = self.one[...]
+        """Read the whole weight, whatever part of it is asked for."""
+        tensor: Tensor = self.weight[...]
         if self.bar is not None:
-            self.bar.update(self.one.size if isinstance(self.one, GgufWeight) else tensor.nbytes)
+            is_gguf = isinstance(self.weight, GgufWeight)
+            self.bar.update(self.weight.size if is_gguf else tensor.nbytes)
         return tensor
 
 
-def _opened(path: str, empty: Any, progress: Notify, is_part: bool) -> Stored | None:
-    """The tensors of a folder, or of a GGUF file for an empty model; None without safetensors.
+def _open_weights(path: str, empty: Any, progress: Notify, is_text_part: bool) -> Stored | None:
+    """Open the files with a model's weights, mapped into memory.
 
-    With `is_part` those of the part for text. They lie in mapped files. Raises ModelError for
-    integers of which config.json says nothing.
+    Args:
+        path: Folder of the checkpoint, or one that stands for a GGUF file.
+        empty: The model without values.
+        progress: Receives lines with the bytes read so far.
+        is_text_part: Whether only the weights of a multimodal model's text part are needed.
+
+    Returns:
+        The weights by name. None if they are not all in safetensors files.
+
+    Raises:
+        ModelError: The weights are integers, but config.json names no quantization.
     """
-    tensors: dict[str, Any] = {}
-    if source := source_of(path):
-        paths, tensors = [source.file], gguf_weights(source, empty)
+    weights: dict[str, Any] = {}
+    source = source_of(path)
+    if source:
+        paths = [source.file]
+        weights |= gguf_weights(source, empty)
     else:
         names = os.listdir(path)
         paths = [os.path.join(path, name) for name in weight_files(Path(path), names)]
-        if ADAPTER in names or not paths or not all(one.endswith(_MAPPED) for one in paths):
+        all_mapped = all(file.endswith(_MAPPED_SUFFIX) for file in paths)
+        if ADAPTER in names or not paths or not all_mapped:
             return None
-        opened: list[Any] = [safe_open(path, "pt") for path in paths]
+        opened: list[Any] = [safe_open(file, "pt") for file in paths]
         for file in opened:
-            tensors |= {name: file.get_slice(name) for name in file.offset_keys()}
-        if not quantization_method(path) and any(map(_is_integer, tensors.items())):
-            what = f"{path}: its weights are integers, of which config.json says nothing"
-            raise ModelError(what, hint=_HINT)
+            weights |= {name: file.get_slice(name) for name in file.offset_keys()}
+        if not quantization_method(path) and any(map(_is_int8_weight, weights.items())):
+            raise ModelError(
+                f"{path}: its weights are integers, but config.json names no quantization",
+                hint="Use the checkpoint that they were made from.",
+            )
     total = sum(map(os.path.getsize, paths))
-    bar = ByteBar("Reading", total, progress) if total > _SHOWN else None
-    stored: Stored = {name: _Stored(one, bar) for name, one in tensors.items()}
-    return _text_of(stored) if is_part else stored
+    bar = ByteBar("Reading", total, progress) if total > _MIN_BAR_BYTES else None
+    stored = {name: _StoredWeight(weight, bar) for name, weight in weights.items()}
+    return _text_weights(stored) if is_text_part else stored
 
 
-def _text_of(stored: Stored) -> Stored:
-    """What is the text part's, by the names that it has there."""
-    ends = {name: found.end() for name in stored if (found := _TEXT.match(name))}
-    if not ends:
-        return stored
-    heads = {name: one for name, one in stored.items() if name.startswith("lm_head.")}
-    return {name[end:]: stored[name] for name, end in ends.items()} | heads
+def _text_weights(stored: Stored) -> Stored:
+    """Keep the weights of the text part, by the names that they have in it."""
+    text: dict[str, Any] = {}
+    heads: dict[str, Any] = {}
+    for name, weight in stored.items():
+        prefix = _TEXT_PREFIX.match(name)
+        if prefix:
+            text[name[prefix.end() :]] = weight
+        if name.startswith("lm_head."):
+            heads[name] = weight
+    return text | heads if text else stored
 
 
-def _is_integer(named: tuple[str, Any]) -> bool:
-    """Whether a tensor by its name is a weight in integers of 8 bits; masks may be."""
-    return named[0].endswith("weight") and named[1].get_dtype() in ("I8", "U8")
+def _is_int8_weight(item: tuple[str, Any]) -> bool:
+    """Whether a (name, slice) pair is a weight in 8-bit integers; a mask is not."""
+    name, weight = item
+    return name.endswith("weight") and weight.get_dtype() in ("I8", "U8")
 
 
-def _dtype(slices: Iterable[Any]) -> torch.dtype:
-    """The dtype of most tensors, so that none is converted before it is quantised."""
-    found = [_DTYPES.get(one.get_dtype()) for one in slices]
-    known = [dtype for dtype in found if dtype is not None]
+def _most_frequent_dtype(weights: Iterable[Any]) -> torch.dtype:
+    """Return the dtype of most weights, so that few are converted before they are quantized."""
+    dtypes = [_DTYPES.get(weight.get_dtype()) for weight in weights]
+    known = [dtype for dtype in dtypes if dtype is not None]
     return max(set(known), key=known.count) if known else torch.float32

@@ -223,7 +223,7 @@ class Conversion:
     def _mapped(self, name: str) -> Tensor | None:
         """The floats of a weight in a mapped file; None where they are not there as such."""
         stored: Any = self._stored.get(name)
-        if stored is None or isinstance(getattr(stored, "one", stored), GgufWeight):
+        if stored is None or isinstance(getattr(stored, "weight", stored), GgufWeight):
             return None
         with torch.device("cpu"):  # the model is made on another
             mapped: Tensor = stored[...]

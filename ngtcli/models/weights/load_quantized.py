@@ -14,8 +14,8 @@ from torch import nn
 
 from ngtcli.errors import ModelError
 from ngtcli.models.pretrained import read_config
-from ngtcli.models.quantized import QUANTIZED, identity, kept_file
-from ngtcli.models.weights.checkpoints import empty_model, read_checkpoint, tell_source
+from ngtcli.models.quantized import QUANTIZED, cache_path, identity
+from ngtcli.models.weights.checkpoints import empty_model, read_checkpoint, set_source
 from ngtcli.models.weights.convert import SCALE, Conversion, quantized_bytes
 from ngtcli.models.weights.formats import WeightFormat
 from ngtcli.models.weights.linear import (
@@ -74,13 +74,13 @@ def load_quantized(
         hf, report = _from_cache(source, config, conversion)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
-            warn(f"{folder}: its quantised weights are made again: {error}")
-        progress(f"Quantising {folder} …")
-        action = "Quantised"
+            warn(f"{folder}: its quantized weights are made again: {error}")
+        progress(f"Quantizing {folder} …")
+        action = "Quantized"
         hf, report, conversion = _from_checkpoint(
             path, source, config, weight_format, warn, progress
         )
-    tell_source(hf, path)
+    set_source(hf, path)
     hf = set_activation_dtype(hf, weight_format.dtype)
     share, line = summary(hf, time.perf_counter() - started, action)
     progress(line)
@@ -105,13 +105,13 @@ def _is_incomplete(report: Report) -> bool:
 
 def _from_cache(source: dict[str, Any], config: Any, conversion: Conversion) -> tuple[Any, Report]:
     """Fill the model from a cached file. Raises OSError, DamagedFileError."""
-    arrays, metadata = QUANTIZED.map(kept_file(source), {"about": json.dumps(source)})
+    arrays, metadata = QUANTIZED.map(cache_path(source), {"about": json.dumps(source)})
     try:
         for out_features, in_features, layout in parse_json(metadata["sizes"], list[_Layout]):
             conversion.layouts[out_features, in_features] = bytes.fromhex(layout)
         unused = parse_json(metadata["unused"], list[str])
     except (KeyError, ValueError):
-        raise DamagedFileError("it is told otherwise") from None
+        raise DamagedFileError('its metadata ("sizes", "unused") is missing or malformed') from None
     hf = empty_model(config)
     quantized = {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)}
     conversion.find(hf, arrays, quantized)
@@ -139,10 +139,12 @@ def _from_checkpoint(
                 conversion.store.add(name, tensor.detach())
         layouts = [[*size, layout.hex()] for size, layout in conversion.layouts.items()]
         metadata = {
-            "about": source, "sizes": layouts, "unused": sorted(report["unexpected_keys"])
-        }  # fmt: skip
+            "about": source,
+            "sizes": layouts,
+            "unused": sorted(report["unexpected_keys"]),
+        }
         is_unchanged = source == _source(path)
-        file = kept_file(source) if is_unchanged else None
+        file = cache_path(source) if is_unchanged else None
         conversion.fill(hf, conversion.store.finish(file, metadata))
         return hf, report, conversion
 
@@ -150,20 +152,20 @@ def _from_checkpoint(
         with closing(_writer(source, config)) as writer:
             return read(writer)
     except OSError as error:
-        warn(f"quantised weights are not kept: {reason_of(error)}")
+        warn(f"the quantized weights are not cached: {reason_of(error)}")
         return read(None)
 
 
 def _writer(source: dict[str, Any], config: Any) -> ArrayWriter:
     """Open the file to cache a model in. Raises OSError where there is no room for it."""
-    folder = kept_file(source).parent
+    folder = cache_path(source).parent
     writer = ArrayWriter(folder)
     empty = empty_model(config)
     needed = int(_WITH_SCALES * quantized_bytes(empty, empty.dtype))
     free = shutil.disk_usage(folder).free
     if free < needed:
         writer.close()
-        raise OSError(f"{sized(free)} are free, and {sized(needed)} are wanted")
+        raise OSError(f"{sized(needed)} are needed, {sized(free)} are free")
     return writer
 
 
@@ -193,7 +195,7 @@ def set_activation_dtype(hf: Any, dtype: torch.dtype) -> Any:
     return hf.requires_grad_(False).eval()
 
 
-def summary(hf: Any, seconds: float, action: str = "Quantised") -> tuple[float, str]:
+def summary(hf: Any, seconds: float, action: str = "Quantized") -> tuple[float, str]:
     """Return the share of a model's weights that are integers, and a line of what was done."""
     integers = sum(prod(weight.size) for weight in packed_weights(hf) if weight.bits)
     floats = [module.weight for module in hf.modules() if isinstance(module, MappedEmbedding)]

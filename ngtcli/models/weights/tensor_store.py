@@ -1,7 +1,7 @@
-"""The tensors of a quantised model, as they come: into a file of the cache, or into memory.
+"""Collects the tensors of a quantized model in a file of the cache, or in memory.
 
-What went to the file is mapped at the end. So a model is filled from the file at the first start as
-at later ones, and it is in memory once.
+The file is mapped into memory once it is complete. So the first start uses the same tensors as
+later ones, and the model is in memory only once.
 """
 
 import json
@@ -18,44 +18,57 @@ Tensors = dict[str, Tensor]
 
 
 class TensorStore:
-    """Takes the tensors of a model by their names: with a writer into its file.
+    """Collects tensors by their names. Methods raise OSError if the file cannot be written.
 
-    Methods raise OSError where the file does not take them.
+    Args:
+        writer: Writes them to a file. None: they stay in memory.
     """
 
     def __init__(self, writer: ArrayWriter | None = None) -> None:
-        self._tensors, self._writer = Tensors(), writer
+        self._tensors: Tensors = {}
+        self._writer = writer
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Take a tensor; it is not changed, and not needed any more where it went to the file."""
+        """Add a tensor, which is not changed. With a writer it may be released afterwards."""
         if self._writer is None:
             self._tensors[name] = tensor
         else:
             self._writer.add(name, array_of(tensor))
 
     def finish(self, path: Path | None = None, about: dict[str, Any] | None = None) -> Tensors:
-        """All tensors; the file, if there is one, is `path` then, or is not kept.
+        """Return all tensors by their names.
 
-        `about` is its metadata, values of JSON.
+        Args:
+            path: Where the file, if there is one, is to stay. None: it is deleted.
+            about: Its metadata, which can be written as JSON.
         """
         if self._writer is None:
             return self._tensors
         if path is not None:
-            told = {name: json.dumps(value) for name, value in (about or {}).items()}
-            self._writer.finish(path, {**told, "format": QUANTIZED.format})
+            metadata = {name: json.dumps(value) for name, value in (about or {}).items()}
+            self._writer.finish(path, {**metadata, "format": QUANTIZED.format})
         return tensors_of(self._writer.mapped())
 
 
 def array_of(tensor: Tensor) -> Any:
-    """The numpy array in the memory of a tensor. Raises OSError where no file holds its dtype."""
+    """Return a numpy array that shares a tensor's memory; bfloat16 becomes uint16.
+
+    Raises:
+        OSError: numpy has no such dtype, so that no file can hold the tensor.
+    """
     tensor = tensor.detach().contiguous()
+    if tensor.dtype == torch.bfloat16:
+        tensor = tensor.view(torch.uint16)
     try:
-        return (tensor.view(torch.uint16) if tensor.dtype == torch.bfloat16 else tensor).numpy()
+        return tensor.numpy()
     except TypeError:
-        raise OSError(f"numbers of the type {name_of(tensor.dtype)}") from None
+        raise OSError(f"a file cannot hold numbers of type {name_of(tensor.dtype)}") from None
 
 
 def tensors_of(arrays: Arrays) -> Tensors:
-    """The arrays of a mapped file as tensors in its memory."""
-    tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
-    return {n: t.view(torch.bfloat16) if t.dtype == torch.uint16 else t for n, t in tensors.items()}
+    """Return tensors that share the memory of mapped arrays; uint16 becomes bfloat16."""
+    tensors: Tensors = {}
+    for name, array in arrays.items():
+        tensor = torch.from_numpy(array)
+        tensors[name] = tensor.view(torch.bfloat16) if tensor.dtype == torch.uint16 else tensor
+    return tensors
