@@ -3,17 +3,18 @@
 import codecs
 import re
 from collections.abc import Sequence
-from functools import cached_property
+from functools import cache, cached_property
 from typing import Any
 
-from ngtcli.models.control import Coded, ControlTokens, Spans
+from ngtcli.models.control import ControlTokens, Encoding, Spans
 
-# Characters beyond which a text is encoded in pieces, between which Ctrl-C is obeyed; a character
-# takes 1.2 µs and 170 to 250 bytes of memory, measured.
-WHOLE = 1 << 20
-REPLACEMENT = "\ufffd"  # what decoders give for bytes that are no character
+# Longer texts, in characters, are encoded in pieces, between which Ctrl-C works. A character takes
+# 1.2 µs and 170 to 250 bytes of memory (measured).
+MAX_CHARACTERS = 1 << 20
+REPLACEMENT = "\ufffd"  # decoders return it for bytes that are no character
 _BYTE_TOKEN = re.compile("<0x([0-9A-F]{2})>")  # a byte in vocabularies of SentencePiece
-_LONGEST_CHARACTER = 4  # bytes of UTF-8, and so tokens
+_MAX_CHARACTER_BYTES = 4  # of a character in UTF-8; each may be a token
+_MAX_WAITING_TOKENS = 8  # that may wait for the end of a character before they are shown
 
 
 class Tokenizer:
@@ -33,48 +34,52 @@ class Tokenizer:
 
     @cached_property
     def control(self) -> ControlTokens:
-        """The control tokens, as which no text is encoded."""
+        """The control tokens, which no text is encoded as."""
         return ControlTokens(self.backend)
 
     def encode(self, text: str, special: bool = False) -> list[int]:
-        """The ids of `text`; with `special`, between marks that the tokenizer adds, such as `<s>`.
+        """Encode text.
 
-        A text of more than WHOLE characters is encoded in pieces, which bounds the memory; a few
-        ids at the ends of pieces may differ from those of the whole. Raises ModelError as `locate`.
+        A text of more than MAX_CHARACTERS is encoded in pieces, which bounds the memory. A few ids
+        at the ends of pieces may differ from those of the whole text.
+
+        Args:
+            text: The text.
+            special: Whether the tokenizer adds its marks, such as `<s>`.
+
+        Raises:
+            ModelError: The tokenizer cannot encode the text without control tokens.
         """
-        if len(text) <= WHOLE or special:
+        if len(text) <= MAX_CHARACTERS or special:
             return self.locate(text, special).ids
         ids: list[int] = []
-        at = 0
-        while at < len(text):
-            end = piece_end(text, at, WHOLE // 4)
-            ids += self.locate(text[at:end]).ids
-            at = end
+        start = 0
+        while start < len(text):
+            end = piece_end(text, start, MAX_CHARACTERS // 4)
+            ids += self.locate(text[start:end]).ids
+            start = end
         return ids
 
-    def locate(self, text: str, special: bool = False, template: Spans = ()) -> Coded:
-        """The ids of `text` and their starts. Only spans of `template` give control tokens.
-
-        Raises ModelError if text cannot be encoded without control tokens.
-        """
+    def locate(self, text: str, special: bool = False, template: Spans = ()) -> Encoding:
+        """Encode text, with the start of each token. See ControlTokens.encode."""
         return self.control.encode(text, special, template)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """The text of `ids`, without special tokens."""
+        """Return the text of `ids`, without special tokens."""
         text: str = self.backend.decode(
             list(ids), skip_special_tokens=True, clean_up_tokenization_spaces=False
         )
         return text
 
     def decode_complete(self, ids: Sequence[int]) -> str:
-        """Decode `ids` without a character at the end whose bytes are not all there.
+        """Decode `ids` without an incomplete character at the end.
 
-        U+FFFD at the end stays where the bytes are those of U+FFFD itself.
+        U+FFFD at the end stays if the tokens encode U+FFFD itself.
         """
         text = self.decode(ids)
         if not text.endswith(REPLACEMENT):
             return text
-        pending = _incomplete_bytes(self._bytes_of(ids[-_LONGEST_CHARACTER:]))
+        pending = _incomplete_bytes(self._bytes_of(ids[-_MAX_CHARACTER_BYTES:]))
         if pending == 0:
             return text
         if not self._is_byte_level:  # each byte is a token, and decodes to a character of its own
@@ -90,27 +95,21 @@ class Tokenizer:
         return b"ByteLevel" in decoder.__getstate__()
 
     def _bytes_of(self, ids: Sequence[int]) -> bytes:
-        """The bytes that tokens stand for; special tokens and ids without a token are left out."""
+        """Return the bytes that tokens encode, without special tokens and ids of no token."""
         special = set(self.backend.all_special_ids)
-        found = self.backend.convert_ids_to_tokens([i for i in ids if i not in special])
-        # A model may have more ids than its tokenizer.
-        names = [name for name in found if name is not None]
-        if self._is_byte_level:
-            from transformers.convert_slow_tokenizer import bytes_to_unicode
+        names = self.backend.convert_ids_to_tokens([i for i in ids if i not in special])
+        # A model may have more ids than its tokenizer; their names are None.
+        return b"".join(self._token_bytes(name) for name in names if name is not None)
 
-            byte_of = {character: byte for byte, character in bytes_to_unicode().items()}
-            # Names of added tokens are plain text: as decoders do, by the characters in them.
-            return b"".join(
-                bytes(byte_of[character] for character in name)
-                if byte_of.keys() >= set(name)
-                else name.encode()
-                for name in names
-            )
-        parts = []
-        for name in names:
+    def _token_bytes(self, name: str) -> bytes:
+        """Return the bytes that a token encodes, by its name in the vocabulary."""
+        if not self._is_byte_level:
             byte = _BYTE_TOKEN.fullmatch(name)
-            parts.append(bytes([int(byte[1], 16)]) if byte else name.encode())
-        return b"".join(parts)
+            return bytes([int(byte[1], 16)]) if byte else name.encode()
+        byte_values = _gpt2_byte_values()
+        if byte_values.keys() >= set(name):
+            return bytes(byte_values[character] for character in name)
+        return name.encode()  # the name of an added token is plain text
 
     @property
     def has_chat_template(self) -> bool:
@@ -118,13 +117,13 @@ class Tokenizer:
         return bool(getattr(self.backend, "chat_template", None))
 
     def has_control(self, text: str) -> bool:
-        """Whether the library would make a control token of `text`, or of a part of it."""
-        whole = self.backend.encode(text, add_special_tokens=False)
-        return list(whole) != self.encode(text)
+        """Whether the library would encode a part of `text` as a control token."""
+        library_ids = self.backend.encode(text, add_special_tokens=False)
+        return list(library_ids) != self.encode(text)
 
     @cached_property
     def fingerprint(self) -> str:
-        """SHA-256 in hex of all that determines ids: vocabulary, merges, normalisation."""
+        """SHA-256 in hex of all that ids depend on: vocabulary, merges, normalization."""
         import hashlib
         import json
 
@@ -133,8 +132,16 @@ class Tokenizer:
         return hashlib.sha256(state.encode("utf-8", "surrogatepass")).hexdigest()
 
 
+@cache
+def _gpt2_byte_values() -> dict[str, int]:
+    """Map the characters that stand for bytes in byte-level vocabularies to these bytes."""
+    from transformers.convert_slow_tokenizer import bytes_to_unicode
+
+    return {character: byte for byte, character in bytes_to_unicode().items()}
+
+
 def _incomplete_bytes(data: bytes) -> int:
-    """Return how many bytes at the end begin a character of UTF-8 that is not complete.
+    """Return the number of bytes at the end that begin an incomplete character of UTF-8.
 
     >>> _incomplete_bytes("a…".encode()[:-1]), _incomplete_bytes("a…".encode())
     (2, 0)
@@ -144,24 +151,24 @@ def _incomplete_bytes(data: bytes) -> int:
     return len(decoder.getstate()[0])
 
 
-def piece_end(text: str, at: int, size: int) -> int:
-    """The end of a piece of about `size` characters from index `at`: before white space if any.
+def piece_end(text: str, start: int, size: int) -> int:
+    """Return where a piece of at most `size` characters ends: before white space if possible.
 
     >>> piece_end("one two three", 0, 10), piece_end("onetwothree", 0, 4)
     (7, 4)
     """
-    end = at + size
+    end = start + size
     if end >= len(text):
         return len(text)
     for space in ("\n", " "):
-        found = text.rfind(space, at + size // 2, end)
-        if found > at and not text[found - 1].isspace():
-            return found
+        index = text.rfind(space, start + size // 2, end)
+        if index > start and not text[index - 1].isspace():
+            return index
     return end
 
 
 class Detokenizer:
-    """The text of a growing sequence of ids, in pieces of whole characters.
+    """Decodes a growing sequence of ids to text, in pieces of whole characters.
 
     A token's text can depend on the token before it, and a character can span several tokens. So a
     short window is decoded with and without the new ids; the difference is the new text.
@@ -169,24 +176,25 @@ class Detokenizer:
 
     def __init__(self, tokenizer: Tokenizer) -> None:
         self._tokenizer = tokenizer
-        self._ids: tuple[int, ...] = ()  # of the window
-        self._shown = 0  # number of them whose text was returned
+        self._ids: tuple[int, ...] = ()  # the window
+        self._shown = 0  # number of its ids whose text was returned
 
     def push(self, token: int) -> str:
-        """The text that `token` completes; "" while a character is incomplete."""
+        """Return the text that `token` completes; "" while a character is incomplete."""
         self._ids += (token,)
         before, after = self._texts()
-        if after.endswith(REPLACEMENT) and len(self._ids) - self._shown < 8:
+        waiting = len(self._ids) - self._shown
+        if after.endswith(REPLACEMENT) and waiting < _MAX_WAITING_TOKENS:
             return ""
         return self._advance(before, after)
 
     def flush(self) -> str:
-        """The rest of the text, without a character at its end that is incomplete."""
+        """Return the remaining text, without an incomplete character at its end."""
         before, _ = self._texts()
         return self._advance(before, self._tokenizer.decode_complete(self._ids))
 
     def _texts(self) -> tuple[str, str]:
-        """The text of the ids whose text was returned, and of all."""
+        """Decode the ids of the window whose text was returned, and all of them."""
         return self._tokenizer.decode(self._ids[: self._shown]), self._tokenizer.decode(self._ids)
 
     def _advance(self, before: str, after: str) -> str:
@@ -197,11 +205,12 @@ class Detokenizer:
 
 
 def overlap(text: str, mark: str) -> int:
-    """Length of the longest end of `text` that is a proper start of `mark`.
+    """Return the length of the longest end of `text` that is a proper start of `mark`.
 
     >>> overlap("so it is <th", "<think>")
     3
     """
-    return next(
-        (k for k in range(min(len(text), len(mark) - 1), 0, -1) if text.endswith(mark[:k])), 0
-    )
+    for length in range(min(len(text), len(mark) - 1), 0, -1):
+        if text.endswith(mark[:length]):
+            return length
+    return 0

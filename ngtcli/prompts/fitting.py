@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from ngtcli.errors import ContextOverflowError
-from ngtcli.models.control import Coded
+from ngtcli.models.control import Encoding
 from ngtcli.models.tokenizer import Tokenizer, piece_end
 from ngtcli.prompts.build import Prompt, Task, code
 from ngtcli.prompts.reports import Cut
@@ -120,7 +120,7 @@ class _Head:
     """The start of a text, or all of it, encoded."""
 
     text: str
-    coded: Coded
+    coded: Encoding
 
     def cut(self, tokens: int, tokenizer: Tokenizer) -> str:
         """The text of the first `tokens` tokens."""

@@ -156,7 +156,7 @@ def test_very_long_texts_are_encoded_in_pieces(monkeypatch) -> None:
     tokenizer = load_tokenizer("builtin")
     text = "The slate made the water clear. They knew it.\n\n" * 300
     whole = tokenizer.encode(text)
-    monkeypatch.setattr(tokens, "WHOLE", 4000)
+    monkeypatch.setattr(tokens, "MAX_CHARACTERS", 4000)
     assert tokenizer.decode(pieces := tokenizer.encode(text)) == text
     assert len(pieces) < len(whole) * 1.01
 
