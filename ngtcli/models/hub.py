@@ -1,9 +1,9 @@
-"""Models of a hub: what the local cache has of them, and downloads of the files that are needed.
+"""Models on Hugging Face's hub: looking into the local cache, and downloading the files needed.
 
-Which hub, where its cache is, whether it is asked and by whom are the settings of huggingface_hub
-(HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Its own download deletes a file that is not
-complete. So large files are read by its `http_get` into blobs/SHA256.incomplete of its cache, from
-where a later run goes on, and are then put where its `snapshot_download` looks for them.
+The settings of huggingface_hub apply (HF_ENDPOINT, HF_HOME, HF_HUB_OFFLINE, HF_TOKEN). Its own
+download deletes a file that is not complete. So large files are read with its `http_get` into
+blobs/SHA256.incomplete of its cache, which a later run continues, and are then renamed to where its
+`snapshot_download` looks for them.
 """
 
 import errno
@@ -29,30 +29,31 @@ from ngtcli.system.progress import ByteBar, sized
 from ngtcli.words import counted, reason_of
 
 Notify = Callable[[str], None]
-WHOLE = ("model.safetensors", "pytorch_model.bin")
-# Where `transformers` looks for weights: of those that a repository has the first is loaded.
-PREFERRED = tuple(name for one in WHOLE for name in (one, f"{one}.index.json"))
-# Configuration, tokenizer, templates, card. In folders there are other formats' files (onnx,
-# original), but for parts of embedding models (1_Pooling) and additional_chat_templates.
-_TEXTS = ["*.json", "*.jinja", "*.model", "*.txt", "*.vocab", "*.tiktoken", "README.md"]
-_FOREIGN = ["[!0-9a]*/*"]
-_INDEX_BYTES = 100_000_000  # most of an index of weights; guess, the largest known have 10 MB
-_AT_ONCE = 4  # files that are downloaded together; guess
-_MOST_IDS = 2000  # that are offered, and that a name is compared with; guess
-_HUB_WAIT_S = 5.0  # for the hub's answer; guess
-_AGAIN = "Run it again: it goes on where it stopped."
-_ROOM = "Make room (ngt models list), or set HF_HOME to a folder on another disk."
-_OTHER = "Set HF_HOME to a folder that you can write to."
+SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
+# Where `transformers` looks for weights: it loads the first that a repository has.
+PREFERRED = tuple(name for file in SINGLE_FILES for name in (file, f"{file}.index.json"))
+# Configuration, tokenizer, templates and card. Folders of a repository have files in other formats
+# (onnx, original), except parts of embedding models (1_Pooling) and additional_chat_templates.
+_SMALL_FILES = ["*.json", "*.jinja", "*.model", "*.txt", "*.vocab", "*.tiktoken", "README.md"]
+_IGNORED_FILES = ["[!0-9a]*/*"]
+# Maximum size of an index of weights (guess: the largest known have 10 MB).
+_MAX_INDEX_BYTES = 100_000_000
+_PARALLEL_DOWNLOADS = 4  # (guess)
+_MAX_IDS = 2000  # ids that are offered, and that a name is compared with (guess)
+_HUB_TIMEOUT_S = 5.0  # for the hub's answer (guess)
+_RETRY = "Run it again: it continues where it stopped."
+_FREE_SPACE = "Free space (ngt models list), or set HF_HOME to a folder on another disk."
+_WRITABLE = "Set HF_HOME to a folder that you can write to."
 
 
 def split_id(name: str) -> tuple[str, str | None]:
-    """The id and the revision of NAME or NAME@REVISION; ("", None) for what cannot be an id.
+    """Split NAME or NAME@REVISION into id and revision; ("", None) if it cannot be an id.
 
     >>> split_id("Qwen/Qwen3-8B@v1"), split_id("gpt2"), split_id("a//b"), split_id("gpt2@")
     (('Qwen/Qwen3-8B', 'v1'), ('gpt2', None), ('', None), ('', None))
     """
     if name.startswith((".", "/", "~")) or name.endswith("@") or not name.isascii():
-        return "", None  # told without the import
+        return "", None  # decided without the slow import
     from huggingface_hub.utils import HFValidationError, validate_repo_id
 
     repo, _, revision = name.partition("@")
@@ -64,20 +65,22 @@ def split_id(name: str) -> tuple[str, str | None]:
 
 
 def cache_folder() -> Path:
-    """Where the hub's downloads are."""
+    """Return the folder of the hub's downloads."""
     from huggingface_hub import constants
 
     return Path(constants.HF_HUB_CACHE)
 
 
 def cached_ids() -> dict[str, Path]:
-    """The folders of models in the hub's cache by id, in order; of many models only some."""
-    found = sorted(islice(cache_folder().glob("models--*"), _MOST_IDS))
-    return {f.name.removeprefix("models--").replace("--", "/", 1): f for f in found}
+    """Return the folders of models in the hub's cache by id, sorted; at most _MAX_IDS of them."""
+    folders = sorted(islice(cache_folder().glob("models--*"), _MAX_IDS))
+    return {
+        folder.name.removeprefix("models--").replace("--", "/", 1): folder for folder in folders
+    }
 
 
 def cached_folder(name: str) -> str:
-    """The folder of NAME[@REVISION] in the cache, "" for none; files of it may be missing."""
+    """Return the folder of NAME[@REVISION] in the cache, "" for none; it may lack files."""
     import huggingface_hub
     from huggingface_hub import errors
 
@@ -85,24 +88,35 @@ def cached_folder(name: str) -> str:
     be_quiet()
     try:
         folder = huggingface_hub.snapshot_download(
-            repo, revision=revision, local_files_only=True,
-            allow_patterns=_TEXTS, ignore_patterns=_FOREIGN,
-        )  # fmt: skip
+            repo,
+            revision=revision,
+            local_files_only=True,
+            allow_patterns=_SMALL_FILES,
+            ignore_patterns=_IGNORED_FILES,
+        )
     except (OSError, ValueError, errors.HfHubHTTPError) as error:
         return str(getattr(error, "snapshot_path", "") or "")
     return str(folder)
 
 
 def weight_files(folder: Path, names: Collection[str], before: Collection[str] = ()) -> list[str]:
-    """Of the files `names` those whose weights `transformers` loads; [] where that is not known.
+    """Select the files with the weights that `transformers` would load.
 
-    A file of `before` is one that goes before them. An index of several files is read in `folder`.
+    Args:
+        folder: Where the index of several files, if there is one, is read.
+        names: All files of the model.
+        before: Names that come before those that `transformers` looks for.
+
+    Returns:
+        Names of files; [] if there are no weights or the index cannot be read.
     """
     first = next((name for name in (*before, *PREFERRED) if name in names), "")
-    if first in ("", *WHOLE, *before):
-        return [first] if first else []
+    if not first:
+        return []
+    if first in SINGLE_FILES or first in before:
+        return [first]
     try:
-        index = json.loads(read_bounded(folder / first, _INDEX_BYTES))
+        index = json.loads(read_bounded(folder / first, _MAX_INDEX_BYTES))
         return sorted(set(map(str, index["weight_map"].values())))
     except (OSError, ValueError, KeyError, TypeError, AttributeError, RecursionError):
         return []
@@ -110,7 +124,15 @@ def weight_files(folder: Path, names: Collection[str], before: Collection[str] =
 
 @dataclass(frozen=True, slots=True)
 class Remote:
-    """A model as the hub has it: its commit, the bytes of its files, the SHA-256 of large ones."""
+    """A model on the hub.
+
+    Attributes:
+        repo: Its id.
+        revision: The revision that was asked for; None: the default.
+        commit: The commit of that revision.
+        sizes: Bytes of its files.
+        hashes: SHA-256 in hex of its large files.
+    """
 
     repo: str
     revision: str | None
@@ -119,45 +141,49 @@ class Remote:
     hashes: dict[str, str]
 
 
-@lru_cache(maxsize=8)  # of what the hub has told: a failure is not remembered
+@lru_cache(maxsize=8)  # an error is not cached
 def ask(name: str) -> Remote:
-    """What the hub has under NAME[@REVISION]. Raises ModelError, why it cannot be known or had."""
+    """Ask the hub for NAME[@REVISION]. Raises ModelError if it cannot be reached or refuses."""
     import huggingface_hub
     from huggingface_hub import constants
 
     repo, revision = split_id(name)
     be_quiet()
     try:
-        about = huggingface_hub.model_info(
-            repo, revision=revision, timeout=_HUB_WAIT_S, files_metadata=True
+        info = huggingface_hub.model_info(
+            repo, revision=revision, timeout=_HUB_TIMEOUT_S, files_metadata=True
         )
-        files = {file.rfilename: file for file in about.siblings or ()}
-        if about.gated and "config.json" in files:  # raises where this user has no consent
-            url = huggingface_hub.hf_hub_url(repo, "config.json", revision=about.sha)
+        files = {file.rfilename: file for file in info.siblings or ()}
+        if info.gated and "config.json" in files:
+            # Raises an error if this user has not been granted access.
+            url = huggingface_hub.hf_hub_url(repo, "config.json", revision=info.sha)
             huggingface_hub.get_hf_file_metadata(url)
-    except Exception as error:  # networks fail in many ways
+    except Exception as error:  # a network fails with errors of many types
         raise _refusal(name, error) from None
-    sizes = {name: file.size or 0 for name, file in files.items()}
-    large = [f for f in files.values() if f.lfs and re.fullmatch("[0-9a-f]{64}", f.lfs.sha256)]
-    most = constants.MAX_HTTP_DOWNLOAD_SIZE  # larger ones the hub sends by its own protocol
-    hashes = {f.rfilename: f.lfs.sha256 for f in large if sizes[f.rfilename] <= most}
-    return Remote(repo, revision, about.sha or "", sizes, hashes)
+    sizes = {file_name: file.size or 0 for file_name, file in files.items()}
+    hashes: dict[str, str] = {}
+    for file_name, file in files.items():
+        # The hub sends still larger files by its own protocol only.
+        is_http = sizes[file_name] <= constants.MAX_HTTP_DOWNLOAD_SIZE
+        if is_http and file.lfs and re.fullmatch("[0-9a-f]{64}", file.lfs.sha256):
+            hashes[file_name] = file.lfs.sha256
+    return Remote(repo, revision, info.sha or "", sizes, hashes)
 
 
 def _refusal(name: str, error: Exception) -> ModelError:
-    """Return the error that explains why Hugging Face does not say what it has of a model."""
+    """Make the error that explains why the hub does not answer for a model."""
     from huggingface_hub import constants, errors
 
     match error:
         case errors.GatedRepoError():
             return ModelError(
-                f"{name} asks for consent on the hub",
-                hint="Give it there, then log in: hf auth login",
+                f"{name}: access to this model must be requested on the hub",
+                hint="Request it on the model's page, then log in: hf auth login",
             )
         case errors.RevisionNotFoundError():
             repo, revision = split_id(name)
             return ModelError(
-                f"{repo} has no revision {revision}", hint="Name a branch, tag or commit."
+                f"{repo} has no revision {revision}", hint="Use a branch, tag or commit."
             )
         case errors.RepositoryNotFoundError():
             return ModelError(f"{name}: no such folder, and no such model on the hub")
@@ -171,89 +197,137 @@ def _refusal(name: str, error: Exception) -> ModelError:
         why = f"{type(error).__name__}, {constants.ENDPOINT}"
         problem = f"Hugging Face cannot be reached ({why})"
     if cached_folder(name):
-        message = f"{name}: {problem}; what the local cache has of it stays as it is"
-        return HubUnreachableError(message, hint="Try it again later.")
+        message = f"{name}: {problem}; its files in the local cache are unchanged"
+        return HubUnreachableError(message, hint="Try again later.")
     return HubUnreachableError(f"{name}: not on this machine, and {problem}")
 
 
 def download(name: str, weights: bool, progress: Notify, before: Collection[str] = ()) -> str:
-    """The folder in the cache with what is needed of NAME[@REVISION], which the hub is asked for.
+    """Download what is needed of a model; a download that was interrupted is continued.
 
-    Weights are left out unless `weights`; `before` is as for `weight_files`. `progress` gets lines.
-    What a run that was broken off has read is used. Raises ModelError.
+    Args:
+        name: NAME[@REVISION].
+        weights: Whether its weights are needed.
+        progress: Receives lines on the progress.
+        before: See `weight_files`.
+
+    Returns:
+        Its folder in the hub's cache.
+
+    Raises:
+        ModelError: The hub cannot be reached or refuses, or the download fails.
     """
     from huggingface_hub import snapshot_download
     from huggingface_hub.utils import filter_repo_objects
 
     remote = ask(name)
-    files = [*filter_repo_objects(remote.sizes, allow_patterns=_TEXTS, ignore_patterns=_FOREIGN)]
+    files = list(
+        filter_repo_objects(
+            remote.sizes, allow_patterns=_SMALL_FILES, ignore_patterns=_IGNORED_FILES
+        )
+    )
     small = [file for file in files if file not in remote.hashes or file in PREFERRED]
     snapshot = partial(snapshot_download, remote.repo, revision=remote.revision)
     try:
         folder = Path(snapshot(allow_patterns=[*map(glob.escape, small)]))
-        if cut := [file for file in small if remote.sizes[file] not in (0, _size(folder / file))]:
-            snapshot(allow_patterns=[*map(glob.escape, cut)], force_download=True)
+        incomplete = [file for file in small if remote.sizes[file] not in (0, _size(folder / file))]
+        if incomplete:
+            snapshot(allow_patterns=[*map(glob.escape, incomplete)], force_download=True)
         if weights:
             files += weight_files(folder, remote.sizes, before)
         large = {remote.hashes[file]: file for file in files if file in remote.hashes}
-        _read_all(remote, large, folder.parents[1], progress)
+        _download_large(remote, large, folder.parents[1], progress)
         return str(snapshot(allow_patterns=[*map(glob.escape, files)]))
     except ModelError:
         raise
-    except Exception as error:  # networks fail in many ways
-        own = {errno.ENOSPC: f"{_ROOM} {_AGAIN}", errno.EACCES: _OTHER, errno.EROFS: _OTHER}
+    except Exception as error:  # a network fails with errors of many types
+        hints = {
+            errno.ENOSPC: f"{_FREE_SPACE} {_RETRY}",
+            errno.EACCES: _WRITABLE,
+            errno.EROFS: _WRITABLE,
+        }
         why = reason_of(error).strip().partition("\n")[0][:200] or type(error).__name__
-        hint = own.get(getattr(error, "errno", 0), _AGAIN)
-        raise ModelError(f"{name}: the download broke off ({why})", hint=hint) from error
+        hint = hints.get(getattr(error, "errno", 0), _RETRY)
+        raise ModelError(f"{name}: the download failed ({why})", hint=hint) from error
 
 
-def _read_all(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
-    """Read those files, by their SHA-256, that are not whole among the blobs of `storage`.
+def _download_large(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
+    """Download the large files that are not complete yet.
 
-    Raises what the hub raises, OSError, and ModelError where the disk has no room for them.
+    Args:
+        remote: The model.
+        large: Names of its files by their SHA-256.
+        storage: The model's folder in the hub's cache.
+        progress: Receives lines on the progress.
+
+    Raises:
+        ModelError: The disk has not enough space.
+        OSError: A file cannot be written.
+        Exception: Whatever the hub's library raises.
     """
     from huggingface_hub import hf_hub_url
     from huggingface_hub.utils import WeakFileLock
 
-    blobs, locks = storage / "blobs", storage.parent / ".locks" / storage.name  # the hub's own
-    for folder in (blobs, locks):
-        folder.mkdir(parents=True, exist_ok=True)
-    every = {name: remote.sizes[file] for name, file in large.items()}
-    sizes = {name: size for name, size in every.items() if _size(blobs / name) != size}
-    done = sum(_size(blobs / f"{name}.incomplete") for name in sizes)
-    left = sum(sizes.values()) - done
-    if left > (free := shutil.disk_usage(blobs).free):
-        what = f"{sized(left)} are to be downloaded, and {storage.parent} has {sized(free)} left"
-        raise ModelError(f"{remote.repo}: {what}", hint=_ROOM)
+    # Where the hub's library has its files and locks.
+    blobs = storage / "blobs"
+    locks = storage.parent / ".locks" / storage.name
+    blobs.mkdir(parents=True, exist_ok=True)
+    locks.mkdir(parents=True, exist_ok=True)
+
+    sizes: dict[str, int] = {}  # of files that are not complete, by SHA-256
+    for sha256, file in large.items():
+        size = remote.sizes[file]
+        if _size(blobs / sha256) != size:
+            sizes[sha256] = size
+    downloaded = sum(_size(blobs / f"{sha256}.incomplete") for sha256 in sizes)
+    missing = sum(sizes.values()) - downloaded
+    free = shutil.disk_usage(blobs).free
+    if missing > free:
+        raise ModelError(
+            f"{remote.repo}: the download needs {sized(missing)}, and {storage.parent} has"
+            f" {sized(free)} free",
+            hint=_FREE_SPACE,
+        )
     if sizes:
         files = counted(len(sizes), "large file")
-        progress(f"Downloading {remote.repo}: {files}, {sized(left)} …")
-    bar = ByteBar("Downloading", left + done, progress, done)
+        progress(f"Downloading {remote.repo}: {files}, {sized(missing)} …")
+    bar = ByteBar("Downloading", missing + downloaded, progress, downloaded)
 
-    def read(name: str) -> None:
-        url = hf_hub_url(remote.repo, large[name], revision=remote.commit)
-        with WeakFileLock(locks / f"{name}.lock"):
-            if _size(blobs / name) != sizes[name]:  # another process may have read it
-                _read(url, blobs / name, sizes[name], bar)
+    def download_file(sha256: str) -> None:
+        url = hf_hub_url(remote.repo, large[sha256], revision=remote.commit)
+        with WeakFileLock(locks / f"{sha256}.lock"):
+            # Another process may have downloaded it meanwhile.
+            if _size(blobs / sha256) != sizes[sha256]:
+                _download_blob(url, blobs / sha256, sizes[sha256], bar)
 
-    pool = ThreadPoolExecutor(_AT_ONCE)
+    pool = ThreadPoolExecutor(_PARALLEL_DOWNLOADS)
     try:
-        for one in as_completed([pool.submit(read, name) for name in sizes]):
-            one.result()
-    finally:  # nobody waits for the files that are still read: they end with their next bytes
+        for download in as_completed([pool.submit(download_file, sha256) for sha256 in sizes]):
+            download.result()
+    finally:
+        # After an error or an interrupt the other downloads end by themselves at their next bytes.
         bar.closed = True
         pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _size(path: Path) -> int:
+    """Return a file's bytes, 0 if there is none."""
     return path.stat().st_size if path.exists() else 0
 
 
-def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
-    """Read what is missing of a file whose name is its SHA-256, after failures, too.
+def _download_blob(url: str, blob: Path, size: int, bar: ByteBar) -> None:
+    """Download the missing bytes of a file; after a failure that brought some, try again.
 
-    Raises what the hub raises where nothing more comes, OSError for what is not that file, and
-    CancelledError where the `bar` is closed.
+    Args:
+        url: Where it is.
+        blob: Where it goes; its name is its SHA-256.
+        size: Its bytes.
+        bar: Counts them.
+
+    Raises:
+        OSError: The downloaded file has another hash.
+        CancelledError: The bar was closed.
+        Exception: Whatever the hub's library raises.
     """
     from huggingface_hub.file_download import http_get
     from huggingface_hub.utils import build_hf_headers
@@ -263,30 +337,34 @@ def _read(url: str, blob: Path, size: int, bar: ByteBar) -> None:
             raise CancelledError
         bar.update(n)
 
-    part, shown = blob.with_name(f"{blob.name}.incomplete"), SimpleNamespace(update=update)
-    had = _size(part)
-    while had < size:
+    partial_file = blob.with_name(f"{blob.name}.incomplete")
+    tqdm_bar = SimpleNamespace(update=update)  # all that http_get uses of a bar of tqdm
+    downloaded = _size(partial_file)
+    while downloaded < size:
         try:
-            with part.open("ab", buffering=0) as file:
+            with partial_file.open("ab", buffering=0) as file:
                 http_get(
-                    url, file, resume_size=had, expected_size=size,
+                    url,
+                    file,
+                    resume_size=downloaded,
+                    expected_size=size,
                     headers={**build_hf_headers(), "Accept-Encoding": "identity"},
-                    tqdm_class=lambda **_: nullcontext(shown),
-                )  # fmt: skip
+                    tqdm_class=lambda **_: nullcontext(tqdm_bar),
+                )
         except Exception:
-            if bar.closed or _size(part) <= had:
+            if bar.closed or _size(partial_file) <= downloaded:
                 raise
-        had = _size(part)
-    with part.open("rb") as whole:
-        found = hashlib.file_digest(whole, "sha256").hexdigest()
-    if found != blob.name:
-        part.unlink()
-        raise OSError("a file is not what the hub says, and is read again next time")
-    os.replace(part, blob)
+        downloaded = _size(partial_file)
+    with partial_file.open("rb") as file:
+        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    if sha256 != blob.name:
+        partial_file.unlink()
+        raise OSError("a downloaded file is damaged; the next run downloads it again")
+    os.replace(partial_file, blob)
 
 
 def be_quiet() -> None:
-    """Keep the hub's bars off stderr, and its warnings unless its own variable asks for them."""
+    """Turn off the hub library's progress bars, and its warnings unless HF_HUB_VERBOSITY is set."""
     from huggingface_hub.utils import disable_progress_bars, logging
 
     disable_progress_bars()
