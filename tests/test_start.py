@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ngtcli.models.checkpoint import BUILTIN_PATH
-from ngtcli.models.pretrained import _CHOICES, load_config, load_tokenizer, tokenizer_class
+from ngtcli.models.pretrained import _TOKENIZER_CLASSES, load_config, load_tokenizer, tokenizer_class
 from tests.support.helpers import HARBOUR, NGT, run_and_look
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
@@ -42,7 +42,7 @@ def declare(folder: Path, model: str, kind: str, **config: Any) -> None:
 
 
 @pytest.mark.parametrize("suffix", SUFFIXES)
-@pytest.mark.parametrize(("model", "kind"), sorted(_CHOICES))
+@pytest.mark.parametrize(("model", "kind"), sorted(_TOKENIZER_CLASSES))
 def test_the_class_is_the_one_that_autotokenizer_chooses_and_gives_its_ids(
     model: str, kind: str, suffix: str, tmp_path: Path
 ) -> None:

@@ -1,6 +1,6 @@
-"""What the card of a model says to ngt: the settings that suit it, and the scripts that it reads.
+"""A model's card: the settings that suit the model, and the scripts that it reads.
 
-The card is README.md in the model's folder. Its YAML head, as on model hubs, may have a key `ngt`:
+The card is README.md in the model's folder. Its YAML header may have a key `ngt`:
 
     ---
     ngt:
@@ -9,7 +9,7 @@ The card is README.md in the model's folder. Its YAML head, as on model hubs, ma
       scripts: [Latin]
     ---
 
-`settings` are some of those that a card may have; `reads` names the languages for a message, and
+`settings` may have the settings in _CARD_SETTINGS. `reads` names the languages for a message;
 `scripts` are the first words of Unicode's names of their letters.
 """
 
@@ -30,15 +30,22 @@ from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH
 from ngtcli.system.files import read_bounded
 from ngtcli.system.yaml_file import SETTINGS_BYTES, parse_yaml, shown
 
-_ON_CARD = settings_where(Use.CARD)
-_LETTERS = 500  # letters of a text that are looked at; guess
-_SHARE = 0.5  # of them in other scripts, above which a text is in another one; guess
-_NAMED = 3  # texts that a message names; guess
+_CARD_SETTINGS = settings_where(Use.CARD)
+_MAX_LETTERS = 500  # letters of a text that are looked at (guess)
+# Share of letters in foreign scripts above which a text counts as foreign (guess).
+_FOREIGN_SHARE = 0.5
+_MAX_NAMES = 3  # texts that a message names (guess)
 
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card says; empty for most models."""
+    """What a card has for ngt; empty for most models.
+
+    Attributes:
+        settings: Defaults that suit the model.
+        reads: The languages that the model reads, for messages.
+        scripts: The scripts of these languages, in capitals; none if it reads all.
+    """
 
     settings: Layer = Layer("card")
     reads: str = ""
@@ -47,68 +54,90 @@ class Card:
 
 @lru_cache(maxsize=8)
 def load_card(model: str) -> Card:
-    """The card of "builtin" or of a model's folder; an empty one where it says nothing to ngt.
+    """Load the card of "builtin" or of a model's folder; an empty one if it has nothing for ngt.
 
-    Raises UsageError where what it says to ngt is wrong.
+    Raises UsageError if its key `ngt` is malformed.
     """
-    path = (BUILTIN_PATH if model == BUILTIN else Path(os.path.expanduser(model))) / "README.md"
-    said = _head(path).get("ngt", {})
-    scripts = said.get("scripts", []) if isinstance(said, dict) else None
-    settings = said.get("settings", {}) if isinstance(said, dict) else None
+    folder = BUILTIN_PATH if model == BUILTIN else Path(os.path.expanduser(model))
+    path = folder / "README.md"
+    section = _read_header(path).get("ngt", {})
+    scripts = section.get("scripts", []) if isinstance(section, dict) else None
+    settings = section.get("settings", {}) if isinstance(section, dict) else None
     if not isinstance(scripts, list) or not isinstance(settings, dict):
         raise UsageError(
-            f"{path}: ngt is {shown(said)}", hint="It must be as in the built-in model's."
+            f"{path}: invalid value of the key ngt: {shown(section)}",
+            hint="The built-in model's card shows the form (ngt models list names its folder).",
         )
-    if other := [name for name in settings if name not in _ON_CARD]:
-        what = f"{path}: {shown(other[0])} is not a setting that a card may have"
-        raise UsageError(what, hint=f"It may have {', '.join(_ON_CARD)}.")
-    layer = Layer(f"card of {model}", {k: check_key(k, v, path) for k, v in settings.items()})
-    return Card(layer, str(said.get("reads", "")), frozenset(str(s).upper() for s in scripts))
+    unknown = [name for name in settings if name not in _CARD_SETTINGS]
+    if unknown:
+        raise UsageError(
+            f"{path}: {shown(unknown[0])} is not a setting that a card may have",
+            hint=f"It may have {', '.join(_CARD_SETTINGS)}.",
+        )
+    values = {name: check_key(name, value, path) for name, value in settings.items()}
+    return Card(
+        Layer(f"card of {model}", values),
+        str(section.get("reads", "")),
+        frozenset(str(script).upper() for script in scripts),
+    )
 
 
-def _head(path: Path) -> dict[str, Any]:
-    """The YAML head of a card; {} where there is none. Other tools' heads may be in any form."""
+def _read_header(path: Path) -> dict[str, Any]:
+    """Read the YAML header of a card; {} if it has none, or one that cannot be parsed.
+
+    Most headers are made by other tools, so that a malformed one is not the user's mistake.
+    """
     try:
         text = read_bounded(path, SETTINGS_BYTES).decode("utf-8")
-        head = parse_yaml(text.split("\n---", 1)[0], path) if text.startswith("---\n") else {}
+        if not text.startswith("---\n"):
+            return {}
+        header = parse_yaml(text.split("\n---", 1)[0], path)
     except (OSError, ValueError, UsageError):
         return {}
-    return head if isinstance(head, dict) else {}
+    return header if isinstance(header, dict) else {}
 
 
 def script_words(model: str, documents: Sequence[Document], question: str) -> str:
-    """A sentence on what is in scripts that `model` does not read; "" for nothing."""
+    """Return a sentence on texts in scripts that `model` does not read; "" if there are none."""
     card = load_card(model)
     if not card.scripts:
         return ""
     texts = [("the question", question), *((d.name, d.text) for d in documents)]
-    found = [(name, script) for name, text in texts if (script := _foreign(text, card.scripts))]
-    if not found:
+    names: list[str] = []
+    foreign: list[str] = []
+    for name, text in texts:
+        script = _foreign_script(text, card.scripts)
+        if script:
+            names.append(name)
+            foreign.append(script)
+    if not names:
         return ""
-    names = [name for name, _ in found[:_NAMED]] + ["more"] * (len(found) > _NAMED)
-    are = "is" if len(names) == 1 else "are"
-    scripts = " and ".join(dict.fromkeys(script for _, script in found))
-    who = "the built-in model" if model == BUILTIN else model
-    return f"{who} reads {card.reads}; {' and '.join(names)} {are} in {scripts} script"
+    if len(names) > _MAX_NAMES:
+        names = [*names[:_MAX_NAMES], "more"]
+    verb = "is" if len(names) == 1 else "are"
+    scripts = " and ".join(dict.fromkeys(foreign))
+    subject = "the built-in model" if model == BUILTIN else model
+    return f"{subject} reads {card.reads}; {' and '.join(names)} {verb} in {scripts} script"
 
 
-def _foreign(text: str, scripts: frozenset[str]) -> str:
-    """The script of most letters of `text` that are in none of `scripts`; "" where most are in one.
+def _foreign_script(text: str, scripts: frozenset[str]) -> str:
+    """Return the foreign script of a text; "" if most of its letters are in one of `scripts`.
 
-    >>> _foreign("Ηταν μια φορά", frozenset({"LATIN"})), _foreign("α plus β", frozenset({"LATIN"}))
+    >>> latin = frozenset({"LATIN"})
+    >>> _foreign_script("Ηταν μια φορά", latin), _foreign_script("α plus β", latin)
     ('Greek', '')
     """
-    letters = islice(filter(str.isalpha, text), _LETTERS)
+    letters = islice(filter(str.isalpha, text), _MAX_LETTERS)
     counts = Counter(map(_script, letters))
-    foreign = {script: n for script, n in counts.items() if script not in scripts}
-    if sum(foreign.values()) <= _SHARE * counts.total():
+    foreign = {script: count for script, count in counts.items() if script not in scripts}
+    if sum(foreign.values()) <= _FOREIGN_SHARE * counts.total():
         return ""
-    script = max(foreign, key=lambda one: foreign[one])
+    script = max(foreign, key=lambda name: foreign[name])
     return script if script == "CJK" else script.capitalize()
 
 
 @lru_cache(maxsize=10_000)
 def _script(letter: str) -> str:
-    """The first word of a letter's Unicode name, without a form such as "fullwidth"."""
+    """Return the first word of a letter's Unicode name, without a form such as "fullwidth"."""
     words = unicodedata.name(letter, "unknown").removeprefix("FULLWIDTH ").split()
     return words[0].removesuffix("-")

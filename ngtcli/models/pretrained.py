@@ -1,4 +1,4 @@
-"""Loads a model's tokenizer and configuration, checks its weights, and reads what they say.
+"""Loads a model's tokenizer and configuration, checks its weights, and reads limits from them.
 
 Imports no torch.
 """
@@ -20,11 +20,11 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.files import read_bounded
 from ngtcli.system.process import without_collection
 
-# The class that AutoTokenizer chooses, by model type and by the class that tokenizer_config.json
-# names, without `Fast` at its end. AutoTokenizer imports torch to choose; a test compares this
-# table with what it chooses in this version of the library.
-_CHOSEN_IN = "5.23."
-_CHOICES = {
+# The class that AutoTokenizer chooses, by the model type and by the class in tokenizer_config.json,
+# without `Fast` at its end. AutoTokenizer imports torch to choose; a test compares this table with
+# what it chooses in this version of transformers.
+_TABLE_VERSION = "5.23."
+_TOKENIZER_CLASSES = {
     ("llama", "TokenizersBackend"): "TokenizersBackend",
     ("llama", "PreTrainedTokenizer"): "TokenizersBackend",
     ("llama", "LlamaTokenizer"): "LlamaTokenizer",
@@ -37,14 +37,14 @@ _CHOICES = {
     ("gpt_neox", "GPTNeoXTokenizer"): "GPTNeoXTokenizer",
 }
 Notify = Callable[[str], None]
-# Names of the number of positions in configurations; the first that is set counts.
-_POSITIONS = (
+# Names that configurations have for the number of positions; the first that is set counts.
+_POSITION_FIELDS = (
     "max_position_embeddings n_positions max_seq_len max_sequence_length max_target_positions"
     " seq_length n_ctx max_seq_length"
 ).split()
-_UNLIMITED = 1 << 20  # tokens, if a configuration has no number; guess
-_MAX_LAYERS = 10_000  # of a model; guess: far more than any has
-_MOST_MASKS = 64  # of a model; a guess: the authors have 5
+_DEFAULT_POSITIONS = 1 << 20  # tokens, if a configuration has no number (guess)
+_MAX_LAYERS = 10_000  # layers of a model (guess: far more than any has)
+_MAX_MASKS = 64  # mask tokens of a model (guess: the authors of SPACE have 5)
 _CHANGING_ROPES = {"dynamic"}
 _SCALED_ROPES = {"linear", "yarn"}
 # Settings that a checkpoint can suggest to `generate`; ngt has settings of its own instead.
@@ -53,7 +53,7 @@ _SUGGESTIONS = (
     " begin_suppress_tokens bad_words_ids sequence_bias forced_bos_token_id forced_eos_token_id"
     " min_length min_new_tokens exponential_decay_length_penalty do_sample"
 ).split()
-# What libraries say of a model that cannot be loaded, and what is said in its place.
+# Parts of libraries' messages, and what ngt says instead.
 _REASONS = (
     ("backend tokenizer", "its tokenizer cannot be read"),
     ("Weights only load failed", "its weights are a pickle that could run code"),
@@ -63,39 +63,46 @@ _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 
 
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer of a model, without the model; it may be downloaded. Raises ModelError."""
+    """Load a model's tokenizer, downloading it if needed. Raises ModelError."""
     path = fetch(name, ["tokenizer"])
     with loading(name):
-        kind = getattr(transformers_quiet(), tokenizer_class(path) or "AutoTokenizer")
-        return Tokenizer(kind.from_pretrained(path, trust_remote_code=False))
+        loader = getattr(transformers_quiet(), tokenizer_class(path) or "AutoTokenizer")
+        return Tokenizer(loader.from_pretrained(path, trust_remote_code=False))
 
 
 def tokenizer_class(path: str) -> str:
-    """The class that AutoTokenizer chooses for a folder; "" if `_CHOICES` does not decide it."""
+    """Name the class that AutoTokenizer would choose for a folder; "" if the table has none."""
     folder = Path(path)
-    if not (folder.is_absolute() and metadata.version("transformers").startswith(_CHOSEN_IN)):
+    if not metadata.version("transformers").startswith(_TABLE_VERSION):
+        return ""
+    if not folder.is_absolute():
         return ""  # AutoTokenizer takes some short relative paths for well-known hub ids
     config = read_object(folder / "config.json")
-    if (source := source_of(folder)) and not source.base:  # a GGUF file
-        return "TokenizersBackend"  # the class that wrote it
-    about = read_object(folder / "tokenizer_config.json")
-    named = about.get("tokenizer_class")
-    chosen = _CHOICES.get((str(config.get("model_type")), str(named).removesuffix("Fast")), "")
-    foreign = "auto_map" in about or {"auto_map", "tokenizer_class", "model_name"} & set(config)
-    if not chosen or foreign:
+    source = source_of(folder)
+    if source and not source.base:
+        return "TokenizersBackend"  # the class that wrote the tokenizer of a GGUF file
+    tokenizer_config = read_object(folder / "tokenizer_config.json")
+    class_name = str(tokenizer_config.get("tokenizer_class")).removesuffix("Fast")
+    chosen = _TOKENIZER_CLASSES.get((str(config.get("model_type")), class_name), "")
+    has_own_code = "auto_map" in tokenizer_config
+    if has_own_code or {"auto_map", "tokenizer_class", "model_name"} & set(config):
+        return ""  # other rules of AutoTokenizer apply
+    if not chosen:
         return ""
     try:
         vocabulary = read_bounded(folder / "tokenizer.json", LARGEST_JSON)
     except OSError:
         return ""
-    # A LlamaTokenizer with a byte-level vocabulary is loaded as another class.
-    return "" if chosen == "LlamaTokenizer" and b"ByteLevel" in vocabulary else chosen
+    if chosen == "LlamaTokenizer" and b"ByteLevel" in vocabulary:
+        return ""  # AutoTokenizer loads it as another class
+    return chosen
 
 
 def load_config(name: str) -> Any:
-    """The configuration of a model's text part, without the model. Raises ModelError.
+    """Load the configuration of a model's text part. Raises ModelError.
 
-    Where that gives the same values it is read as plain JSON: the library's class imports torch.
+    It is read as plain JSON if that gives the same values: the class of `transformers` imports
+    torch.
     """
     path = fetch(name, ["config"])
     values = read_object(Path(path) / "config.json")
@@ -105,29 +112,35 @@ def load_config(name: str) -> Any:
 
 
 def read_config(name: str, path: str) -> Any:
-    """The library's own configuration of a model in a folder. Raises ModelError."""
+    """Load the `PreTrainedConfig` of a model in the folder `path`. Raises ModelError."""
     _check_layers(name, read_object(Path(path) / "config.json"))
     with loading(name):
         return transformers_quiet().AutoConfig.from_pretrained(path, trust_remote_code=False)
 
 
 def _check_layers(name: str, values: dict[str, Any]) -> None:
-    """Raise ModelError for a number of layers of which the library would make endless lists."""
+    """Raise ModelError if `transformers` would make lists of an absurd number of layers."""
     for part in (values, values.get("text_config")):
         layers = part.get("num_hidden_layers") if isinstance(part, dict) else None
         if isinstance(layers, int | float) and layers > _MAX_LAYERS:
-            raise ModelError(f"{name}: {layers} layers", hint="Its config.json is damaged.")
+            raise ModelError(
+                f"{name}: its config.json says {layers} layers", hint="Download the model again."
+            )
 
 
 def mask_tokens(config: Any) -> tuple[int, ...]:
-    """The tokens that a model was tuned to fill, in their order below a token; () if none are.
+    """Return the ids of the mask tokens that a model was tuned to fill, in order; () for none.
 
-    `config` is that of its text part. The authors of SPACE give `mask_id`, `mask_num` and
-    `mask_diff` to their programs: with the last, ids count up from the first (SPACE, Yi et al.
-    2024; github.com/cteant/SPACE). Values that give no ids of the vocabulary are taken for none.
+    The authors of SPACE (Yi et al. 2024; github.com/cteant/SPACE) pass `mask_id`, `mask_num` and
+    `mask_diff` to their programs. With the last, ids count up from `mask_id`; else all are equal.
+    Values that give ids outside the vocabulary count as none.
+
+    Args:
+        config: The configuration of the model's text part.
     """
-    first, count = getattr(config, "mask_id", None), getattr(config, "mask_num", None)
-    if type(first) is not int or type(count) is not int or not 0 < count <= _MOST_MASKS:
+    first = getattr(config, "mask_id", None)
+    count = getattr(config, "mask_num", None)
+    if type(first) is not int or type(count) is not int or not 0 < count <= _MAX_MASKS:
         return ()
     step = int(getattr(config, "mask_diff", False) is True)
     masks = tuple(first + step * i for i in range(count))
@@ -135,11 +148,11 @@ def mask_tokens(config: Any) -> tuple[int, ...]:
 
 
 def _is_plain(values: dict[str, Any]) -> bool:
-    """Whether the library's class would not change the sizes and the rotary parameters."""
+    """Whether the class of `transformers` would leave sizes and rotary parameters as they are."""
     sizes = [values.get(name) for name in ("vocab_size", "max_position_embeddings")]
     rope = values.get("rope_parameters", {"rope_type": "default"})
     return (
-        any(kind == values.get("model_type") for kind, _ in _CHOICES)
+        any(kind == values.get("model_type") for kind, _ in _TOKENIZER_CLASSES)
         and all(type(size) is int and size > 0 for size in sizes)
         and isinstance(rope, dict)
         and rope.get("rope_type") == "default"
@@ -149,7 +162,7 @@ def _is_plain(values: dict[str, Any]) -> bool:
 
 
 def transformers_quiet() -> Any:
-    """The library `transformers`, its log messages and progress bars turned off."""
+    """Import `transformers` with its log messages and progress bars turned off."""
     with without_collection():
         import transformers
 
@@ -161,43 +174,66 @@ def transformers_quiet() -> Any:
 
 @contextmanager
 def loading(name: str) -> Iterator[None]:
-    """Turns every exception of a hub, a file or a configuration into one ModelError."""
+    """Turn any exception of the hub, a file or a configuration into a ModelError."""
     try:
         yield
     except ModelError:
         raise
     except Exception as error:
-        why = str(error).strip().partition("\n")[0] or type(error).__name__
-        why = next((told for mark, told in _REASONS if mark in why), why)
-        if kind := re.search(r"^Unrecognized configuration class .*?(\w+)Config'", why):
-            why = f"{kind[1]} is not a decoder: it does not generate text"
+        why = _plain_reason(str(error).strip().partition("\n")[0] or type(error).__name__)
         is_local = name == BUILTIN or os.path.exists(os.path.expanduser(name))
         is_damaged = type(error).__name__ == "SafetensorError" and not is_local
-        hint = f"Get its weights again: ngt models pull {name}" if is_damaged else HINT
+        hint = f"Download its weights again: ngt models pull {name}" if is_damaged else HINT
         raise ModelError(f"{name}: cannot be loaded ({why})", hint=hint) from error
 
 
-def check_weights(name: str, told: dict[str, Any], warn: Notify) -> None:
-    """Raise ModelError unless the weights fill the model; `warn` of those that it does not use.
+def _plain_reason(message: str) -> str:
+    """Put known messages of libraries into plain words."""
+    for part, reason in _REASONS:
+        if part in message:
+            return reason
+    match = re.search(r"^Unrecognized configuration class .*?(\w+)Config'", message)
+    if match:
+        return f"{match[1]} is not a decoder: it does not generate text"
+    return message
 
-    `told` is the loading report of `transformers`, which gives missing weights random values.
+
+def check_weights(name: str, report: dict[str, Any], warn: Notify) -> None:
+    """Check that the weights fill the model: `transformers` gives missing ones random values.
+
+    Args:
+        name: The model's name.
+        report: The loading report of `transformers`.
+        warn: Receives a line on weights that the model does not use.
+
+    Raises:
+        ModelError: Weights are missing, or have another shape than config.json says.
     """
-    for key, *shapes in sorted(told["mismatched_keys"]):
-        stored, wanted = ("×".join(map(str, shape)) or "()" for shape in shapes)
-        what = f"{name}: {key} has shape {stored} in the weights and {wanted} by config.json"
-        raise ModelError(what, hint="The two are not of one model; download it again.")
-    if missing := sorted(told["missing_keys"]):
+    for key, *shapes in sorted(report["mismatched_keys"]):
+        stored, configured = ("×".join(map(str, shape)) or "()" for shape in shapes)
+        raise ModelError(
+            f"{name}: {key} has shape {stored} in the weights and {configured} by config.json",
+            hint="They belong to different models; download it again.",
+        )
+    missing = sorted(report["missing_keys"])
+    if missing:
         raise ModelError(
             f"{name}: the weights lack {some(missing, 2)}",
             hint="They do not fill the model that config.json describes; download it again.",
         )
-    if unused := sorted(told["unexpected_keys"]):
-        warn(f"{name}: the model has no use for {some(unused, 2)} of its weights")
+    unused = sorted(report["unexpected_keys"])
+    if unused:
+        warn(f"{name}: the model does not use {some(unused, 2)} of its weights")
 
 
 @dataclass(frozen=True, slots=True)
 class ContextLimit:
-    """The most tokens of prompt and answer together; `reason`, if that is less than configured."""
+    """The longest sequence, prompt and answer together.
+
+    Attributes:
+        tokens: Its length.
+        reason: Why it is shorter than the configuration says; "" if it is not.
+    """
 
     tokens: int
     reason: str = ""
@@ -208,42 +244,51 @@ def context_limit(config: Any, tokenizer: Tokenizer | None) -> ContextLimit:
 
     Args:
         config: The configuration of a decoder.
-        tokenizer: Its `model_max_length` counts where it is less than the configuration's.
+        tokenizer: Its `model_max_length` counts if it is below the configuration's limit.
 
-    Raises ModelError if the configuration's number is not a positive integer.
+    Raises:
+        ModelError: The configuration's number is not a positive integer.
     """
-    name, positions = next(
-        ((n, p) for n in _POSITIONS if (p := getattr(config, n, None)) is not None),
-        ("", _UNLIMITED),
-    )
-    if isinstance(positions, bool) or not isinstance(positions, int) or positions < 1:
-        what = f"the model's configuration says {name}: {positions!r}"
-        raise ModelError(what, hint="Mend its config.json.")
-    positions = _scaled_positions(config, positions)
+    positions = _scaled_positions(config, _configured_positions(config))
     limit = ContextLimit(positions)
-    longest = getattr(tokenizer and tokenizer.backend, "model_max_length", None)
-    if longest and longest < positions:
+    max_length = getattr(tokenizer and tokenizer.backend, "model_max_length", None)
+    if max_length and max_length < positions:
         limit = ContextLimit(
-            int(longest),
-            f"The tokenizer's model_max_length is {int(longest)} tokens, the model's configuration"
-            f" allows {positions}; if that is wrong, change tokenizer_config.json.",
+            int(max_length),
+            f"The tokenizer's model_max_length is {int(max_length)} tokens, the model's"
+            f" configuration allows {positions}; if that is wrong, change tokenizer_config.json.",
         )
-    for kind, first in _first_lengths(config):
-        if first < limit.tokens:
+    for rope_type, length in _first_lengths(config):
+        if length < limit.tokens:
             limit = ContextLimit(
-                first,
-                f"Beyond {first} tokens the model's rotary positions ({kind}) change for all"
+                length,
+                f"Beyond {length} tokens the model's rotary positions ({rope_type}) change for all"
                 " tokens, earlier ones too, which a cache cannot follow.",
             )
     return limit
 
 
+def _configured_positions(config: Any) -> int:
+    """Return the number of positions in a configuration. Raises ModelError."""
+    for field in _POSITION_FIELDS:
+        positions = getattr(config, field, None)
+        if positions is None:
+            continue
+        if type(positions) is not int or positions < 1:
+            raise ModelError(
+                f"the model's config.json says {field}: {positions!r}, not a positive integer",
+                hint="Correct it there.",
+            )
+        return positions
+    return _DEFAULT_POSITIONS
+
+
 def _scaled_positions(config: Any, positions: int) -> int:
     """Return the number of positions after linear scaling or YaRN.
 
-    Model cards have users add such a scaling to a configuration whose number of positions stays
-    that of the training; then the factor is missing in it. Where layers have parameters of their
-    own (Gemma 3), the number is the scaled one.
+    Model cards tell users to add such a scaling to a configuration whose number of positions is
+    still that of the training; then the number has to be multiplied by the factor. If kinds of
+    layers have parameters of their own (Gemma 3), the number is already scaled.
     """
     rope = getattr(config, "rope_parameters", None) or {}
     factor = rope.get("factor")
@@ -256,33 +301,41 @@ def _scaled_positions(config: Any, positions: int) -> int:
 
 
 def _first_lengths(config: Any) -> Iterator[tuple[str, int]]:
-    """(kind, length in tokens) of ropes that rotate all keys differently beyond that length.
+    """Yield the lengths in tokens beyond which a rotary embedding changes the rotation of all keys.
 
-    The parameters are one mapping, or one per kind of layer.
+    Yields:
+        Pairs of the embedding's type and the length.
     """
     rope = getattr(config, "rope_parameters", None) or {}
-    name = "original_max_position_embeddings"
-    for parameters in (rope, *(v for v in rope.values() if isinstance(v, dict))):
-        kind, first = parameters.get("rope_type"), parameters.get(name) or getattr(config, name, 0)
-        if kind in _CHANGING_ROPES and isinstance(first, int) and first > 0:
-            yield kind, first
+    by_layer_type = [value for value in rope.values() if isinstance(value, dict)]
+    field = "original_max_position_embeddings"
+    for parameters in (rope, *by_layer_type):
+        rope_type = parameters.get("rope_type")
+        length = parameters.get(field) or getattr(config, field, 0)
+        if rope_type in _CHANGING_ROPES and isinstance(length, int) and length > 0:
+            yield rope_type, length
 
 
 def end_ids(hf: Any, tokenizer: Tokenizer) -> frozenset[int]:
-    """All end ids: the generation config's, or else the configuration's; and the tokenizer's."""
-    told = _ids(getattr(getattr(hf, "generation_config", None), "eos_token_id", None))
+    """Return all end token ids of a `transformers` model.
+
+    They are those of the generation config, else of the configuration, and those of the tokenizer.
+    """
+    ids = set[int]()
     config = hf.config
-    for source in (config, config.get_text_config()):
-        told = told or _ids(getattr(source, "eos_token_id", None))
-    return frozenset(told | _ids(getattr(tokenizer.backend, "eos_token_id", None)))
+    for source in (getattr(hf, "generation_config", None), config, config.get_text_config()):
+        ids = ids or _as_ids(getattr(source, "eos_token_id", None))
+    return frozenset(ids | _as_ids(getattr(tokenizer.backend, "eos_token_id", None)))
 
 
-def _ids(found: Any) -> set[int]:
-    return {i for i in (found if isinstance(found, list | tuple) else [found]) if type(i) is int}
+def _as_ids(value: Any) -> set[int]:
+    """Return the integers of a configuration's value, which may be one or a list of them."""
+    values = value if isinstance(value, list | tuple) else [value]
+    return {token_id for token_id in values if type(token_id) is int}
 
 
 def sliding_window(config: Any) -> int | None:
-    """The window, if by the configuration some layer has sliding attention, else None."""
+    """Return the window in tokens if some layer has sliding attention, else None."""
     kinds = getattr(config, "layer_types", None)
     window = getattr(config, "sliding_window", None)
     if kinds is not None:
@@ -291,7 +344,7 @@ def sliding_window(config: Any) -> int | None:
 
 
 def window_numbers(config: Any) -> dict[str, int]:
-    """Numbers of the configuration that may bound how far back a layer attends, by name."""
+    """Return numbers of the configuration that may bound how far back a layer attends, by name."""
     values = config.to_dict()
     if not values.get("use_sliding_window", True):
         values.pop("sliding_window", None)
@@ -303,7 +356,7 @@ def window_numbers(config: Any) -> dict[str, int]:
 
 
 def unused_suggestions(hf: Any) -> dict[str, Any]:
-    """What the checkpoint's generation config would change in `generate`; ngt ignores it."""
+    """Return what the checkpoint's generation config would change in `generate`; ngt ignores it."""
     config = getattr(hf, "generation_config", None)
-    found = {name: getattr(config, name, None) for name in _SUGGESTIONS}
-    return {name: value for name, value in found.items() if value not in _NEUTRAL}
+    values = {name: getattr(config, name, None) for name in _SUGGESTIONS}
+    return {name: value for name, value in values.items() if value not in _NEUTRAL}

@@ -42,7 +42,7 @@ def test_the_card_stands_above_the_default_and_below_all_else(tmp_path: Path) ->
     [
         ("---\nngt: {settings: {passages: 1, engine: vllm}}\n---\n", "'engine' is not a setting"),
         ("---\nngt: {settings: {passages: -2}}\n---\n", "passages is -2"),
-        ("---\nngt: [1]\n---\n", "ngt is"),
+        ("---\nngt: [1]\n---\n", "invalid value of the key ngt"),
     ],
 )
 def test_a_card_sets_nothing_else(tmp_path: Path, text: str, wrong: str) -> None:
