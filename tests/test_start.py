@@ -12,7 +12,12 @@ from typing import Any
 import pytest
 
 from ngtcli.models.checkpoint import BUILTIN_PATH
-from ngtcli.models.pretrained import _TOKENIZER_CLASSES, load_config, load_tokenizer, tokenizer_class
+from ngtcli.models.pretrained import (
+    _TOKENIZER_CLASSES,
+    load_config,
+    load_tokenizer,
+    tokenizer_class,
+)
 from tests.support.helpers import HARBOUR, NGT, run_and_look
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"

@@ -355,8 +355,8 @@ def _download_blob(url: str, blob: Path, size: int, bar: ByteBar) -> None:
             if bar.closed or _size(partial_file) <= downloaded:
                 raise
         downloaded = _size(partial_file)
-    with partial_file.open("rb") as file:
-        sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+    with partial_file.open("rb") as content:
+        sha256 = hashlib.file_digest(content, "sha256").hexdigest()
     if sha256 != blob.name:
         partial_file.unlink()
         raise OSError("a downloaded file is damaged; the next run downloads it again")
