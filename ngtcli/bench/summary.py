@@ -1,10 +1,9 @@
-"""From records to rows: one figure, one `column`, which is all that a new figure takes.
+"""Makes the rows of results from records: each figure is one `column` of a row.
 
-A row is one cell over the prompts. Its columns say how they are computed and what they are called
-in tables and in JSON. A prompt's time is the median of its rounds; a speed-up is formed prompt by
-prompt and its median is reported.
-Shares and rates are from 0 to 1, quartiles are (lower, upper), a unit stands in the name. None is
-what could not be known. Knows no torch.
+A row is one cell over all prompts. Its columns say how they are computed, and what they are called
+in tables and in JSON. A prompt's time is the median of its rounds. A speed-up is formed prompt by
+prompt, and its median is reported. Shares and rates are from 0 to 1, quartiles are (lower, upper),
+and a name ends in its unit. None stands for an unknown figure. Imports no torch.
 """
 
 import statistics
@@ -14,42 +13,52 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any, get_type_hints
 
 from ngtcli.bench.grid import BASELINE, Cell
-from ngtcli.bench.records import Race, Record
+from ngtcli.bench.records import Generation, Race, Record
 from ngtcli.drafting.steps import PARTS
 from ngtcli.system.json_form import Schema, json_key, schema_of, shape, to_json
 
-HF = "hf"  # the cell that speed-ups over `transformers` are of
+HF = "hf"  # the cell of generate of `transformers`, for `speedup_over_hf`
 MISSING = "–"
 Pair = tuple[float, float]
 Records = Mapping[tuple[str, int], Sequence[Record]]  # by cell and prompt, in the order of rounds
 
 
 def quartiles(values: Sequence[float]) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile; a single value is all three.
+    """Return lower quartile, median and upper quartile; a single value is all three.
 
     >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
     (2.0, 3.0, 4.0)
     """
     if len(values) < 2:
-        return (values[0],) * 3
+        return values[0], values[0], values[0]
     low, middle, high = statistics.quantiles(values, n=4, method="inclusive")
     return low, middle, high
 
 
 def ratio(a: float | None, b: float | None, digits: int = 4) -> float | None:
-    """A quotient, rounded; None where one side is not known or there is nothing to divide by."""
-    return None if a is None or b is None or not b else round(a / b, digits)
+    """Return a / b, rounded; None if one of them is unknown, or b is 0."""
+    if a is None or not b:
+        return None
+    return round(a / b, digits)
 
 
 class Group:
     """The records of one cell over some prompts, with those of all cells for comparison.
 
     Args:
-        cell: The cell whose figures are formed.
+        cell: The cell.
         prompts: The indices of the prompts.
         records: The records of all cells.
-        splits: Those with the parts of a step timed apart, if there are any.
-        by_wall: Whether a prompt's seconds are wall time with prefill, else of decoding alone.
+        splits: The records whose parts of a step were timed separately, if there are any.
+        by_wall: Whether a prompt's seconds are wall time with prefill, or of decoding alone.
+
+    Attributes:
+        rounds: The cell's records of each prompt.
+        generations: The answers of all rounds.
+        last: The answers of the last round.
+        tokens: New tokens in the last round.
+        steps: Steps in the last round.
+        split: The answers whose parts of a step were timed separately.
     """
 
     def __init__(
@@ -60,121 +69,150 @@ class Group:
         splits: Records | None = None,
         by_wall: bool = False,
     ) -> None:
-        self.cell, self.prompts = cell, prompts
-        self._records, self._by_wall = records, by_wall
+        self.cell = cell
+        self.prompts = prompts
+        self._records = records
+        self._by_wall = by_wall
         self.rounds = [records[cell.key, prompt] for prompt in prompts]
-        self.every = [record.generation for rounds in self.rounds for record in rounds]
+        self.generations = [record.generation for rounds in self.rounds for record in rounds]
         self.last = [rounds[-1].generation for rounds in self.rounds]
         self.tokens = sum(len(g.ids) for g in self.last)
         self.steps = sum(g.steps for g in self.last)
-        found = splits or {}
-        taken = [found.get((cell.key, prompt), ()) for prompt in prompts]
-        self.split = [record.generation for rounds in taken for record in rounds]
+        self.split: list[Generation] = []
+        for prompt in prompts:
+            split_records = (splits or {}).get((cell.key, prompt), ())
+            self.split += [record.generation for record in split_records]
 
     def sum_of(self, name: str) -> int | None:
-        """The sum of a count over answers; None where it is not known of one."""
+        """Return the sum of a count over all answers; None if one answer does not have it."""
         counts = [getattr(g, name) for g in self.last]
         return None if None in counts else sum(counts)
 
     def length(self) -> float | None:
-        """Tokens a pass of the model."""
+        """Return new tokens by steps (the mean acceptance length)."""
         return ratio(self.tokens, self.steps)
 
     def acceptance_rate(self) -> float | None:
-        """Accepted by drafted tokens; None without drafts."""
+        """Return accepted by drafted tokens; None without drafts."""
         return ratio(self.sum_of("accepted"), self.sum_of("drafted"))
 
     def seconds(self, key: str = "") -> list[float]:
-        """The seconds of each prompt, by this cell or by another one."""
+        """Return the seconds of each prompt, of this cell or of another one."""
         return [
             statistics.median(map(self.clock, self._records[key or self.cell.key, prompt]))
             for prompt in self.prompts
         ]
 
     def clock(self, record: Record) -> float:
-        """The seconds that count."""
+        """Return the seconds of an answer that count."""
         return record.seconds if self._by_wall else record.generation.decode_s or 0.0
 
     def tokens_per_s(self) -> float | None:
-        """New tokens by seconds of decoding."""
-        medians = (statistics.median(r.generation.decode_s or 0.0 for r in p) for p in self.rounds)
+        """Return new tokens by seconds of decoding."""
+        medians = []
+        for records in self.rounds:
+            medians.append(statistics.median(r.generation.decode_s or 0.0 for r in records))
         return ratio(self.tokens, sum(medians), 2 if self._by_wall else 3)
 
     def parts(self) -> dict[str, float]:
-        """Seconds of prefill and of the parts of steps, over all answers (paper, Figure 5).
+        """Return the seconds of prefill and of the parts of steps, over all answers.
 
-        Empty where the parts were not timed.
+        They are empty if the parts were not timed (paper, Figure 5).
         """
         if not self.split:
             return {}
-        found = {"prefill": sum(g.prefill_s or 0.0 for g in self.split)}
+        seconds = {"prefill": sum(g.prefill_s or 0.0 for g in self.split)}
         for part in PARTS:
-            found[part] = sum((g.split_s or {}).get(part, 0.0) for g in self.split)
-        return found
+            seconds[part] = sum((g.split_s or {}).get(part, 0.0) for g in self.split)
+        return seconds
 
     def prefill_ms(self) -> float | None:
-        """Milliseconds of prefill a prompt, of the answers whose parts were timed."""
-        return round(self.parts()["prefill"] / len(self.split) * 1e3, 3) if self.split else None
+        """Return the mean milliseconds of a prefill; None if the parts were not timed."""
+        if not self.split:
+            return None
+        return round(self.parts()["prefill"] / len(self.split) * 1e3, 3)
 
     def step_us(self) -> dict[str, float] | None:
-        """Microseconds of each part of a step; None where the parts were not timed."""
+        """Return the microseconds of each part of a step; None if the parts were not timed."""
         steps = max(sum(g.steps for g in self.split), 1)
-        found = {part: round(s / steps * 1e6, 1) for part, s in self.parts().items()}
-        found.pop("prefill", None)
-        return found or None
+        parts = {part: round(s / steps * 1e6, 1) for part, s in self.parts().items()}
+        parts.pop("prefill", None)
+        return parts or None
 
     def shares(self) -> dict[str, float] | None:
-        """The share of each part in the time of an answer; None where parts were not timed."""
+        """Return each part's share of an answer's time; None if the parts were not timed."""
         parts = self.parts()
         total = sum(parts.values()) or 1.0
         return {part: round(s / total, 4) for part, s in parts.items()} or None
 
     def spread(self) -> float | None:
-        """A prompt's interquartile range over its median, typically; None with one round."""
-        several = [quartiles([self.clock(r) for r in rs]) for rs in self.rounds if len(rs) > 1]
-        spreads = [(high - low) / middle for low, middle, high in several]
+        """Return the median over prompts of a prompt's interquartile range by its median.
+
+        None with one round.
+        """
+        spreads = []
+        for records in self.rounds:
+            if len(records) > 1:
+                low, middle, high = quartiles([self.clock(record) for record in records])
+                spreads.append((high - low) / middle)
         return round(statistics.median(spreads), 4) if spreads else None
 
-    def speedup(self, other: str = BASELINE) -> tuple[float, Pair, Pair] | tuple[None, None, None]:
-        """The other's time by own time, prompt by prompt: median, quartiles, least and most.
+    def speedup(
+        self, baseline: str = BASELINE
+    ) -> tuple[float, Pair, Pair] | tuple[None, None, None]:
+        """Compare the seconds of a baseline to this cell's, prompt by prompt.
 
-        None where the other took no part.
+        Returns:
+            Median, quartiles, and minimum and maximum of the ratios. None if the baseline was not
+            measured on all these prompts.
         """
-        if any((other, prompt) not in self._records for prompt in self.prompts):
+        if any((baseline, prompt) not in self._records for prompt in self.prompts):
             return None, None, None
-        ratios = [b / a for a, b in zip(self.seconds(), self.seconds(other), strict=True)]
-        low, middle, high = _three(ratios, 3)
+        ratios = []
+        for seconds, baseline_seconds in zip(self.seconds(), self.seconds(baseline), strict=True):
+            ratios.append(baseline_seconds / seconds)
+        low, middle, high = _rounded_quartiles(ratios, 3)
         return middle, (low, high), (round(min(ratios), 3), round(max(ratios), 3))
 
     def same_ids(self) -> int:
-        """Prompts with the ids of plain decoding, in every round."""
-        return sum(
-            all(r.generation.ids == self._records[BASELINE, p][0].generation.ids for r in rounds)
-            for p, rounds in zip(self.prompts, self.rounds, strict=True)
-        )
+        """Count the prompts with the token ids of plain decoding in every round."""
+        count = 0
+        for prompt, records in zip(self.prompts, self.rounds, strict=True):
+            expected = self._records[BASELINE, prompt][0].generation.ids
+            count += all(record.generation.ids == expected for record in records)
+        return count
 
     def speeds(self) -> list[float]:
-        """Tokens a second of decoding over all prompts, round by round."""
-        found = []
+        """Return the tokens per second of decoding over all prompts, round by round."""
+        speeds = []
         for records in zip(*self.rounds, strict=True):
             seconds = sum(r.generation.decode_s or 0.0 for r in records)
             tokens = sum(len(r.generation.ids) for r in records)
-            found.append(tokens / seconds if seconds > 0 else 0.0)
-        return found
+            speeds.append(tokens / seconds if seconds > 0 else 0.0)
+        return speeds
 
-    def middle(self, name: str) -> float | None:
-        """The median of a figure over all answers that have it."""
-        known = [value for g in self.every if (value := getattr(g, name)) is not None]
+    def median(self, name: str) -> float | None:
+        """Return the median of a field of Generation over all answers that have it."""
+        values = [getattr(generation, name) for generation in self.generations]
+        known = [value for value in values if value is not None]
         return statistics.median(known) if known else None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Figure:
-    """A figure of a row, the field `name`: `of` computes it from a group.
+    """A figure of a row.
 
-    In JSON it is rounded to `digits`, and left out where the field `needs` is None, or if `hidden`.
-    One with a `heading` stands in tables, times `scale`, in `form`, which may read the row as
-    `{1}`; `place` is its place there and `rank` that of `render.tables.Column`.
+    Attributes:
+        of: Computes it from a group.
+        name: The row's field.
+        needs: A field; where that is None, JSON does not have this figure.
+        heading: Its heading in tables; "": they do not have it.
+        form: Its format in tables, which may use the row as `{1}`.
+        scale: Its factor in tables.
+        digits: Its decimal places in JSON; None: it is not rounded.
+        hidden: Whether JSON does not have it.
+        place: Its position in tables, from the left.
+        rank: See `render.tables.Column`.
     """
 
     of: Callable[[Any], Any]
@@ -189,37 +227,40 @@ class Figure:
     rank: int = 0
 
     def value(self, row: Any) -> float | None:
-        """What is shown of it, in the unit of the heading."""
+        """Return its value in the unit of the heading."""
         value: float | None = getattr(row, self.name)
-        return value if value is None or self.scale == 1 else value * self.scale
+        if value is None or self.scale == 1:
+            return value
+        return value * self.scale
 
     def text(self, row: Any) -> str:
-        """The same as text; a dash for None."""
+        """Return its value as tables show it; a dash for None."""
         value = self.value(row)
         return MISSING if value is None else self.form.format(value, row)
 
 
 def column(
-    of: Callable[[Any], Any], heading: str = "", form: str = "{}", place: int = 0, **how: Any
+    of: Callable[[Any], Any], heading: str = "", form: str = "{}", place: int = 0, **options: Any
 ) -> Any:
-    """The field of a figure; `how` are further fields of `Figure`."""
-    made = Figure(of=of, heading=heading, form=form, place=place, **how)
-    return field(default=None, metadata={"column": made})
+    """Make the field of a row for a figure; `options` are further fields of `Figure`."""
+    figure = Figure(of=of, heading=heading, form=form, place=place, **options)
+    return field(default=None, metadata={"column": figure})
 
 
-def _three(values: Sequence[float], digits: int) -> tuple[float, float, float]:
-    """Lower quartile, median, upper quartile, rounded."""
+def _rounded_quartiles(values: Sequence[float], digits: int) -> tuple[float, float, float]:
+    """Return lower quartile, median and upper quartile, rounded."""
     low, middle, high = quartiles(values)
     return round(low, digits), round(middle, digits), round(high, digits)
 
 
 def _median(values: Iterable[float | None]) -> float | None:
+    """Return the median of the known values, rounded to five places."""
     known = [value for value in values if value is not None]
     return round(statistics.median(known), 5) if known else None
 
 
 def _setup_seconds(record: Record) -> float | None:
-    """Seconds before prefill: the trie from the cache, and the drafter."""
+    """Return the seconds before prefill: loading the trie from the cache, and the drafter."""
     generation = record.generation
     if not generation.prefill_s or generation.decode_s is None:
         return None
@@ -228,10 +269,10 @@ def _setup_seconds(record: Record) -> float | None:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Row:
-    """A cell of `ngt bench` over all prompts. What is not known of it is None.
+    """A cell of `ngt bench` over all prompts. Unknown figures are None.
 
-    `prefill_ms` (a prompt), `step_us` and `share` (of the whole time) are of answers whose parts
-    were timed apart, in a run of their own.
+    `prefill_ms` (per prompt), `step_us` and `share` (of an answer's time) come from an additional
+    round in which the parts of a step are timed separately.
     """
 
     method: str = column(lambda g: g.cell.values["method"])
@@ -248,24 +289,26 @@ class Row:
         Group.acceptance_rate, "accepted", "{:.1%}", 8, rank=10
     )
     acceptance_histogram: Mapping[int, int] = column(
-        lambda g: sum((Counter(one.histogram or {}) for one in g.last), Counter())
+        lambda g: sum((Counter(answer.histogram or {}) for answer in g.last), Counter())
     )
     nodes_per_step: float | None = column(lambda g: ratio(g.sum_of("drafted"), g.steps))
     undrafted_share: float | None = column(
         lambda g: ratio(g.sum_of("undrafted"), g.steps), "undrafted", "{:.0%}", 9, rank=12
     )
     seconds_median: float = column(
-        lambda g: _three(g.seconds(), 5)[1], "seconds", "{:.3f}", 6, rank=8
+        lambda g: _rounded_quartiles(g.seconds(), 5)[1], "seconds", "{:.3f}", 6, rank=8
     )
-    seconds_quartiles: Pair = column(lambda g: _three(g.seconds(), 5)[::2])
+    seconds_quartiles: Pair = column(lambda g: _rounded_quartiles(g.seconds(), 5)[::2])
     spread: float | None = column(Group.spread, "spread", "{:.0%}", 7, rank=11)
     tokens_per_s: float | None = column(Group.tokens_per_s)
     tokens_per_s_with_prefill: float = column(
         lambda g: round(g.tokens / sum(g.seconds()), 2), "tokens/s", "{:.1f}", 5, rank=3
     )
-    prefill_s_median: float | None = column(lambda g: _median(one.prefill_s for one in g.last))
+    prefill_s_median: float | None = column(
+        lambda g: _median(answer.prefill_s for answer in g.last)
+    )
     setup_s_median: float | None = column(
-        lambda g: _median(_setup_seconds(r) for rounds in g.rounds for r in rounds)
+        lambda g: _median(_setup_seconds(record) for rounds in g.rounds for record in rounds)
     )
     speedup: float = column(lambda g: g.speedup()[0], "speed-up", "{:.2f}×", 0)
     speedup_quartiles: Pair = column(
@@ -285,13 +328,24 @@ class Row:
     share: Mapping[str, float] | None = column(Group.shares)
 
 
+def _acceptance_length(generations: Sequence[Generation]) -> float:
+    """Return new tokens by steps."""
+    tokens = sum(len(generation.ids) for generation in generations)
+    steps = sum(generation.steps for generation in generations)
+    return tokens / max(1, steps)
+
+
+def _whole(value: float | None) -> int | None:
+    return None if value is None else int(value)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CellRow:
-    """A combination of settings as measured: medians over rounds, seconds of decoding alone.
+    """A cell of `ngt tune`: medians over rounds; seconds are of decoding alone.
 
-    `prompts` holds new tokens and median seconds of each prompt. The trie's figures are None for
-    methods without one. `standing` is "chosen" in a report that is complete and "ahead" in another,
-    "tied" for cells that cannot be told from the best, "" for the rest.
+    `prompts` has the new tokens and median seconds of each prompt. The figures of the trie are None
+    for methods without one. `standing` is "chosen" (or "ahead" while the report is incomplete),
+    "tied" if the cell may be as fast as the best, else "".
     """
 
     cell: str = column(lambda g: g.cell.key)
@@ -304,17 +358,17 @@ class CellRow:
         lambda g: (min(g.speeds()), max(g.speeds())), digits=3
     )
     mean_acceptance_length: float = column(
-        lambda g: sum(len(x.ids) for x in g.every) / max(1, sum(x.steps for x in g.every)),
+        lambda g: _acceptance_length(g.generations),
         "length",
         "{:.3f}",
         rank=1,
         digits=4,
     )
     trie_build_s: float | None = column(
-        lambda g: g.middle("trie_build_s"), "build ms", "{:.2f}", scale=1e3, rank=2, digits=6
+        lambda g: g.median("trie_build_s"), "build ms", "{:.2f}", scale=1e3, rank=2, digits=6
     )
     trie_bytes: int | None = column(
-        lambda g: None if (size := g.middle("trie_bytes")) is None else int(size),
+        lambda g: _whole(g.median("trie_bytes")),
         "kB",
         "{:.1f}",
         scale=1e-3,
@@ -331,45 +385,50 @@ class CellRow:
 
 
 def columns(row: type) -> list[Figure]:
-    """The columns of a class of rows, in the order of JSON."""
+    """Return the columns of a class of rows, in the order of JSON."""
     return [replace(f.metadata["column"], name=f.name) for f in fields(row)]
 
 
 def shown_columns(row: type) -> list[Figure]:
-    """The columns in the table of these rows."""
-    return sorted((one for one in columns(row) if one.heading), key=lambda one: one.place)
+    """Return the columns of a class of rows that tables have, in their order."""
+    shown = [figure for figure in columns(row) if figure.heading]
+    return sorted(shown, key=lambda figure: figure.place)
 
 
 def row_of(row: Any, group: Any) -> Any:
-    """The row of a group: every column computed."""
-    return row(**{one.name: one.of(group) for one in columns(row)})
+    """Make a row (an instance of the class `row`) by computing every column from a group."""
+    return row(**{figure.name: figure.of(group) for figure in columns(row)})
 
 
 def json_rows(row: type) -> Any:
-    """The field of a result that holds such rows: their JSON and its schema."""
-    printed = [one for one in columns(row) if not one.hidden]
+    """Make the field of a result that has rows of a class, with their JSON and its schema."""
+    figures = [figure for figure in columns(row) if not figure.hidden]
 
-    def form(found: Sequence[Any]) -> list[dict[str, Any]]:
-        return [
-            {
-                one.name: to_json(getattr(row, one.name), one.digits)
-                for one in printed
-                if not one.needs or getattr(row, one.needs) is not None
-            }
-            for row in found
-        ]
+    def row_json(values: Any) -> dict[str, Any]:
+        keys = {}
+        for figure in figures:
+            if not figure.needs or getattr(values, figure.needs) is not None:
+                keys[figure.name] = to_json(getattr(values, figure.name), figure.digits)
+        return keys
+
+    def rows_json(rows: Sequence[Any]) -> list[dict[str, Any]]:
+        return [row_json(values) for values in rows]
 
     def schema() -> Schema:
         hints = get_type_hints(row)
-        keys = {one.name: schema_of(hints[one.name]) for one in printed}
-        return {"type": "array", "items": shape(keys, [o.name for o in printed if o.needs])}
+        keys = {figure.name: schema_of(hints[figure.name]) for figure in figures}
+        optional = [figure.name for figure in figures if figure.needs]
+        return {"type": "array", "items": shape(keys, optional)}
 
-    return field(metadata=json_key(form=form, schema=schema))
+    return field(metadata=json_key(form=rows_json, schema=schema))
 
 
 def summarized(race: Race) -> list[Row]:
-    """A row for each cell, over the prompts that every cell has answered."""
-    measured, records = race.measured(), race.answers()
-    splits = {(one.cell, one.prompt): [one] for one in race.splits}
-    groups = (Group(cell, measured, records, splits, by_wall=True) for cell in race.cells)
-    return [row_of(Row, group) for group in groups]
+    """Make a row for each cell, over the prompts that every cell has answered."""
+    prompts = race.measured()
+    records = race.answers()
+    splits = {(record.cell, record.prompt): [record] for record in race.splits}
+    rows = []
+    for cell in race.cells:
+        rows.append(row_of(Row, Group(cell, prompts, records, splits, by_wall=True)))
+    return rows
