@@ -1,9 +1,9 @@
-"""One measurement: cells × prompts × rounds, as a flat list of records.
+"""Takes a measurement: cells × prompts × rounds, as a flat list of records.
 
-A contestant is a cell of settings, and a source answers with them. What a drafter learns lives
-across the prompts of one round, in their order, and is dropped before the next: no cell drafts from
-its own earlier answer to the same prompt, and none from what another one has answered. With `fresh`
-it is dropped at each prompt. Knows no torch.
+A source answers prompts by the settings of a cell. A drafter learns from prompt to prompt of one
+round and forgets everything before the next. So no cell drafts from its own earlier answer to the
+same prompt, or from the answers of another cell. With `fresh` it forgets everything at each prompt.
+Imports no torch.
 """
 
 import random
@@ -30,21 +30,30 @@ from ngtcli.errors import NgtError
 from ngtcli.system.progress import time_left
 from ngtcli.words import counted
 
-P = TypeVar("P")  # what is answered, such as the index of a prompt
+P = TypeVar("P")  # a prompt, or its index
 Notify = Callable[[str], None]
-_CANNOT = (NgtError, ImportError, OSError)  # something that a cell needs is not there
-# More is no measurement, and stored figures with it are measured again; guess.
+_UNAVAILABLE = (NgtError, ImportError, OSError)  # errors if a cell's needs are not met
+# Limits of plausible figures (guess): stored ones beyond them are measured again.
 Count = Annotated[int, Meta(ge=0, lt=10**15)]
 Seconds = Annotated[float, Meta(ge=0, lt=1e15)]
 
 
 @dataclass(frozen=True, slots=True)
 class Generation:
-    """One answer: its ids, the passes of the model it took, and what drafting did, where known.
+    """One answer. Unknown figures are None.
 
-    `decode_s` are seconds without prefill. `undrafted` counts the steps without a draft;
-    `histogram` steps by accepted drafts. A trie that was built for this answer has its seconds and
-    bytes.
+    Attributes:
+        ids: Its token ids.
+        steps: Forward passes after prefill.
+        prefill_s: Seconds of prefill.
+        decode_s: Seconds without prefill.
+        drafted: Draft tokens.
+        accepted: Draft tokens that were accepted.
+        undrafted: Steps without a draft.
+        histogram: Numbers of steps by the numbers of their accepted draft tokens.
+        split_s: Seconds of the parts of steps, if they were timed separately.
+        trie_build_s: Seconds that building the trie took, if it was built for this answer.
+        trie_bytes: Size of that trie.
     """
 
     ids: Sequence[int]
@@ -60,18 +69,28 @@ class Generation:
     trie_bytes: Count | None = None
 
     @classmethod
-    def of(cls, ids: Sequence[int], statistics: Statistics, **more: Any) -> "Generation":
-        """That of a run with these figures; `more` are further fields."""
-        s = statistics
-        more |= {"drafted": s.drafted_tokens, "accepted": s.accepted_tokens}
-        return cls(ids, s.steps, histogram=s.acceptance_histogram, **more)
+    def of(cls, ids: Sequence[int], statistics: Statistics, **figures: Any) -> "Generation":
+        """Make it from a sequence's statistics and further fields."""
+        return cls(
+            ids,
+            statistics.steps,
+            drafted=statistics.drafted_tokens,
+            accepted=statistics.accepted_tokens,
+            histogram=statistics.acceptance_histogram,
+            **figures,
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Record:
-    """One answer of a cell (by its key) to the prompt of that index in that round, from 0.
+    """One answer of a cell.
 
-    `seconds` are wall clock with prefill.
+    Attributes:
+        cell: The cell's key.
+        prompt: Index of the prompt.
+        round: Number of the round, from 0.
+        generation: The answer.
+        seconds: Wall time with prefill.
     """
 
     cell: str
@@ -85,23 +104,27 @@ Answering = Callable[[P], Generation]
 
 
 class Source(Protocol[P]):
-    """What cells are measured on, such as a model that runs."""
+    """Something that answers by the settings of cells, such as a model."""
 
     @property
     def prompts(self) -> Sequence[P]:
-        """What every cell answers."""
+        """The prompts that every cell answers."""
 
     def begin(self, cell: Cell, split: bool = False) -> Answering[P]:
-        """What answers by a cell, with a drafter that has learned nothing.
+        """Return a function that answers by a cell, with a drafter that has learned nothing.
 
-        What a long-running program does once is done here, off the clock. With `split` the parts of
-        a step are timed apart, which waits for the device, so that it is timed for nothing else.
+        Work that a long-running program does once is done here and not timed.
+
+        Args:
+            cell: The cell.
+            split: Whether the parts of a step are timed separately. That waits for the device, so
+                that no other times count.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """One cell's answer that is to come, to the prompt of that index in that round."""
+    """One answer to measure: of a cell, to the prompt of this index, in this round."""
 
     cell: Cell
     prompt: int
@@ -110,7 +133,15 @@ class Turn:
 
 @dataclass(slots=True)
 class Race:
-    """What was measured of `cells`; `splits` are the answers with the parts of a step."""
+    """The records of a measurement.
+
+    Attributes:
+        cells: The cells that take part.
+        records: Their answers.
+        splits: Answers of a further round in which the parts of a step were timed separately.
+        refused: Methods that do not take part.
+        interrupted: Whether the user interrupted it.
+    """
 
     cells: list[Cell]
     records: list[Record] = field(default_factory=list)
@@ -119,29 +150,31 @@ class Race:
     interrupted: bool = False
 
     def refuse(self, cell: Cell, error: Exception) -> None:
-        """Leave a cell out; a method's reason is kept once."""
+        """Leave a cell out; the same reason of a method is recorded only once."""
         self.cells.remove(cell)
-        if (one := refusal(str(cell.values["method"]), error)) not in self.refused:
-            self.refused.append(one)
+        refused = refusal(str(cell.values["method"]), error)
+        if refused not in self.refused:
+            self.refused.append(refused)
 
     def answers(self) -> dict[tuple[str, int], list[Record]]:
-        """The records by cell and prompt, in the order of rounds."""
-        found: dict[tuple[str, int], list[Record]] = {}
+        """Group the records by cell and prompt, in the order of rounds."""
+        records: dict[tuple[str, int], list[Record]] = {}
         for record in self.records:
-            found.setdefault((record.cell, record.prompt), []).append(record)
-        return found
+            records.setdefault((record.cell, record.prompt), []).append(record)
+        return records
 
     def measured(self) -> list[int]:
-        """The prompts that every cell has answered at least once."""
-        answered, keys = self.answers(), [cell.key for cell in self.cells]
-        prompts = sorted({prompt for _, prompt in answered})
-        return [p for p in prompts if all((key, p) in answered for key in keys)]
+        """Return the indices of the prompts that every cell has answered at least once."""
+        answers = self.answers()
+        keys = [cell.key for cell in self.cells]
+        prompts = sorted({prompt for _, prompt in answers})
+        return [prompt for prompt in prompts if all((key, prompt) in answers for key in keys)]
 
 
 def by_prompt(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn]:
-    """All cells take turns at each prompt, another one first each time.
+    """Let all cells take turns at each prompt, each time with another one first.
 
-    A noisy machine troubles all alike. The drafters of all cells are kept at once.
+    So noise of the machine affects all alike. The drafters of all cells are in memory together.
     """
     for number in range(rounds):
         for prompt in range(prompts):
@@ -151,16 +184,17 @@ def by_prompt(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn
 
 
 def by_cell(cells: Sequence[Cell], prompts: int, rounds: int) -> Iterator[Turn]:
-    """Each cell answers all prompts in a row, in an order of its own each round.
+    """Let each cell answer all prompts in a row; the order of cells differs in each round.
 
-    A machine that slows down or speeds up troubles all alike. One drafter is kept at a time. Cells
-    of one model come together: each model is loaded once a round.
+    So a machine that slows down affects all alike. One drafter is in memory at a time. Cells of one
+    model come together, so that each model is loaded once a round.
     """
     for number in range(rounds):
         order = list(cells)
         random.Random(f"0 {number}").shuffle(order)
         models = [cell.settings.model for cell in order]
-        for _, cell in sorted(enumerate(order), key=lambda one: models.index(models[one[0]])):
+        # A stable sort: cells of one model keep their order.
+        for cell in sorted(order, key=lambda cell: models.index(cell.settings.model)):
             for prompt in range(prompts):
                 yield Turn(cell, prompt, number)
 
@@ -172,20 +206,29 @@ def take(
     *,
     fresh: bool = False,
     split: bool = False,
-    tell: Callable[[Turn], None] = lambda _: None,
+    on_turn: Callable[[Turn], None] = lambda _: None,
 ) -> Iterator[Record]:
-    """Take the turns, each on the clock after it is told."""
+    """Take turns and time each.
+
+    Args:
+        source: Answers.
+        turns: The turns, in order.
+        prompts: The prompts that turns name by their indices.
+        fresh: Whether drafters forget everything at each prompt.
+        split: Whether the parts of a step are timed separately.
+        on_turn: Called before each turn, which is not timed.
+    """
     answering: dict[str, Answering[P]] = {}
     for turn in turns:
-        tell(turn)
+        on_turn(turn)
         key = turn.cell.key
-        if fresh or not turn.prompt:
+        if fresh or turn.prompt == 0:
             answering[key] = source.begin(turn.cell, split)
-        clock = time.perf_counter()
+        started = time.perf_counter()
         generation = answering[key](prompts[turn.prompt])
-        seconds = time.perf_counter() - clock
+        seconds = time.perf_counter() - started
         if turn.prompt == len(prompts) - 1:
-            del answering[key]  # what it has learned may be large
+            del answering[key]  # its drafter may be large
         yield Record(key, turn.prompt, turn.round, generation, seconds)
 
 
@@ -220,9 +263,9 @@ def raced(
 def warm_up(
     source: Source[P], race: Race, prompts: Sequence[P], progress: Notify, *, fresh: bool = False
 ) -> None:
-    """Let every cell answer `prompts` untimed, which fills caches; refuse those that cannot.
+    """Let every cell answer `prompts` untimed, which fills caches; leave out those that cannot.
 
-    Raises what plain decoding raises.
+    Raises what plain decoding raises, without which there is no measurement.
     """
     for cell in list(race.cells):
         progress(f"Warming up: {cell.key}")
@@ -230,7 +273,7 @@ def warm_up(
         try:
             for _ in take(source, turns, prompts, fresh=fresh):
                 pass
-        except _CANNOT as error:
+        except _UNAVAILABLE as error:
             if cell.key == BASELINE:
                 raise
             race.refuse(cell, error)
@@ -245,29 +288,41 @@ def run(
     splits: bool = False,
     progress: Notify = lambda _: None,
 ) -> Iterator[Record]:
-    """Take `turns`, timed, and add them to the race; with `splits` a round more that is split up.
+    """Take turns, add their records to the race and yield them. An interrupt ends the race.
 
-    An interruption ends the race.
+    Args:
+        source: Answers.
+        race: Receives the records.
+        turns: The turns, in order.
+        fresh: Whether drafters forget everything at each prompt.
+        splits: Whether to add a round in which the parts of a step are timed separately.
+        progress: Receives status lines.
     """
-    done, total, begin = 0, len(turns), time.perf_counter()
+    started = time.perf_counter()
+    total = len(turns)
+    answered = 0
 
-    def tell(turn: Turn) -> None:
-        nonlocal done
-        left = (time.perf_counter() - begin) / max(done, 1) * (total - done)
-        words = f" · about {time_left(left)} left" if done else ""
-        progress(f"{done} of {counted(total, 'answer')}{words}: {turn.cell.key}")
-        done += 1
+    def report_turn(turn: Turn) -> None:
+        nonlocal answered
+        estimate = ""
+        if answered:
+            seconds_left = (time.perf_counter() - started) / answered * (total - answered)
+            estimate = f" · about {time_left(seconds_left)} left"
+        progress(f"{answered} of {counted(total, 'answer')}{estimate}: {turn.cell.key}")
+        answered += 1
 
     prompts = source.prompts
     try:
-        for record in take(source, turns, prompts, fresh=fresh, tell=tell):
+        for record in take(source, turns, prompts, fresh=fresh, on_turn=report_turn):
             race.records.append(record)
             yield record
-        for cell in race.cells if splits else ():
+        if not splits:
+            return
+        for cell in race.cells:
             if cell.key in AGAINST:
                 continue
             progress(f"Splitting the time of {cell.key}")
-            own = by_prompt([cell], len(prompts), 1)
-            race.splits += take(source, own, prompts, fresh=fresh, split=True)
+            split_turns = by_prompt([cell], len(prompts), 1)
+            race.splits += take(source, split_turns, prompts, fresh=fresh, split=True)
     except KeyboardInterrupt:
         race.interrupted = True

@@ -1,16 +1,16 @@
-"""`ngt tune`: the cells of a grid, measured on a model that runs.
+"""`ngt tune`: measures the cells of a grid on a model, and chooses one.
 
-Finished passes stand in a journal, so that a sweep can go on: one cell's answers to all prompts in
-one round, for what its drafter learns lives that long. The winner becomes a preset of the user's.
-Knows no torch.
+A journal has the finished passes, so that a sweep can be resumed. A pass is one cell's answers to
+all prompts in one round, since its drafter learns from prompt to prompt. The chosen cell's settings
+can be written as a preset. Imports no torch.
 
-The best cell has the highest median of tokens/s over rounds. Another is tied with it where their
-rounds overlap, or where the best one may owe its lead to the prompts that happened to be there:
-prompts are drawn again, with replacement and for both cells alike, a thousand times, and in over
-2.5% of the draws it is not ahead. Under six prompts nothing can be said. Of the tied cells that are
-nearly as fast as the best the one with the smallest trie is chosen: it costs least to build and to
-keep. Where some cell was measured once there is no estimate of the noise of rounds, and none is
-claimed; what is said of a sweep that was interrupted is said of the cells measured so far.
+The best cell has the highest median of tokens/s over rounds. Another cell is tied with it if their
+rounds overlap, or if the best cell may owe its lead to the selection of prompts (a paired
+bootstrap): prompts are drawn 1,000 times with replacement, for both cells alike, and the best cell
+is not ahead in more than 2.5% of the draws. With fewer than six prompts all cells are tied. Of the
+tied cells that are nearly as fast as the best, the one with the smallest trie is chosen: it costs
+the least to build and to store. If some cell was measured only once, the noise of rounds is unknown
+and the report says so. The report of an interrupted sweep is about the cells measured so far.
 """
 
 import re
@@ -38,13 +38,13 @@ from ngtcli.system.trials import versions_and_cpu
 from ngtcli.system.yaml_file import read_mapping, written
 from ngtcli.words import counted
 
-LEVEL = 0.025
-DRAWS = 1000
-FEWEST = 6  # prompts: of fewer, all may well favour one cell by chance
-NEAR = 0.02  # a tied cell slower by more than this share is not taken for its smaller trie
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # of a preset
+LEVEL = 0.025  # share of draws in which the best cell may be behind without being tied
+DRAWS = 1000  # bootstrap draws of prompts
+MIN_PROMPTS = 6  # of fewer, all may well favour one cell by chance
+NEAR = 0.02  # a tied cell that is slower by more than this share is not chosen
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # names of presets
 VERSION = 5
-_LONGEST = 100_000_000  # bytes of a pass, which has some thousand a prompt; guess
+_MAX_PASS_BYTES = 100_000_000  # of a pass in the journal (guess: a prompt has some thousand)
 _HINT = "Name another with --state, or start again with --fresh."
 _KIND: Any = list[Record]
 _FORM: Form[list[Record]] = Form(
@@ -53,75 +53,98 @@ _FORM: Form[list[Record]] = Form(
 
 
 class State:
-    """Finished passes by (cell, round); each is appended to `path` as it ends. `close` it.
+    """The finished passes of a sweep in a journal. Call `close` at the end.
 
-    `key` stands for all that makes passes comparable, each of them over `prompts` prompts. Raises
-    UsageError where the file belongs to another measurement or cannot be used.
+    Args:
+        path: The journal, to which each pass is appended when it is finished.
+        key: Stands for everything that makes passes comparable.
+        prompts: Number of prompts in a pass.
+        fresh: Whether to discard the passes in the journal.
+
+    Attributes:
+        done: The finished passes by cell and round.
+
+    Raises:
+        UsageError: The file belongs to another measurement or cannot be used.
     """
 
     def __init__(self, path: Path, key: str, prompts: int, fresh: bool = False) -> None:
-        self.path, self._prompts = path, prompts
-        self._begun: list[Record] = []
+        self.path = path
+        self._prompts = prompts
+        self._unfinished: list[Record] = []  # records of the current pass
         with errors_named(path, _HINT, UsageError, resumes=not fresh):
             path.parent.mkdir(parents=True, exist_ok=True)
-        self._journal = Journal(path.resolve(), _FORM, {"key": key}, _LONGEST, restart=fresh)
+        self._journal = Journal(path.resolve(), _FORM, {"key": key}, _MAX_PASS_BYTES, restart=fresh)
         self.close = self._journal.close
-        self.done = {place: one for _, one in self._journal if (place := self._place(one))}
+        self.done: dict[tuple[str, int], list[Record]] = {}
+        for _, records in self._journal:
+            key_of_pass = self._pass_key(records)
+            if key_of_pass is not None:
+                self.done[key_of_pass] = records
 
-    def _place(self, records: list[Record]) -> tuple[str, int] | None:
-        """Which pass these records are; None where they are not a whole one."""
-        places = {(one.cell, one.round) for one in records}
-        whole = [one.prompt for one in records] == list(range(self._prompts))
-        return places.pop() if whole and len(places) == 1 else None
+    def _pass_key(self, records: list[Record]) -> tuple[str, int] | None:
+        """Return the cell and round of a pass; None if the records are not one complete pass."""
+        keys = {(record.cell, record.round) for record in records}
+        is_complete = [record.prompt for record in records] == list(range(self._prompts))
+        return keys.pop() if is_complete and len(keys) == 1 else None
 
-    def rounds(self, cell: str, most: int) -> list[list[Record]]:
-        """The finished passes of a cell in the first `most` rounds."""
-        places = ((cell, number) for number in range(most))
-        return [self.done[place] for place in places if place in self.done]
+    def rounds(self, cell: str, count: int) -> list[list[Record]]:
+        """Return the finished passes of a cell in the first `count` rounds."""
+        keys = [(cell, number) for number in range(count)]
+        return [self.done[key] for key in keys if key in self.done]
 
     def left(self, turns: Iterable[Turn]) -> Iterator[Turn]:
-        """Those of `turns` that are still to be taken."""
+        """Yield the turns whose passes are not finished."""
         return (turn for turn in turns if (turn.cell.key, turn.round) not in self.done)
 
     def add(self, record: Record) -> None:
-        """Take in one answer; with the last one of its pass the pass is written."""
+        """Add a record; the last one of a pass writes the pass to the journal."""
         if record.prompt == 0:
-            self._begun = []
-        self._begun.append(record)
+            self._unfinished = []
+        self._unfinished.append(record)
         if record.prompt < self._prompts - 1:
             return
-        place = self._place(self._begun)
-        if place is not None:
-            self.done[place] = self._begun
-            self._journal.add(self._begun)
+        key = self._pass_key(self._unfinished)
+        if key is not None:
+            self.done[key] = self._unfinished
+            self._journal.add(self._unfinished)
 
 
 def state_key(about: SweepData, grid: Grid) -> str:
-    """What makes passes comparable: data, files, versions, device and CPU, settings, the sweep."""
+    """Return a hash of all that makes passes comparable.
+
+    It covers the data, the files of models and heads, versions, device and CPU, the settings and
+    the sweep.
+    """
     settings = grid.base.values()
     for name in ("color", *grid.axes):
         settings.pop(name, None)
     axes = [{"name": name, "values": values} for name, values in grid.axes.items()]
-    files = files_named(grid)
-    return digest([VERSION, versions_and_cpu(), files, to_json(about), settings, axes])
+    weights = weight_fingerprints(grid)
+    return digest([VERSION, versions_and_cpu(), weights, to_json(about), settings, axes])
 
 
-def files_named(grid: Grid) -> list[str]:
-    """What tells the weights that the cells name, of models and heads, from changed ones."""
-    every = [cell.settings for cell in grid.cells]
-    models = {name for s in every for name in (s.model.model, s.model.draft_model)} - {""}
-    heads = {name for s in every for name in s.model.heads} - {OWN}
+def weight_fingerprints(grid: Grid) -> list[str]:
+    """Return the fingerprints of the weights of all models and heads that cells name."""
+    models: set[str] = set()
+    heads: set[str] = set()
+    for cell in grid.cells:
+        model_settings = cell.settings.model
+        models |= {model_settings.model, model_settings.draft_model}
+        heads |= set(model_settings.heads)
+    models.discard("")
+    heads.discard(OWN)
     folders = [*map(fetch, sorted(models)), *map(find_head, sorted(heads))]
     return [fingerprint(folder) for folder in folders]
 
 
 def default_state(key: str) -> Path:
-    """The state file of a key in the user's cache folder."""
+    """Return the journal of a key in the user's cache folder."""
     return home("cache") / "tune" / f"{key[:32]}.jsonl"
 
 
 def measure(source: Source[P], grid: Grid, rounds: int, state: State, progress: Notify) -> None:
-    """Measure what `state` does not hold yet."""
+    """Measure the passes that `state` does not have yet."""
     turns = list(state.left(by_cell(grid.cells, len(source.prompts), rounds)))
     race = Race(grid.cells)
     for record in run(source, race, turns, progress=progress):
@@ -129,18 +152,23 @@ def measure(source: Source[P], grid: Grid, rounds: int, state: State, progress: 
 
 
 def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepReport | None:
-    """Everything that was measured and what follows from it; None where nothing was.
+    """Report everything that was measured and the verdict; None if nothing was measured.
 
-    A cell is "chosen" only where everything is measured; before that one is "ahead".
+    A cell is "chosen" only if everything is measured; before that one is "ahead".
     """
+    prompts = range(about.prompts)
     rows: list[CellRow] = []
     for cell in grid.cells:
-        if passes := state.rounds(cell.key, rounds):
-            records = {(cell.key, p): [one[p] for one in passes] for p in range(about.prompts)}
-            rows.append(row_of(CellRow, Group(cell, range(about.prompts), records)))
+        passes = state.rounds(cell.key, rounds)
+        if passes:
+            records = {
+                (cell.key, prompt): [records[prompt] for records in passes] for prompt in prompts
+            }
+            rows.append(row_of(CellRow, Group(cell, prompts, records)))
     if not rows:
         return None
-    measured, planned = sum(row.rounds for row in rows), len(grid.cells) * rounds
+    measured = sum(row.rounds for row in rows)
+    planned = len(grid.cells) * rounds
     complete = measured == planned
     verdict = judge(rows, complete)
     standing = {row.cell: "tied" for row in verdict.tied}
@@ -164,7 +192,14 @@ def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepRepo
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """`tied` are the cells that cannot be told from `best`, itself included; the fastest first."""
+    """What follows from a sweep.
+
+    Attributes:
+        best: The fastest cell.
+        tied: The cells that may be as fast as `best`, which is the first; the fastest first.
+        chosen: One of them.
+        reason: Why it was chosen.
+    """
 
     best: CellRow
     tied: tuple[CellRow, ...]
@@ -172,90 +207,115 @@ class Verdict:
     reason: str
 
 
-def behind(best: CellRow, other: CellRow) -> float:
-    """The share of draws of prompts in which `best` is not ahead of `other`."""
+def share_not_ahead(best: CellRow, other: CellRow) -> float:
+    """Return the share of draws of prompts in which `best` is not faster than `other`."""
     import numpy as np  # here: naming a preset does without
 
-    a, b = (np.array(cell.prompts, np.float64) for cell in (best, other))
-    draws = np.random.default_rng(0).multinomial(len(a), [1 / len(a)] * len(a), DRAWS)
-    (tokens, seconds), (their_tokens, their_seconds) = (draws @ a).T, (draws @ b).T
-    return float(np.mean(tokens * their_seconds <= their_tokens * seconds))
+    # Arrays (prompts, 2) of tokens and seconds; draws (DRAWS, prompts) of how often each counts.
+    figures = np.array(best.prompts, np.float64)
+    other_figures = np.array(other.prompts, np.float64)
+    count = len(figures)
+    draws = np.random.default_rng(0).multinomial(count, [1 / count] * count, DRAWS)
+    tokens, seconds = (draws @ figures).T
+    other_tokens, other_seconds = (draws @ other_figures).T
+    return float(np.mean(tokens * other_seconds <= other_tokens * seconds))
 
 
 def tied(best: CellRow, other: CellRow) -> bool:
-    """Whether the measurements cannot tell that `best` is faster than `other`."""
-    least, most = best.tokens_per_s_least_and_most[0], other.tokens_per_s_least_and_most[1]
-    if max(best.rounds, other.rounds) > 1 and most >= least:
+    """Whether the measurements do not show that `best` is faster than `other`."""
+    slowest_round = best.tokens_per_s_least_and_most[0]
+    other_fastest_round = other.tokens_per_s_least_and_most[1]
+    has_rounds = max(best.rounds, other.rounds) > 1
+    if has_rounds and other_fastest_round >= slowest_round:
         return True
-    return len(best.prompts) < FEWEST or behind(best, other) > LEVEL
+    return len(best.prompts) < MIN_PROMPTS or share_not_ahead(best, other) > LEVEL
 
 
 def judge(cells: Sequence[CellRow], complete: bool = True) -> Verdict:
-    """The verdict over at least one cell; `complete` says whether all rounds of all are there.
+    """Choose one of the cells.
 
-    Of noise something is said only where every cell was measured more than once.
+    Args:
+        cells: At least one measured cell.
+        complete: Whether all rounds of all cells are measured.
     """
-    best, *others = sorted(cells, key=lambda c: -c.tokens_per_s)
-    level = (best, *(c for c in others if tied(best, c)))
-    near = [c for c in level if c.tokens_per_s >= (1 - NEAR) * best.tokens_per_s]
-    chosen = min(near, key=_weight)
-    known = min(cell.rounds for cell in cells) > 1
+    best, *others = sorted(cells, key=lambda cell: -cell.tokens_per_s)
+    tied_cells = (best, *(cell for cell in others if tied(best, cell)))
+    near = [cell for cell in tied_cells if cell.tokens_per_s >= (1 - NEAR) * best.tokens_per_s]
+    chosen = min(near, key=_cost)
+    # The noise of rounds is known only if every cell was measured more than once.
+    noise_is_known = min(cell.rounds for cell in cells) > 1
     if not others:
         reason = "it is the only cell"
-    elif len(level) > 1:
-        reason = f"{len(level)} cells are statistically tied; {_why(chosen, near)}"
-    elif known:
+    elif len(tied_cells) > 1:
+        reason = f"{len(tied_cells)} cells are statistically tied; {_tie_reason(chosen, near)}"
+    elif noise_is_known:
         reason = "faster than every other cell beyond the noise of rounds and prompts"
     else:
         reason = f"the fastest of {counted(len(cells), 'cell')}"
-    if not known:
-        some = "" if all(cell.rounds == 1 for cell in cells) else " of some cells"
-        reason += f"; 1 round{some}, no noise estimate"
-    return Verdict(best, level, chosen, reason if complete else f"so far: {reason}")
+    if not noise_is_known:
+        of_cells = "" if all(cell.rounds == 1 for cell in cells) else " of some cells"
+        reason += f"; 1 round{of_cells}, no noise estimate"
+    return Verdict(best, tied_cells, chosen, reason if complete else f"so far: {reason}")
 
 
-def _weight(cell: CellRow) -> tuple[Any, ...]:
-    """What a cell costs where speed cannot decide: trie, then nodes to check, then lengths."""
-    names = ("num_draft", "n", "lp")
-    return (cell.trie_bytes or 0, *(cell.values.get(name, 0) for name in names), -cell.tokens_per_s)
+def _cost(cell: CellRow) -> tuple[Any, ...]:
+    """Order cells of equal speed: by trie, then nodes to verify, then lengths of n-grams."""
+    lengths = [cell.values.get(name, 0) for name in ("num_draft", "n", "lp")]
+    return (cell.trie_bytes or 0, *lengths, -cell.tokens_per_s)
 
 
-def _why(chosen: CellRow, near: Sequence[CellRow]) -> str:
+def _tie_reason(chosen: CellRow, near: Sequence[CellRow]) -> str:
+    """Say why one of the tied cells that are nearly as fast as the best was chosen."""
     if len(near) == 1:
         return f"{chosen.cell} is the best, no other within {NEAR:.0%} of its speed"
-    sizes = [c.trie_bytes or 0 for c in near]
-    least = "the fewest drafts and shortest lengths"
+    sizes = [cell.trie_bytes or 0 for cell in near]
+    advantage = "the fewest drafts and shortest lengths"
     if len(set(sizes)) > 1:
-        also = f" and {least}" if sizes.count(min(sizes)) > 1 else ""
-        least = f"the smallest trie{also}"
-    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.cell} has {least}"
+        is_shared = sizes.count(min(sizes)) > 1
+        advantage = f"the smallest trie and {advantage}" if is_shared else "the smallest trie"
+    return f"of the {len(near)} within {NEAR:.0%} of its speed {chosen.cell} has {advantage}"
 
 
 def preset_path(name: str, force: bool) -> Path:
-    """Where a preset of that name is written. Raises UsageError for a bad name or a taken one."""
+    """Return the path for a preset of this name.
+
+    Raises:
+        UsageError: The name is invalid, or it exists and `force` is false.
+    """
     if not _NAME.fullmatch(name):
-        what = f"{name!r} is not a name for a preset"
-        raise UsageError(what, hint="Use letters, digits, dots, dashes and underscores.")
+        raise UsageError(
+            f"invalid preset name {name!r}",
+            hint="Use letters, digits, dots, dashes and underscores.",
+        )
     path = home("config") / "presets" / f"{name}.yaml"
-    known = preset_files()
-    if name in known and not force:
-        what = f"{known[name]}: there is such a preset already"
+    existing = preset_files()
+    if name in existing and not force:
+        message = f"{existing[name]}: this preset already exists"
         if not path.exists():
-            what = f"{name} is a preset of ngt's own, which yours would replace everywhere"
-        raise UsageError(what, hint="Choose another name, or give --force.")
+            message = f"{name} is a built-in preset, which yours would replace everywhere"
+        raise UsageError(message, hint="Choose another name, or use --force.")
     return path
 
 
 def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> None:
-    """Write `base` with the chosen cell's settings to `path`, whole or not at all.
+    """Write a preset with the chosen cell's settings, completely or not at all.
 
-    All that decides drafts is written, as it was measured, swept or not, and what was run, on what,
-    with the figures of the cell. Raises InputError.
+    It has all settings of drafting as they were measured, swept or not, and where they come from:
+    the command, the data, and the cell's figures.
+
+    Args:
+        path: The new preset.
+        base: The preset that the sweep was based on.
+        grid: The cells.
+        report: A complete report.
+
+    Raises:
+        InputError: The file cannot be written.
     """
     settings = next(cell.settings for cell in grid.cells if cell.key == report.chosen)
     row = next(row for row in to_json(report)["cells"] if row["cell"] == report.chosen)
     facts = ("model", "device", "data", "data_sha256", "prompts")
-    body = {k: v for k, v in read_mapping(base.path).items() if k != PROVENANCE}
+    body = {key: value for key, value in read_mapping(base.path).items() if key != PROVENANCE}
     for name in dict.fromkeys((*settings_in("drafting"), *grid.axes)):
         value = settings.get(name)
         body[name] = list(value) if isinstance(value, tuple) else value
@@ -268,7 +328,9 @@ def write_winner(path: Path, base: Preset, grid: Grid, report: SweepReport) -> N
         "rounds": report.rounds,
         "chosen": report.chosen,
         "reason": report.reason,
-        "figures": {k: v for k, v in row.items() if k not in ("cell", "values", "standing")},
+        "figures": {
+            key: value for key, value in row.items() if key not in ("cell", "values", "standing")
+        },
     }
     text = written(body)
     with errors_named(path, "See ngt env.", InputError):

@@ -26,7 +26,7 @@ from ngtcli.bench.prompts import preset_items
 from ngtcli.bench.records import Answering, Generation, Record, by_cell, take
 from ngtcli.bench.results import SweepData, SweepReport
 from ngtcli.bench.summary import CellRow, Group, row_of
-from ngtcli.bench.tune import State, behind, judge, preset_path
+from ngtcli.bench.tune import State, judge, preset_path, share_not_ahead
 from ngtcli.cli.notes import pointed
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.documents.load import Document
@@ -216,7 +216,7 @@ def test_a_lead_that_a_few_prompts_make_is_a_lead_where_the_others_lose_little()
     plain = cell("plain", [90], [1.0] * 60, 5)
     assert len(judge([cell("fast", [100], most_lose_little, 5), plain]).tied) == 1
     assert len(judge([cell("fast", [100], one_wins_much, 5), plain]).tied) == 2
-    assert behind(plain, plain) == 1.0
+    assert share_not_ahead(plain, plain) == 1.0
 
 
 # --- running, stopping, going on ---
@@ -480,7 +480,7 @@ def test_a_written_preset_holds_the_winner_with_its_origin_and_is_used() -> None
     assert (second.template, second.separator) == (ask.template, ask.separator)
     assert second.provenance["based_on"] == "first"
     for name in ("", ".x", "a/b", "../a", "a b", "-a"):
-        with pytest.raises(UsageError, match="not a name"):
+        with pytest.raises(UsageError, match="invalid preset name"):
             preset_path(name, False)
 
 
@@ -489,8 +489,8 @@ def test_a_preset_that_ngt_ships_is_not_replaced_without_force(name: str) -> Non
     code, out, errors = tune(*SHORT, "--sweep", "n=4", "--write", name)
     assert (code, out) == (2, "")
     assert errors == (
-        f"ngt: {name} is a preset of ngt's own, which yours would replace everywhere\n"
-        "Choose another name, or give --force.\n"
+        f"ngt: {name} is a built-in preset, which yours would replace everywhere\n"
+        "Choose another name, or use --force.\n"
     )
     assert name in str(preset_path(name, True))
 
