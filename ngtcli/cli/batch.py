@@ -26,7 +26,13 @@ from ngtcli.cli.output import check_output_file, json_of_answer, print_line
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.engine.batch.line_requests import LineRequests
-from ngtcli.engine.batch.output import DoneLine, FileOutput, StreamOutput, written_with
+from ngtcli.engine.batch.output import (
+    DoneLine,
+    FileOutput,
+    StreamOutput,
+    line_id,
+    written_with,
+)
 from ngtcli.engine.batch.run import Item, Work
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.no_answer import caught, no_answer
@@ -141,11 +147,13 @@ class _Batch:
             head |= {f"{task}.{name}": value for name, value in how}
         out, restart = self._given.output, self._given.restart
         with closing(FileOutput(out, head, restart, self._most, self._given.force)) as output:
-            good = [n for n in chosen if n.index in output.done and not output.failed(n.index)]
-            kept = {n.index for n in good} if self._given.retry_failed else output.done
-            left = [n for n in chosen if n.index not in kept]
+            indices = [line.index for line in chosen]
+            to_do = output.to_do(indices, retries=self._given.retry_failed)
+            left = [line for line in chosen if line.index in to_do]
             self._progress.set_total(len(chosen), len(left), "already done")
-            self._warn_of_changes(good, path, output)
+            without_answer = output.to_do(indices, retries=True)
+            answered = [line for line in chosen if line.index not in without_answer]
+            self._warn_of_changes(answered, path, output)
             self._answer(Lines(left), path, output)
         failed = sum(output.failed(line.index) for line in chosen)
         self._progress.check_failed(
@@ -154,7 +162,7 @@ class _Batch:
 
     def _warn_of_changes(self, done: Iterable[InputLine], path: Path, output: FileOutput) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
-        changed = [shown(n.id) for n in self._requests.changed(done, path, output.done)]
+        changed = [shown(n.id) for n in self._requests.changed(done, path, output.record)]
         if changed:
             ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
             self._notes.warn(
@@ -234,7 +242,7 @@ class _LineItems:
         line = self._lines.take()
         if line is None:
             return None
-        item = Item(str(line.index), str(line.id), partial(self._work, line))
+        item = Item(line_id(line.index), str(line.id), partial(self._work, line))
         self._taken[item] = line
         return item
 

@@ -1,5 +1,6 @@
 """What the commands that answer about each file by itself share: documents in, rows out."""
 
+import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
@@ -11,12 +12,17 @@ from ngtcli.cli.notes import Notes
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.load import Document, load
 from ngtcli.documents.read import Documents
-from ngtcli.engine.batch.output import DoneLine, StreamOutput, journal_of
+from ngtcli.engine.batch.journal import journal_of
+from ngtcli.engine.batch.output import DoneLine, StreamOutput
+from ngtcli.engine.batch.run import ItemId
 from ngtcli.engine.batch.table import Row
 from ngtcli.engine.request import Request
 from ngtcli.errors import InputError, NgtError
 from ngtcli.prompts.preset import deciding
+from ngtcli.system.files import key_of
 from ngtcli.words import counted
+
+_NAMES_SHOWN = 3  # of files that do not exist any more
 
 
 def read_each(
@@ -93,8 +99,24 @@ def decisive_values(request: Request, output: Output) -> dict[str, Any]:
     return about | {f"{request.task}.{name}": value for name, value in deciding_values}
 
 
+def item_ids(documents: Sequence[Document], *key: object) -> dict[ItemId, Document]:
+    """Return documents by what they are known by: their real path, and their text.
+
+    Args:
+        documents: The documents.
+        *key: What decides the rows of a document besides, and is not in the head of a journal.
+    """
+    return {
+        ItemId(
+            os.path.realpath(document.path) if document.path else STDIN,
+            key_of(*key, document.sha256),
+        ): document
+        for document in documents
+    }
+
+
 class RowsOnStdout:
-    """Standard output as `FileRows`: the text of rows, in the order of the files.
+    """Standard output as `FileRows`: the text of rows, in the order of the documents.
 
     Args:
         text: Makes the text of the rows of a file.
@@ -102,41 +124,52 @@ class RowsOnStdout:
     """
 
     files: tuple[Path, ...] = ()
-    paths: Mapping[str, Path] = {}
 
     def __init__(self, text: Callable[[Sequence[Any]], str], keeps: bool = False) -> None:
         self._text = text
         self._keeps = keeps
-        self._numbers: dict[str, int] = {}
-        self._rows: dict[str, Sequence[Row]] = {}
+        self._numbers: dict[ItemId, int] = {}  # of this run's documents
+        self._rows: dict[ItemId, Sequence[Row]] = {}
         self._stream = StreamOutput(None, self._write)
         self._is_first = True
+
+    def targets(self) -> Sequence[Path]:
+        """As `FileRows.targets`."""
+        return []
 
     def wrote(self, path: str) -> bool:
         """As `FileRows.wrote`."""
         return False
 
-    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
+    def expect(self, names: Mapping[ItemId, str]) -> None:
         """As `FileRows.expect`."""
-        self._numbers = {name: number for number, name in enumerate(keys)}
+        self._numbers = {item: number for number, item in enumerate(names)}
 
-    def has(self, file: str) -> bool:
+    def to_do(self) -> Sequence[ItemId]:
+        """As `FileRows.to_do`: all of them, as nothing is resumed."""
+        return [*self._numbers]
+
+    def deleted(self) -> Sequence[str]:
+        """As `FileRows.deleted`."""
+        return []
+
+    def has(self, item: ItemId) -> bool:
         """As `FileRows.has`."""
-        return file in self._rows
+        return item in self._rows
 
-    def rows(self, file: str) -> Sequence[Row]:
-        """As `FileRows.rows`, of a file whose rows are kept."""
-        return self._rows[file]
+    def rows(self, item: ItemId) -> Sequence[Row]:
+        """As `FileRows.rows`, of a document whose rows are kept."""
+        return self._rows[item]
 
-    def put(self, file: str, rows: Sequence[Row]) -> None:
+    def put(self, item: ItemId, rows: Sequence[Row]) -> None:
         """As `FileRows.put`."""
         if self._keeps:
-            self._rows[file] = rows
-        self.show(file, self._text(rows))
+            self._rows[item] = rows
+        self.show(item, self._text(rows))
 
-    def show(self, file: str, text: str) -> None:
-        """Put out the text of a file, "" for none, when its turn comes."""
-        self._stream.put(DoneLine(self._numbers[file], text))
+    def show(self, item: ItemId, text: str) -> None:
+        """Put out the text of a document, "" for none, when its turn comes."""
+        self._stream.put(DoneLine(self._numbers[item], text))
 
     def close(self) -> None:
         """As `FileRows.close`."""
@@ -146,6 +179,19 @@ class RowsOnStdout:
         sys.stdout.flush()
         if text:
             self._is_first = False
+
+
+def warn_of_deleted(notes: Notes, table: Path, deleted: Sequence[str]) -> None:
+    """Say which files a table has no rows of any more because they do not exist."""
+    if deleted:
+        names = ", ".join(deleted[:_NAMES_SHOWN])
+        if len(deleted) > _NAMES_SHOWN:
+            names += ", …"
+        verb = "do" if len(deleted) > 1 else "does"
+        notes.warn(
+            f"{table.name} leaves out {counted(len(deleted), 'file')} that {verb} not exist any"
+            f" more: {names}; its journal keeps the rows"
+        )
 
 
 def say_written(notes: Notes, table: Path | None) -> None:

@@ -26,9 +26,11 @@ from ngtcli.cli.checks import Situation
 from ngtcli.cli.each_file import (
     RowsOnStdout,
     decisive_values,
+    item_ids,
     read_each,
     report_failure,
     say_written,
+    warn_of_deleted,
 )
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import (
@@ -43,7 +45,7 @@ from ngtcli.decoding.grammar.form import Field
 from ngtcli.documents.load import Document
 from ngtcli.drafting.steps import OWN
 from ngtcli.engine.batch.extract import TASK, Asking, Extraction, Row, first_place
-from ngtcli.engine.batch.run import Item, ListedItems, Work
+from ngtcli.engine.batch.run import Item, ItemId, ListedItems, Work
 from ngtcli.engine.batch.table import FileRows, TableOutput
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Ended
@@ -53,7 +55,6 @@ from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
 from ngtcli.prompts.splitting import Part, whole_or_parts
 from ngtcli.render.terminal import reveal, visible
-from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
@@ -188,7 +189,7 @@ class _Extract:
         self._answers = RunAnswers(self._settings, self._progress, size=given.batch_size)
         self._request = extraction.whole(())
         self._output = Output(path=given.output, html=given.html, verbose=given.verbose)
-        self._documents: dict[str, Document] = {}
+        self._documents: dict[ItemId, Document] = {}
         self._is_single = False  # text
         self._origins = Counter[str]()  # of the tokens of all answers
         self._steps = 0
@@ -233,12 +234,13 @@ class _Extract:
             return
         check_written([given.html], given.force)
         self._is_single = len(documents) + bad == 1
-        self._documents = {document.name: document for document in documents}
-        keys = {d.name: key_of(_VERSION, d.sha256) for d in documents}
-        out.expect(keys, {d.name: d.path for d in documents})
-        left = [document for document in documents if not out.has(document.name)]
+        self._documents = item_ids(documents, _VERSION)
+        out.expect({item: document.name for item, document in self._documents.items()})
+        left = out.to_do()
         self._progress.set_total(len(documents), len(left), "already done")
-        items = ListedItems(Item(d.name, d.name, partial(self._work, d)) for d in left)
+        if given.output is not None:
+            warn_of_deleted(self._notes, given.output, out.deleted())
+        items = ListedItems(self._item(item) for item in left)
         failed = answer_items(
             items,
             self,
@@ -266,9 +268,9 @@ class _Extract:
         threshold = self._given.doubt or _DOUBTFUL
         doubted = [
             f"{row['file']}: {field}"
-            for name in self._documents
-            if self._out.has(name)
-            for row in self._out.rows(name)
+            for item in self._documents
+            if self._out.has(item)
+            for row in self._out.rows(item)
             for field, probability in row["probability"].items()
             if probability is not None and probability < threshold
         ]
@@ -283,6 +285,10 @@ class _Extract:
         self._notes.warn(f"{count} below p {threshold:g}, to be checked: {named}{hint}")
 
     # --- what is asked of a document ---
+
+    def _item(self, item: ItemId) -> Item:
+        document = self._documents[item]
+        return Item(item, document.name, partial(self._work, document))
 
     def _work(self, document: Document) -> Work:
         """Extract the rows of a document. Raises NgtError where that fails."""
@@ -323,11 +329,11 @@ class _Extract:
         """As `Results.put`, with all rows of a document."""
         if not isinstance(row, NgtError):
             assert isinstance(row, list)
-            self._out.put(item.key, row)
+            self._out.put(item.id, row)
             return False
         self._notes.clear()
         if isinstance(self._out, RowsOnStdout):
-            self._out.show(item.key, "")
+            self._out.show(item.id, "")
         report_failure(self._notes, item.name, row)
         return True
 
@@ -358,8 +364,8 @@ class _Extract:
         from ngtcli.render.answer_page import table_page  # here: few runs need it
 
         rows = list[Row]()
-        for name in filter(self._out.has, self._documents):
-            for row in map(self._whole, self._out.rows(name)):
+        for item in filter(self._out.has, self._documents):
+            for row in map(self._whole, self._out.rows(item)):
                 places = {field: first_place(at) for field, at in row["sources"].items()}
                 rows.append({**row, "sources": places})
         title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"

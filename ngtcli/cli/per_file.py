@@ -19,22 +19,23 @@ from ngtcli.cli.answering import body_of, print_answer
 from ngtcli.cli.each_file import (
     RowsOnStdout,
     decisive_values,
+    item_ids,
     read_each,
     report_failure,
     say_written,
+    warn_of_deleted,
 )
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_name, check_not_read, check_output_file, json_of_answer
 from ngtcli.documents.load import Document, Loaded
 from ngtcli.engine.batch.extract import place_at
-from ngtcli.engine.batch.run import Item, ListedItems, Work
+from ngtcli.engine.batch.run import Item, ItemId, ListedItems, Work
 from ngtcli.engine.batch.table import FileRows, FolderOutput, Row, TableOutput
 from ngtcli.engine.events import Ended
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.request import Request, limit_of
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.render.terminal import one_line, paint, reveal, visible, wants_color
-from ngtcli.system.files import key_of
 from ngtcli.system.json_form import dump_json
 
 
@@ -55,18 +56,20 @@ def run_per_file(
         )
         documents = documents[: limit or None]
         decisive = dump_json(decisive_values(request, output), None)
-        keys = {d.name: key_of(decisive, d.sha256) for d in documents}
-        written.expect(keys, {d.name: d.path for d in documents})
+        by_id = item_ids(documents, decisive)
+        written.expect({item: document.name for item, document in by_id.items()})
         read = [document.path for document in documents if document.path]
-        check_not_read(written.paths.values(), read, "Name another with -o.")
+        check_not_read(written.targets(), read, "Name another with -o.")
 
-        left = [document for document in documents if not written.has(document.name)]
+        left = written.to_do()
         progress.set_total(len(documents), len(left), "already done")
+        if output.path is not None and output.is_table:
+            warn_of_deleted(notes, output.path, written.deleted())
         if left and (limits := limit_of(request, len(documents))):
             notes.demonstration(request.settings.model.model, limits)
 
-        results = _FileResults(request, output, written, notes, [d.name for d in documents])
-        items = [Item(d.name, d.name, partial(results.work, d)) for d in left]
+        results = _FileResults(request, output, written, notes, [*by_id])
+        items = [Item(item, by_id[item].name, partial(results.work, by_id[item])) for item in left]
         failed = answer_items(
             ListedItems(items), results, answers, progress, notes, resumes=output.path is not None
         )
@@ -86,13 +89,13 @@ class _FileResults:
         output: Output,
         written: FileRows,
         notes: Notes,
-        names: Sequence[str],
+        items: Sequence[ItemId],
     ) -> None:
         self._request = request
         self._output = output
         self._written = written
         self._notes = notes
-        self._numbers = {name: number for number, name in enumerate(names, 1)}
+        self._numbers = {item: number for number, item in enumerate(items, 1)}
 
     def work(self, document: Document) -> Work:
         """Answer the request of one document. Raises NgtError for what is no answer."""
@@ -108,20 +111,20 @@ class _FileResults:
         self._notes.clear()  # both may be on one terminal
         if isinstance(row, NgtError):
             if isinstance(self._written, RowsOnStdout):
-                self._written.show(item.key, _text_of_error(self._output, item.name, row))
+                self._written.show(item.id, _text_of_error(self._output, item.name, row))
             report_failure(self._notes, item.name, row)
             return True
         assert isinstance(row, Mapping)
         try:
-            self._written.put(item.key, [row])
+            self._written.put(item.id, [row])
         except UsageError as error:
             if not isinstance(self._written, FolderOutput):
                 raise
             report_failure(self._notes, item.name, error)
             return True
         if isinstance(self._written, FolderOutput):
-            number, count = self._numbers[item.key], len(self._numbers)
-            path = self._written.paths[item.key]
+            number, count = self._numbers[item.id], len(self._numbers)
+            path = self._written.path_of(item.id)
             self._notes.say(f"{item.name} ({number} of {count}) → {path}")
         return False
 

@@ -249,3 +249,38 @@ def test_what_each_cannot_do_is_refused_before_anything_is_read(
     )
     assert (done.returncode, done.stdout) == (2, b"") and said in done.stderr.decode()
     assert fake.asked == [] and {p.name for p in tmp_path.iterdir()} == {"docs"}
+
+
+def test_a_link_to_a_file_is_that_file_in_this_run_and_the_next(
+    tmp_path: Path, fake: FakeAnswers
+) -> None:
+    note = tmp_path / "note.txt"
+    note.write_text("Text a of three.")
+    link = tmp_path / "link.txt"
+    link.symlink_to(note)
+    out = tmp_path / "t.csv"
+    command = ("ask", "--each", "Who?", "-o", str(out))
+    assert ngt(*command, str(note), str(link)).returncode == 0
+    assert len(fake.asked) == 1
+    assert ngt(*command, str(link)).returncode == 0
+    assert len(fake.asked) == 1
+    assert [row["file"] for row in cells(out)] == ["link.txt"]
+
+
+def test_a_table_without_the_rows_of_a_deleted_file_says_so(
+    tmp_path: Path, docs: Path, fake: FakeAnswers
+) -> None:
+    out = tmp_path / "t.csv"
+    assert ask(docs, "-o", str(out)).returncode == 0
+    text = (docs / "b.txt").read_text()
+    (docs / "b.txt").unlink()
+    fake.asked = []
+    done = ask(docs, "-o", str(out))
+    said = b"t.csv leaves out 1 file that does not exist any more: docs/b.txt;"
+    assert said in done.stderr
+    assert [row["file"] for row in cells(out)] == ["a.txt", "c.txt"]
+    (docs / "b.txt").write_text(text)
+    done = ask(docs, "-o", str(out))
+    assert b"not exist" not in done.stderr
+    assert [row["file"] for row in cells(out)] == NAMES
+    assert fake.asked == []

@@ -21,6 +21,7 @@ from msgspec import Struct
 from ngtcli.engine.batch.input import AHEAD, InputLine, Lines, read_lines, scan
 from ngtcli.engine.batch.lines import BatchLine, below, read_line
 from ngtcli.engine.batch.output import DoneLine, FileOutput, StreamOutput
+from ngtcli.engine.batch.run import ItemId
 from ngtcli.engine.batch.table import FolderOutput
 from ngtcli.errors import InputError, NgtError, UsageError
 from ngtcli.system.files import write_all, write_atomically
@@ -424,7 +425,7 @@ def test_an_output_that_is_killed_at_any_byte_loses_nothing_and_has_nothing_twic
 
     def answer(out: FileOutput, may_fail: bool) -> None:
         for index in order:
-            if index not in out.done or out.failed(index):
+            if not out.has(index) or out.failed(index):
                 assert index not in good
                 fails = may_fail and data.draw(st.booleans())
                 line = done(index, fails, extra=str(len(said[index])))
@@ -512,9 +513,12 @@ def test_only_a_full_disk_is_told_to_make_room(
         raise OSError(number, os.strerror(number))
 
     folder, path = FolderOutput(tmp_path, ".txt"), tmp_path / "out.jsonl"
-    folder.expect({"a": "k"})
+    folder.expect({ItemId("a", "k"): "a"})
     with killed(path) as out, patch.object(LineFile, "append", fail):
-        for write in (partial(folder.put, "a", [{"body": "A."}]), partial(out.put, done(0))):
+        for write in (
+            partial(folder.put, ItemId("a", "k"), [{"body": "A."}]),
+            partial(out.put, done(0)),
+        ):
             with pytest.raises(NgtError, match=r"(journal|out\.jsonl): [a-z]") as caught:
                 write()
             goes_on = caught.value.hint == "Make room; the same command then goes on."
@@ -535,4 +539,4 @@ def test_a_line_of_an_output_has_a_bound_that_is_told(tmp_path: Path) -> None:
         opened(path)
     assert "--set max_mb" in caught.value.hint
     with closing(opened(path, most=10 * MOST)) as again:
-        assert [*again.done] == [0]
+        assert again.to_do([0, 1], retries=False) == {1}

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from ngtcli.config import Settings
 from ngtcli.drafting.steps import Step, Token
-from ngtcli.engine.batch.run import Item, ListedItems, Work, answer_all
+from ngtcli.engine.batch.run import Item, ItemId, ListedItems, Work, answer_all
 from ngtcli.engine.events import Drawn, Ended, Outcome
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
@@ -43,8 +43,8 @@ class Rows:
     failed: int = 0
 
     def put(self, item: Item, row: object) -> bool:
-        assert item.key not in self.rows
-        self.rows[item.key] = row
+        assert item.id.source not in self.rows
+        self.rows[item.id.source] = row
         return isinstance(row, NgtError)
 
     def answered(self, item: Item, request: Request, answer: Ended) -> None:
@@ -91,7 +91,9 @@ def test_each_item_has_the_row_of_its_own_answers(
     every: list[Waves], size: int, random: Random
 ) -> None:
     rows = Rows()
-    items = ListedItems(Item(str(i), str(i), partial(work, of)) for i, of in enumerate(every))
+    items = ListedItems(
+        Item(ItemId(str(i)), str(i), partial(work, of)) for i, of in enumerate(every)
+    )
     failures = answer_all(items, rows, partial(answer_drawn, size, random), rows)
     expected = {str(i): answered(waves) for i, waves in enumerate(every)}
     found = {k: None if isinstance(row, NgtError) else row for k, row in rows.rows.items()}
@@ -105,7 +107,7 @@ def test_no_model_is_asked_for_items_without_a_question() -> None:
         yield
 
     rows = Rows()
-    items = ListedItems(Item(str(i), str(i), partial(work, [])) for i in range(3))
+    items = ListedItems(Item(ItemId(str(i)), str(i), partial(work, [])) for i in range(3))
     assert answer_all(items, rows, fail, rows) == 0
     assert rows.rows == {"0": [], "1": [], "2": []}
 
@@ -124,9 +126,9 @@ def test_an_item_whose_work_fails_is_its_own_failure() -> None:
 
     rows = Rows()
     items: Sequence[Item] = (
-        Item("0", "0", partial(broken, ValueError("no row"))),
-        Item("1", "1", recovers),
-        Item("2", "2", partial(work, [["b"]])),
+        Item(ItemId("0"), "0", partial(broken, ValueError("no row"))),
+        Item(ItemId("1"), "1", recovers),
+        Item(ItemId("2"), "2", partial(work, [["b"]])),
     )
     assert answer_all(ListedItems(items), rows, partial(answer_drawn, 2, Random(0)), rows) == 1
     assert isinstance(rows.rows["0"], NgtError)

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from ngtcli.engine.batch.run import ItemId
 from ngtcli.engine.batch.table import SUFFIXES, FolderOutput, TableOutput
 from ngtcli.errors import UsageError
 from ngtcli.system.files import write_atomically
@@ -34,7 +35,7 @@ def opened(
     path: Path, keys: Mapping[str, str], head: Mapping[str, Any] = HEAD, **how: bool
 ) -> Iterator[TableOutput]:
     with closing(TableOutput(path, head, COLUMNS, **how)) as table:
-        table.expect(keys)
+        table.expect({ItemId(name, key): name for name, key in keys.items()})
         yield table
 
 
@@ -58,8 +59,10 @@ def test_a_table_has_what_was_put_in_the_order_of_the_files(
     rows = {str(i): [{"file": str(i), "value": v} for v in of] for i, of in enumerate(files)}
     with opened(path, dict.fromkeys(rows, "k")) as table:
         for name in reversed(rows):
-            table.put(name, rows[name])
-            assert table.has(name) and table.rows(name) == rows[name]
+            item = ItemId(name, "k")
+            table.put(item, rows[name])
+            assert table.has(item)
+            assert table.rows(item) == rows[name]
     wanted = [row for of_file in rows.values() for row in of_file]
     assert path.exists() == bool(files)
     found = rows_of(path) if files else []
@@ -77,7 +80,7 @@ def test_a_table_has_what_was_put_in_the_order_of_the_files(
 def test_a_cell_is_of_rfc_4180_and_numbers_that_json_lacks_are_null(tmp_path: Path) -> None:
     with opened(path := tmp_path / "out.CSV", {'a "b"': "k"}) as table:
         every = "x,\r\n潮", float("inf"), "\ud800", 2**90, '=1+"1"'
-        table.put('a "b"', [{"file": 'a "b"', "value": value} for value in every])
+        table.put(ItemId('a "b"', "k"), [{"file": 'a "b"', "value": value} for value in every])
     cells = '"x,\r\n潮"', "", "?", "1237940039285380274899124224", '"\'=1+""1"""'
     assert (
         path.read_bytes()
@@ -89,45 +92,39 @@ def test_a_key_or_a_head_decides_what_is_done_and_a_restart_begins_again(tmp_pat
     path, other = tmp_path / "out.jsonl", HEAD | {"question": "Who?"}
     with opened(path, {"a": "1", "b": "1"}) as table:
         for name in "ab":
-            table.put(name, [{"file": name}])
+            table.put(ItemId(name, "1"), [{"file": name}])
         with pytest.raises(UsageError, match="another process is writing it"):
             TableOutput(path, HEAD, COLUMNS)
     with opened(path, {"c": "1", "b": "2", "a": "1"}) as table:
-        assert [table.has(name) for name in "abc"] == [True, False, False]
+        assert table.to_do() == [ItemId("c", "1"), ItemId("b", "2")]
     assert rows_of(path) == [{"file": "a"}]  # what is no more so is not shown
     with opened(path, {"b": "1"}) as table:
-        assert table.has("b")  # but kept
+        assert table.to_do() == []  # but kept
     with pytest.raises(UsageError, match=r"begun with question 'When\?', now 'Who\?'"):
         TableOutput(path, other, COLUMNS)
     with opened(path, {"b": "1"}, other, restart=True) as table:
-        assert not table.has("b")
+        assert table.to_do() == [ItemId("b", "1")]
     with opened(path, {"b": "1"}) as table:
-        assert table.has("b")  # all is there until there is something else
+        assert table.to_do() == []  # all is there until there is something else
     assert rows_of(path) == [{"file": "b"}]
     with opened(path, {"b": "1"}, other, restart=True) as table:
-        table.put("b", [{"file": "b", "value": "new"}])
+        table.put(ItemId("b", "1"), [{"file": "b", "value": "new"}])
     assert rows_of(path) == [{"file": "b", "value": "new"}]
 
 
 def test_a_document_is_known_by_its_path_whatever_it_is_called_in_a_run(tmp_path: Path) -> None:
     table = tmp_path / "out.jsonl"
-    paths = [tmp_path / folder / "notes.txt" for folder in "ab"]
-    for path in paths:
-        path.parent.mkdir()
-        path.write_text("The same text.")
+    ids = [ItemId(str(tmp_path / folder / "notes.txt"), "key") for folder in "ab"]
     with closing(TableOutput(table, HEAD, COLUMNS)) as rows:
-        rows.expect({"notes.txt": "key"}, {"notes.txt": str(paths[0])})
-        rows.put("notes.txt", [{"file": "notes.txt", "value": "of a"}])
-    joined = {f"{path.parent.name}/notes.txt": str(path) for path in paths}
+        rows.expect({ids[0]: "notes.txt"})
+        rows.put(ids[0], [{"file": "notes.txt", "value": "of a"}])
     with closing(TableOutput(table, HEAD, COLUMNS)) as rows:
-        rows.expect(dict.fromkeys(joined, "key"), joined)
-        assert [rows.has(name) for name in joined] == [True, False]
-        assert rows.rows("a/notes.txt") == [{"file": "a/notes.txt", "value": "of a"}]
-    with closing(
-        TableOutput(table, HEAD, COLUMNS)
-    ) as rows:  # the other one alone has the name that the first one had
-        rows.expect({"notes.txt": "key"}, {"notes.txt": str(paths[1])})
-        assert not rows.has("notes.txt")
+        rows.expect({ids[0]: "a/notes.txt", ids[1]: "b/notes.txt"})
+        assert rows.to_do() == [ids[1]]
+        assert rows.rows(ids[0]) == [{"file": "a/notes.txt", "value": "of a"}]
+    with closing(TableOutput(table, HEAD, COLUMNS)) as rows:
+        rows.expect({ids[1]: "notes.txt"})  # this one alone has the name that the other had
+        assert rows.to_do() == [ids[1]]
 
 
 def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: Path) -> None:
@@ -138,18 +135,18 @@ def test_a_table_that_ngt_did_not_write_or_that_was_edited_is_refused(tmp_path: 
     assert path.read_text() == "mine" and [*tmp_path.iterdir()] == [path]
     path.write_text("")  # as mktemp leaves it
     with opened(path, {"a": "1", "b": "1"}) as table:
-        table.put("a", [{"file": "a"}])
+        table.put(ItemId("a", "1"), [{"file": "a"}])
     saved = path.read_bytes().replace(b"\r\n", b"\n")  # by a spreadsheet program
     path.write_bytes(saved)
     ways: list[dict[str, bool]] = [{}, {"restart": True}, {"restart": True, "force": True}]
     for how in ways:
         with suppress(UsageError), opened(path, {"a": "1", "b": "1"}, **how) as table:
-            table.put("a", [{"file": "a"}])
+            table.put(ItemId("a", "1"), [{"file": "a"}])
         assert (path.read_bytes() == saved) != ("force" in how)
     with opened(path, {"a": "1", "b": "1"}) as table:
         path.write_bytes(saved + b"mine,")
         with pytest.raises(UsageError, match="was changed after"):
-            table.put("b", [{"file": "b"}])
+            table.put(ItemId("b", "1"), [{"file": "b"}])
         path.unlink()
     assert [row["file"] for row in rows_of(path)] == ["a", "b"]  # nothing was lost
 
@@ -159,8 +156,8 @@ def test_a_table_is_the_same_by_the_name_of_a_link(tmp_path: Path) -> None:
     (link := tmp_path / "link.csv").symlink_to("in/out.csv")
     for name, path in ("a", link), ("b", folder / "out.csv"), ("c", link):
         with opened(path, dict.fromkeys("abc", "k")) as table:
-            assert not table.has(name)
-            table.put(name, [{"file": name}])
+            assert not table.has(ItemId(name, "k"))
+            table.put(ItemId(name, "k"), [{"file": name}])
         assert [row["file"] for row in rows_of(link)][-1] == name
     (tmp_path / "full.csv").symlink_to("/dev/full")
     with pytest.raises(UsageError, match="not a regular file"):
@@ -191,9 +188,10 @@ def test_an_output_is_whole_and_goes_on_wherever_a_kill_came(
         path.parent.mkdir(exist_ok=True)
         folder = FolderOutput(path.parent, ".txt") if is_folder else None
         with closing(folder or TableOutput(path, HEAD, COLUMNS)) as output:
-            output.expect(dict.fromkeys(names, "k"))
-            for name in [n for n in names if not output.has(n)]:
-                output.put(name, [{"file": name, "value": "潮", "body": f"{name}, of all"}])
+            output.expect({ItemId(name, "k"): name for name in names})
+            for item in output.to_do():
+                name = item.source
+                output.put(item, [{"file": name, "value": "潮", "body": f"{name}, of all"}])
         return shown(place)
 
     def shown(place: str) -> dict[str, bytes]:

@@ -1,6 +1,6 @@
 """The requests of the lines of a batch, with the documents and settings of each."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
@@ -11,8 +11,9 @@ from ngtcli.documents.find import WRITTEN, find
 from ngtcli.documents.load import Loaded, load
 from ngtcli.documents.read import Documents
 from ngtcli.engine.batch.input import InputLine
+from ngtcli.engine.batch.journal import Record
 from ngtcli.engine.batch.lines import BatchLine, below
-from ngtcli.engine.batch.output import DoneLine, check_not_read, written_with
+from ngtcli.engine.batch.output import check_not_read, written_with
 from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import NgtError
 from ngtcli.system.files import key_of
@@ -88,12 +89,20 @@ class LineRequests:
         return self._hashes.pop(line.index, ("", ""))
 
     def changed(
-        self, lines: Iterable[InputLine], path: Path, done: Mapping[int, DoneLine]
+        self, lines: Iterable[InputLine], path: Path, record_of: Callable[[int], Record]
     ) -> Iterator[InputLine]:
-        """Yield the lines whose files have changed or gone since they were done. Raises NgtError.
+        """Yield the lines whose files have changed or gone since they were done.
 
         The paths of many lines are listed once, a file is asked once for its size and times, and is
         read only where these have changed.
+
+        Args:
+            lines: Lines that are done.
+            path: The file that they stand in.
+            record_of: Returns what the journal has of the line at an index.
+
+        Raises:
+            NgtError: A line cannot be read again.
         """
         stamp = cache(stamp_of)
 
@@ -110,11 +119,13 @@ class LineRequests:
                 return False
 
         for line in lines:
-            if (then := done[line.index]).texts:
-                _, paths, request = self._request(line, path)
-                reading = request.settings.reading
-                if not is_same(tuple(paths), reading, then.files, then.texts):
-                    yield line
+            record = record_of(line.index)
+            if not record.texts:
+                continue
+            _, paths, request = self._request(line, path)
+            reading = request.settings.reading
+            if not is_same(tuple(paths), reading, record.files, record.texts):
+                yield line
 
     def close(self) -> None:
         """End the readers."""

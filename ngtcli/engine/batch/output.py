@@ -1,41 +1,46 @@
-"""What a batch writes, so that the same command goes on after a kill.
+"""What a batch writes: lines, in the order of the input.
 
-The journal of an output, `NAME.journal`, has all lines that are done: it is the truth. The file is
-a view of it, which gets the lines in the order of the input as their turns come, and is written
-again where a line was run again. A file that holds anything else is refused.
+The file of a batch is a view of its journal. It gets the lines as their turns come, and is written
+again where a line was answered again. A file that holds anything else is refused.
 """
 
 import io
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
 
-from msgspec import Struct
-from msgspec.structs import replace
+import msgspec
 
 from ngtcli.documents.find import expanded
+from ngtcli.engine.batch.journal import ANOTHER_FILE, BATCH, Record, RunJournal, journal_of
+from ngtcli.engine.batch.run import ItemId
 from ngtcli.errors import UsageError
 from ngtcli.system import process
 from ngtcli.system.files import identity, write_all, write_atomically
-from ngtcli.system.journal import Form, Journal, LineFile, errors_named
+from ngtcli.system.journal import LineFile, errors_named
 
 _FORCE = "Name another file with -o, or write over it with --force."
-ANOTHER_FILE = "Name another file with -o, or write it again with --restart."
 _WORDS = {
     "input": "other lines: the input has changed (give new and mended lines a file of their own)",
     "wording": "another wording of preset {task}",
 }
-_RECORD = 1_000_000  # bytes of a record beside its text, which may be twice as long there; guess
+_MAX_RECORD_BYTES = 1_000_000  # beside its text, which may be twice as long there; guess
 
 
-class DoneLine(Struct, frozen=True, omit_defaults=True):
-    """A line that is done: its `index`, its text, and whether that is an error.
+@dataclass(frozen=True, slots=True)
+class DoneLine:
+    """A line that is done.
 
-    `files` is a hash of the sizes and times of the files that were read for it, `texts` one of
-    their texts; "" where it names none.
+    Attributes:
+        index: Its place in the output, from 0.
+        text: What is written, without a line feed.
+        failed: Whether that is an error.
+        files: A hash of the sizes and times of the files that were read for it; "" for none.
+        texts: A hash of their texts; "" for none.
     """
 
     index: int
@@ -45,21 +50,35 @@ class DoneLine(Struct, frozen=True, omit_defaults=True):
     texts: str = ""
 
 
+def line_id(index: int) -> ItemId:
+    """Return what the line at an index of the input is known by; the input is in the head."""
+    return ItemId(str(index))
+
+
 class StreamOutput:
     """Writes lines in order, each at once when its turn comes; those before it wait in memory.
 
-    They go to `path`, in the place of what is there, or with `write` where there is none. Raises
-    NgtError for what fails at the file, and what `write` raises. `close` it.
+    `close` it.
+
+    Args:
+        path: The file that is written, in the place of what is there.
+        write: Writes a line where there is no file.
+
+    Raises:
+        NgtError: The file cannot be written.
     """
 
     def __init__(self, path: Path | None, write: Callable[[str], object]) -> None:
-        self._path, self._write, self._next = path, write, 0
+        self._path = path
+        self._write = write
+        self._next = 0
         self._waiting: dict[int, str] = {}
         self.close: Callable[[], None] = lambda: None
         if path is not None:
             with errors_named(path, ANOTHER_FILE):
                 file = io.FileIO(path, "a")  # no buffer: closing it writes nothing more
-            self._write, self.close = partial(self._write_to, file), file.close
+            self._write = partial(self._write_to, file)
+            self.close = file.close
 
     def _write_to(self, file: io.FileIO, text: str) -> None:
         with errors_named(self._path, ANOTHER_FILE):
@@ -75,117 +94,160 @@ class StreamOutput:
             self._next += 1
 
 
-_BATCH = Form("ngt-batch", 3, DoneLine, ANOTHER_FILE, _WORDS)
-
-
 class FileOutput:
-    """The file of a batch and its journal, begun with what `head` says.
+    """The file of a batch, and its journal. `close` it.
 
-    `head` has SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
-    and under "TASK.NAME" how lines are answered, settings and wording. Lines have at most `most`
-    bytes. With `restart` the first line takes the place of all there is; of what this command did
-    not write only with `force`, too. `done` has what is known
-    of each line that is done, by index, without its text. Raises UsageError where the file is not
-    one that this command wrote, or where another process writes it, or it cannot be opened;
-    NgtError where it cannot be written later. `close` it.
+    Args:
+        path: The file.
+        head: SHA-256 of the `input` in hex, which of its lines are meant (`shard`), the `engine`,
+            and under "TASK.NAME" how lines are answered, settings and wording.
+        restart: Whether the first line takes the place of all there is.
+        max_bytes: The longest line.
+        force: Whether what this command did not write is written over.
+
+    Raises:
+        UsageError: The file is not one that this command wrote, another process writes it, or it
+            cannot be opened.
+        NgtError: It cannot be written later.
     """
 
     def __init__(
-        self, path: Path, head: Mapping[str, Any], restart: bool, most: int, force: bool = False
+        self,
+        path: Path,
+        head: Mapping[str, Any],
+        restart: bool,
+        max_bytes: int,
+        force: bool = False,
     ) -> None:
-        self._path, self._given, self._most = path.resolve(), path, most
-        self.done: dict[int, DoneLine] = {}
-        self._places: dict[int, list[int]] = {}  # in the journal, of all texts of each line
+        self._path = path.resolve()
+        self._named_path = path
+        self._max_bytes = max_bytes
         self._written = 0  # lines in the file
-        self._is_old = False  # a line in the file was run again since
+        self._is_outdated = False  # a line in the file was answered again since
         self._errors_named = partial(errors_named, path, ANOTHER_FILE, resumes=not restart)
         with ExitStack() as stack, self._errors_named(UsageError):
-            journal = journal_of(path)
-            self._journal = Journal(journal, _BATCH, head, 2 * most + _RECORD, restart)
+            self._journal = RunJournal(
+                journal_of(path),
+                BATCH,
+                head,
+                words=_WORDS,
+                max_bytes=2 * max_bytes + _MAX_RECORD_BYTES,
+                restart=restart,
+            )
             stack.callback(self._journal.close)
             self._file = LineFile(self._path, 0o666)
             stack.callback(lambda: self._file.close())
-            for place, done in (*self._journal.earlier(), *self._journal):
-                self._note(place, done)
             if not force:
                 self._check(restart)
             if restart:
-                self._places, self.done, self._written, self._is_old = {}, {}, 0, False
-            elif force and self._journal.begun:  # else the first line does it
+                self._journal.forget_items()
+                self._written = 0
+                self._is_outdated = False
+            elif force and self._journal.is_begun:  # else the first line does it
                 self._file.truncate(0)
             self._append()
             self._open = stack.pop_all()
 
     def _check(self, restart: bool) -> None:
-        """Compare the file with the journal. Raises UsageError where it has a line not of ours."""
-        for start, raw in self._file.lines(self._most):
-            if not self._journal.begun and not self._places:
-                what = "is there, and no journal says what it was made from"
-                raise UsageError(f"{self._given}: {what}", hint=_FORCE)
-            places = self._places.get(self._written, ())
-            own = [f"{self._text(place)}\n".encode() for place in places]
-            if not raw.endswith(b"\n") and any(line.startswith(raw) for line in own):
+        """Compare the file with the journal. Raises UsageError where a line is not of this one."""
+        for start, line in self._file.lines(self._max_bytes):
+            if not self._journal.is_begun and not self._journal.has_items:
+                raise UsageError(
+                    f"{self._named_path} already exists, and no journal says what it was made from",
+                    hint=_FORCE,
+                )
+            known = [
+                f"{_text(rows)}\n".encode()
+                for rows in self._journal.all_rows(line_id(self._written))
+            ]
+            if not line.endswith(b"\n") and any(text.startswith(line) for text in known):
                 if not restart:
                     self._file.truncate(start)  # torn
                 return
-            if raw not in own:
-                what = f"line {self._written + 1} is not as it was written"
-                hint = "Move the file away, name another with -o, or write over it with --force."
-                raise UsageError(f"{self._given}: {what}", hint=hint)
-            self._is_old |= raw != own[-1]
+            if line not in known:
+                raise UsageError(
+                    f"{self._named_path}: line {self._written + 1} is not as it was written",
+                    hint="Move the file away, name another with -o, or write over it with --force.",
+                )
+            if line != known[-1]:
+                self._is_outdated = True
             self._written += 1
 
-    def _note(self, place: int, done: DoneLine) -> None:
-        self._places.setdefault(done.index, []).append(place)
-        self.done[done.index] = replace(done, text="")
-
-    def _text(self, place: int) -> str:
-        return self._journal.at(place).text
+    def has(self, index: int) -> bool:
+        """Return whether a line is done, be it with an error."""
+        return self._journal.has(line_id(index))
 
     def failed(self, index: int) -> bool:
-        """Whether a line is done and is an error."""
-        return index in self.done and self.done[index].failed
+        """Return whether a line is done, and is an error."""
+        return self._journal.failed(line_id(index))
+
+    def to_do(self, indices: Iterable[int], *, retries: bool) -> set[int]:
+        """Return the lines that are to be answered; with `retries` those that failed, too."""
+        return {
+            int(item.source) for item in self._journal.to_do(map(line_id, indices), retries=retries)
+        }
+
+    def record(self, index: int) -> Record:
+        """Return what is known of a line that is done, without its text."""
+        return self._journal.record(line_id(index))
 
     def put(self, done: DoneLine) -> None:
         """Take a line, which is on disk when this returns. Raises NgtError where it cannot be."""
         with self._errors_named(), process.unbroken():
-            if not self._journal.begun:  # the file first: after a kill the journal has it all
+            if not self._journal.is_begun:  # the file first: after a kill the journal has it all
                 self._file.truncate(0)
-            self._note(self._journal.add(done), done)
-            self._is_old |= done.index < self._written
+            self._journal.put(
+                line_id(done.index),
+                msgspec.json.encode(done.text),
+                failed=done.failed,
+                files=done.files,
+                texts=done.texts,
+            )
+            if done.index < self._written:
+                self._is_outdated = True
             self._append()
 
     def _append(self) -> None:
         """Write to the file the lines whose turn has come."""
-        while places := self._places.get(self._written):
-            self._file.append(self._text(places[-1]).encode(), sync=False)
+        while self.has(self._written):
+            self._file.append(self._line(self._written).encode(), sync=False)
             self._written += 1
 
+    def _line(self, index: int) -> str:
+        return _text(self._journal.rows(line_id(index)))
+
     def close(self) -> None:
-        """Write the file again where a line in it was run again."""
+        """Write the file again where a line in it was answered again."""
         with self._errors_named(), process.unbroken(), self._open:
-            if self._is_old:
-                last = (self._text(self._places[i][-1]) for i in range(self._written))
-                write_atomically(self._path, (f"{text}\n" for text in last))
+            if self._is_outdated:
+                lines = (f"{self._line(index)}\n" for index in range(self._written))
+                write_atomically(self._path, lines)
 
 
-def journal_of(path: Path) -> Path:
-    """The journal next to an output."""
-    real = path.resolve()
-    return real.with_name(f"{real.name}.journal")
+def _text(rows: bytes) -> str:
+    """Return the text of a line, as the journal has it."""
+    return msgspec.json.decode(rows, type=str)
 
 
 def written_with(output: Path | None) -> frozenset[tuple[int, int] | None]:
-    """What a batch writes and is there now, by `identity`: a file or standard output, a journal."""
+    """Return what a batch writes and is there now, by `identity`.
+
+    Args:
+        output: Its file, which has a journal beside it; None for standard output.
+    """
     paths = (1,) if output is None else (output, journal_of(output))
     return frozenset(identity(path) for path in paths if os.path.isfile(path))
 
 
 def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> None:
     """Raise UsageError where the line of that number names what is written, there or not yet."""
-    own = () if output is None else (str(output.resolve()), str(journal_of(output)))
+    outputs: tuple[str, ...] = ()
+    if output is not None:
+        outputs = (str(output.resolve()), str(journal_of(output)))
     written = written_with(output) if paths else frozenset()
     for path in map(expanded, paths):
-        if os.path.abspath(path) in own or identity(path) in written:
-            what = f"line {number} reads {path}, and this command would write over it"
-            raise UsageError(what, hint="Name another file with -o.")
+        if os.path.abspath(path) in outputs or identity(path) in written:
+            raise UsageError(
+                f"line {number} reads {path}, and this command would write over it",
+                hint="Name another file with -o.",
+            )

@@ -10,7 +10,7 @@ from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import closing
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from ngtcli.engine.events import Drawn, Ended, Outcome
 from ngtcli.engine.no_answer import caught
@@ -25,17 +25,29 @@ Work = Generator[Sequence[Request], Sequence[Ended], object]
 AnswerDrawn = Callable[[Callable[[bool], Drawn | None]], Generator[Outcome]]
 
 
+class ItemId(NamedTuple):
+    """What an item is known by, in this run and the next ones, whatever it is called.
+
+    Attributes:
+        source: The real path of its file; where it has none, STDIN or its place in the input.
+        key: Stands for its text, and for all else that decides its row.
+    """
+
+    source: str
+    key: str = ""
+
+
 @dataclass(frozen=True, slots=True, eq=False)
 class Item:
     """One of many things that are answered.
 
     Attributes:
-        key: What the results of this run know it by; no two items have the same.
+        id: What the results know it by; no two items of a run have the same.
         name: What it is called in messages.
         work: Begins its work.
     """
 
-    key: str
+    id: ItemId
     name: str
     work: Callable[[], Work]
 

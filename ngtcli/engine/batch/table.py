@@ -1,10 +1,4 @@
-"""Answers about files, in a table or in a folder, so that the same command goes on after a kill.
-
-The journal has the rows of each file that is done, under a key of what decides them: it is the
-truth. What is written of them is a view, each file of it whole; a hash of that is in the journal
-before it is written. So one that another program wrote or changed is known, also after a kill, and
-is not written over.
-"""
+"""Answers about documents, in a table or in a folder: views of their journal, each file whole."""
 
 import csv
 import hashlib
@@ -14,19 +8,17 @@ import json
 import os
 from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any, Protocol
 
-from msgspec import Raw, Struct
-
 from ngtcli.documents.text import utf8
-from ngtcli.engine.batch.output import ANOTHER_FILE, journal_of
+from ngtcli.engine.batch.journal import ANOTHER_FILE, FOLDER, TABLE, RunJournal, journal_of
+from ngtcli.engine.batch.run import ItemId
 from ngtcli.errors import UsageError
-from ngtcli.system import process
 from ngtcli.system.files import file_sha256, write_atomically
-from ngtcli.system.journal import ANSWERS, Form, Journal, errors_named
+from ngtcli.system.journal import ANSWERS, errors_named
 from ngtcli.system.json_form import dump_json
 
 Row = Mapping[str, Any]  # values by column, as JSON has them
@@ -35,26 +27,10 @@ SUFFIXES = (*_DIALECTS, ".jsonl", ".json")
 NAMES = "Name a file that ends in .csv, .tsv, .jsonl or .json."
 _KEEP = "Move it away, name another with -o, or write over it with --force."
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # as OWASP lists them
-_MOST = 1_000_000_000  # bytes of a record, which has all rows of a file; guess
+_MAX_RECORD_BYTES = 1_000_000_000  # of a record, which has all rows of a document; guess
 _VIEWS = 50  # a table is written when it has grown by a 50th: all writes take as much as 50; guess
-# Bytes of a file's name, number and suffix left out; derived: file systems take 255 in all.
-_LONGEST = 200
-
-
-class _Record(Struct, frozen=True, omit_defaults=True):
-    """The rows of a file and the key of what decides them; or of a file to be `written` its hash.
-
-    `file` is the real path of a document, seen from the journal's folder, or its name where it has
-    no path; `name` is that of the file which its answer stands in, in a folder. Rows are as they
-    were given: numbers in JSON may be larger than msgspec reads.
-    """
-
-    file: str = ""
-    key: str = ""
-    rows: Raw = Raw(b"[]")
-    name: str = ""
-    written: str = ""
-    sha256: str = ""
+# Of a file's name without number and suffix; derived: file systems take 255 bytes in all.
+_MAX_NAME_BYTES = 200
 
 
 def check_table(path: Path) -> None:
@@ -66,39 +42,38 @@ def check_table(path: Path) -> None:
 
 
 class FileRows(Protocol):
-    """What takes the rows of each document: a journal with its view, or standard output.
+    """What takes the rows of each document: a journal and what is made from it, or standard output.
 
-    Within a run documents are known by their names, of which no two are alike. The next run may
-    call them otherwise, as where a file of the same name joins: a journal knows them by their real
-    paths.
+    Documents are known by their ids. Their names may be others in the next run, as where a file of
+    the same name joins.
     """
 
     @property
     def files(self) -> Sequence[Path]:
         """The files that are written and known before any document is."""
 
-    @property
-    def paths(self) -> Mapping[str, Path]:
-        """The path of all that is written, for each document or as a whole."""
+    def targets(self) -> Sequence[Path]:
+        """Return the paths of all that rows are written to."""
 
     def wrote(self, path: str) -> bool:
         """Return whether the file at `path` was written here, and is no document."""
 
-    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
-        """Take the documents of this run, once and in their order.
+    def expect(self, names: Mapping[ItemId, str]) -> None:
+        """Take the documents of this run, once and in their order, each with its name."""
 
-        Args:
-            keys: For each name a key of all that decides its rows.
-            paths: The path of each that is a file.
-        """
+    def to_do(self) -> Sequence[ItemId]:
+        """Return the documents of this run whose rows are not there yet."""
 
-    def has(self, file: str) -> bool:
+    def deleted(self) -> Sequence[str]:
+        """Return the files of earlier runs, not of this one, that do not exist any more."""
+
+    def has(self, item: ItemId) -> bool:
         """Return whether the rows of a document are there already."""
 
-    def rows(self, file: str) -> Sequence[Row]:
+    def rows(self, item: ItemId) -> Sequence[Row]:
         """Return the rows of a document that is done."""
 
-    def put(self, file: str, rows: Sequence[Row]) -> None:
+    def put(self, item: ItemId, rows: Sequence[Row]) -> None:
         """Take the rows of a document."""
 
     def close(self) -> None:
@@ -106,116 +81,89 @@ class FileRows(Protocol):
 
 
 class RowsOutput(ABC):
-    """Rows of files in a journal, begun with `head`, and what is written of them. `close` it.
+    """Rows of documents in a journal, and what is written of them. `close` it.
 
-    Documents are known by their real paths, and called by their names in all methods. With
-    `restart` none counts as done, and once there is a row it takes the place of all there is. What
-    was not written here is written over with `force` alone. Raises UsageError where another process
-    writes it.
+    What was not written here is written over with `force` alone.
+
+    Args:
+        journal: The journal.
+        restart: Whether no document counts as done.
+        force: Whether files of others are written over.
+        hint: What to do where nothing can be written.
     """
 
     files: tuple[Path, ...] = ()  # that are written and known before any document is
     _suffix = ""  # of a file for each document
-    paths: dict[str, Path]  # of all that is written
 
     def __init__(
-        self,
-        journal: Path,
-        form: Form[_Record],
-        head: Mapping[str, Any],
-        restart: bool,
-        force: bool = False,
+        self, journal: RunJournal, *, restart: bool, force: bool, hint: str = ANOTHER_FILE
     ) -> None:
-        self._hint, self._force = form.hint, force
+        self._journal = journal
+        self._hint = hint
+        self._force = force
         self._resumes = not restart  # whether the same command goes on with what is done
-        self._places: dict[tuple[str, str], int] = {}  # in the journal, by identity and key
-        self._hashes: dict[str, set[str]] = {}  # of all that was written, by name
-        self._names: dict[tuple[str, str], str] = {}  # of answers' files, by identity and suffix
-        self._keys: dict[str, str] = {}  # by the names of this run's documents, in their order
-        self._identities: dict[str, str] = {}  # likewise
-        self._journal = Journal(journal, form, head, _MOST, restart and bool(head))
-        for place, record in (*self._journal.earlier(), *self._journal):
-            self._note(place, record)
+        self._names: dict[ItemId, str] = {}  # of this run's documents, in their order
         if restart:
-            self._places.clear()
+            journal.forget_items()
 
-    def _note(self, place: int, record: _Record) -> None:
-        if record.written:
-            self._hashes.setdefault(record.written, set()).add(record.sha256)
-        else:
-            self._places[record.file, record.key] = place
-        if record.name:
-            self._names[record.file, os.path.splitext(record.name)[1]] = record.name
+    def expect(self, names: Mapping[ItemId, str]) -> None:
+        """As `FileRows.expect`.
 
-    def _add(self, record: _Record) -> None:
-        with (
-            errors_named(self._journal.path, self._hint, resumes=self._resumes),
-            process.unbroken(),
-        ):
-            self._note(self._journal.add(record), record)
-
-    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
-        """Say once which documents there are, in their order, by their names, and the key of each.
-
-        A key stands for all that decides the rows of its document and is not in the head, as its
-        text; `paths` has the path of each that is a file. Raises UsageError for what would be
-        written over and is not as it was written here.
+        Raises UsageError for what would be written over and is not as it was written here.
         """
-        self._keys = dict(keys)
-        known = paths or {}
-        folder = os.path.realpath(self._journal.path.parent)
-        self._identities = {
-            name: utf8(os.path.relpath(os.path.realpath(known[name]), folder))
-            if known.get(name)
-            else name
-            for name in keys
-        }
+        self._names = dict(names)
 
-    def _place(self, file: str) -> tuple[str, str]:
-        return self._identities[file], self._keys[file]
+    def to_do(self) -> Sequence[ItemId]:
+        """As `FileRows.to_do`."""
+        return self._journal.to_do(self._names)
 
-    def has(self, file: str) -> bool:
-        """Whether the rows of a document are there, made from what its key stands for."""
-        return self._place(file) in self._places
+    def deleted(self) -> Sequence[str]:
+        """As `FileRows.deleted`."""
+        return self._journal.deleted(self._names)
 
-    def rows(self, file: str) -> Sequence[Row]:
-        """The rows of a file that is done. Raises OSError."""
-        record = self._journal.at(self._places[self._place(file)])
-        rows: list[dict[str, Any]] = json.loads(bytes(record.rows))
+    def has(self, item: ItemId) -> bool:
+        """As `FileRows.has`."""
+        return self._journal.has(item)
+
+    def rows(self, item: ItemId) -> Sequence[Row]:
+        """As `FileRows.rows`. Raises OSError."""
+        rows: list[dict[str, Any]] = json.loads(self._journal.rows(item))
         # A document may be called otherwise than when it was answered, beside one of its name.
-        return [{**row, "file": file} if "file" in row else row for row in rows]
+        name = self._names[item]
+        return [{**row, "file": name} if "file" in row else row for row in rows]
 
-    def put(self, file: str, rows: Sequence[Row]) -> None:
-        """Take the rows of a file, which are on disk when this returns, and show them.
+    def put(self, item: ItemId, rows: Sequence[Row]) -> None:
+        """Take the rows of a document, which are on disk when this returns, and show them.
 
         What JSON in UTF-8 lacks is left out: infinite numbers are null, lone surrogates "?".
         Raises NgtError where they cannot be written, UsageError for what was changed since.
         """
         text = utf8(json.dumps(rows, ensure_ascii=False))
         plain = dump_json(json.loads(text, parse_constant=lambda _: None), None)
-        identity, key = self._place(file)
-        name = self._names.get((identity, self._suffix), "")
-        self._add(_Record(identity, key, Raw(plain.encode()), name))
-        self._show(file)
+        name = self._journal.names.get((self._journal.source_of(item), self._suffix), "")
+        self._journal.put(item, plain.encode(), name=name)
+        self._show(item)
 
     @abstractmethod
-    def _show(self, file: str) -> None:
-        """Write what is to be written now that a file is done."""
+    def _show(self, item: ItemId) -> None:
+        """Write what is to be written now that a document is done."""
 
     def wrote(self, path: str) -> bool:
-        """Whether the file at `path` was written here, and is no document."""
-        folder, name = os.path.split(os.path.realpath(path))
-        return name in self._hashes and folder == os.path.dirname(self._journal.path.resolve())
+        """As `FileRows.wrote`."""
+        return self._journal.wrote(path)
 
     def _changed(self, path: Path) -> str:
-        """Why a file is not written over; "" where it is absent, empty, or as it was written."""
+        """Return why a file is not written over.
+
+        "" where there is none, where it is empty, or where it is as it was written.
+        """
         is_file = path.is_file()
         if not os.path.lexists(path) or (is_file and not path.stat().st_size):
             return ""
-        known = self._hashes.get(path.name)
-        if not known or not is_file:
+        hashes = self._journal.hashes(path.name)
+        if not hashes or not is_file:
             return "it is there, and this command did not write it"
-        if file_sha256(path) in known:
+        if file_sha256(path) in hashes:
             return ""
         if self._journal.damaged:
             return f"it is not as its journal {self._journal.path.name} says, which is damaged"
@@ -223,17 +171,20 @@ class RowsOutput(ABC):
 
     def _check(self, paths: Iterable[Path]) -> None:
         """Raise UsageError for files that are there and are not as they were written here."""
-        found = [(p, why) for p in paths if not self._force and (why := self._changed(p))]
-        if found:
-            more = f", and {len(found) - 1} more" if len(found) > 1 else ""
-            raise UsageError(f"{found[0][0]}: {found[0][1]}{more}", hint=_KEEP)
+        if self._force:
+            return
+        reasons = {path: self._changed(path) for path in paths}
+        changed = [path for path, why in reasons.items() if why]
+        if changed:
+            more = f", and {len(changed) - 1} more" if len(changed) > 1 else ""
+            raise UsageError(f"{changed[0]}: {reasons[changed[0]]}{more}", hint=_KEEP)
 
     def _write(self, path: Path, text: str) -> None:
         """Write a file whole, unless it is there. Raises as `put`."""
         sha256 = hashlib.sha256(text.encode()).hexdigest()
         self._check([path])
         if file_sha256(path) != sha256:
-            self._add(_Record(written=path.name, sha256=sha256))
+            self._journal.put_written(path.name, sha256)
             with errors_named(path, self._hint, resumes=self._resumes):
                 write_atomically(path, text)
 
@@ -243,11 +194,18 @@ class RowsOutput(ABC):
 
 
 class TableOutput(RowsOutput):
-    """A table at `path`, whose suffix says its form.
+    """A table, whose suffix says its format.
 
-    `head` is what decides all rows, JSON-ready: another one is refused. A CSV or TSV has `columns`,
-    of what `flat` makes of a row, which `heading` shows; JSON has rows as `whole` makes them.
-    `words` say what differs of two heads, as in `Form`.
+    Args:
+        path: The table.
+        head: What decides all rows, as JSON has it. Another head is refused.
+        columns: The columns of a CSV or TSV.
+        flat: Makes of a row its cells in a CSV or TSV.
+        whole: Makes of a row its object in JSON.
+        restart: Whether all rows are made again; the first takes the place of all there is.
+        force: Whether a file of others is written over.
+        heading: Makes the heading of a column.
+        words: What to say where a value of the head differs, as in `Form`.
     """
 
     def __init__(
@@ -264,36 +222,56 @@ class TableOutput(RowsOutput):
         words: Mapping[str, str] | None = None,
     ) -> None:
         check_table(path)
-        path = path.resolve() if path.is_symlink() else path  # one table by all its names
-        form = Form("ngt-table", 2, _Record, ANOTHER_FILE, words or {})
-        super().__init__(journal_of(path), form, head, restart, force)
-        self._path, self._columns, self._flat, self._whole = path, columns, flat, whole
+        if path.is_symlink():
+            path = path.resolve()  # one table by all its names
+        journal = RunJournal(
+            journal_of(path),
+            TABLE,
+            head,
+            words=words,
+            max_bytes=_MAX_RECORD_BYTES,
+            restart=restart,
+        )
+        super().__init__(journal, restart=restart, force=force)
+        self._path = path
+        self._columns = columns
+        self._flat = flat
+        self._whole = whole
         self._heading = heading
-        self.files, self.paths = (path, journal_of(path)), {"": path}
-        self._shown = self._new = 0  # files in the table, at least, and done since
+        self.files = (path, journal.path)
+        self._shown = 0  # documents in the table, at least
+        self._new = 0  # documents done since
 
-    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
-        super().expect(keys, paths)
+    def targets(self) -> Sequence[Path]:
+        """As `FileRows.targets`."""
+        return [self._path]
+
+    def expect(self, names: Mapping[ItemId, str]) -> None:
+        super().expect(names)
         self._check([self._path])
-        self._shown = sum(map(self.has, keys))
+        self._shown = len(names) - len(self.to_do())
 
-    def put(self, file: str, rows: Sequence[Row]) -> None:
-        if not self._journal.begun and (old := file_sha256(self._path)):  # after a kill it is known
-            self._add(_Record(written=self._path.name, sha256=old))
-        super().put(file, rows)
+    def put(self, item: ItemId, rows: Sequence[Row]) -> None:
+        if not self._journal.is_begun:  # after a kill the old table is known, too
+            old = file_sha256(self._path)
+            if old:
+                self._journal.put_written(self._path.name, old)
+        super().put(item, rows)
 
-    def _show(self, file: str) -> None:
+    def _show(self, item: ItemId) -> None:
         """Write the table where that pays."""
         self._new += 1
         if self._new > self._shown // _VIEWS:
             self._write(self._path, self._text())
-            self._shown, self._new = self._shown + self._new, 0
+            self._shown += self._new
+            self._new = 0
 
     def _text(self) -> str:
-        """The table as it should be, of all files that are done, in their order."""
+        """Return the table as it should be, of all documents that are done, in their order."""
         suffix = self._path.suffix.lower()
-        rows = (row for file in filter(self.has, self._keys) for row in self.rows(file))
-        if dialect := _DIALECTS.get(suffix):
+        rows = (row for item in self._names if self.has(item) for row in self.rows(item))
+        dialect = _DIALECTS.get(suffix)
+        if dialect:
             out = io.StringIO()
             writer = csv.writer(out, dialect)
             writer.writerow([_cell(self._heading(column)) for column in self._columns])
@@ -302,17 +280,17 @@ class TableOutput(RowsOutput):
             return out.getvalue()
         objects = [dump_json(self._whole(row), None) for row in rows]
         if suffix == ".jsonl":
-            return "".join(f"{one}\n" for one in objects)
+            return "".join(f"{line}\n" for line in objects)
         return "[\n" + ",\n".join(objects) + "\n]\n"
 
     def close(self) -> None:
         with closing(self._journal):
-            if any(map(self.has, self._keys)):
+            if any(map(self.has, self._names)):
                 self._write(self._path, self._text())
 
 
 def _cell(value: object) -> str:
-    """A value as a cell has it: a text, nothing for None, else JSON.
+    """Return a value as a cell has it: a text, nothing for None, else JSON.
 
     Before a text that a spreadsheet would compute there is an apostrophe.
 
@@ -326,74 +304,109 @@ def _cell(value: object) -> str:
 
 
 class FolderOutput(RowsOutput):
-    """A folder, made where there is none, with a file for each document: the `body` of its row.
+    """A folder with a file for each document: the `body` of its row.
 
     A file is called as its document, but for the `suffix`, and keeps that name whatever other
     documents come. What was made from other keys stays in the journal, so that it comes back with
     them.
+
+    Args:
+        folder: The folder.
+        suffix: The suffix of the files.
+        restart: Whether all answers are made again.
+        force: Whether files of others are written over.
     """
 
     def __init__(
         self, folder: Path, suffix: str, restart: bool = False, force: bool = False
     ) -> None:
-        self._folder, self._suffix = folder, suffix
-        form = Form("ngt-answers", 4, _Record, "Name another folder with -o.")
-        with errors_named(folder, form.hint, UsageError):
+        self._folder = folder
+        self._suffix = suffix
+        self._paths: dict[ItemId, Path] = {}
+        hint = "Name another folder with -o."
+        with errors_named(folder, hint, UsageError):
             folder.mkdir(parents=True, exist_ok=True)
-        super().__init__(folder / ANSWERS, form, {}, restart, force)
+        journal = RunJournal(folder / ANSWERS, FOLDER, {}, hint=hint, max_bytes=_MAX_RECORD_BYTES)
+        super().__init__(journal, restart=restart, force=force, hint=hint)
 
-    def expect(self, keys: Mapping[str, str], paths: Mapping[str, str] | None = None) -> None:
-        """As above; what is done and taken away is written again."""
-        super().expect(keys, paths)
-        self._give_names({os.path.realpath(path) for path in (paths or {}).values() if path})
-        self.paths = {
-            name: self._folder / self._names[identity, self._suffix]
-            for name, identity in self._identities.items()
-        }
-        done = [file for file in keys if self.has(file)]
-        edited = [
-            f for f in done if self.wrote(str(self.paths[f])) and self._changed(self.paths[f])
-        ]
-        edited = [] if self._force else edited
-        self._check(path for file, path in self.paths.items() if file not in edited)
-        for file in done:
-            if file not in edited:
-                self._show(file)
+    def targets(self) -> Sequence[Path]:
+        """As `FileRows.targets`."""
+        return [*self._paths.values()]
 
-    def _give_names(self, documents: Collection[str]) -> None:
-        """A file name for each document that has none, no two alike even where case does not count.
+    def path_of(self, item: ItemId) -> Path:
+        """Return the file for the answer about a document."""
+        return self._paths[item]
 
-        None is that of one of the `documents`, which are real paths.
+    def expect(self, names: Mapping[ItemId, str]) -> None:
+        """As `FileRows.expect`; what is done and was removed is written again."""
+        super().expect(names)
+        self._name_files()
+        for item in names:
+            name = self._journal.names[self._journal.source_of(item), self._suffix]
+            self._paths[item] = self._folder / name
+        done = [item for item in names if self.has(item)]
+        edited = set[ItemId]()
+        if not self._force:
+            edited = {item for item in done if self._is_edited(self._paths[item])}
+        self._check(path for item, path in self._paths.items() if item not in edited)
+        for item in done:
+            if item not in edited:
+                self._show(item)
+
+    def _is_edited(self, path: Path) -> bool:
+        return self.wrote(str(path)) and bool(self._changed(path))
+
+    def _name_files(self) -> None:
+        """Give each document that has none a file name, no two alike even where case is ignored.
+
+        None is that of a document in this folder.
         """
         folder = os.path.realpath(self._folder)
-        taken = {name.casefold() for name in self._names.values()}
-        taken |= {
-            os.path.basename(path).casefold()
-            for path in documents
-            if os.path.dirname(path) == folder
-        }
-        new = [
-            (name, identity)
-            for name, identity in self._identities.items()
-            if (identity, self._suffix) not in self._names
-        ]
-        stems = Counter(_shortened(os.path.splitext(name)[0]).casefold() for name, _ in new)
-        for document, identity in new:
-            whole, stem = _shortened(document), _shortened(os.path.splitext(document)[0])
-            is_own = stems[stem.casefold()] == 1
-            numbered = (f"{whole}-{number}" for number in itertools.count(2))
-            for base in itertools.chain([stem] if is_own else [], [whole], numbered):
-                name = f"{base}{self._suffix}"
-                if name.casefold() not in taken:
-                    break
-            taken.add(name.casefold())
-            self._names[identity, self._suffix] = name
+        file_names = self._journal.names
+        taken = {name.casefold() for name in file_names.values()}
+        for item in self._names:
+            parent, base = os.path.split(item.source)
+            if parent == folder:
+                taken.add(base.casefold())
 
-    def _show(self, file: str) -> None:
-        self._write(self.paths[file], self.rows(file)[0]["body"])
+        new: dict[str, str] = {}  # names of documents, by their sources
+        for item, name in self._names.items():
+            source = self._journal.source_of(item)
+            if (source, self._suffix) not in file_names:
+                new[source] = name
+        stems = Counter(_stem(name).casefold() for name in new.values())
+        for source, name in new.items():
+            for base in _file_stems(name, is_unique=stems[_stem(name).casefold()] == 1):
+                file_name = f"{base}{self._suffix}"
+                if file_name.casefold() not in taken:
+                    break
+            taken.add(file_name.casefold())
+            file_names[source, self._suffix] = file_name
+
+    def _show(self, item: ItemId) -> None:
+        self._write(self._paths[item], self.rows(item)[0]["body"])
+
+
+def _file_stems(document: str, *, is_unique: bool) -> Iterator[str]:
+    """Yield the names that a document's answer may have, but for the suffix, best first.
+
+    Args:
+        document: The name of the document.
+        is_unique: Whether no other new document has this name but for its suffix.
+    """
+    if is_unique:
+        yield _stem(document)
+    whole = _shortened(document)
+    yield whole
+    for number in itertools.count(2):
+        yield f"{whole}-{number}"
+
+
+def _stem(document: str) -> str:
+    return _shortened(os.path.splitext(document)[0])
 
 
 def _shortened(document: str) -> str:
-    """The name of a document as a part of a file's name."""
+    """Return the name of a document as a part of a file's name."""
     stem = document.replace("/", "_").replace("\\", "_").lstrip(".") or "document"
-    return stem.encode()[:_LONGEST].decode(errors="ignore")
+    return stem.encode()[:_MAX_NAME_BYTES].decode(errors="ignore")
