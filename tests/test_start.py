@@ -128,6 +128,16 @@ def test_without_a_model_to_run_torch_is_not_loaded() -> None:
     run_and_look(commands, {"torch", "numba"})
 
 
+def test_a_command_line_is_read_without_pydantic() -> None:
+    commands = [
+        ["summarize", HARBOUR, "--dry-run", "--seed", "1", "-t", "0.5", "--stop", "x"],
+        ["ask", "When?", HARBOUR, "--dry-run", "--limit", "1", "-o", "unused.txt"],
+        ["extract", HARBOUR, "--schema", "name", "--dry-run", "--doubt", "0.5"],
+        ["presets", "show", "ask"],
+    ]
+    run_and_look(commands, {"pydantic"})
+
+
 def test_an_answer_loads_no_part_of_scipy_that_it_does_not_use() -> None:
     command = ["summarize", HARBOUR, "--max-tokens", "8", "--no-serve"]
     run_and_look([command], {"scipy.linalg", "scipy.optimize"})
@@ -157,8 +167,8 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
 def test_the_listing_says_of_each_command_what_the_command_says() -> None:
     from ngtcli.cli.app import COMMANDS, load
 
-    for name, line in COMMANDS.items():
-        assert load(name).help.split("\n\n")[0] == line
+    for name, listed in COMMANDS.items():
+        assert load(name).help.split("\n\n")[0] == listed.line
         assert load(name).name == name
 
 

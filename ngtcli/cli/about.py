@@ -12,9 +12,11 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli import __version__, config
+from ngtcli.cli.command import Group, command
 from ngtcli.cli.completion import presets
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, layers_of, reports, resolve, with_settings
+from ngtcli.cli.options import PresetOption, layers_of, resolve
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.show import Shown, facts, table
 from ngtcli.engine.settings import settings_of
 from ngtcli.errors import HubUnreachableError, UsageError
@@ -31,7 +33,7 @@ from ngtcli.system.json_form import Schema, schema_of, shape, to_json
 from ngtcli.system.machine import free_memory, pick_device, pick_threads
 from ngtcli.system.yaml_file import read_text
 
-config_app = typer.Typer(no_args_is_help=True)
+config_app = Group("config")
 
 
 def _config_schema() -> Schema:
@@ -46,11 +48,13 @@ def _setting_cells(one: tuple[str, Mapping[str, Any]]) -> list[object]:
 _SETTINGS = table("setting,value,origin,help", _setting_cells)
 
 
-@config_app.command("show")
-@with_settings(
-    tuple(config.SETTINGS), lambda found: _SETTINGS(found.items()), schema=_config_schema
+@config_app.command(
+    "show",
+    settings=tuple(config.SETTINGS),
+    view=lambda found: _SETTINGS(found.items()),
+    report=_config_schema,
 )
-def config_show(flags: dict[str, Any], preset: PresetOption = None) -> dict[str, dict[str, Any]]:
+def config_show(flags: SettingFlags, preset: PresetOption = None) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin, and what it says."""
     resolved = _resolved(flags, preset)
     values, origins = config.shown_settings(resolved.settings), resolved.origins
@@ -78,7 +82,7 @@ def _shown(value: Any) -> str:
     return ", ".join(map(repr, value)) if isinstance(value, tuple) else str(value)
 
 
-presets_app = typer.Typer(no_args_is_help=True)
+presets_app = Group("presets")
 
 
 @dataclass(frozen=True, slots=True)
@@ -94,8 +98,7 @@ def _preset_cells(row: PresetRow | BrokenPreset) -> list[str]:
     return [row.name, row.description if isinstance(row, PresetRow) else f"broken: {row.error}"]
 
 
-@presets_app.command("list")
-@reports(table("name,description", _preset_cells))
+@presets_app.command("list", view=table("name,description", _preset_cells))
 def presets_list() -> list[PresetRow | BrokenPreset]:
     """List presets, those that cannot be used with what is wrong with them."""
     good, bad = load_presets()
@@ -110,8 +113,11 @@ def _preset_schema() -> Schema:
     return shape({**schema_of(Preset)["properties"], **own})
 
 
-@presets_app.command("show")
-@reports(lambda found: visible(read_text(Path(found["path"])).rstrip("\n")), schema=_preset_schema)
+@presets_app.command(
+    "show",
+    view=lambda preset: visible(read_text(Path(preset["path"])).rstrip("\n")),
+    report=_preset_schema,
+)
 def presets_show(name: Annotated[str, typer.Argument(autocompletion=presets)]) -> dict[str, Any]:
     """Print a preset."""
     preset = load_preset(name)
@@ -137,9 +143,9 @@ def _env_view(found: dict[str, Any]) -> Shown:
     return facts({**known, **(needs.facts if needs else {})})
 
 
-@with_settings(("model", "device"), _env_view, schema=_env_schema)
+@command("env", settings=("model", "device"), view=_env_view, report=_env_schema)
 def env(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     verbose: Annotated[
         bool,
         typer.Option(

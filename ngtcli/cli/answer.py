@@ -3,7 +3,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
@@ -17,7 +17,9 @@ from ngtcli.cli.answer_flags import (
 )
 from ngtcli.cli.arguments import only_word, question_and_paths
 from ngtcli.cli.checks import Situation
+from ngtcli.cli.command import command
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.text import utf8
@@ -25,7 +27,6 @@ from ngtcli.engine.request import Request
 from ngtcli.engine.settings import read_text, text_of
 from ngtcli.errors import UsageError
 
-Flags = dict[str, Any]
 PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
 ]
@@ -34,9 +35,9 @@ _EACH = typer.Option("--each", help="Ask of each file by itself; -o is a table o
 _DOCUMENTS = "Name files or folders behind the question, or pipe a text in."
 
 
-@options.with_settings(options.OF_SUMMARIES)
+@command("summarize", settings=options.OF_SUMMARIES)
 def summarize(
-    flags: Flags,
+    flags: SettingFlags,
     files: Annotated[
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
@@ -61,9 +62,9 @@ def summarize(
         _answer(request, output, given, flags, files or [], hint)
 
 
-@options.with_settings()
+@command("ask", settings=tuple(SETTINGS))
 def ask(
-    flags: Flags,
+    flags: SettingFlags,
     text: Annotated[str, typer.Argument(help="The question.", metavar="QUESTION")],
     paths: Annotated[
         list[str] | None,
@@ -97,9 +98,9 @@ def ask(
     _answer(request, output, given, flags, docs, _DOCUMENTS)
 
 
-@options.with_settings()
+@command("generate", settings=tuple(SETTINGS))
 def generate(
-    flags: Flags,
+    flags: SettingFlags,
     words: Annotated[
         list[str] | None,
         typer.Argument(help="The prompt, @FILE, or - for standard input.", metavar="PROMPT"),
@@ -124,7 +125,7 @@ def generate(
     _answer(replace(request, question=prompt), output, given, flags, docs, "")
 
 
-def _request(flags: Flags, given: AnswerFlags, task: str, text: str = "") -> Request:
+def _request(flags: SettingFlags, given: AnswerFlags, task: str, text: str = "") -> Request:
     """Return the request of a command, without documents. Raises UsageError, InputError."""
     request = options.tasks_of(flags, given.preset_name, (task,)).request(task, text)
     return replace(request, prediction=given.prediction)
@@ -134,7 +135,7 @@ def _answer(
     request: Request,
     output: Output,
     given: AnswerFlags,
-    flags: Flags,
+    flags: SettingFlags,
     paths: list[str] | None,
     hint: str,
 ) -> None:
@@ -156,7 +157,7 @@ def _answer_each(
     request: Request,
     output: Output,
     given: AnswerFlags,
-    flags: Flags,
+    flags: SettingFlags,
     paths: list[str],
     hint: str,
     restart: bool,
@@ -197,7 +198,7 @@ def _answer_each(
 
 
 def _without_effect_on_each(
-    request: Request, flags: Flags, situations: Sequence[Situation]
+    request: Request, flags: SettingFlags, situations: Sequence[Situation]
 ) -> Request:
     """Return a request without what has no effect in these situations."""
     unused = checks.without_effect(situations)

@@ -3,8 +3,7 @@
 import os
 import sys
 import traceback
-from contextlib import suppress
-from functools import cache
+from dataclasses import dataclass
 from importlib import import_module
 from typing import Annotated, Any
 
@@ -12,229 +11,132 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 
 from ngtcli import __version__
-from ngtcli.cli.notes import Notes, report_error, silence
+from ngtcli.cli import everywhere
+from ngtcli.cli.everywhere import DebugOption, QuietOption
+from ngtcli.cli.notes import Notes, report_error
+from ngtcli.cli.parameters import quickly_converted
 from ngtcli.cli.streams import finish_stdout, own_streams
 from ngtcli.errors import INTERRUPTED, ClosedPipeError, UsageError, unexpected
-from ngtcli.removed import removed_command, removed_flag
+from ngtcli.removed import removed_command
 from ngtcli.system import process
 from ngtcli.system.process import without_collection
 
-_ABOVE = (
-    "The card of a model, a preset, settings files and NGT_* variables stand above these defaults:"
-    " ngt config show [-p PRESET] prints what holds."
-).replace("[", r"\[")
-# For each command, or group of them, its line in the listing, in that order. The tests hold it
-# against what the command itself says.
+
+@dataclass(frozen=True, slots=True)
+class Listed:
+    """A command in the list of `ngt --help`.
+
+    Attributes:
+        path: Where it is: a module of `ngtcli.cli`, and the name of a `Command` or a `Group` in it.
+        line: What the list says of it, which is the first line of its own page.
+    """
+
+    path: str
+    line: str
+
+
+# By name, in the order of the list. A test compares the lines with the pages.
 COMMANDS = {
-    "summarize": "Summarize documents: ngt summarize article.txt",
-    "ask": 'Answer a question from documents: ngt ask "When is high tide?" notes/',
-    "extract": "Fields of documents as a table: ngt extract reports/ --schema 'author, due date'"
-    " -o t.csv",
-    "chat": "Talk with a model, about documents too: ngt chat -d notes/",
-    "generate": 'Follow a free prompt: ngt generate "Write a limerick about the tide."',
-    "batch": "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl",
-    "serve": "Keep a model loaded: ngt ask and ngt summarize need not load it again.",
-    "mcp": "Let other programs search documents and ask about them: ngt mcp -d ./notes",
-    "check": "Decode with and without drafts and compare every token; exit 6 at a difference.",
-    "bench": "Measure methods side by side: speed, tokens a step, and where the time goes.",
-    "tune": "Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5",
-    "env": "Show versions, device and folders, and what a model needs here.",
-    "schema": "Print the JSON Schema of what --json prints, of one command or of all of them.",
-    "docs": "Documents as they are read: text, pages, tokens, warnings.",
-    "trie": "The cached n-gram tries of documents.",
-    "cache": "All that is stored to be used again.",
-    "presets": "Presets: how a task is worded and set.",
-    "config": "Settings and where they come from.",
-    "models": "Models on this machine.",
-    "help": "Show a page of the manual, or list the pages: ngt help documents",
+    "summarize": Listed("answer.summarize", "Summarize documents: ngt summarize article.txt"),
+    "ask": Listed(
+        "answer.ask", 'Answer a question from documents: ngt ask "When is high tide?" notes/'
+    ),
+    "extract": Listed(
+        "extract.extract",
+        "Fields of documents as a table: ngt extract reports/ --schema 'author, due date' -o t.csv",
+    ),
+    "chat": Listed("chat.chat", "Talk with a model, about documents too: ngt chat -d notes/"),
+    "generate": Listed(
+        "answer.generate",
+        'Follow a free prompt: ngt generate "Write a limerick about the tide."',
+    ),
+    "batch": Listed(
+        "batch.batch", "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl"
+    ),
+    "serve": Listed(
+        "serve.serve", "Keep a model loaded: ngt ask and ngt summarize need not load it again."
+    ),
+    "mcp": Listed(
+        "mcp.mcp", "Let other programs search documents and ask about them: ngt mcp -d ./notes"
+    ),
+    "check": Listed(
+        "check.check",
+        "Decode with and without drafts and compare every token; exit 6 at a difference.",
+    ),
+    "bench": Listed(
+        "bench.bench",
+        "Measure methods side by side: speed, tokens a step, and where the time goes.",
+    ),
+    "tune": Listed("tune.tune", "Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"),
+    "env": Listed("about.env", "Show versions, device and folders, and what a model needs here."),
+    "schema": Listed(
+        "schema.schema",
+        "Print the JSON Schema of what --json prints, of one command or of all of them.",
+    ),
+    "docs": Listed("docs.docs_app", "Documents as they are read: text, pages, tokens, warnings."),
+    "trie": Listed("trie.trie_app", "The cached n-gram tries of documents."),
+    "cache": Listed("cache.cache_app", "All that is stored to be used again."),
+    "presets": Listed("about.presets_app", "Presets: how a task is worded and set."),
+    "config": Listed("about.config_app", "Settings and where they come from."),
+    "models": Listed("models.models_app", "Models on this machine."),
+    "help": Listed(
+        "help.help_page", "Show a page of the manual, or list the pages: ngt help documents"
+    ),
 }
-# Files of commands whose first word is not the file's name.
-_FILES = {
-    **dict.fromkeys(("summarize", "ask", "generate"), "answer"),
-    **dict.fromkeys(("env", "presets", "config"), "about"),
-}
 
 
-class _Group(TyperGroup):
-    """Lists stand-ins of the commands; the one that is called is imported then."""
-
-    def __init__(self, **options: Any) -> None:
-        super().__init__(**options)
-        for name, line in COMMANDS.items():
-            self.commands[name] = TyperCommand(name, help=line)
-
-    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
-        removed = None if ctx.resilient_parsing else removed_command(args)  # Tab says nothing
-        if removed is not None:
-            raise UsageError(f"there is no command ngt {removed[0]} any more", hint=removed[1])
-        if (pair := " ".join(args[:2])) in COMMANDS:
-            args = [pair, *args[2:]]
-        name, command, rest = super().resolve_command(ctx, args)
-        return name, load(name) if name in COMMANDS else command, rest
-
-    def invoke(self, ctx: Any) -> Any:
-        try:
-            return super().invoke(ctx)
-        except EOFError as error:  # typer takes it for a Ctrl-D
-            raise unexpected(error) from error
-        except Exception as error:
-            if type(error).__name__ == "NoSuchOption":  # of the library, wherever it has it
-                command = getattr(getattr(error, "ctx", None), "command_path", "")
-                flag = str(getattr(error, "option_name", ""))
-                _refuse_moved(command.removeprefix("ngt "), flag)
-            raise
-
-
-def _refuse_moved(command: str, flag: str) -> None:
-    """Raise UsageError for what --set gives, or was a flag once, with what to give instead."""
-    from ngtcli.config import SETTINGS, Use  # here: help does without
-
-    name = flag.lstrip("-").replace("-", "_")
-    about = SETTINGS.get(name.removeprefix("no_"))
-    hint = removed_flag(command, flag)
-    if not hint and about is not None and Use.SET in about.uses:
-        no, yes = ("no", "yes") if about.kind is bool else ("none", "VALUE")
-        hint = f"Give --set {about.name}={yes if about.name == name else no}."
-    if hint:
-        raise UsageError(f"{flag} is no flag", hint=hint)
-
-
-@cache
 def load(name: str) -> Any:
-    """The command or group of that name, as the library makes it."""
-    first, last = name.split()[0], name.split()[-1]
+    """Import a command or a group of the list, and return it: a `Command` or a `Group`."""
+    module, _, attribute = COMMANDS[name].path.partition(".")
     with without_collection():
-        module = import_module(f"ngtcli.cli.{_FILES.get(first, first)}")
-    names = f"{last}_app", f"{last}_page", last
-    found = next(getattr(module, one) for one in names if hasattr(module, one))
-    app = typer.Typer(add_completion=False)
-    if isinstance(found, typer.Typer):
-        app.add_typer(found, name=name)
-    else:
-        app.command(name)(found)
-    command: Any = typer.main.get_command(app)
-    command = command.commands[name] if isinstance(found, typer.Typer) else command
-    command.help = command.help or COMMANDS[name]
-    _finish(command)
+        command = getattr(import_module(f"ngtcli.cli.{module}"), attribute)
+    command.help = command.help or COMMANDS[name].line  # groups have none of their own
     return command
 
 
-_NUMBERS = {int: "whole number", float: "number"}
-_build = getattr(typer.core, "build_runtime_param", None)  # other versions have no such function
+class _LazyCommand(TyperCommand):
+    """A command of which only the name and the line of the list are known.
 
-
-class _Given:
-    """Converts the value of a parameter where that is plain: a text, a number, a name of a file.
-
-    Only for other values what the library converts with is made: it loads pydantic, in 0.1 s.
+    Click's lazy group imports a command in `get_command`, which pages and completion call for all
+    commands of the list. This one is imported when its command line is read.
     """
 
-    def __init__(self, about: Any) -> None:
-        self._about = about
-
-    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """The value in the parameter's type. Raises the library's error for a wrong one."""
-        if value is None:
-            return () if param.multiple or param.nargs == -1 else None
-        info = self._about.parameter_info
-        with suppress(ValueError, TypeError, KeyError):
-            plain = (info.parser or _PLAIN[self._about.annotation])(value)
-            if not isinstance(plain, int) or (info.min or 0) <= plain <= (info.max or plain):
-                return plain
-        kind = _NUMBERS.get(self._about.annotation)
-        if kind is not None and not _is_number(str(value), self._about.annotation):
-            raise typer.BadParameter(f"{value!r} is not a {kind}", ctx=ctx, param=param)
-        assert _build is not None
-        return _build(self._about).coerce(value, param=param, ctx=ctx)
+    def make_context(self, info_name: Any, args: Any, parent: Any = None, **extra: Any) -> Any:
+        """Return the context of the command itself, which is called then."""
+        return load(self.name or "").make_context(info_name, args, parent, **extra)
 
 
-def _is_number(text: str, kind: type[int] | type[float]) -> bool:
-    try:
-        kind(text)
-    except ValueError:
-        return False
-    return True
+class _LazyGroup(TyperGroup):
+    """The commands of ngt, each imported when it is called."""
 
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        for name, listed in COMMANDS.items():
+            self.add_command(_LazyCommand(name, help=listed.line))
 
-def _digits(given: object) -> int:
-    """A number that has digits alone, or is one by default. Raises ValueError."""
-    value = str(given)
-    if not (value.isascii() and value.isdigit() and len(value) < 19):
-        raise ValueError
-    return int(value)
+    def get_params(self, ctx: Any) -> list[Any]:
+        """Return the options with `--help` and those of completion."""
+        return quickly_converted(super().get_params(ctx))
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name. Raises UsageError for a removed one."""
+        removed = None if ctx.resilient_parsing else removed_command(args)  # Tab says nothing
+        if removed is not None:
+            name, hint = removed
+            raise UsageError(f"there is no command ngt {name} any more", hint=hint)
+        return super().resolve_command(ctx, args)
 
-_PLAIN: dict[object, Any] = {str: str, int: _digits, list[str]: list}
-
-
-if _build is not None:
-    setattr(typer.core, _build.__name__, _Given)
-
-
-def _finish(command: Any) -> None:
-    """Give a command the options of all, and join the lines of its help text's paragraphs."""
-    paragraphs = (command.help or "").split("\n\n")
-    command.help = "\n\n".join(map(_joined, paragraphs))
-    if any(parameter.name == "max_tokens" for parameter in command.params):
-        command.epilog = _ABOVE
-    command.params += _of_every_command()
-    for one in getattr(command, "commands", {}).values():
-        _finish(one)
-
-
-def _joined(paragraph: str) -> str:
-    """A paragraph of a help text as one line; examples keep their lines, as the library marks."""
-    lines = [line.strip() for line in paragraph.strip().split("\n")]
-    return "\b\n" + "\n".join(lines) if lines[0].startswith("ngt ") else " ".join(lines)
-
-
-_tracebacks = False  # whether --debug was given
-
-
-def _debug(wanted: bool) -> None:
-    global _tracebacks
-    _tracebacks = _tracebacks or wanted
-
-
-def _brief(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        from ngtcli.cli.help import brief  # here: other runs do without
-
-        print(brief(context, sys.stdout))
-        raise typer.Exit()
-
-
-def _quiet(wanted: bool) -> None:
-    if wanted:
-        silence(True)
-
-
-_QUIET = typer.Option("--quiet", "-q", callback=_quiet, is_eager=True, help="Say only errors.")
-_DEBUG = typer.Option("--debug", callback=_debug, is_eager=True, help="Show tracebacks.")
-_SHORT = typer.Option("-h", callback=_brief, is_eager=True)
-
-
-@cache
-def _of_every_command() -> list[Any]:
-    """The options that each command has; its page shows -q alone."""
-    made = typer.Typer(add_completion=False)
-
-    @made.command()
-    def _(
-        quiet: Annotated[bool, _QUIET] = False,
-        debug: Annotated[bool, _DEBUG] = False,
-        short: Annotated[bool, _SHORT] = False,
-    ) -> None: ...
-
-    options: list[Any] = typer.main.get_command(made).params
-    for option in options:
-        option.hidden, option.expose_value = option.name != "quiet", False
-    return options
+    def invoke(self, ctx: Any) -> Any:
+        """Call the command. An EOFError is none of the terminal's, for which Typer takes it."""
+        try:
+            return super().invoke(ctx)
+        except EOFError as error:
+            raise unexpected(error) from error
 
 
 app = typer.Typer(
     name="ngt",
-    cls=_Group,
+    cls=_LazyGroup,
     help="Answers from documents on your own machine, faster than plain decoding"
     " and with the same tokens.",
     no_args_is_help=True,
@@ -258,21 +160,19 @@ def options(
             "--version", "-V", callback=_version, is_eager=True, help="Print the version."
         ),
     ] = False,
-    quiet: Annotated[bool, _QUIET] = False,
-    debug: Annotated[bool, _DEBUG] = False,
+    quiet: QuietOption = False,
+    debug: DebugOption = False,
 ) -> None:
     """Options of every command."""
     from ngtcli.system.files import home  # here: help does without
 
-    home("cache")  # another user's is told before anything is done
+    home("cache")  # reports another user's folder before anything is done
 
 
 def run() -> int:
     """Run the command line in `sys.argv`; the exit code. Every error becomes two lines."""
-    global _tracebacks
     own_streams()
-    _tracebacks = False
-    silence(False)
+    everywhere.reset()
     try:
         _check_folder()
         return _invoke(_read(sys.argv[1:]))
@@ -283,7 +183,7 @@ def run() -> int:
     except BaseException as error:  # a library in another language may panic
         if process.interrupted():
             return INTERRUPTED
-        if _tracebacks:
+        if everywhere.shows_tracebacks():
             traceback.print_exc()
         known = unexpected(error)
         _tell_remark()  # what failed stands last
@@ -310,7 +210,7 @@ def _check_folder() -> None:
 
 
 def _read(arguments: list[str]) -> list[str]:
-    """What typer is to read.
+    """Return the arguments for Typer: `ngt help COMMAND` is `ngt COMMAND --help`.
 
     >>> _read(["help", "trie", "list"])
     ['trie', 'list', '--help']

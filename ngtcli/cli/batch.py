@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated, Any
+from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
@@ -21,8 +21,10 @@ from ngtcli.cli.answer_many import (
     warn_of_limits,
 )
 from ngtcli.cli.checks import Situation
+from ngtcli.cli.command import command
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import check_output_file, json_of_answer, print_line
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.batch.input import InputLine, Lines, Shard, read_lines, scan
 from ngtcli.engine.batch.line_requests import LineRequests
@@ -79,14 +81,14 @@ class BatchFlags:
         return part, parts
 
 
-@options.with_settings(options.OF_MANY)
+@command("batch", settings=options.OF_MANY)
 def batch(
     source: Annotated[
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
     ],
     *,
     given: BatchFlags,
-    flags: dict[str, Any] | None = None,
+    flags: SettingFlags,
 ) -> None:
     """Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl
 
@@ -96,12 +98,12 @@ def batch(
     paths a list of files, folders and patterns, context one text. With a question the task is ask,
     else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
     """
-    tasks = options.tasks_of(flags or {}, given.preset, TASKS, worded=True)
+    tasks = options.tasks_of(flags, given.preset, TASKS, worded=True)
     settings = tasks.of["ask"][0]
     warn = Notes().warn
-    colored = checks.given_settings(flags or {})
+    colored = checks.given_settings(flags)
     checks.warn_of_no_effect([Situation.NO_COLOR], colored, warn)
-    checks.check_settings(flags or {}, settings, warn)
+    checks.check_settings(flags, settings, warn)
     check_output_file(given.output)
     if given.output is None:
         others = {"--retry-failed": given.retry_failed, "--restart": given.restart}

@@ -10,19 +10,21 @@ import typer
 from ngtcli.bench.grid import BenchOptions, cells_of, check_some_left
 from ngtcli.bench.prompts import Item, choose, items_from
 from ngtcli.bench.results import LiveResult
+from ngtcli.cli.command import command
 from ngtcli.cli.measuring import (
     TEXTS,
     OutputFlags,
     PromptFlags,
     Run,
+    measure_and_put_out,
     measured_option,
-    measures,
     prompt_option,
 )
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, names_in, numbers_of
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Settings
 from ngtcli.documents.find import Skipped
@@ -39,6 +41,8 @@ _METHODS = "none,prompt-lookup,trie,auto"
 _FILES = typer.Argument(help=TEXTS)
 _NODES = measured_option(help="Most draft nodes; several with commas.")
 _AGAINST = measured_option(help="hf: transformers' generate as well.")
+# --num-draft has several numbers here, and is no setting.
+_SETTINGS = tuple(name for name in OF_OWN_ENGINE if name != "num_draft")
 _FRESH = "Forget at each prompt what was learned."
 
 
@@ -64,9 +68,14 @@ class BenchFlags(ItemFlags):
     rounds: Annotated[int, measured_option(min=1, help="Timed rounds.")] = 5
 
 
-@measures(OF_OWN_ENGINE)
-def bench(run: Run, given: BenchFlags) -> Generator[LiveResult]:
+@command("bench", settings=_SETTINGS, report=LiveResult)
+def bench(flags: SettingFlags, given: BenchFlags) -> None:
     """Measure methods side by side: speed, tokens a step, and where the time goes."""
+    measure_and_put_out(_bench, flags, given)
+
+
+def _bench(run: Run, given: BenchFlags) -> Generator[LiveResult]:
+    """Yield the result, and report below it what else is to be said."""
     options, settings = _options(run, given), run.settings
     if given.against not in (None, "hf"):
         raise UsageError(f"--against {given.against}: unknown", hint="Known: hf.")

@@ -5,14 +5,14 @@ from typing import Annotated
 
 import typer
 
-from ngtcli.cli.options import reports
+from ngtcli.cli.command import Group
 from ngtcli.cli.show import facts, table
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.system.cache import STORES, Removed, Store, StoreUsage, clear, measure_stores
 from ngtcli.system.files import home
 from ngtcli.words import nearest, reason_of
 
-cache_app = typer.Typer(no_args_is_help=True)
+cache_app = Group("cache")
 _KNOWN = {store.name: store for store in STORES}
 Name = Annotated[str, typer.Argument(help="One of the names that ngt cache list shows.")]
 _OPTIONAL = typer.Argument(
@@ -33,22 +33,19 @@ def _cells(row: StoreUsage) -> list[object]:
     return [row.store.name, row.pieces, row.files, size, cleared, row.store.holds]
 
 
-@cache_app.command("list")
-@reports(table("name,pieces,files,size,cleared,holds", _cells))
+@cache_app.command("list", view=table("name,pieces,files,size,cleared,holds", _cells))
 def cache_list() -> list[StoreUsage]:
     """List what the cache holds, its pieces, files and size."""
     return measure_stores(STORES)
 
 
-@cache_app.command("show")
-@reports(facts)
+@cache_app.command("show", view=facts)
 def cache_show(name: Name) -> StoreUsage:
     """Show what one of them holds, what makes it, and where it is."""
     return measure_stores([_known(name)])[0]
 
 
-@cache_app.command("clear")
-@reports(lambda removed: f"{removed.words} removed")
+@cache_app.command("clear", view=lambda removed: f"{removed.words} removed")
 def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed:
     """Delete what the cache holds; what was learned or built by a command only by name."""
     stores = [_known(name) for name in names or []]
@@ -59,8 +56,7 @@ def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed
         raise NgtError(f"{where}: {reason_of(error)}", hint="Delete it by hand.") from None
 
 
-@cache_app.command("path")
-@reports(lambda place: place.path)
+@cache_app.command("path", view=lambda place: place.path)
 def cache_path(name: Annotated[str | None, _PLACE] = None) -> Place:
     """Print the folder of the cache, or where one of them is."""
     return Place(str(_known(name).path if name else home("cache")))

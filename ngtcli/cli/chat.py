@@ -7,11 +7,12 @@ import sys
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ngtcli.cli import answer_flags, answering, options, output, streams, typed
+from ngtcli.cli.command import command
 from ngtcli.cli.conversation_file import Conversation as Content
 from ngtcli.cli.conversation_file import (
     Exchange,
@@ -24,6 +25,8 @@ from ngtcli.cli.conversation_file import (
     with_sources,
 )
 from ngtcli.cli.notes import Notes, report_error
+from ngtcli.cli.setting_flags import SettingFlags
+from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
 from ngtcli.documents.quotes.sources import sources_of
 from ngtcli.engine.request import Request, Want, limit_of
@@ -40,9 +43,9 @@ _QUIT = ("quit", "exit", "bye", "q")  # also by the names that other programs us
 _CONTINUE = typer.Option("--continue", help="Go on with the conversation that was saved last.")
 
 
-@options.with_settings()
+@command("chat", settings=tuple(SETTINGS))
 def chat(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     docs: options.DocsOption = None,
     preset_name: options.PresetOption = None,
     continues: Annotated[bool, _CONTINUE] = False,
@@ -323,5 +326,5 @@ class Conversation:
         self.notes.reply("What was said is forgotten.")
 
     def _help(self, _: str) -> None:
-        for name, command in self.commands.items():
-            self.notes.reply(f"/{name:<8} {command[0]}")
+        for name, described in self.commands.items():
+            self.notes.reply(f"/{name:<8} {described[0]}")

@@ -9,10 +9,12 @@ import typer
 from ngtcli.bench.prompts import Item, example_texts, file_items, passages, spread
 from ngtcli.bench.results import CheckReport, Comparison
 from ngtcli.cli.checks import Situation, check_settings, given_settings, warn_of_no_effect
+from ngtcli.cli.command import command
 from ngtcli.cli.measuring import TEXTS
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve, with_settings
+from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve
 from ngtcli.cli.reading import distinct, read_documents
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.show import Shown
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
@@ -57,9 +59,9 @@ def _row(num_draft: int, part: Sequence[Comparison]) -> list[object]:
     return [num_draft, len(part), tokens, f"{length:.2f}", f"{same}/{len(part)}"]
 
 
-@with_settings(OF_OWN_ENGINE, _view)
+@command("check", settings=OF_OWN_ENGINE, view=_view)
 def check(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     files: Annotated[list[str] | None, typer.Argument(help=TEXTS)] = None,
     docs: Annotated[list[str] | None, _DOCS] = None,
     preset: PresetOption = None,

@@ -4,14 +4,16 @@ import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, field
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ngtcli.cli.checks import Situation, warn_of_no_effect
+from ngtcli.cli.command import Group
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import JsonOption, VerboseOption, layers_of, with_settings
+from ngtcli.cli.options import JsonOption, VerboseOption, layers_of
 from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.show import Shown
 from ngtcli.config import SETTINGS, settings_in
 from ngtcli.documents.content import About
@@ -28,7 +30,7 @@ from ngtcli.system.json_form import json_key, to_json
 from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
-docs_app = typer.Typer(no_args_is_help=True)
+docs_app = Group("docs")
 _LEFT_OUT = 100  # files left out that a list names, more with -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
@@ -99,10 +101,9 @@ def _row(row: Row) -> list[object]:
     return [named, row.format, pages if by_ocr else row.pages or "", row.characters, row.tokens]
 
 
-@docs_app.command("list")
-@with_settings(_READ, lambda found: (_COLUMNS, map(_row, found.documents)))
+@docs_app.command("list", settings=_READ, view=lambda found: (_COLUMNS, map(_row, found.documents)))
 def docs_list(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     paths: Annotated[list[str], typer.Argument(help="Files, folders, globs.")],
     verbose: VerboseOption = False,
 ) -> Generator[DocumentList, bool]:
@@ -158,10 +159,9 @@ def _show_view(shown: ShownDocuments | str) -> Iterator[Shown]:
             yield ["from character", "page", "heading"], places
 
 
-@docs_app.command("show")
-@with_settings((*_READ, *_CUT), _show_view, schema=ShownDocuments)
+@docs_app.command("show", settings=(*_READ, *_CUT), view=_show_view, report=ShownDocuments)
 def docs_show(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
     text: Annotated[bool, typer.Option("--text", help="Print the text itself, alone.")] = False,
     passages: Annotated[bool, _PASSAGES] = False,

@@ -23,6 +23,7 @@ from ngtcli.cli.answer_many import (
     warn_of_limits,
 )
 from ngtcli.cli.checks import Situation
+from ngtcli.cli.command import command
 from ngtcli.cli.each_file import (
     RowsOnStdout,
     decisive_values,
@@ -40,6 +41,7 @@ from ngtcli.cli.output import (
     print_line,
     write_page,
 )
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import PARTS, settings_in
 from ngtcli.decoding.grammar.form import Field
 from ngtcli.documents.load import Document
@@ -109,9 +111,9 @@ _FIELD_OF = {
 }
 
 
-@options.with_settings(settings_in(*PARTS, without=_OTHER))
+@command("extract", settings=settings_in(*PARTS, without=_OTHER))
 def extract(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     files: Annotated[
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,

@@ -3,13 +3,15 @@
 import sys
 from contextlib import closing
 from importlib.util import find_spec
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ngtcli.cli.checks import Situation, check_settings, given_settings, warn_of_no_effect
+from ngtcli.cli.command import command
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, tasks_of, with_settings
+from ngtcli.cli.options import PresetOption, tasks_of
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import NGT_PARTS, settings_in
 from ngtcli.documents.find import STDIN, find
 from ngtcli.engine.checks import check_session
@@ -20,9 +22,9 @@ _STARTED = "MCP server ready: start it from your client (ngt help mcp). Ctrl-C s
 _DOCS = typer.Option("--docs", "-d", help="File, folder or glob; give -d before each.")
 
 
-@with_settings(settings_in(*NGT_PARTS))
+@command("mcp", settings=settings_in(*NGT_PARTS))
 def mcp(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     docs: Annotated[list[str], _DOCS],
     preset_name: PresetOption = None,
 ) -> None:

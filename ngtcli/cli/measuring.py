@@ -1,16 +1,12 @@
-"""What the commands that measure have in common: their flags, and where results go.
-
-A command is a function of what it runs with and of its flags, which yields a result and goes on
-below it.
-"""
+"""What the commands that measure have in common: their flags, and where results go."""
 
 import sys
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Generator, Mapping
 from dataclasses import dataclass, replace
 from datetime import datetime
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, get_args, get_type_hints
+from typing import Annotated, Any
 
 import typer
 
@@ -100,33 +96,28 @@ class Run:
 Work = Callable[[Run, Any], Generator[Any]]
 
 
-def measures(names: Sequence[str]) -> Callable[[Work], Callable[..., None]]:
-    """Make a command of a function: flags for these settings and for its own, forms of its result.
+def measure_and_put_out(work: Work, flags: Mapping[str, Any], given: OutputFlags) -> None:
+    """Run what a command measures, and put its result out.
 
-    An interruption before there is a result ends it; a result that is `interrupted` is shown.
+    An interruption before there is a result ends the command; a result that is `interrupted` is
+    shown.
+
+    Args:
+        work: Yields the result, and goes on below it.
+        flags: The settings that were given.
+        given: The other flags of the command.
     """
-
-    def decorate(work: Work) -> Callable[..., None]:
-        hints = get_type_hints(work)
-
-        def command(given: Any, flags: dict[str, Any] | None = None) -> None:
-            run = Run.begin(given, flags or {})
-            form, made = given.check(), work(run, given)
-            try:
-                with run.notes.heartbeat():
-                    found = next(made)
-            except KeyboardInterrupt:
-                run.notes.warn("interrupted; nothing was measured")
-                raise typer.Exit(INTERRUPTED) from None
-            _put_out(found, run, given, form)
-            next(made, None)
-
-        command.__doc__, command.__name__ = work.__doc__, work.__name__
-        command.__annotations__["given"] = hints["given"]
-        command.printed = get_args(hints["return"])[0]  # type: ignore[attr-defined]
-        return options.with_settings(names)(command)
-
-    return decorate
+    run = Run.begin(given, flags)
+    form = given.check()
+    steps = work(run, given)
+    try:
+        with run.notes.heartbeat():
+            result = next(steps)
+    except KeyboardInterrupt:
+        run.notes.warn("interrupted; nothing was measured")
+        raise typer.Exit(INTERRUPTED) from None
+    _put_out(result, run, given, form)
+    next(steps, None)
 
 
 def invocation() -> Invocation:

@@ -10,9 +10,9 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.command import Group
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import reports
 from ngtcli.cli.show import table
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.models.checkpoint import BUILTIN, BUILTIN_PATH, lacks_files, pull
@@ -24,7 +24,7 @@ from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized
 from ngtcli.words import counted, nearest
 
-models_app = typer.Typer(no_args_is_help=True)
+models_app = Group("models")
 Name = Annotated[
     str, typer.Argument(metavar="NAME[@REVISION]", help="A hub id.", autocompletion=models)
 ]
@@ -58,8 +58,7 @@ def _cells(model: Model) -> list[str]:
     return [model.name, size, " ".join(whole) if model.kinds else "", model.path]
 
 
-@models_app.command("list")
-@reports(table("name,size,quantised,path", _cells))
+@models_app.command("list", view=table("name,size,quantised,path", _cells))
 def models_list() -> list[Model]:
     """List the models on this machine, and those kept with quantised weights."""
     found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
@@ -111,8 +110,7 @@ def _size(path: Path) -> int:
     return sum(f.stat().st_size for f in files if f.is_file())
 
 
-@models_app.command("pull")
-@reports(lambda model: model.path)
+@models_app.command("pull", view=lambda model: model.path)
 def models_pull(name: Name) -> Model:
     """Download what is needed of a hub's model, or go on with that; print its folder."""
     if name == BUILTIN or not split_id(name)[0]:
@@ -133,8 +131,7 @@ def _whole(removed: Removed) -> str:
     return f"{counted(removed.files, 'file')}, {sized(removed.bytes)}"
 
 
-@models_app.command("rm")
-@reports(lambda removed: f"{_whole(removed)} removed")
+@models_app.command("rm", view=lambda removed: f"{_whole(removed)} removed")
 def models_rm(
     name: Name,
     yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,

@@ -10,6 +10,7 @@ from typing import Annotated, Any
 
 import typer
 
+from ngtcli.cli.command import command
 from ngtcli.cli.output import print_line
 from ngtcli.errors import INTERRUPTED, NgtError, UsageError
 from ngtcli.system.json_form import Schema, dump_json, schema_of
@@ -18,6 +19,7 @@ from ngtcli.words import nearest
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 
+@command("schema")
 def schema(
     command: Annotated[
         list[str] | None, typer.Argument(help="A command, as in ngt schema trie list.")
@@ -69,8 +71,8 @@ def _outputs() -> dict[str, dict[str, Schema]]:
         "batch": lines,
     }
     for name in COMMANDS:
-        for words, command in _below(load(name), name):
-            if (printed := getattr(command.callback, "printed", None)) is not None:
+        for words, listed in _below(load(name), name):
+            if (printed := getattr(listed, "report", None)) is not None:
                 kinds[words] = {words.replace(" ", "_"): printed}
     return {
         words: {name: schema_of(of) if not isfunction(of) else of() for name, of in named.items()}
@@ -78,8 +80,8 @@ def _outputs() -> dict[str, dict[str, Schema]]:
     }
 
 
-def _below(command: Any, words: str) -> Iterator[tuple[str, Any]]:
+def _below(listed: Any, words: str) -> Iterator[tuple[str, Any]]:
     """The commands of a group, or a command itself, by their words."""
-    yield words, command
-    for name, one in getattr(command, "commands", {}).items():
+    yield words, listed
+    for name, one in getattr(listed, "commands", {}).items():
         yield from _below(one, f"{words} {name}")

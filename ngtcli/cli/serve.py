@@ -6,13 +6,16 @@ from contextlib import AbstractAsyncContextManager, closing, contextmanager, nul
 from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from ngtcli.cli import options, reading, show
+from ngtcli.cli import options, reading
+from ngtcli.cli.command import group
 from ngtcli.cli.completion import models
 from ngtcli.cli.notes import Notes
+from ngtcli.cli.setting_flags import SettingFlags
+from ngtcli.cli.show import table
 from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.checks import check_session
@@ -33,10 +36,6 @@ if TYPE_CHECKING:
     from ngtcli.server.process import Server, Site
     from ngtcli.server.resident import Resident
 
-serve_app = typer.Typer(
-    help="Keep a model loaded: ngt ask and ngt summarize need not load it again.",
-    invoke_without_command=True,
-)
 Model = Annotated[
     str, typer.Option("--model", "-m", help="Only this model.", autocompletion=models)
 ]
@@ -148,9 +147,8 @@ def _name(model: str) -> str:
     return Path(model).name if Path(model).exists() else model
 
 
-@serve_app.callback()
-@options.with_settings((*options.OF_OWN_ENGINE, "keep_documents", "keep_warm"))
-def serve(flags: dict[str, Any], context: typer.Context, given: HttpFlags) -> None:
+@group("serve", settings=(*options.OF_OWN_ENGINE, "keep_documents", "keep_warm"))
+def serve(flags: SettingFlags, context: typer.Context, given: HttpFlags) -> None:
     """Keep a model loaded: ngt ask and ngt summarize need not load it again.
 
     Other programs of yours get OpenAI's HTTP API and browsers a page, at http://127.0.0.1:8421;
@@ -252,8 +250,7 @@ def _cells(row: Served) -> list[object]:
     return [row.model, state, row.process, running, row.answered, row.http, row.socket]
 
 
-@serve_app.command("status")
-@options.reports(show.table("model,state,process,for,answered,http,socket", _cells))
+@serve.command("status", view=table("model,state,process,for,answered,http,socket", _cells))
 def status() -> Generator[list[Served], bool]:
     """List the models that are kept loaded."""
     rows = [served for _, served in _described("")]
@@ -261,7 +258,7 @@ def status() -> Generator[list[Served], bool]:
         Notes().say("No model is kept loaded.")
 
 
-@serve_app.command("stop")
+@serve.command("stop")
 def stop(model: Model = "") -> None:
     """End the processes that keep models loaded, once the answers being made are complete."""
     found, notes = _described(model), Notes()

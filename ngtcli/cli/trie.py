@@ -7,9 +7,11 @@ from typing import Annotated, Any
 import typer
 
 from ngtcli.cli.checks import Situation, warn_of_no_effect
+from ngtcli.cli.command import Group
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import PresetOption, reports, resolve, with_settings
+from ngtcli.cli.options import PresetOption, resolve
 from ngtcli.cli.reading import distinct, read_documents, standard_input
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.show import table
 from ngtcli.config import SETTINGS, Settings, settings_in
 from ngtcli.documents.find import Skipped
@@ -25,7 +27,7 @@ from ngtcli.system.journal import errors_named
 from ngtcli.system.json_form import HIDDEN, json_key, to_json
 from ngtcli.words import counted
 
-trie_app = typer.Typer(no_args_is_help=True)
+trie_app = Group("trie")
 
 # The settings that decide which trie a text has, and how texts are read.
 _READ = ("model", "n", "lp", *settings_in("reading"))
@@ -72,10 +74,9 @@ def _built_view(built: Built) -> str:
     return f"{line}\n{one_line(built.path)}"
 
 
-@trie_app.command("build")
-@with_settings(_READ, _built_view)
+@trie_app.command("build", settings=_READ, view=_built_view)
 def trie_build(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     paths: PathsArgument,
     rest: Annotated[
         bool, typer.Option("--rest", help="Build a datastore for the method rest instead.")
@@ -151,17 +152,15 @@ def _lines(shown: ShownTrie) -> Iterator[str]:
         yield f"{gram.count:>8}  {visible(gram.text).strip()!r}"
 
 
-@trie_app.command("list")
-@reports(table("what,key,tokens,nodes,size,n,lp,documents", _cells))
+@trie_app.command("list", view=table("what,key,tokens,nodes,size,n,lp,documents", _cells))
 def trie_list() -> list[KeptFile]:
     """List cached tries and datastores, and the counts of the background, the newest first."""
     return list(list_files())
 
 
-@trie_app.command("show")
-@with_settings(_READ, _lines)
+@trie_app.command("show", settings=_READ, view=_lines)
 def trie_show(
-    flags: dict[str, Any],
+    flags: SettingFlags,
     path: Annotated[str, typer.Argument(help="A document or a folder.")],
     preset: PresetOption = None,
 ) -> ShownTrie:

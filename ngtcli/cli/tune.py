@@ -24,11 +24,12 @@ from ngtcli.bench.tune import (
     state_key,
     write_winner,
 )
+from ngtcli.cli.command import command
 from ngtcli.cli.measuring import (
     OutputFlags,
     PromptFlags,
     Run,
-    measures,
+    measure_and_put_out,
     prompt_option,
     result_option,
 )
@@ -36,6 +37,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, command_line
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import Resolved, Settings, Use, settings_where
 from ngtcli.documents.find import Skipped
@@ -70,9 +72,14 @@ class TuneFlags(PromptFlags, OutputFlags):
     csv: Annotated[bool, result_option("--csv", help="Print CSV.")] = False
 
 
-@measures(OF_OWN_ENGINE)
-def tune(run: Run, given: TuneFlags) -> Generator[SweepReport]:
+@command("tune", settings=OF_OWN_ENGINE, report=SweepReport)
+def tune(flags: SettingFlags, given: TuneFlags) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
+    measure_and_put_out(_tune, flags, given)
+
+
+def _tune(run: Run, given: TuneFlags) -> Generator[SweepReport]:
+    """Yield the report, and save the winner below it."""
     notes, preset = run.notes, run.preset
     cells, texts, remark = _plan(run, given)
     # A bad name is refused before hours are spent.

@@ -11,7 +11,8 @@ from typing import Any
 import pytest
 
 from ngtcli.cli.app import app, load
-from ngtcli.cli.options import command_line, set_values
+from ngtcli.cli.options import command_line
+from ngtcli.cli.setting_flags import set_values
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
 from tests.cli.test_help import every

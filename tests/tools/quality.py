@@ -9,9 +9,10 @@ import typer
 
 from ngtcli.bench.prompts import example_texts
 from ngtcli.cli.bench import read_items, report_end
+from ngtcli.cli.command import command
 from ngtcli.cli.measuring import LINES, Run, prompt_option
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import with_settings
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.documents.load import Document
 from ngtcli.engine.checks import check_session
 from ngtcli.errors import InputError, UsageError
@@ -42,10 +43,10 @@ class QualityFlags(PageFlags):
     limit: Annotated[int | None, prompt_option(min=1, help="Most prompts of a task.")] = None
 
 
-@with_settings(settings_in(OF_MODEL))
-def quality(given: QualityFlags, flags: dict[str, Any] | None = None) -> None:
+@command("quality", settings=settings_in(OF_MODEL))
+def quality(flags: SettingFlags, given: QualityFlags) -> None:
     """Measure what --dtype or --quantize costs against float32."""
-    run = Run.begin(given, flags or {})
+    run = Run.begin(given, flags)
     given.check()
     settings, notes = run.settings, run.notes
     if settings.model.quantize == "none" and settings.model.dtype in ("auto", "float32"):

@@ -7,15 +7,16 @@ pass over both, once more for each prompt.
 
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from ngtcli.bench.grid import BASELINE
 from ngtcli.bench.records import Notify
 from ngtcli.cli.bench import ItemFlags, open_source, report_end
+from ngtcli.cli.command import command
 from ngtcli.cli.measuring import Run, measured_option
-from ngtcli.cli.options import with_settings
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import Settings
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.words import counted
@@ -41,10 +42,10 @@ class RecordFlags(ItemFlags):
     top: Annotated[int, measured_option(min=0, max=256, help=_TOP)] = 0
 
 
-@with_settings(settings_in((*OF_MODEL, "Sampling"), ("exact",)))
-def record(given: RecordFlags, flags: dict[str, Any] | None = None) -> None:
+@command("record", settings=settings_in((*OF_MODEL, "Sampling"), ("exact",)))
+def record(flags: SettingFlags, given: RecordFlags) -> None:
     """Decode without drafts, and write a recording."""
-    run = Run.begin(given, flags or {})
+    run = Run.begin(given, flags)
     given.check()
     source, skipped = open_source(run, given, "none")
     made = write_recording(source, run.settings, given.folder, run.notes.status, given.top)

@@ -2,14 +2,16 @@
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ngtcli.cli.bench import methods_of, report_end
+from ngtcli.cli.command import command
 from ngtcli.cli.measuring import Run, measured_option, prompt_option
-from ngtcli.cli.options import names_in, with_settings
+from ngtcli.cli.options import names_in
 from ngtcli.cli.output import check_not_read
+from ngtcli.cli.setting_flags import SettingFlags
 from tests.tools.measuring.flags import (
     NodeFlags,
     PageFlags,
@@ -41,10 +43,10 @@ class ReplayFlags(NodeFlags, PageFlags):
     ids: Annotated[str, prompt_option(help="Of a recording all, odd or even ids.")] = "all"
 
 
-@with_settings(settings_in(("Drafting",), less=_LIVE_ALONE))
-def replay(given: ReplayFlags, flags: dict[str, Any] | None = None) -> None:
+@command("replay", settings=settings_in(("Drafting",), less=(*_LIVE_ALONE, "num_draft")))
+def replay(flags: SettingFlags, given: ReplayFlags) -> None:
     """Measure methods on a recording, without the model."""
-    run = Run.begin(given, flags or {})
+    run = Run.begin(given, flags)
     given.check()
     check_not_read(given.outputs, recorded_files(given.folder))
     options = ReplayOptions(

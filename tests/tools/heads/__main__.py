@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from random import Random
-from typing import Annotated, Any
+from typing import Annotated
 
 import typer
 
 from ngtcli.bench.prompts import QUESTIONS, Item, file_items, read_jsonl
+from ngtcli.cli.command import command
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.options import VerboseOption, file_option, tasks_of, with_settings
+from ngtcli.cli.options import VerboseOption, file_option, tasks_of
 from ngtcli.cli.output import check_name
 from ngtcli.cli.reading import read_documents
+from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.engine.checks import check_session
@@ -87,8 +89,8 @@ class TrainFlags:
     verbose: VerboseOption = False
 
 
-@with_settings(_READ, lambda trained: trained.folder)
-def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
+@command("train", settings=_READ, view=lambda trained: trained.folder)
+def train(flags: SettingFlags, given: TrainFlags) -> Trained:
     """Train a head on a model's own answers.
 
     The same command goes on where it was interrupted.
@@ -96,7 +98,7 @@ def train(given: TrainFlags, flags: dict[str, Any] | None = None) -> Trained:
     if given.kind not in KINDS:
         raise UsageError(f"--kind {given.kind}", hint=nearest(given.kind, KINDS))
     check_name(given.output)
-    resolved = tasks_of(flags or {}, None, _TASKS)
+    resolved = tasks_of(flags, None, _TASKS)
     tasks = {task: (_greedy(s), preset) for task, (s, preset) in resolved.of.items()}
     _refuse_idle(given)
     reads_states = given.kind in ("medusa", "hydra") and given.own_scores  # and nothing else

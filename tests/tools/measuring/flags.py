@@ -1,15 +1,13 @@
 """The command lines of the tools that measure: settings as flags, errors and outputs as ngt has."""
 
 import sys
-from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
-import typer
-
 from ngtcli.cli import options
+from ngtcli.cli.command import Command
 from ngtcli.cli.measuring import OutputFlags, Run, invocation, measured_option, result_option
 from ngtcli.cli.notes import report_error
 from ngtcli.cli.options import OF_OWN_ENGINE, numbers_of
@@ -92,14 +90,12 @@ def with_invocation(result: Any, module: str) -> Any:
     return replace(result, invocation=replace(ran, command=command))
 
 
-def main(command: Callable[..., Any], module: str) -> None:
+def main(command: Command, module: str) -> None:
     """Run a tool by `sys.argv`, and exit; errors take two lines, as those of ngt."""
     own_streams()
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-    app.command()(command)
     code = 0
     try:
-        app(prog_name=f"python -m {module}")
+        command.main(prog_name=f"python -m {module}")
     except SystemExit as done:
         code = done.code if isinstance(done.code, int) else int(done.code is not None)
     except ClosedPipeError:
