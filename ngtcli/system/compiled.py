@@ -55,9 +55,11 @@ class _Kept:
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         from numba.core.compiler import CompileResult
+        from numba.core.runtime import rtsys
 
-        _leave_out_blas()
-        target.refresh()
+        # The dispatcher of numba would load all that it can compile, in twice the time. What is
+        # loaded needs the functions that count references, and no sets, dicts or strings.
+        rtsys.initialize(target)
         key = self._key(signature, target)
         result = received.get(key) or COMPILED.get(key)
         if result is None:
@@ -74,28 +76,6 @@ class _Kept:
         COMPILED.put(key, data)
         for listener in compiled_listeners:
             listener(key, data)
-
-
-@cache
-def _leave_out_blas() -> None:
-    """Keep numba from loading scipy's BLAS for products of matrices, which no function here has.
-
-    That takes half of the time in which all functions are loaded. Where scipy is there already it
-    costs nothing.
-    """
-    if "scipy.linalg" in sys.modules or "numba.np.arraymath" in sys.modules:
-        return
-    from numba.np import linalg
-
-    def missing() -> None:
-        raise ImportError
-
-    module: Any = linalg
-    ensure_blas, module.ensure_blas = module.ensure_blas, missing
-    try:
-        import numba.np.arraymath  # noqa: F401 - it asks once whether there is one
-    finally:
-        module.ensure_blas = ensure_blas
 
 
 @cache
