@@ -143,6 +143,50 @@ def test_an_answer_loads_no_part_of_scipy_that_it_does_not_use() -> None:
     run_and_look([command], {"scipy.linalg", "scipy.optimize"})
 
 
+LISTS = """
+import json
+import re
+from pathlib import Path
+
+import ngtcli.models.weights
+import transformers.models
+from ngtcli.models.hf import list_conversions
+from transformers import conversion_mapping
+from transformers.utils import import_utils
+
+models = Path(transformers.__file__).parent / "models"
+folders = [path for path in models.rglob("*") if path.is_dir() and path.name != "__pycache__"]
+listed = import_utils.create_import_structure_from_path.cache_info().misses
+import_utils.create_import_structure_from_path.cache_clear()
+structure = import_utils.define_import_structure(str(models / "__init__.py"))
+names = {name for files in structure.values() for names in files.values() for name in names}
+
+list_conversions()
+kept = conversion_mapping._checkpoint_conversion_mapping_cache
+compiled = sum(isinstance(t.compiled_sources, re.Pattern) for ts in kept.values() for t in ts)
+differing = [
+    name
+    for name, transforms in conversion_mapping._build_checkpoint_conversion_mapping().items()
+    if [t.compiled_sources for t in transforms]
+    != [t.compiled_sources for t in conversion_mapping.get_checkpoint_conversion_mapping(name)]
+]
+print(json.dumps([listed, len(folders) + 1, names <= {*dir(transformers.models)}]))
+print(json.dumps([len(kept), compiled, differing]))
+"""
+
+
+def test_lists_of_the_libraries_models_are_made_once_and_are_theirs() -> None:
+    done = subprocess.run([sys.executable, "-c", LISTS], capture_output=True, text=True, check=True)
+    files, conversions = map(json.loads, done.stdout.splitlines())
+    listed, folders, knows_all = files
+    assert listed < 1.1 * folders  # packages of single models list their own files
+    assert knows_all
+    count, compiled, differing = conversions
+    assert count > 50
+    assert compiled == 0
+    assert differing == []
+
+
 def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
     from typer.testing import CliRunner
 

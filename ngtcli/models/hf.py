@@ -1,15 +1,19 @@
 """The only file that touches globals and private names of transformers."""
 
 import inspect
+import re
 import sys
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cache, partial
+from types import SimpleNamespace
 from typing import Any, Protocol
 
 from torch import Tensor, nn
+from transformers import core_model_loading
+from transformers.conversion_mapping import get_checkpoint_conversion_mapping
 from transformers.core_model_loading import ConversionOps
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import AttentionMaskInterface, eager_mask, sdpa_mask
@@ -331,6 +335,36 @@ class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]
 
 register_quantization_config(_METHOD)(WeightHook)
 register_quantizer(_METHOD)(_WeightReader)
+
+
+# --- names of weights ---
+
+
+class _LazyPattern:
+    """A regular expression that is compiled when something of it is used, also by a copy."""
+
+    def __init__(self, pattern: str) -> None:
+        self._pattern = pattern
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(re.compile(self._pattern), name)
+
+
+@cache
+def list_conversions() -> None:
+    """Have transformers list how it renames weights, without compiling the patterns of all models.
+
+    It compiles a thousand of them for the first model that is loaded, which takes a third of a
+    second. Those of a model are copied before they are used, and compiled then.
+    """
+    lazy_re = SimpleNamespace(**vars(re))
+    lazy_re.compile = _LazyPattern
+    module: Any = core_model_loading
+    module.re = lazy_re
+    try:
+        get_checkpoint_conversion_mapping("")
+    finally:
+        module.re = re
 
 
 # --- GGUF files ---

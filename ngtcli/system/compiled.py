@@ -55,7 +55,7 @@ class _Kept:
 
     def load_overload(self, signature: Any, target: Any) -> Any:
         from numba.core.compiler import CompileResult
-        from numba.core.runtime import rtsys
+        from numba.core.runtime.nrt import rtsys
 
         # The dispatcher of numba would load all that it can compile, in twice the time. What is
         # loaded needs the functions that count references, and no sets, dicts or strings.

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import ADAPTER
-from ngtcli.models.hf import WeightHook
+from ngtcli.models.hf import WeightHook, list_conversions
 from ngtcli.models.hub import weight_files
 from ngtcli.models.pretrained import check_weights
 from ngtcli.models.requirements import quantization_method
@@ -88,6 +88,7 @@ def read_checkpoint(
         else:
             dtype = "auto"
     options: dict[str, Any] = {} if layers is None else {"quantization_config": hook}
+    list_conversions()
     try:
         loaded: tuple[Any, Any] = type(empty).from_pretrained(
             path if stored is None else None,
