@@ -243,10 +243,11 @@ def report_passages(
         notes.reply("Everything fits: the documents are read whole.")
     if selection is None or not (output.verbose or output.shows_passages):
         return
+    report = notes.reply if output.shows_passages else notes.say
     for passage in selection.passages:
         document = request.documents[passage.document]
         named = placed(document.name, passage.page, passage.heading)
-        notes.reply(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
+        report(f"{named}: characters {passage.start}–{passage.end}, {_scores(passage)}")
         if output.shows_passages:
             text = document.text[passage.start : passage.end]
             for line in text.splitlines():
@@ -257,7 +258,7 @@ def _scores(passage: Chosen) -> str:
     """Its score by each ranker; with more than one also its rank by all of them.
 
     >>> from ngtcli.documents.selection import Scores
-    >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, 0, "", rank=2))
+    >>> _scores(Chosen(Scores(0.03, 4.5, 0.71, 0.03), 0, 0, 9, None, None, rank=2))
     'rank 2 (BM25 4.50, dense 0.710, fused 0.0300)'
     """
     by = passage.scores

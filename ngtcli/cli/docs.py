@@ -63,13 +63,16 @@ class DocumentList:
 
 @dataclass(frozen=True, slots=True)
 class ShownPassage:
-    """A passage that questions find a document by: its characters, and where it stands."""
+    """A passage that questions find a document by: its characters, and where it stands.
+
+    `page` and `heading` are None where the document has none.
+    """
 
     start: int
     end: int
     tokens: int
-    page: int
-    heading: str
+    page: int | None
+    heading: str | None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -152,7 +155,9 @@ def _show_view(shown: ShownDocuments | str) -> Iterator[Shown]:
         if one.passages is not None:
             ends = ((p, min(p.end, p.start + _BEGINNING)) for p in one.passages)
             begun = ((p, one.text[p.start : end]) for p, end in ends)
-            rows = [[p.start, p.end, p.tokens, p.page or "", p.heading, text] for p, text in begun]
+            rows = [
+                [p.start, p.end, p.tokens, p.page or "", p.heading or "", text] for p, text in begun
+            ]
             yield ["from character", "to", "tokens", "page", "heading", "begins"], rows
         elif one.about.sections:
             places = [[s.start, s.page or "", s.heading] for s in one.about.sections]
@@ -203,7 +208,8 @@ def _shown(document: Document, count: Callable[[str], int], cut: Cutting | None)
         found = []
         for p in passages_of(document, cut):
             section, tokens = place(document, p.start), count(text[p.start : p.end])
-            found.append(ShownPassage(p.start, p.end, tokens, section.page, section.heading))
+            page, heading = section.page or None, section.heading or None
+            found.append(ShownPassage(p.start, p.end, tokens, page, heading))
     return ShownDocument(
         name=document.name,
         path=document.path,

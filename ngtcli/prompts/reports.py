@@ -10,15 +10,15 @@ from ngtcli.system.json_form import json_key, json_property
 class Chosen:
     """A passage that was read: its scores, its document's index, its range there, its place.
 
-    The best has `rank` 1.
+    The best has `rank` 1. `page` and `heading` are None where the document has none.
     """
 
     scores: Scores = field(metadata=json_key(flat=True))
     document: int
     start: int
     end: int
-    page: int
-    heading: str
+    page: int | None
+    heading: str | None
     rank: int
 
 

@@ -311,4 +311,12 @@ def _fitting(
 def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
     at = index.place(one.passage)
     section = place(task.documents[at.document], at.start)
-    return Chosen(one.scores, at.document, at.start, at.end, section.page, section.heading, rank)
+    return Chosen(
+        scores=one.scores,
+        document=at.document,
+        start=at.start,
+        end=at.end,
+        page=section.page or None,
+        heading=section.heading or None,
+        rank=rank,
+    )

@@ -122,3 +122,14 @@ def test_a_tokenizer_needs_no_weights_beside_it(tmp_path: Path) -> None:
     (tmp_path / "config.json").unlink()
     with pytest.raises(ModelError, match=r"no config\.json"):
         find(str(tmp_path))
+
+
+def test_a_place_without_page_and_heading_has_null_wherever_json_names_one(tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("The tide comes in at noon. It leaves at six in the evening. " * 40)
+    asked = ngt("ask", "When?", str(book), "--passages", "1", "--dry-run", "--json")
+    shown = ngt("docs", "show", str(book), "--passages", "--json")
+    places = json.loads(asked.stdout)["retrieval"]["passages"]
+    places += json.loads(shown.stdout)["documents"][0]["passages"]
+    assert len(places) > 1
+    assert all(place["page"] is None and place["heading"] is None for place in places)

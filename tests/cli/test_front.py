@@ -191,3 +191,20 @@ def test_the_short_page_begins_with_what_people_need_and_shows_numbers() -> None
     for command in ("ask", "batch", "extract", "bench", "tune", "check"):
         page = ngt(command, "-h", COLUMNS="100").stdout.decode()
         assert not re.search(r"--(limit|batch-size|rounds|doubt|seed) TEXT", page)
+
+
+def test_quiet_names_no_passages_for_verbose_alone(tmp_path: Path) -> None:
+    book = tmp_path / "book.txt"
+    book.write_text("The tide comes in at noon. It leaves at six in the evening. " * 40)
+    command = (
+        "ask",
+        "When does the tide come in?",
+        str(book),
+        "--passages",
+        "1",
+        "--max-tokens",
+        "2",
+    )
+    assert b"characters" in ngt(*command, "-v").stderr
+    assert ngt(*command, "-q", "-v").stderr == b""
+    assert b"characters" in ngt(*command, "-q", "--show-passages").stderr

@@ -451,3 +451,13 @@ def test_pages_and_headings_of_places() -> None:
     about = About(sections=(Section(0, 1, ""), Section(5, 2, "Tides")))
     place = place_at(Document("a", "One. Two  tides", about), 5, 15)
     assert place == {"page": 2, "heading": "Tides", "start": 5, "end": 15, "quote": "Two tides"}
+
+
+def test_whole_numbers_of_a_table_have_no_point(tmp_path: Path) -> None:
+    for name, total in (("a", "12.00"), ("b", "40"), ("c", "30.50")):
+        (tmp_path / f"{name}.txt").write_text(f"Total: {total} euro\n")
+    out = tmp_path / "t.csv"
+    texts = [str(path) for path in sorted(tmp_path.glob("*.txt"))]
+    done = ngt("extract", *texts, "--schema", "total float", "-o", str(out))
+    assert done.returncode == 0
+    assert out.read_text().split() == ["file,total", "a.txt,12", "b.txt,40", "c.txt,30.5"]

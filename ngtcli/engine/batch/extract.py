@@ -46,6 +46,7 @@ Span = tuple[int, int]  # start and end in the text of a document
 _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON Schema."
 _MAX_CHOICES = 64  # values among which a model chooses; guess
 _WHITE_SPACE = " \t\r\n"
+_MAX_WHOLE = 1e15  # larger whole numbers stay as they are; derived: repr writes these without e
 # How often rules are right: behind a label, in the one sentence with a word of a field's name, and
 # in the one sentence with a value of its type. These stand as probabilities.
 _BY_LABEL = 0.99
@@ -394,10 +395,11 @@ class Asking:
         if not _fits(match.value, self._schemas[field.name], field.is_list):
             return
         where = place_at(self.document, match.start, match.end) if match.end else None
+        value = plain_numbers(match.value)
         if field.is_list:
-            taken = FieldValue([match.value], p, [where])
+            taken = FieldValue([value], p, [where])
         else:
-            taken = FieldValue(match.value, p, where)
+            taken = FieldValue(value, p, where)
         self._objects[0][0][field.name] = taken
 
 
@@ -541,6 +543,21 @@ def row_of(file: str, read: str, fields: FieldValues) -> Row:
     return row
 
 
+def plain_numbers(value: Any) -> Any:
+    """Return a value of JSON whose whole numbers are written without a point.
+
+    >>> plain_numbers([12.0, 12.5, {"total": 3.0}])
+    [12, 12.5, {'total': 3}]
+    """
+    if isinstance(value, float) and value.is_integer() and abs(value) < _MAX_WHOLE:
+        return int(value)
+    if isinstance(value, list):
+        return [plain_numbers(item) for item in value]
+    if isinstance(value, dict):
+        return {name: plain_numbers(item) for name, item in value.items()}
+    return value
+
+
 def _without_repeats(parts: Sequence[Sequence[FieldValues]]) -> list[FieldValues]:
     """Return the rows of all parts; equal ones as often as the part that has most of them."""
     rows: list[FieldValues] = []
@@ -681,7 +698,7 @@ def field_values(
         field = by_name.get(key)
         if field is not None:
             where = _place_of_value(field, value, document, excerpts)
-            values[key] = FieldValue(value, probability(tokens, start, end), where)
+            values[key] = FieldValue(plain_numbers(value), probability(tokens, start, end), where)
     return values
 
 
