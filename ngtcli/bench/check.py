@@ -37,7 +37,7 @@ def run_check(
     """
     session = source.session(settings)
     comparisons = list[Comparison]()
-    for done, prompt in enumerate(source.worded(session)):
+    for done, prompt in enumerate(source.built_prompts(session)):
         progress(f"Comparing: {done} of {counted(len(source.items), 'prompt')}")
         comparisons += _compare(session, source.items[done].id, prompt, num_drafts)
     return CheckReport(

@@ -1,12 +1,13 @@
-"""What is measured: cells of settings, and `n=8..16 lp=2..5` read into them.
+"""Cells of settings to measure, and how `n=8..16 lp=2..5` is parsed into them.
 
-    name=a..b          every whole step from a to b, b included
+    name=a..b          a, a + 1, … up to b
     name=a..b+step     a, a + step, … up to b
     name=a..b*factor   a, a * factor, … up to b
-    name=a,b,c         these; each of them may also be a range
+    name=a,b,c         these values; each may also be a range
 
-`name` is any setting. Whole-number settings take whole numbers; words (methods, with their options
-as in `trtllm:max_draft_len=8`) are listed with commas. What is wrong is shown with a caret.
+`name` is any setting. Settings of whole numbers take whole numbers only. Words (such as methods,
+with their options as in `trtllm:max_draft_len=8`) are listed with commas. An error has the position
+of what is wrong.
 """
 
 import re
@@ -22,13 +23,13 @@ from ngtcli.errors import GrammarError, NgtError, UsageError
 from ngtcli.words import nearest
 
 Value = int | float | str | bool | tuple[str, ...]
-Axes = Mapping[str, tuple[Value, ...]]  # by name the values it is to take, in order, each once
-BASELINE = "none"  # plain decoding, which the others are set against
-AGAINST: dict[str, dict[str, int]] = {  # generate of `transformers`, and what it is given
+Axes = Mapping[str, tuple[Value, ...]]  # the values of each setting, in order, without repeats
+BASELINE = "none"  # plain decoding, which all other methods are compared with
+AGAINST: dict[str, dict[str, int]] = {  # arguments of generate of `transformers`, by cell
     "hf": {},
     "hf-prompt-lookup": {"prompt_lookup_num_tokens": 10},
 }
-MOST = 1000  # values of one name, and cells in all: more are a typing error
+MAX_VALUES = 1000  # of a setting, and cells in total: more must be a typing error
 
 _NUMBER = r"[+-]?(?:\d+(?:\.\d+)?|\.\d+)(?:[eE][+-]?\d{1,3})?"
 _RANGE = re.compile(rf"({_NUMBER})(?:\.\.({_NUMBER})(?:([+*])({_NUMBER}))?)?", re.ASCII)
@@ -37,7 +38,7 @@ _FORMS = "Write NAME=A..B, NAME=A..B+STEP, NAME=A..B*FACTOR or NAME=A,B,C."
 
 
 def as_written(value: Any) -> str:
-    """A value as it is written on a command line.
+    """Write a value as on a command line.
 
     >>> [as_written(value) for value in (8, True, ("END", "STOP"))]
     ['8', 'true', 'END,STOP']
@@ -48,13 +49,19 @@ def as_written(value: Any) -> str:
 
 
 def label_of(values: Mapping[str, Any]) -> str:
-    """A combination of values in short: `n=8 lp=2`."""
+    """Write a combination of values in short: `n=8 lp=2`."""
     return " ".join(f"{name}={as_written(value)}" for name, value in values.items())
 
 
 @dataclass(frozen=True, slots=True)
 class Cell:
-    """One combination of settings; `values` are those that tell it from others, `key` its name."""
+    """One combination of settings.
+
+    Attributes:
+        key: Its name.
+        values: The settings that differ between cells.
+        settings: All its settings.
+    """
 
     key: str
     values: Mapping[str, Value]
@@ -62,13 +69,13 @@ class Cell:
 
     @property
     def num_draft(self) -> int | None:
-        """The most nodes of a draft, where that is measured."""
+        """The maximum nodes of a draft, if cells differ in it."""
         return self.settings.drafting.num_draft if "num_draft" in self.values else None
 
 
 @dataclass(frozen=True, slots=True)
 class SkippedCell:
-    """A combination that cannot be, and why."""
+    """A combination of values that is not possible, and why."""
 
     values: Mapping[str, Any]
     reason: str
@@ -76,35 +83,48 @@ class SkippedCell:
 
 @dataclass(frozen=True, slots=True)
 class Grid:
-    """All combinations of the axes' values, those that no settings can have (lp >= n) `skipped`."""
+    """All combinations of the axes' values.
+
+    Attributes:
+        axes: The values of each setting.
+        base: The settings that cells change.
+        cells: The possible combinations.
+        skipped: The impossible ones, such as lp >= n.
+    """
 
     axes: Axes
-    base: Settings  # below the cells
+    base: Settings
     cells: list[Cell]
     skipped: list[SkippedCell]
 
 
 def cell_of(method: str, num_draft: int, base: Settings) -> Cell:
-    """A method with that many nodes at most, if it does not name another number itself.
+    """Make the cell of a method.
 
-    Raises UsageError for an unknown method or a wrong option.
+    Args:
+        method: The method, with its options.
+        num_draft: Maximum nodes of a draft, unless the method's options say another number.
+        base: All other settings.
+
+    Raises:
+        UsageError: The method is unknown, or an option is wrong.
     """
     settings = base.replace(method=method, num_draft=num_draft)
     parsed = _method_of(settings)
     if parsed.name == BASELINE:
         return Cell(method, {"method": method}, settings.replace(method=BASELINE))
-    own = parsed.settings.num_draft
-    values: dict[str, Value] = {"method": method, "num_draft": own}
-    return Cell(f"{method} at {own}", values, settings.replace(num_draft=own))
+    nodes = parsed.settings.num_draft
+    values: dict[str, Value] = {"method": method, "num_draft": nodes}
+    return Cell(f"{method} at {nodes}", values, settings.replace(num_draft=nodes))
 
 
 def is_axis(text: str) -> bool:
-    """Whether an argument is meant as an axis and not as a file."""
+    """Whether an argument is an axis and not a file."""
     return _NAME.match(text) is not None
 
 
 def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
-    """Read one axis. Raises GrammarError.
+    """Parse one axis. Raises GrammarError.
 
     >>> parse_axis("num_draft=8..64*2")
     ('num_draft', (8, 16, 32, 64))
@@ -114,9 +134,9 @@ def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
     if name not in SETTINGS:
         raise GrammarError(f"no setting {head!r} to sweep", text, 0, nearest(name, SETTINGS))
     if not body:
-        raise GrammarError(f"{name} is given no values", text, len(text), _FORMS)
+        raise GrammarError(f"{name} has no values", text, len(text), _FORMS)
     values: dict[Value, None] = {}
-    at = len(head) + 1
+    offset = len(head) + 1  # of the current part in `text`
     for part in body.split(","):
         try:
             for value in _values(name, part):
@@ -126,21 +146,21 @@ def parse_axis(text: str) -> tuple[str, tuple[Value, ...]]:
                 values[value] = None
         except UsageError as error:
             place = error.place if isinstance(error, GrammarError) else 0
-            raise GrammarError(str(error), text, at + place, error.hint) from None
-        at += len(part) + 1
+            raise GrammarError(str(error), text, offset + place, error.hint) from None
+        offset += len(part) + 1
     return name, tuple(values)
 
 
 def _method_of(settings: Settings) -> Any:
-    """The method of `settings`. Raises UsageError if it is none, or not one with the others."""
-    from ngtcli.drafting.drafter import draft_settings  # here: numpy comes with it
+    """Parse the method of `settings`, a `Method`. Raises UsageError if it or an option is wrong."""
+    from ngtcli.drafting.drafter import draft_settings  # here: it imports numpy
     from ngtcli.drafting.registry import parse_method
 
     return parse_method(settings.drafting.method, draft_settings(settings))
 
 
 def _values(name: str, part: str) -> list[Value]:
-    """The values that one part between commas stands for. Raises GrammarError."""
+    """Return the values of one part between commas. Raises GrammarError."""
     kind = type(Settings().get(name))
     if not part:
         raise GrammarError("a value is missing", part, 0, _FORMS)
@@ -150,40 +170,57 @@ def _values(name: str, part: str) -> list[Value]:
         return [part]
     if kind is bool:
         if part.lower() not in ("true", "false"):
-            raise GrammarError(f"{name} is {part!r}", part, 0, "It is true or false.")
+            raise GrammarError(
+                f"{name} is {part!r}, not true or false", part, 0, "Write true or false."
+            )
         return [part.lower() == "true"]
-    return [kind(x) for x in _range(name, part, kind is int)]
+    return [kind(number) for number in _range(name, part, kind is int)]
 
 
-def _range(name: str, part: str, whole: bool) -> list[Decimal]:
-    """The numbers of `a`, `a..b`, `a..b+step` or `a..b*factor`, whole ones only, if `whole`."""
+def _range(name: str, part: str, integers: bool) -> list[Decimal]:
+    """Return the numbers of `a`, `a..b`, `a..b+step` or `a..b*factor`.
 
-    def check(right: object, message: str) -> None:
-        if not right:
+    Args:
+        name: The setting.
+        part: The text.
+        integers: Whether only whole numbers are valid.
+
+    Raises:
+        GrammarError: The text is malformed, or stands for too many numbers.
+    """
+
+    def check(is_valid: object, message: str) -> None:
+        if not is_valid:
             raise GrammarError(message, part, 0, _FORMS)
 
-    found = _RANGE.fullmatch(part)
-    check(found, "this is no number and no range")
-    assert found is not None
-    numbers = [Decimal(number) for number in found.group(1, 2, 4) if number]
+    match = _RANGE.fullmatch(part)
+    check(match, "not a number or a range")
+    assert match is not None
+    numbers = [Decimal(number) for number in match.group(1, 2, 4) if number]
     for number in numbers:
-        check(not whole or number == number.to_integral_value(), f"{name} takes whole numbers")
-        check(-20 <= number.adjusted() <= 20 or not number, "such a number is out of range")
-    first, last = numbers[0], numbers[min(1, len(numbers) - 1)]
-    by = numbers[2] if len(numbers) > 2 else Decimal(1)
-    factor = found[3] == "*"
+        check(not integers or number == number.to_integral_value(), f"{name} takes whole numbers")
+        check(-20 <= number.adjusted() <= 20 or not number, "the number is out of range")
+    first = numbers[0]
+    last = numbers[1] if len(numbers) > 1 else first
+    step = numbers[2] if len(numbers) > 2 else Decimal(1)
+    is_factor = match[3] == "*"
     check(last >= first, "the range runs backwards")
-    check(by > factor, "the factor must be over 1" if factor else "the step must be over 0")
-    check(first > 0 or not factor, "a factor needs a range of numbers over 0")
-    values = [first]
-    while (following := values[-1] * by if factor else values[-1] + by) <= last:
-        check(len(values) < MOST, f"these are over {MOST} values")
-        values.append(following)
+    if is_factor:
+        check(step > 1, "the factor must be over 1")
+        check(first > 0, "a factor needs a range of numbers over 0")
+    else:
+        check(step > 0, "the step must be over 0")
+    values: list[Decimal] = []
+    value = first
+    while value <= last:
+        check(len(values) < MAX_VALUES, f"these are over {MAX_VALUES} values")
+        values.append(value)
+        value = value * step if is_factor else value + step
     return values
 
 
 def parse_sweep(texts: Sequence[str]) -> Axes:
-    """All axes. Raises GrammarError, also where a name comes twice or the cells are too many."""
+    """Parse all axes. Raises GrammarError, UsageError if there are too many cells."""
     axes: dict[str, tuple[Value, ...]] = {}
     for text in texts:
         name, values = parse_axis(text)
@@ -191,48 +228,56 @@ def parse_sweep(texts: Sequence[str]) -> Axes:
             raise GrammarError(f"{name} is swept twice", text, 0, "Give its values in one list.")
         axes[name] = values
     count = prod(map(len, axes.values()))
-    if count > MOST:
-        raise UsageError(f"these are {count} cells, over {MOST}", hint="Sweep fewer values.")
+    if count > MAX_VALUES:
+        raise UsageError(
+            f"the sweep has {count} cells, over {MAX_VALUES}", hint="Sweep fewer values."
+        )
     return axes
 
 
 def grid(axes: Axes, base: Settings) -> Grid:
-    """Every combination over `base`. Raises UsageError where no settings can have any."""
-    made = Grid(axes, base, [], [])
-    for values in product(*axes.values()):
-        named = dict(zip(axes, values, strict=True))
+    """Make every combination of the axes' values. Raises UsageError if none is possible."""
+    cells: list[Cell] = []
+    skipped: list[SkippedCell] = []
+    for combination in product(*axes.values()):
+        values = dict(zip(axes, combination, strict=True))
         try:
-            settings = base.replace(**dict[str, Any](named))
+            settings = base.replace(**dict[str, Any](values))
             _method_of(settings)
-            made.cells.append(Cell(label_of(named), named, settings))
+            cells.append(Cell(label_of(values), values, settings))
         except UsageError as error:
-            made.skipped.append(SkippedCell(named, f"{error}. {error.hint}"))
-    if not made.cells:
-        reason = made.skipped[0].reason
-        raise UsageError(f"no cell is left to measure: {reason}", hint="Sweep other values.")
-    return made
+            skipped.append(SkippedCell(values, f"{error}. {error.hint}"))
+    if not cells:
+        raise UsageError(
+            f"no cell can be measured: {skipped[0].reason}", hint="Sweep other values."
+        )
+    return Grid(axes, base, cells, skipped)
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """A method that takes no part, and why."""
+    """A method that does not take part, and why."""
 
     method: str
     reason: str
 
 
 def refusal(method: str, error: Exception) -> Refusal:
-    """Why a method does not take part, as results name it."""
+    """Make the Refusal of a method from an error."""
     hint = error.hint if isinstance(error, NgtError) else ""
     return Refusal(method, f"{error}. {hint}" if hint else str(error))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BenchOptions:
-    """What is measured and how.
+    """Options of `ngt bench`. Plain decoding always takes part.
 
-    Plain decoding always takes part: the others are set against it. With `against` generate of
-    `transformers` does, too. With `fresh` drafters forget what they learned at each prompt.
+    Attributes:
+        methods: The methods to measure.
+        num_drafts: Maximum nodes of a draft; each method is measured with each number.
+        against: Whether generate of `transformers` takes part.
+        rounds: Rounds over all prompts.
+        fresh: Whether drafters forget everything at each prompt.
     """
 
     methods: Sequence[str] = ("trie",)
@@ -245,7 +290,7 @@ class BenchOptions:
 def cells_of(
     methods: Sequence[str], num_drafts: Sequence[int], settings: Settings
 ) -> tuple[list[Cell], list[Refusal]]:
-    """A cell for each method and number of nodes, each once; what cannot be is refused, once."""
+    """Make a cell for each method and number of nodes; also return the methods that cannot run."""
     cells: dict[str, Cell] = {}
     refused: dict[Refusal, None] = {}
     for method, number in product(dict.fromkeys(methods), num_drafts):
@@ -261,7 +306,7 @@ def cells_of(
 def check_some_left(
     methods: Sequence[str], cells: Sequence[Cell], refused: Sequence[Refusal]
 ) -> None:
-    """Raise UsageError where none of `methods` is left among the cells."""
+    """Raise UsageError if none of `methods` has a cell."""
     if not any(cell.values["method"] in methods for cell in cells):
-        reason = next((r.reason for r in refused), "none is named")
+        reason = refused[0].reason if refused else "none is named"
         raise UsageError(f"no method can run: {reason}", hint="Choose others with --methods.")

@@ -1,6 +1,4 @@
-"""A model that runs as a source of records: our loop by the settings of a cell, `transformers`'
-generate beside it; what `ngt bench` measures of them.
-"""
+"""Measures a model: ngt's decoding by the settings of cells, and generate of `transformers`."""
 
 import gc
 import os
@@ -37,15 +35,20 @@ from ngtcli.system.cpu import model_name
 from ngtcli.system.machine import return_memory
 from ngtcli.words import counted
 
-_AS_IT_IS = Preset("message", Path(), "{documents}")
+_MESSAGE_PRESET = Preset("message", Path(), "{documents}")  # the message is the whole prompt
+_WARM_UP_TOKENS = 8  # answered by a model once it is loaded
 
 
 class Live:
-    """A source over `items`: each cell's model answers their prompts, in the wording of `preset`.
+    """A source of answers from models, which are loaded as cells name them, one at a time.
 
-    Models are loaded as cells name them, one is held at a time. With `sweeps` a model that is
-    loaded is warmed up, and the trie of a prompt's documents is built for each answer and timed, in
-    place of taken from the cache.
+    Args:
+        items: What is asked.
+        preset: The wording of prompts. None: that of each item's task.
+        progress: Receives status lines while a model is loaded.
+        warn: Receives warnings.
+        sweeps: Whether it is for `ngt tune`: a model is warmed up when it is loaded, and the trie
+            of a prompt's documents is built for each answer and timed, not taken from the cache.
     """
 
     def __init__(
@@ -56,67 +59,79 @@ class Live:
         warn: records.Notify,
         sweeps: bool = False,
     ) -> None:
-        self.items, self.prompts = items, range(len(items))
-        self._preset, self._progress, self._warn, self._sweeps = preset, progress, warn, sweeps
+        self.items = items
+        self.prompts = range(len(items))
+        self._preset = preset
+        self._progress = progress
+        self._warn = warn
+        self._sweeps = sweeps
         self._session: LocalSession | None = None
-        self._worded: tuple[Settings | None, list[Prompt]] = None, []
+        self._built: list[Prompt] = []  # the prompts of all items
+        self._built_for: Settings | None = None
 
     def session(self, settings: Settings) -> LocalSession:
-        """A new session of the model that `settings` name, which may be loaded for it."""
+        """Return a new session of the model that `settings` name, loading it if needed."""
         if self._session is not None:
             with suppress(OtherModelError):
                 return self._session.with_settings(settings)
             self._session = None
-            gc.collect()  # the memory of one model is there for the next
+            gc.collect()  # frees the memory of this model for the next
             return_memory()
-        loading = True  # what is said later would be shown inside timed runs
+        loading = True  # a status line of a later time would disturb the timed runs
         report = reporter(lambda words: self._progress(words) if loading else None, self._warn)
         self._session = LocalSession(settings, report, persist=False)
         if self._sweeps:
-            short = settings.replace(method=BASELINE, max_tokens=min(8, settings.answer.max_tokens))
-            brief = self._session.with_settings(short)
-            for prompt in build_prompts(brief, self.items[:1], self._preset):
-                brief.generate(prompt, AnswerOptions(to_the_end=True))
+            max_tokens = min(_WARM_UP_TOKENS, settings.answer.max_tokens)
+            warm_up = settings.replace(method=BASELINE, max_tokens=max_tokens)
+            session = self._session.with_settings(warm_up)
+            for prompt in build_prompts(session, self.items[:1], self._preset):
+                session.generate(prompt, AnswerOptions(to_the_end=True))
         loading = False
         return self._session
 
-    def worded(self, session: LocalSession) -> list[Prompt]:
-        """The prompts of all items; those of the last settings that word them are kept."""
-        own = replace(session.settings, drafting=DraftingSettings())
-        if self._worded[0] != own:
-            self._worded = own, build_prompts(session, self.items, self._preset)
-        return self._worded[1]
+    def built_prompts(self, session: LocalSession) -> list[Prompt]:
+        """Return the prompts of all items; they are built again if settings change them."""
+        settings = replace(session.settings, drafting=DraftingSettings())
+        if self._built_for != settings:
+            self._built = build_prompts(session, self.items, self._preset)
+            self._built_for = settings
+        return self._built
 
     def begin(self, cell: Cell, split: bool = False) -> records.Answering[int]:
-        """As `Source.begin`; the drafter and its pool are the cell's own."""
+        """See `Source.begin`."""
         session = self.session(cell.settings)
-        prompts = self.worded(session)
+        prompts = self.built_prompts(session)
         if cell.key in AGAINST:
             return lambda i: generate(session, cell.key, prompts[i])
         drafter = session.new_drafter(cell.settings.drafting.method)
         options = AnswerOptions(split_times=split, drafter=drafter, to_the_end=True)
-        method, model = session.parse_method(), session.model
+        method = session.parse_method()
+        model = session.model
+        builds_trie = self._sweeps and method.entry.documents and model.takes_drafts
 
-        def answer(i: int) -> records.Generation:
-            if not (self._sweeps and method.entry.documents and model.takes_drafts):
-                return decoded(session, session.sequence(prompts[i], options), split)
-            ids = [model.tokenizer.encode(d.text.strip()) for d in prompts[i].documents]
+        def answer(index: int) -> records.Generation:
+            prompt = prompts[index]
+            if not builds_trie:
+                return decoded(session, session.sequence(prompt, options), split)
+            ids = [model.tokenizer.encode(d.text.strip()) for d in prompt.documents]
             trie, figures = timed_trie(ids, method.settings.n)
-            given = replace(options, trie=(trie, TrieReport("built")))
-            return replace(decoded(session, session.sequence(prompts[i], given), split), **figures)
+            with_trie = replace(options, trie=(trie, TrieReport("built")))
+            generation = decoded(session, session.sequence(prompt, with_trie), split)
+            return replace(generation, **figures)
 
         return answer
 
     def about(self, settings: Settings) -> results.SweepData:
-        """What cells over `settings` are measured on."""
-        on = machine(self.session(settings).model)
-        threads = f"{on.device} with {counted(on.threads, 'thread')}"
-        device = on.device_name if on.device == "cuda" else threads
+        """Describe the model, the device and the prompts that cells are measured on."""
+        host = machine(self.session(settings).model)
+        device = f"{host.device} with {counted(host.threads, 'thread')}"
+        if host.device == "cuda":
+            device = host.device_name
         preset = self._preset or load_preset("summarize")
-        items = [(i.id, [d.text for d in i.documents], i.question) for i in self.items]
+        items = [(item.id, [d.text for d in item.documents], item.question) for item in self.items]
         return results.SweepData(
             model=settings.model.model,
-            device=f"{device}, {on.dtype}",
+            device=f"{device}, {host.dtype}",
             data=f"{counted(len(items), 'prompt')} of preset {preset.name}",
             data_sha256=results.digest([preset.template, items]),
             prompts=len(items),
@@ -126,32 +141,49 @@ class Live:
 def decoded(
     session: LocalSession, sequence: DecodedSequence, split_times: bool = False
 ) -> records.Generation:
-    """Decode an answer, and return what its steps came to."""
+    """Decode an answer and return its figures."""
     return counted_steps(sequence, session.decode(sequence, split_times))
 
 
 def counted_steps(sequence: DecodedSequence, steps: Iterable[Step]) -> records.Generation:
-    """Take all steps of an answer, and return what they came to."""
-    s = sequence.statistics
+    """Take all steps of an answer and return its figures, with the number of undrafted steps."""
+    statistics = sequence.statistics
     drafted = 0
     undrafted = 0
     for _ in steps:
-        undrafted += s.drafted_tokens == drafted
-        drafted = s.drafted_tokens
-    times = {"prefill_s": s.prefill_s, "decode_s": s.decode_s, "split_s": dict(s.split_s)}
-    return records.Generation.of(sequence.token_ids, s, undrafted=undrafted, **times)
+        if statistics.drafted_tokens == drafted:
+            undrafted += 1
+        drafted = statistics.drafted_tokens
+    return records.Generation.of(
+        sequence.token_ids,
+        statistics,
+        undrafted=undrafted,
+        prefill_s=statistics.prefill_s,
+        decode_s=statistics.decode_s,
+        split_s=dict(statistics.split_s),
+    )
 
 
 def generate(session: LocalSession, name: str, prompt: Prompt) -> records.Generation:
-    """`transformers`' greedy generate on the same weights; `name` is one of AGAINST."""
-    model, settings = session.model, session.settings
+    """Answer by greedy generate of `transformers` on the same weights.
+
+    Args:
+        session: Has the model.
+        name: A key of AGAINST, which has the arguments of generate.
+        prompt: The prompt.
+
+    Raises:
+        NgtError: generate does not support this model.
+    """
+    model = session.model
+    settings = session.settings
     ids = torch.tensor([prompt.ids], device=model.device)
     passes: list[None] = []
     hook = model.hf.register_forward_pre_hook(lambda *_: passes.append(None))
     try:
-        # Plain greedy search, whatever the checkpoint suggests: as ours.
+        # Plain greedy search as ngt's, whatever the checkpoint's generation config says.
         with torch.inference_mode(), plain_generation(model.hf):
-            out = model.hf.generate(
+            output_ids = model.hf.generate(
                 ids,
                 attention_mask=torch.ones_like(ids),
                 do_sample=False,
@@ -160,24 +192,28 @@ def generate(session: LocalSession, name: str, prompt: Prompt) -> records.Genera
                 pad_token_id=min(model.end_ids, default=0),
                 **AGAINST[name],
             )
-    except (ValueError, TypeError, NotImplementedError) as error:  # not with this model
+    except (ValueError, TypeError, NotImplementedError) as error:  # not supported by this model
         raise NgtError(str(error).strip().split("\n")[0]) from error
     finally:
         hook.remove()
-    return records.Generation(out[0, len(prompt.ids) :].tolist(), len(passes))
+    return records.Generation(output_ids[0, len(prompt.ids) :].tolist(), len(passes))
 
 
 def build_prompts(
     session: LocalSession, items: Sequence[Item], preset: Preset | None
 ) -> list[Prompt]:
-    """A prompt for each item, in the wording of `preset` or of the task's own.
+    """Build a prompt for each item, in the wording of `preset` or of the item's task.
 
-    Raises ContextOverflowError that names the item.
+    Raises ContextOverflowError with the item's id if a prompt does not fit.
     """
-    summarize, prompts = preset or load_preset("summarize"), []
+    summarize = preset or load_preset("summarize")
     ask = preset if preset is not None and can_ask(preset) else load_preset("ask")
+    prompts = []
     for item in items:
-        wording = _AS_IT_IS if item.message else ask if item.question else summarize
+        if item.message:
+            wording = _MESSAGE_PRESET
+        else:
+            wording = ask if item.question else summarize
         try:
             prompts.append(session.prompt(wording, item.documents, item.question))
         except ContextOverflowError as error:
@@ -188,9 +224,10 @@ def build_prompts(
 def run_live(
     source: Live, settings: Settings, options: BenchOptions, progress: records.Notify
 ) -> results.LiveResult:
-    """Measure, then put the figures together. Raises UsageError where no method can run."""
+    """Measure and summarize. Raises UsageError if no method can run."""
     session = source.session(settings.replace(method=BASELINE))
-    source.worded(session)  # a prompt that does not fit is reported before anything is measured
+    # A prompt that does not fit is reported before anything is measured.
+    source.built_prompts(session)
     model = session.model
     race = records.raced(source, options, settings, source.prompts, progress, splits=True)
     notes = []
@@ -211,22 +248,26 @@ def run_live(
 
 
 def timed_trie(documents: Sequence[Sequence[int]], n: int) -> tuple[Corpus, dict[str, Any]]:
-    """Build a trie of the documents' tokens; its figures are fields of a `Generation`."""
-    clock = time.perf_counter()
+    """Build a trie of the documents' token ids; also return the fields of a Generation for it."""
+    started = time.perf_counter()
     trie = build(documents, n)
-    seconds = time.perf_counter() - clock
-    size = sum(a.nbytes for a in trie.arrays.values())
+    seconds = time.perf_counter() - started
+    size = sum(array.nbytes for array in trie.arrays.values())
     return trie, {"trie_build_s": seconds, "trie_bytes": size}
 
 
 def machine(model: TargetModel) -> results.Machine:
-    """What a model runs on, and in: a dtype, or int8 between layers of one."""
-    device, dtype = model.device, name_of(model.dtype)
+    """Describe the device that a model runs on and the dtype that it computes in."""
+    device = model.device
+    dtype = name_of(model.dtype)
+    bits = bits_of(model.hf)
+    if bits:
+        dtype = f"int{bits} in {dtype}"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else model_name()
     return results.Machine(
         device=device.type,
         device_name=name,
-        dtype=f"int{bits} in {dtype}" if (bits := bits_of(model.hf)) else dtype,
+        dtype=dtype,
         threads=torch.get_num_threads(),
         cores=os.cpu_count(),
     )

@@ -1,7 +1,4 @@
-"""Prompts to measure with: the built-in ones, a user's files, or JSON lines.
-
-Knows nothing of tokens. A line that cannot be read is an error that names it.
-"""
+"""What to measure with: built-in items, a user's documents, or a file of JSON lines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -19,9 +16,11 @@ from ngtcli.errors import InputError, UsageError
 from ngtcli.prompts.preset import Preset, can_ask
 from ngtcli.words import nearest
 
-CheckPath = Callable[[Path], None]
+CheckPath = Callable[[Path], None]  # raises an error for a path that must not be read
 EXAMPLES = Path(__file__).parent.parent / "examples"
-SUMMARIES = 10
+SUMMARIES = 10  # of the built-in items
+_MIN_WORDS_OF_HALF = 60  # of a half of an example text that is summarized
+_MIN_WORDS_OF_PASSAGE = 20
 QUESTIONS = (
     "What is this about?",
     "Who is named here?",
@@ -30,14 +29,20 @@ QUESTIONS = (
     "How many are there?",
     "What happens today?",
 )
-_KINDS = "Give documents, context or a message; see manual/measuring.md."
+_HINT = "Give documents, context or a message; see manual/measuring.md."
 
 
 @dataclass(frozen=True, slots=True)
 class Item:
-    """One thing to ask. No question: a summary is wanted. `answers` are references for quality.
+    """One request to measure.
 
-    With `message` the only document is the user's whole message, question included.
+    Attributes:
+        id: Its name.
+        task: "ask", "summarize", "chat", or what its line says.
+        documents: What it is about.
+        question: "" for a summary.
+        answers: Reference answers, to measure quality.
+        message: Whether the only document is the user's whole message, question included.
     """
 
     id: str
@@ -49,36 +54,41 @@ class Item:
 
 
 def example_texts() -> Loaded:
-    """The example texts, without the letters beside them."""
+    """Load the example texts, but not the folder of letters beside them."""
     return load([f"{EXAMPLES}/*.*"])
 
 
 def builtin_items() -> list[Item]:
-    """Ten summaries of the example texts and of their halves, and ten questions of the texts."""
+    """Make ten summaries of the example texts and their halves, and ten questions on the texts."""
     texts = example_texts().documents
-    parts = [(d.name, d) for d in texts]
+    parts = [(text.name, text) for text in texts]
     for text in texts:
-        parts += [(f"{text.name}, half {i}", half) for i, half in enumerate(_halves(text), 1)]
-    summaries = [Item(f"summarize {i}", "summarize", (d,)) for i, d in parts]
+        for number, half in enumerate(_halves(text), 1):
+            parts.append((f"{text.name}, half {number}", half))
+    summaries = [Item(f"summarize {name}", "summarize", (part,)) for name, part in parts]
     return summaries[:SUMMARIES] + read_jsonl(EXAMPLES.parent / "questions.jsonl")
 
 
 def _halves(document: Document) -> list[Document]:
-    """The two halves of a document, by paragraphs, those under 60 words left out."""
-    parts = document.text.split("\n\n")
-    middle = len(parts) // 2
-    texts = ("\n\n".join(half) for half in (parts[:middle], parts[middle:]))
-    return [Document(document.name, text) for text in texts if len(text.split()) >= 60]
+    """Split a document between paragraphs into two halves; short halves are left out."""
+    paragraphs = document.text.split("\n\n")
+    middle = len(paragraphs) // 2
+    halves = []
+    for part in (paragraphs[:middle], paragraphs[middle:]):
+        text = "\n\n".join(part)
+        if len(text.split()) >= _MIN_WORDS_OF_HALF:
+            halves.append(Document(document.name, text))
+    return halves
 
 
 def file_items(texts: Sequence[Document], asked: Sequence[Document]) -> list[Item]:
-    """A summary of each of `texts`; six questions of each of `asked`."""
-    items = [Item(f"summarize {d.name}", "summarize", (d,)) for d in texts]
-    return items + [
-        Item(f"ask {d.name}: {question}", "ask", (d,), question)
-        for d in asked
-        for question in QUESTIONS
-    ]
+    """Make a summary of each document of `texts`, and six questions on each of `asked`."""
+    items = [Item(f"summarize {text.name}", "summarize", (text,)) for text in texts]
+    for document in asked:
+        for question in QUESTIONS:
+            item_id = f"ask {document.name}: {question}"
+            items.append(Item(item_id, "ask", (document,), question))
+    return items
 
 
 def items_from(
@@ -88,7 +98,7 @@ def items_from(
     settings: Settings | None,
     check: CheckPath,
 ) -> list[Item]:
-    """The items of a file of JSON lines, else of documents, else the built-in ones."""
+    """Return the items of a file of JSON lines, else of documents, else the built-in ones."""
     if lines is not None:
         return read_jsonl(lines, settings, check)
     return file_items(texts, asked) if texts or asked else builtin_items()
@@ -102,90 +112,121 @@ def preset_items(
     settings: Settings | None = None,
     check: CheckPath = lambda path: None,
 ) -> list[Item]:
-    """As `items_from`, what a preset is for: with a question if it asks for one, else without.
+    """Return the items that a preset is for: with a question if the preset has one, else without.
 
-    Raises InputError.
+    Args:
+        texts: The user's documents.
+        preset: The preset.
+        limit: Maximum number of items. None: all.
+        lines: A file of JSON lines.
+        settings: See `read_jsonl`.
+        check: See `read_jsonl`.
+
+    Raises:
+        InputError: The file cannot be read, or has no item that the preset is for.
     """
     asks = can_ask(preset)
     summarized, asked = ([], texts) if asks else (texts, [])
     items = items_from(lines, summarized, asked, settings, check)
     chosen = [item for item in items if bool(item.question) == asks]
     if not chosen:
-        what = f"{lines}: no prompt {'with' if asks else 'without'} a question"
-        raise InputError(what, hint=f"Preset {preset.name} wants one; see -p.")
+        problem = "no prompt with a question" if asks else "no prompt without a question"
+        raise InputError(
+            f"{lines}: {problem}",
+            hint=f"The preset {preset.name} needs one; choose another with -p.",
+        )
     return chosen[:limit]
 
 
 def spread(items: Sequence[Item], limit: int) -> list[Item]:
-    """At most `limit` of the items, in their order and from all parts of them."""
+    """Select at most `limit` items at equal distances, in their order."""
     count = min(limit, len(items))
     return [items[i * len(items) // count] for i in range(count)]
 
 
 @dataclass(frozen=True, slots=True)
 class InputRow:
-    """One object of a file, and where it stands."""
+    """An object in a line of a file."""
 
     path: Path
     number: int
     data: dict[str, Any]
 
-    def wrong(self, what: str, hint: str) -> InputError:
-        """The error for this line."""
-        return InputError(f"{self.path}:{self.number}: {what}", hint=hint)
+    def wrong(self, problem: str, hint: str) -> InputError:
+        """Make the error for a problem in this line."""
+        return InputError(f"{self.path}:{self.number}: {problem}", hint=hint)
 
 
 def read_rows(path: Path, reader: Reader, pipes: bool = False) -> Iterator[InputRow]:
-    """The objects of a file (or with `pipes` of a pipe); empty lines are passed over.
+    """Yield the objects in the lines of a file; empty lines are skipped.
 
-    Raises InputError: for the file, or for the first line that `json_object` refuses.
+    Args:
+        path: The file.
+        reader: Reads it within the limits of the settings.
+        pipes: Whether the path may be a pipe.
+
+    Raises:
+        InputError: The file cannot be read, or a line is not a JSON object.
     """
     try:
         text = decode_text(reader.read(path, pipes))
     except Unreadable as error:
         raise error.of(str(path)) from None
     for number, line in enumerate(text.split("\n"), 1):
-        if line.strip():
-            try:
-                yield InputRow(path, number, json_object(line))
-            except InputError as error:
-                raise InputRow(path, number, {}).wrong(str(error), error.hint) from None
+        if not line.strip():
+            continue
+        try:
+            row = InputRow(path, number, json_object(line))
+        except InputError as error:
+            raise InputRow(path, number, {}).wrong(str(error), error.hint) from None
+        yield row
 
 
 def read_jsonl(
     path: Path, settings: Settings | None = None, check: CheckPath = lambda path: None
 ) -> list[Item]:
-    """The items of a file of JSON lines; empty lines are passed over.
+    """Read the items in a file of JSON lines; empty lines are skipped.
 
-    `settings` bound what is read: the lines and the files that they name. Raises InputError, and
-    what `check` raises of the path of one of these files, before it is read.
+    Args:
+        path: The file.
+        settings: Limit how much is read, of the lines and of the files that they name.
+        check: Called with the path of each file before it is read.
+
+    Raises:
+        InputError: A file or a line cannot be read.
+        Exception: Whatever `check` raises.
     """
-    path, reader = path.expanduser(), Reader((settings or Settings()).reading.max_mb)
+    path = path.expanduser()
+    reader = Reader((settings or Settings()).reading.max_mb)
     check(path)
-    items, ids = list[Item](), Ids()
+    items: list[Item] = []
+    ids = Ids()
+    folder = path.parent.resolve()
     for row in read_rows(path, reader, pipes=True):
         try:
-            item = _item(row, lambda name: _file(path.parent.resolve(), name, reader, check))
+            item = _item(row, lambda name: _read_file(folder, name, reader, check))
             ids.check(item.id, row.number)
         except InputError as error:
             raise row.wrong(str(error), error.hint) from None
         except RecursionError:
-            raise row.wrong("nested too deeply", _KINDS) from None
+            raise row.wrong("nested too deeply", _HINT) from None
         items.append(item)
     return items
 
 
-class _GivenText(Struct):
+class _TextObject(Struct):
+    """A text of a line: in the line itself, or in a file."""
+
     text: str | None = None
     name: str | None = None
     file: str | None = None
 
 
-_Texts = Annotated[list[str | _GivenText], Meta(min_length=1)] | str | _GivenText
+_Texts = Annotated[list[str | _TextObject], Meta(min_length=1)] | str | _TextObject
 
 
 class _PromptLine(Struct):
-    """`documents`, `passages` or `context` with `question`; or `message`, the whole of it."""
+    """A line: `documents`, `passages` or `context` with a `question`, or a whole `message`."""
 
     id: Id | None = None
     task: str = ""
@@ -198,41 +239,48 @@ class _PromptLine(Struct):
 
 
 def _item(row: InputRow, read: Callable[[str], str]) -> Item:
-    """The item of a line; `read` gives the text of a file."""
+    """Make the item of a line; `read` returns the text of a file. Raises InputError."""
     line = converted(row.data, _PromptLine)
-    id = str(row.number if line.id is None else line.id)
+    item_id = str(row.number if line.id is None else line.id)
     answers = [line.answers] if isinstance(line.answers, str) else line.answers
     if line.message is not None:
-        texts = (document_of("message", "message", line.message),)
-        return Item(id, line.task or "chat", texts, "", tuple(answers), message=True)
-    given = next((g for g in (line.documents, line.passages, line.context) if g is not None), None)
-    if given is None:
-        raise InputError("no documents", hint=_KINDS)
-    parts = given if isinstance(given, list) else [given]
-    documents = tuple(_document(f"passage {i}", one, read) for i, one in enumerate(parts, 1))
+        message = document_of("message", "message", line.message)
+        task = line.task or "chat"
+        return Item(item_id, task, (message,), "", tuple(answers), message=True)
+    for texts in (line.documents, line.passages, line.context):
+        if texts is not None:
+            break
+    else:
+        raise InputError("no documents", hint=_HINT)
+    if not isinstance(texts, list):
+        texts = [texts]
+    documents = []
+    for number, text in enumerate(texts, 1):
+        documents.append(_document(f"passage {number}", text, read))
     question = line.question.strip()
     task = line.task or ("ask" if question else "summarize")
-    return Item(id, task, documents, question, tuple(dict.fromkeys(answers)))
+    return Item(item_id, task, tuple(documents), question, tuple(dict.fromkeys(answers)))
 
 
-def _document(what: str, given: str | _GivenText, read: Callable[[str], str]) -> Document:
-    """A text, or an object with `text` (and `name`), or one that names a `file`."""
-    if isinstance(given, str):
-        return document_of(what, what, given)
-    if given.file is not None:
-        return document_of(what, given.name or given.file, read(given.file))
-    if given.text is None:
-        raise InputError(f"{what} has no text", hint='Give a text, or {"name": …, "text": …}.')
-    return document_of(what, given.name, given.text)
+def _document(label: str, text: str | _TextObject, read: Callable[[str], str]) -> Document:
+    """Make a document of a text, or of an object that has a text or names a file."""
+    if isinstance(text, str):
+        return document_of(label, label, text)
+    if text.file is not None:
+        return document_of(label, text.name or text.file, read(text.file))
+    if text.text is None:
+        raise InputError(f"{label} has no text", hint='Give a text, or {"name": …, "text": …}.')
+    return document_of(label, text.name, text.text)
 
 
-def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
-    """The text of a file next to the lines; never one from elsewhere on the machine."""
+def _read_file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
+    """Read a file in the folder of the lines; a file elsewhere on the machine is refused."""
     try:
         path = (folder / name).resolve()
         if not path.is_relative_to(folder):
             raise InputError(
-                f"file {name!r} is elsewhere", hint="Name one in the folder of this file."
+                f"file {name!r} is in another folder",
+                hint="Use a file in the folder of the JSON lines.",
             )
         check(path)
         return decode_text(reader.read(path))
@@ -242,30 +290,41 @@ def _file(folder: Path, name: str, reader: Reader, check: CheckPath) -> str:
         raise InputError(f"file {name!r} cannot be read", hint="Check its name.") from None
 
 
-T = TypeVar("T", bound=Any)  # what has a task
+T = TypeVar("T", bound=Any)  # an object with a field `task`
 
 
 def choose(
     items: Sequence[T], tasks: Sequence[str], limit: int | None, where: str = "these prompts"
 ) -> list[T]:
-    """The items of `tasks` (all where none is named), at most `limit` of each task.
+    """Select items by their tasks.
 
-    Raises UsageError for a task that is not in `where`.
+    Args:
+        items: The items.
+        tasks: Their tasks; none: all.
+        limit: Maximum number of items of each task. None: all.
+        where: What the items are in, for the message.
+
+    Raises:
+        UsageError: No item has one of `tasks`.
     """
-    known = list(dict.fromkeys(item.task for item in items))
+    item_tasks = list(dict.fromkeys(item.task for item in items))
     for task in tasks:
-        if task not in known:
-            raise UsageError(f"no task {task!r} in {where}", hint=nearest(task, known))
-    taken: dict[str, int] = dict.fromkeys(known, 0)
+        if task not in item_tasks:
+            raise UsageError(f"no task {task!r} in {where}", hint=nearest(task, item_tasks))
+    counts: dict[str, int] = dict.fromkeys(item_tasks, 0)
     chosen = []
     for item in items:
-        if (not tasks or item.task in tasks) and (limit is None or taken[item.task] < limit):
-            taken[item.task] += 1
-            chosen.append(item)
+        if tasks and item.task not in tasks:
+            continue
+        if limit is not None and counts[item.task] >= limit:
+            continue
+        counts[item.task] += 1
+        chosen.append(item)
     return chosen
 
 
 def passages(document: Document) -> list[str]:
-    """Paragraphs of at least 20 words; the whole text where there are none."""
-    parts = [p.strip() for p in document.text.split("\n\n") if len(p.split()) >= 20]
-    return parts or [document.text.strip()]
+    """Return the paragraphs of at least 20 words; the whole text if there are none."""
+    paragraphs = document.text.split("\n\n")
+    long = [part.strip() for part in paragraphs if len(part.split()) >= _MIN_WORDS_OF_PASSAGE]
+    return long or [document.text.strip()]

@@ -348,7 +348,7 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
     settings = Settings.of(max_tokens=16, calibrate=False, background="none")
     prompts = [Prompt("", ids, (), ()) for ids in ([5, 6, 7, 5, 6, 8], [9, 10, 11, 12])]
-    monkeypatch.setattr(Live, "worded", lambda *_: prompts)
+    monkeypatch.setattr(Live, "built_prompts", lambda *_: prompts)
 
     def histograms(*specs: str) -> dict[str, list[Any]]:
         source = Live([], None, print, print)

@@ -65,7 +65,7 @@ def write_recording(
     from tests.tools.measuring.top_tokens import top_tokens  # here: it loads torch
 
     session, interrupted = source.session(settings.replace(method=BASELINE)), False
-    prompts, model, lengths = source.worded(session), session.model, list[int]()
+    prompts, model, lengths = source.built_prompts(session), session.model, list[int]()
     about = model.tokenizer.fingerprint, settings.model.model, model.vocabulary
     with TraceWriter(folder, *about) as trace:
         try:

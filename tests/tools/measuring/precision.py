@@ -177,7 +177,7 @@ def compare(
         session = source.session(cell.settings)
         on = machine(session.model)
         try:
-            prompts = source.worded(session)
+            prompts = source.built_prompts(session)
         except ContextOverflowError as error:
             if not texts:
                 raise
