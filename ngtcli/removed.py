@@ -1,7 +1,4 @@
-"""Commands, flags and settings that ngt once had, each with what to do instead.
-
-Whoever still gives one is told so in an error, with that sentence as its hint.
-"""
+"""Commands, flags and settings that ngt once had, each with the hint of the error about it."""
 
 import os
 
@@ -59,22 +56,23 @@ SETTINGS = {
 
 
 def removed_command(words: list[str]) -> tuple[str, str] | None:
-    """The removed command that `words` begin with, and its hint; None if there is none.
+    """Return the removed command that a command line begins with, and its hint; None without.
 
-    Of two words the second may also be a file or folder that the command reads.
+    Where the second of two words is a file or a folder, the command reads that.
 
     >>> removed_command(["runs", "stats"])[0]
     'runs'
     """
-    for name in (" ".join(words[:2]), " ".join(words[:1])):
-        is_file = " " in name and os.path.exists(words[1])
-        if name in COMMANDS and not is_file:
-            return name, COMMANDS[name]
+    pair, first = " ".join(words[:2]), " ".join(words[:1])
+    if pair in COMMANDS and (pair == first or not os.path.exists(words[1])):
+        return pair, COMMANDS[pair]
+    if first in COMMANDS:
+        return first, COMMANDS[first]
     return None
 
 
 def removed_flag(command: str, flag: str) -> str:
-    """What to do instead of a removed flag of a command; "" for a flag that never was.
+    """Return what to do instead of a removed flag of a command; "" for a flag that never was.
 
     >>> removed_flag("bench", "--sweep-num-draft")
     'Give --num-draft 4,8,16,32,64,128.'

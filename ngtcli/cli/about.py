@@ -37,35 +37,41 @@ config_app = Group("config")
 
 
 def _config_schema() -> Schema:
-    text, schemas = schema_of(str), config.settings_schemas().items()
-    return shape({n: shape({"value": one, "origin": text, "help": text}) for n, one in schemas})
+    text = schema_of(str)
+    return shape(
+        {
+            name: shape({"value": value, "origin": text, "help": text})
+            for name, value in config.settings_schemas().items()
+        }
+    )
 
 
-def _setting_cells(one: tuple[str, Mapping[str, Any]]) -> list[object]:
-    return [one[0], _shown(one[1]["value"]), one[1]["origin"], one[1]["help"]]
-
-
-_SETTINGS = table("setting,value,origin,help", _setting_cells)
+def _config_view(report: Mapping[str, Mapping[str, Any]]) -> Shown:
+    rows = [
+        [name, _shown(setting["value"]), setting["origin"], setting["help"]]
+        for name, setting in report.items()
+    ]
+    return ["setting", "value", "origin", "help"], rows
 
 
 @config_app.command(
     "show",
     settings=tuple(config.SETTINGS),
-    view=lambda found: _SETTINGS(found.items()),
+    view=_config_view,
     report=_config_schema,
 )
 def config_show(flags: SettingFlags, preset: PresetOption = None) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin, and what it says."""
     resolved = _resolved(flags, preset)
-    values, origins = config.shown_settings(resolved.settings), resolved.origins
+    values = config.shown_settings(resolved.settings)
     return {
-        name: {"value": values[name], "origin": origins[name], "help": about.help}
-        for name, about in config.SETTINGS.items()
+        name: {"value": values[name], "origin": resolved.origins[name], "help": setting.help}
+        for name, setting in config.SETTINGS.items()
     }
 
 
 def _resolved(flags: dict[str, Any], preset: str | None) -> config.Resolved:
-    """The settings; those of a task's broken preset, where none was asked for, are left out."""
+    """Return the settings; without a preset named, those of a broken one are left out."""
     if preset is None:
         try:
             load_preset("summarize")
@@ -137,10 +143,14 @@ def _env_schema() -> Schema:
     return shape({**facts, **models}, ["model", "unreachable"])
 
 
-def _env_view(found: dict[str, Any]) -> Shown:
-    needs: ModelNeeds | UnreachableModel | None = found.get("model") or found.get("unreachable")
-    known = {name: value for name, value in found.items() if name not in ("model", "unreachable")}
-    return facts({**known, **(needs.facts if needs else {})})
+def _env_view(report: dict[str, Any]) -> Shown:
+    shown = dict(report)
+    needs: ModelNeeds | UnreachableModel | None = None
+    for key in ("model", "unreachable"):
+        needs = shown.pop(key, None) or needs
+    if needs is not None:
+        shown |= needs.facts
+    return facts(shown)
 
 
 @command("env", settings=("model", "device"), view=_env_view, report=_env_schema)
@@ -155,20 +165,20 @@ def env(
 ) -> dict[str, Any]:
     """Show versions, device and folders, and what a model needs here."""
     settings: config.Settings = config.merge(layers_of(flags)).settings
-    full = verbose or bool(flags)
-    unreachable = _unreachable(settings.model.model) if full else None
-    # Only torch can tell which device is there, if it is not built for CPUs alone. It loads in
-    # seconds, so it is asked only where that was asked for or the model's needs take it anyway.
+    with_needs = verbose or bool(flags)
+    unreachable = _unreachable(settings.model.model) if with_needs else None
+    # Only torch can say which device is there, unless it is built for CPUs alone. It loads in
+    # seconds, so that it is asked only where the model's needs are.
     is_known = settings.model.device == "cpu" or "+cpu" in _version("torch")
-    by_torch = full and (unreachable is None or not is_known)
+    by_torch = with_needs and (unreachable is None or not is_known)
     device, name = settings.model.device, model_name()
     if by_torch:
         device, name = _device_of_torch(settings.model.device)
     elif device == "auto":
         device = "cpu" if is_known else "auto (ngt env -v says which)"
     passes = "CUDA graphs" if settings.model.capture and device != "cpu" else "not captured"
-    held = "; ".join(f"{what} ({means})" for means, what in sandbox.holds().items())
-    found: dict[str, Any] = {
+    limits = [f"{limit} ({means})" for means, limit in sandbox.holds().items()]
+    report: dict[str, Any] = {
         "ngt": __version__,
         "python": platform.python_version(),
         "platform": platform.platform(),
@@ -176,22 +186,22 @@ def env(
         "processor": name,
         "threads": pick_threads(settings.model.threads),
         "passes": passes,
-        "parsers": held or "no network and no programs for their Python code alone",
+        "parsers": "; ".join(limits) or "no network and no programs for their Python code alone",
         **{package: _version(package) for package in PACKAGES},
         **{f"{name} folder": str(path) for name, path in _folders()},
         "executable": shutil.which("ngt") or sys.argv[0],
     }
-    if full and unreachable is None:
+    if with_needs and unreachable is None:
         from ngtcli.decoding.memory_needs import needs_of  # here: it imports torch
 
-        found["model"] = needs_of(settings.model.model, device)
+        report["model"] = needs_of(settings.model.model, device)
     if unreachable is not None:
-        found["unreachable"] = unreachable
-    return found
+        report["unreachable"] = unreachable
+    return report
 
 
 def _unreachable(name: str) -> UnreachableModel | None:
-    """What is known of a model that Hugging Face would have to be asked for, but cannot be.
+    """Return an estimate for a model that is not here while Hugging Face cannot be reached.
 
     None where its configuration is here, or can be had. Raises ModelError for other problems.
     """
@@ -203,7 +213,7 @@ def _unreachable(name: str) -> UnreachableModel | None:
 
 
 def _folders() -> Iterator[tuple[str, Path]]:
-    """Where things are: settings and presets, what is made again, what ngt remembers, models."""
+    """Return the folders of ngt with their names."""
     paths = home("config"), home("cache"), home("state"), BUILTIN_PATH, cache_folder()
     return zip(_FOLDERS, paths, strict=True)
 

@@ -123,8 +123,8 @@ def warn_of_no_effect(
     """Warn of each flag that has no effect in one of these situations.
 
     Args:
-        situations: What holds.
-        given: For each flag, as the table has it, what was given; something false for nothing.
+        situations: What holds of the command line.
+        given: By flag, as the table writes it, its value; something false where it was not given.
         warn: Gets one sentence a flag.
     """
     named = set()

@@ -1,6 +1,7 @@
-"""What Tab offers for the values of options: read from what is cheap to read, never an error.
+"""What Tab offers for the values of options.
 
-Where nothing is offered, the shell offers files.
+Only what is quick to read is offered, and nothing fails aloud. Where nothing is offered, the shell
+offers files.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -12,7 +13,11 @@ Complete = Callable[[str], list[str]]
 
 
 def quietly(words: Callable[[str], Iterable[str]]) -> Complete:
-    """Offer what begins with what was typed, and nothing at all where that fails."""
+    """Return what offers the words that begin as what was typed; none where they cannot be read.
+
+    Args:
+        words: Returns the words for what was typed.
+    """
 
     def offered(incomplete: str) -> list[str]:
         try:
@@ -41,23 +46,29 @@ _OFFERED = {"methods": _methods, "models": _models}
 
 
 def of_setting(setting: Setting) -> Complete | None:
-    """What completes the value of a setting's option; None where there is nothing to offer."""
+    """Return what completes the value of a setting; None where there is nothing to offer."""
     if setting.choices:
         return quietly(lambda _: setting.choices)
-    return quietly(_OFFERED[setting.complete]) if setting.complete else None
+    if setting.complete:
+        return quietly(_OFFERED[setting.complete])
+    return None
 
 
 def of_settings(names: Sequence[str]) -> Complete:
-    """What completes NAME=VALUE: a name, then what completes its value."""
+    """Return what completes NAME=VALUE: one of these names, then what completes its value."""
 
     def words(incomplete: str) -> list[str]:
-        name, given, value = incomplete.partition("=")
-        if not given:
+        name, equals, value = incomplete.partition("=")
+        if not equals:
             return [f"{name}=" for name in names]
-        about = SETTINGS[name]
-        found = (
-            ["yes", "no"] if about.kind is bool else (of_setting(about) or (lambda _: []))(value)
-        )
-        return [f"{name}={word}" for word in found]
+        return [f"{name}={word}" for word in _values(SETTINGS[name], value)]
 
     return quietly(words)
+
+
+def _values(setting: Setting, incomplete: str) -> list[str]:
+    """Return what is offered for the value of a setting that `--set` gives."""
+    if setting.kind is bool:
+        return ["yes", "no"]
+    complete = of_setting(setting)
+    return complete(incomplete) if complete else []

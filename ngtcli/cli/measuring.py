@@ -31,7 +31,7 @@ TEXTS = "Texts to summarize; default: the examples."
 
 @dataclass(frozen=True, kw_only=True)
 class OutputFlags:
-    """Where a result goes, unread; of all commands that measure."""
+    """The flags of all commands that measure: where a result goes."""
 
     preset: options.PresetOption = None
     json: options.JsonOption = False
@@ -41,13 +41,13 @@ class OutputFlags:
 
     @property
     def outputs(self) -> tuple[Path | None, ...]:
-        """The files that are written, None for those that are not asked for."""
+        """The files that are written; None for those that are not asked for."""
         return (self.output,)
 
     def check(self) -> str:
-        """The flag of the form that is asked for, "" for tables.
+        """Return the form of the result, json or csv; "" for tables.
 
-        Raises UsageError for two of them, and for files that cannot be written.
+        Raises UsageError for two forms, and for files that cannot be written.
         """
         forms = [form for form in ("json", "csv") if getattr(self, form, False)]
         if len(forms) > 1:
@@ -55,8 +55,8 @@ class OutputFlags:
                 f"--{forms[0]} and --{forms[1]} are both given", hint="Give one of them."
             )
         check_output_files({"-o": self.output})
-        kept = getattr(self, "write", None) or self.output
-        if not kept:
+        written = getattr(self, "write", None) or self.output
+        if not written:
             warn_of_no_effect([Situation.NO_FILE], {"--force": self.force}, Notes().warn)
         check_written(self.outputs, self.force)
         return "".join(forms)
@@ -64,7 +64,7 @@ class OutputFlags:
 
 @dataclass(frozen=True, kw_only=True)
 class PromptFlags:
-    """What is answered."""
+    """The flags that say what is answered."""
 
     docs: Annotated[list[str] | None, _DOCS] = None
     prompts: Annotated[Path | None, LINES] = None
@@ -72,7 +72,14 @@ class PromptFlags:
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """What a command runs with: its settings, `preset` (the task's own, if none was given)."""
+    """What a command measures with.
+
+    Attributes:
+        resolved: The settings from all layers, with their origins.
+        preset: The preset that was named; else that of summaries.
+        flags: The settings that were given on the command line.
+        notes: What reports on stderr.
+    """
 
     resolved: Resolved
     preset: Preset
@@ -80,10 +87,10 @@ class Run:
     notes: Notes
 
     @classmethod
-    def begin(cls, given: OutputFlags, flags: Mapping[str, Any]) -> "Run":
+    def begin(cls, output: OutputFlags, flags: Mapping[str, Any]) -> "Run":
         """Resolve the settings, and warn of flags without effect. Raises UsageError."""
-        resolved, preset = options.resolve(dict(flags), given.preset)
-        notes = Notes(given.verbose)
+        resolved, preset = options.resolve(dict(flags), output.preset)
+        notes = Notes(output.verbose)
         check_weights(flags, resolved.settings, notes.warn)
         return cls(resolved, preset, flags, notes)
 
@@ -96,7 +103,7 @@ class Run:
 Work = Callable[[Run, Any], Generator[Any]]
 
 
-def measure_and_put_out(work: Work, flags: Mapping[str, Any], given: OutputFlags) -> None:
+def measure_and_put_out(work: Work, flags: Mapping[str, Any], output: OutputFlags) -> None:
     """Run what a command measures, and put its result out.
 
     An interruption before there is a result ends the command; a result that is `interrupted` is
@@ -105,28 +112,29 @@ def measure_and_put_out(work: Work, flags: Mapping[str, Any], given: OutputFlags
     Args:
         work: Yields the result, and goes on below it.
         flags: The settings that were given.
-        given: The other flags of the command.
+        output: The other flags of the command.
     """
-    run = Run.begin(given, flags)
-    form = given.check()
-    steps = work(run, given)
+    run = Run.begin(output, flags)
+    form = output.check()
+    steps = work(run, output)
     try:
         with run.notes.heartbeat():
             result = next(steps)
     except KeyboardInterrupt:
         run.notes.warn("interrupted; nothing was measured")
         raise typer.Exit(INTERRUPTED) from None
-    _put_out(result, run, given, form)
+    _put_out(result, run, output, form)
     next(steps, None)
 
 
 def invocation() -> Invocation:
-    """The command line, the time and the versions of this run."""
+    """Return the command line, the time and the versions of this run."""
     date = datetime.now().astimezone().isoformat(timespec="seconds")
     return Invocation(command=options.command_line(), date=date, versions=versions())
 
 
-def _put_out(result: Any, run: Run, given: OutputFlags, form: str) -> None:
+def _put_out(result: Any, run: Run, output: OutputFlags, form: str) -> None:
+    """Print a result, or write it, as JSON or CSV where `form` says so."""
     from ngtcli.render.results import forms_of  # here: help does without
 
     run.notes.clear()
@@ -135,9 +143,9 @@ def _put_out(result: Any, run: Run, given: OutputFlags, form: str) -> None:
     forms = forms_of(result)
     if form:
         text = str(getattr(forms, form)())
-    elif given.output is None and sys.stdout.isatty():
-        colour = wants_color(sys.stdout, run.settings.output.color)
-        text = forms.terminal(streams.terminal_width(sys.stdout), colour)
+    elif output.output is None and sys.stdout.isatty():
+        is_coloured = wants_color(sys.stdout, run.settings.output.color)
+        text = forms.terminal(streams.terminal_width(sys.stdout), is_coloured)
     else:
         text = forms.plain()
-    write_result(text, given.output, force=given.force)
+    write_result(text, output.output, force=output.force)

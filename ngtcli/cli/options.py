@@ -21,13 +21,13 @@ from ngtcli.engine.settings import apply_to_process, settings_of
 from ngtcli.errors import UsageError
 from ngtcli.prompts.preset import Preset, load_preset
 
-# What says how single answers end, and what is kept of them.
+# Settings of single answers: how they end, and what is kept of them.
 _OF_ANSWERS = ("max_repeats", "max_thinking", "keep_documents", "history")
-# What commands read that compare whole answers of models that ngt runs.
+# The settings of commands that compare whole answers of models that ngt itself runs.
 OF_OWN_ENGINE = config.settings_in(*config.NGT_PARTS, without=_OF_ANSWERS)
-# Of summaries, which have no form.
+# The settings of summaries, which have no structured output.
 OF_SUMMARIES = config.settings_in(*config.PARTS, without=config.FORMS)
-# Of commands that answer many texts.
+# The settings of commands that answer many texts.
 OF_MANY = config.settings_in(*config.PARTS, without=["keep_warm"])
 PresetOption = Annotated[
     str | None,
@@ -69,7 +69,7 @@ VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more o
 
 
 def named_file(text: str) -> Path:
-    """The path of a file to write; a `Path` of ./- alone would be that of -."""
+    """Return the path of a file to write; a plain `Path` of ./- would be that of -."""
     path = Path(text)
     return path if text == "-" or str(path) != "-" else path.absolute()
 
@@ -78,7 +78,10 @@ file_option = partial(typer.Option, parser=named_file, metavar="<path>")
 
 
 def names_in(flag: str, text: str | None) -> list[str]:
-    """The names in a flag's list with commas; none where it is not given. Raises UsageError."""
+    """Return the names in a list with commas; none where the flag is not given.
+
+    Raises UsageError for an empty list.
+    """
     names = [name.strip() for name in (text or "").split(",") if name.strip()]
     if text is not None and not names:
         raise UsageError(f"{flag} is empty", hint="Give it a value, or leave it out.")
@@ -86,27 +89,40 @@ def names_in(flag: str, text: str | None) -> list[str]:
 
 
 def numbers_of(flag: str, text: str | None) -> list[int]:
-    """The numbers of draft nodes in a list with commas, each once. Raises UsageError."""
-    most, names = int(config.SETTINGS["num_draft"].within[1]), names_in(flag, text)
-    numbers = [int(name) if name.isdecimal() and len(name) < 9 else 0 for name in names]
-    if not all(1 <= number <= most for number in numbers):
-        what = f"{flag} {text}: not numbers from 1 to {most}"
-        raise UsageError(what, hint=f"Give them as in {flag} 16,32,64.")
+    """Return the numbers of draft nodes in a list with commas, each once. Raises UsageError."""
+    maximum = int(config.SETTINGS["num_draft"].within[1])
+    numbers = []
+    for name in names_in(flag, text):
+        number = int(name) if name.isdecimal() and len(name) < 9 else 0
+        if not 1 <= number <= maximum:
+            raise UsageError(
+                f"{flag} {text}: not numbers from 1 to {maximum}",
+                hint=f"Give them as in {flag} 16,32,64.",
+            )
+        numbers.append(number)
     return list(dict.fromkeys(numbers))
 
 
 def resolve(flags: dict[str, Any], preset: str | None) -> tuple[config.Resolved, Preset]:
-    """Settings from all layers, with origins, and the preset, else summarize. Raises UsageError."""
-    chosen = load_preset("summarize" if preset is None else preset)
-    resolved = settings_of([*layers_of(flags), chosen.settings])
+    """Return the settings from all layers, with their origins, and the preset.
+
+    Args:
+        flags: The settings that were given.
+        preset: The name of a preset; None for that of summaries.
+
+    Raises:
+        UsageError: A value is wrong, or there is no such preset.
+    """
+    loaded = load_preset("summarize" if preset is None else preset)
+    resolved = settings_of([*layers_of(flags), loaded.settings])
     apply_to_process(resolved.settings)
-    return resolved, chosen
+    return resolved, loaded
 
 
 def tasks_of(
     flags: dict[str, Any], preset: str | None, tasks: Sequence[str], *, worded: bool = False
 ) -> Tasks:
-    """The tasks by all layers; `worded` as for `Tasks.resolved`. Raises UsageError."""
+    """Return the tasks by all layers; `worded` is as for `Tasks.resolved`. Raises UsageError."""
     resolved = Tasks.resolved(layers_of(flags), preset, tasks, worded=worded)
     for settings, _ in resolved.of.values():
         apply_to_process(settings)
@@ -114,24 +130,30 @@ def tasks_of(
 
 
 def layers_of(flags: Mapping[str, Any]) -> list[config.Layer]:
-    """All layers but a preset; what is not read of variables and files is named on stderr."""
+    """Return all layers but a preset, and apply the colour that they say.
+
+    Variables and settings of files that are not read are named on stderr.
+    """
     for name, hint in config.unknown_variables(os.environ):
         Notes().warn(f"{name} is not read. {hint}")
     layers = [config.Layer("flag", flags), *config.environment_and_file_layers()]
     for layer in layers:
-        if words := config.words_of_ignored(layer):
+        words = config.words_of_ignored(layer)
+        if words:
             Notes().warn(words)
-    color = next((layer.values["color"] for layer in layers if "color" in layer.values), "auto")
-    choose_color(color)
+    colors = [layer.values["color"] for layer in layers if "color" in layer.values]
+    choose_color(colors[0] if colors else "auto")
     return layers
 
 
 def command_line() -> str:
-    """The command line as it was given, but for a password: it goes into pages and reports."""
+    """Return the command line for pages and reports, without the password in it."""
     words = ["ngt", *sys.argv[1:]]
     secret = re.compile("^(--password=|(--set=)? *password *=).*", re.DOTALL)
-    hidden = [
-        "..." if before == "--password" else secret.sub(r"\1...", word)
-        for before, word in pairwise(["", *words])
-    ]
-    return shlex.join(hidden)
+    shown = []
+    for word_before, word in pairwise(["", *words]):
+        if word_before == "--password":
+            shown.append("...")
+        else:
+            shown.append(secret.sub(r"\1...", word))
+    return shlex.join(shown)

@@ -7,32 +7,56 @@ from typing import Any
 from ngtcli.cli.output import print_line, print_table
 from ngtcli.system.json_form import dump_json, to_json
 
-Shown = str | tuple[Sequence[str], Iterable[Sequence[object]]]  # lines, or headings and rows
+Shown = str | tuple[Sequence[str], Iterable[Sequence[object]]]  # lines; or headings, and rows
 View = Callable[[Any], Shown | Iterable[Shown]]
 
 
 def table(columns: str, cells: Callable[[Any], Sequence[object]]) -> View:
-    """A view of a list: under these headings, separated by commas, a row for each one."""
+    """Return a view of a list, with a row for each item.
+
+    Args:
+        columns: The headings, with commas between them.
+        cells: What a row shows of an item.
+    """
     return lambda rows: (columns.split(","), [cells(row) for row in rows])
 
 
 def facts(value: object) -> Shown:
-    """A view of a dataclass: its keys and their values, a list's in rows."""
-    pairs = to_json(value).items()
-    rows = [(k, one) for k, v in pairs for one in (v if isinstance(v, list) else [v])]
+    """View a dataclass: its keys with their values; each item of a list has a row."""
+    rows: list[tuple[str, object]] = []
+    for key, item in to_json(value).items():
+        if isinstance(item, list):
+            rows += [(key, inner) for inner in item]
+        else:
+            rows.append((key, item))
     return ["what", "value"], rows
 
 
-def show(given: Any, json: bool, view: View) -> None:
-    """Print a report; a generator yields it, is sent whether people were shown it, and goes on."""
-    report = next(given) if isinstance(given, Generator) else given
-    if json:
+def show(returned: Any, as_json: bool, view: View) -> None:
+    """Print what a command returned.
+
+    Args:
+        returned: A report; or a generator that yields one, is sent whether people were shown it,
+            and goes on.
+        as_json: Whether to print the report as JSON.
+        view: What people see of the report otherwise.
+    """
+    is_generator = isinstance(returned, Generator)
+    report = next(returned) if is_generator else returned
+    if as_json:
         print_line(dump_json(report))
     else:
-        found = view(report)
-        whole: Iterable[Any] = [found] if isinstance(found, str | tuple) else found
-        for shown in whole:
-            print_line(shown) if isinstance(shown, str) else print_table(shown[0], [*shown[1]])
-    if isinstance(given, Generator):
+        _print_view(view(report))
+    if is_generator:
         with suppress(StopIteration):
-            given.send(not json)
+            returned.send(not as_json)
+
+
+def _print_view(viewed: Shown | Iterable[Shown]) -> None:
+    parts: Iterable[Any] = [viewed] if isinstance(viewed, str | tuple) else viewed
+    for part in parts:
+        if isinstance(part, str):
+            print_line(part)
+        else:
+            headings, rows = part
+            print_table(headings, [*rows])

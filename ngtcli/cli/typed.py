@@ -16,18 +16,25 @@ from ngtcli.system.files import home, private_folder
 _PROMPT, _BELOW = "> ", "  "
 _NO_UTF8 = "the input is not UTF-8: what is not is read as �; iconv -f LATIN1 converts it"
 _HISTORY = "chat_history"  # a file of the state folder
-_KEPT = 500_000  # bytes of it that are kept where it has grown to twice as many; guess
+_KEPT_BYTES = 500_000  # of that file, where it has grown to twice as many; guess
 
 
 def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Iterator[str]:
-    """The lines of a pipe; one that ends in a backslash goes on. Raises InputError.
+    """Yield the lines of a pipe; a backslash at the end of a line joins it with the next.
 
-    What is not UTF-8 becomes �, and `warn` is told so once.
+    Args:
+        stream: The pipe.
+        max_mb: The maximum size of a line in megabytes.
+        warn: Gets one sentence where the input is not UTF-8; what is not becomes �.
+
+    Raises:
+        InputError: A line is too long.
     """
-    most = max_mb * 1_000_000
-    text, told = "", False
-    while line := stream.readline(most + 1):
-        if len(text) + len(line) > most:
+    max_bytes = max_mb * 1_000_000
+    text = ""
+    was_warned = False
+    while line := stream.readline(max_bytes + 1):
+        if len(text) + len(line) > max_bytes:
             raise InputError(
                 f"a line of more than {max_mb} MB", hint="Raise the bound with --set max_mb."
             )
@@ -35,9 +42,9 @@ def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Itera
             text += line.decode().rstrip("\r\n")
         except UnicodeDecodeError:
             text += line.decode("utf-8", "replace").rstrip("\r\n")
-            if not told:
+            if not was_warned:
                 warn(_NO_UTF8)
-            told = True
+            was_warned = True
         if text.endswith("\\"):
             text = text[:-1] + "\n"
             continue
@@ -48,9 +55,12 @@ def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Itera
 
 
 def typed(words: list[str], remember: bool) -> Iterator[str | None]:
-    """What is typed on a terminal, up to Ctrl-D; None for a Ctrl-C. `words` are completed by Tab.
+    """Yield what is typed on a terminal, up to Ctrl-D; None for a Ctrl-C.
 
-    With `remember` it is kept for the next time, in a file that only the user can read.
+    Args:
+        words: What Tab completes.
+        remember: Whether to keep what is typed for the next time, in a file that only the user can
+            read.
     """
     if is_plain() or not sys.stderr.isatty():
         yield from _plain()
@@ -66,7 +76,7 @@ def typed(words: list[str], remember: bool) -> Iterator[str | None]:
 
 
 def _plain() -> Iterator[str | None]:
-    """Lines as the terminal itself edits them."""
+    """Yield lines as the terminal itself edits them; None for a Ctrl-C."""
     while True:
         try:
             sys.stderr.write(_PROMPT * sys.stderr.isatty())
@@ -81,7 +91,7 @@ def _plain() -> Iterator[str | None]:
 
 
 def _editor(words: list[str], history: Path | None) -> Any:
-    """Enter sends; Alt-Enter, or Enter behind a backslash, begins a line."""
+    """Return an editor: Enter sends; Alt-Enter, or Enter behind a backslash, begins a line."""
     from prompt_toolkit import PromptSession  # here: it takes 0.12 s
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.history import InMemoryHistory
@@ -117,28 +127,28 @@ def _editor(words: list[str], history: Path | None) -> Any:
 
 
 def history_of(path: Path) -> Any:
-    """The history in a file, which other chats may write to as well."""
+    """Return the history in a file, which other chats may write to as well."""
     from prompt_toolkit.history import FileHistory  # here: see _editor
 
-    class Kept(FileHistory):
+    class LockedHistory(FileHistory):
         def store_string(self, string: str) -> None:
             # A full disk does not end the conversation.
             with suppress(OSError), _locked(path):
                 super().store_string(visible(string))
 
-    return Kept(str(path))
+    return LockedHistory(str(path))
 
 
 def history_path() -> Path | None:
-    """The file of what was typed before, made or shortened; None where there can be none."""
+    """Return the file of what was typed before, made or shortened; None where it cannot be."""
     path = home("state") / _HISTORY
     with suppress(OSError):
         private_folder(path.parent)
         os.close(os.open(path, os.O_CREAT | os.O_WRONLY | os.O_NOFOLLOW, 0o600))
         path.chmod(0o600)
         with _locked(path):
-            if path.stat().st_size > 2 * _KEPT:
-                _, _, last = path.read_bytes()[-_KEPT:].partition(b"\n# ")
+            if path.stat().st_size > 2 * _KEPT_BYTES:
+                _, _, last = path.read_bytes()[-_KEPT_BYTES:].partition(b"\n# ")
                 path.write_bytes(b"\n# " + last)
         return path
     return None
@@ -146,7 +156,7 @@ def history_path() -> Path | None:
 
 @contextmanager
 def _locked(path: Path) -> Iterator[None]:
-    """A block in which no other chat writes to the file of what was typed. Raises OSError."""
+    """Keep other chats from writing to the file of what was typed. Raises OSError."""
     with path.open("rb") as file:
         fcntl.flock(file, fcntl.LOCK_EX)
         yield
