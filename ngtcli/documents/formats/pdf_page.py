@@ -58,6 +58,10 @@ class Line:
     gaps: tuple["Gap", ...] = ()
 
     @property
+    def width(self) -> float:
+        return self.right - self.left
+
+    @property
     def height(self) -> float:
         return self.bottom - self.top
 
