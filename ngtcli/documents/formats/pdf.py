@@ -17,10 +17,10 @@ from ngtcli.documents.formats.pdf_page import (
     field_lines,
     lines_of,
     notes_of,
-    placed,
     rules_of,
     share_of_pictures,
     turned,
+    with_typed_lines,
 )
 from ngtcli.documents.text import Unreadable
 
@@ -232,8 +232,8 @@ def _read_page(document: pdfium.PdfDocument, index: int) -> _Page:
             lines = lines_of(page, 0.0) if has_grid else lines_of(page)
             turn = lines[0].turn if lines else 0
             notes = notes_of(page, turn)
-            lines = placed(lines, notes.typed)
-            fields = [*field_lines(document, page), *notes.notes]
+            lines = with_typed_lines(lines, notes.typed)
+            fields = [*field_lines(document, page), *notes.comments]
             size = sum(len(line.text) for line in lines)
             is_covered = 0 < size < _MAX_STAMP and share_of_pictures(page) > _COVERED_SHARE
     except pdfium.PdfiumError:
