@@ -1,6 +1,7 @@
-"""What Word, PowerPoint and Excel draw alike: charts, SmartArt, and text in shapes."""
+"""Charts, SmartArt and text in shapes, as Word, PowerPoint and Excel share them (DrawingML)."""
 
 import re
+from collections import deque
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
@@ -14,6 +15,7 @@ from ngtcli.documents.formats.number_format import GENERAL, shown_number
 from ngtcli.documents.formats.package import BROKEN, RELATION, Part
 
 T = TypeVar("T")
+Column = dict[str, str]  # the texts of a column of a chart's table, by index of the category
 _OPEN = "http://schemas.openxmlformats.org/"
 A = f"{{{_OPEN}drawingml/2006/main}}"
 _C = f"{{{_OPEN}drawingml/2006/chart}}"
@@ -21,10 +23,10 @@ _CX = "{http://schemas.microsoft.com/office/drawing/2014/chartex}"
 _DIAGRAM = f"{{{_OPEN}drawingml/2006/diagram}}"
 CHART, CHART_EX, SMART_ART = f"{_C}chart", f"{_CX}chart", f"{_DIAGRAM}relIds"
 DRAWN = (CHART, CHART_EX, SMART_ART)
-# What one of the forms is chosen for in which a thing is stored.
+# Elements with something to see: of alternative contents, one that has any of them is chosen.
 SEEN = (f"{A}t", EQUATION_TEXT, *DRAWN)
-_SHRINK = 0.05  # of each side of a shape: what overlaps by less does not; guess
-_CONNECTED = ("", "parOf")
+_OVERLAP_TOLERANCE = 0.05  # share of a shape's size by which it may overlap another (guess)
+_PARENT_CONNECTIONS = ("", "parOf")
 _LAYOUT_POINTS = ("pres", "parTrans", "sibTrans")
 
 
@@ -39,44 +41,44 @@ class Box:
 
 
 def by_place(shapes: list[tuple[Box, T]]) -> list[tuple[Box, T]]:
-    """Shapes in the order in which they are read.
+    """Put shapes into the order in which they are read.
 
-    Where a line across parts them, those above it come first; else where a line down parts them,
-    those to its left; and so on in each part.
+    If a horizontal line separates them, those above it come first; otherwise, if a vertical line
+    does, those to its left; and so on within each part.
     """
     if len(shapes) < 2:
         return shapes
-    for is_across in (True, False):
-        parts = _parted(shapes, is_across)
+    for is_horizontal in (True, False):
+        parts = _separate(shapes, is_horizontal)
         if len(parts) > 1:
             return [shape for part in parts for shape in by_place(part)]
     return sorted(shapes, key=lambda shape: (shape[0].top, shape[0].left))
 
 
-def _parted(shapes: list[tuple[Box, T]], is_across: bool) -> list[list[tuple[Box, T]]]:
-    """The shapes in groups between which there is room, along one axis."""
+def _separate(shapes: list[tuple[Box, T]], is_horizontal: bool) -> list[list[tuple[Box, T]]]:
+    """Group shapes so that lines of one direction can be drawn between the groups."""
 
-    def reach(shape: tuple[Box, T]) -> tuple[float, float]:
+    def extent(shape: tuple[Box, T]) -> tuple[float, float]:
         box = shape[0]
-        start, end = (box.top, box.bottom) if is_across else (box.left, box.right)
-        less = (end - start) * _SHRINK
-        return start + less, end - less
+        start, end = (box.top, box.bottom) if is_horizontal else (box.left, box.right)
+        tolerance = (end - start) * _OVERLAP_TOLERANCE
+        return start + tolerance, end - tolerance
 
-    parts: list[list[tuple[Box, T]]] = []
-    limit = 0.0
-    for shape in sorted(shapes, key=reach):
-        start, end = reach(shape)
-        if parts and (start < limit or start == end == limit):
-            parts[-1].append(shape)
+    groups: list[list[tuple[Box, T]]] = []
+    group_end = 0.0
+    for shape in sorted(shapes, key=extent):
+        start, end = extent(shape)
+        if groups and (start < group_end or start == end == group_end):
+            groups[-1].append(shape)
         else:
-            parts.append([shape])
-            limit = end
-        limit = max(limit, end)
-    return parts
+            groups.append([shape])
+            group_end = end
+        group_end = max(group_end, end)
+    return groups
 
 
 def drawn_text(node: Any, part: Part) -> str:
-    """The text of a chart or a SmartArt that stands in `part`; "" where it is not there."""
+    """Read the text of a chart or a SmartArt that `part` refers to; "" if it is missing."""
     attribute = "dm" if node.tag == SMART_ART else "id"
     target = part.target(node.get(f"{RELATION}{attribute}"))
     if target is None:
@@ -86,78 +88,103 @@ def drawn_text(node: Any, part: Part) -> str:
     except (*BROKEN, etree.LxmlError):
         return ""
     if node.tag == SMART_ART:
-        return "\n".join(_points_of(root))
-    return _extended_chart(root) if node.tag == CHART_EX else chart_text(root)
+        return "\n".join(_smart_art_texts(root))
+    if node.tag == CHART_EX:
+        return _extended_chart_text(root)
+    return chart_text(root)
 
 
 def chart_text(root: Any) -> str:
     """The titles of a chart, and a row for each category with a value of each series."""
-    series = list(root.iter(f"{_C}ser"))
-    columns = [dict(_values(one, "val", "yVal")) for one in series]
-    columns.insert(0, dict(point for one in series for point in _values(one, "cat", "xVal")))
-    indices = sorted({index for column in columns for index in column}, key=lambda i: (len(i), i))
-    rows = [["", *("".join(v.text or "" for v in s.iterfind(f"{_C}tx//{_C}v")) for s in series)]]
-    rows += [[column.get(index, "") for column in columns] for index in indices]
+    all_series = list(root.iter(f"{_C}ser"))
+    categories: Column = {}
+    columns = [categories]
+    names = [""]
+    for series in all_series:
+        categories.update(_cached_texts(series, "cat", "xVal"))
+        columns.append(dict(_cached_texts(series, "val", "yVal")))
+        names.append("".join(node.text or "" for node in series.iterfind(f"{_C}tx//{_C}v")))
     titles = [paragraphs_text(title) for title in root.iter(f"{_C}title")]
-    return "\n".join(filter(None, [*titles, *map(row_of, rows)]))
-
-
-def _values(series: Any, *names: str) -> Iterator[tuple[str, str]]:
-    """The stored values of one part of a series as they are shown, each with its index."""
-    for value in (v for name in names for v in series.iterfind(f"{_C}{name}//{_C}v")):
-        point = value.getparent()
-        code = point.get("formatCode") or point.getparent().findtext(f"{_C}formatCode") or GENERAL
-        text = value.text or ""
-        if point.getparent().tag == f"{_C}numCache" or "." in text:
-            with suppress(ValueError):  # it is no number
-                text = shown_number(float(text), code)
-        yield point.get("idx", ""), text
-
-
-def _extended_chart(root: Any) -> str:
-    """The title and the values of a chart of the kinds that Office has had since 2016."""
-    lines = [paragraphs_text(title) for title in root.iter(f"{_CX}title")]
-    for data in root.iter(f"{_CX}data"):
-        columns: list[dict[str, str]] = []
-        for level in data.iter(f"{_CX}lvl"):
-            columns.append({p.get("idx", ""): p.text or "" for p in level.iter(f"{_CX}pt")})
-        indices = sorted({i for column in columns for i in column}, key=lambda i: (len(i), i))
-        lines += [row_of([column.get(index, "") for column in columns]) for index in indices]
+    lines = [*titles, row_of(names), *_rows(columns)]
     return "\n".join(filter(None, lines))
 
 
-def _points_of(root: Any) -> Iterator[str]:
-    """The texts of a SmartArt's points in their order, each with those below it."""
-    points = {p.get("modelId", ""): p for p in root.iter(f"{_DIAGRAM}pt")}
-    below: dict[str, list[tuple[int, str]]] = {}
-    for connection in root.iter(f"{_DIAGRAM}cxn"):
-        if connection.get("type", "") in _CONNECTED:
-            order = re.match(r"\d{1,9}", connection.get("srcOrd", "0"))
-            place = int(order[0]) if order else 0
-            child = connection.get("destId", "")
-            below.setdefault(connection.get("srcId", ""), []).append((place, child))
-    roots = [i for i, point in points.items() if point.get("type") == "doc"]
-    seen: set[str] = set()
-    waiting = [*reversed(roots)]
-    rest = [i for i in points if i not in roots]
-    while waiting or rest:
-        identifier = waiting.pop() if waiting else rest.pop(0)
-        if identifier in seen or identifier not in points:
+def _cached_texts(series: Any, *names: str) -> Iterator[tuple[str, str]]:
+    """Yield the index and the text, as it is shown, of each value that is stored for a series.
+
+    Args:
+        series: A series of a chart.
+        names: Its children that are read, such as "cat" for categories.
+    """
+    for name in names:
+        for value in series.iterfind(f"{_C}{name}//{_C}v"):
+            point = value.getparent()
+            cache = point.getparent()
+            code = point.get("formatCode") or cache.findtext(f"{_C}formatCode") or GENERAL
+            text = value.text or ""
+            if cache.tag == f"{_C}numCache" or "." in text:
+                with suppress(ValueError):  # it is not a number
+                    text = shown_number(float(text), code)
+            yield point.get("idx", ""), text
+
+
+def _extended_chart_text(root: Any) -> str:
+    """The title and the values of a chart of the kinds that Office has had since 2016."""
+    lines = [paragraphs_text(title) for title in root.iter(f"{_CX}title")]
+    for data in root.iter(f"{_CX}data"):
+        columns: list[Column] = []
+        for level in data.iter(f"{_CX}lvl"):
+            points = level.iter(f"{_CX}pt")
+            columns.append({point.get("idx", ""): point.text or "" for point in points})
+        lines += _rows(columns)
+    return "\n".join(filter(None, lines))
+
+
+def _rows(columns: list[Column]) -> list[str]:
+    """A row for each index of a category that any column has."""
+    indices = {index for column in columns for index in column}
+    in_order = sorted(indices, key=lambda index: (len(index), index))
+    return [row_of([column.get(index, "") for column in columns]) for index in in_order]
+
+
+def _smart_art_texts(root: Any) -> Iterator[str]:
+    """Yield the texts of a SmartArt's points, each before those below it."""
+    points = {point.get("modelId", ""): point for point in root.iter(f"{_DIAGRAM}pt")}
+    children = _children_of_points(root)
+    documents = [name for name, point in points.items() if point.get("type") == "doc"]
+    unconnected = deque(name for name in points if name not in documents)
+    stack = documents[::-1]
+    visited: set[str] = set()
+    while stack or unconnected:
+        name = stack.pop() if stack else unconnected.popleft()
+        if name in visited or name not in points:
             continue
-        seen.add(identifier)
-        waiting += [child for _, child in sorted(below.get(identifier, ()), reverse=True)]
-        point = points[identifier]
+        visited.add(name)
+        stack += [child for _, child in sorted(children.get(name, ()), reverse=True)]
+        point = points[name]
         if point.get("type") not in _LAYOUT_POINTS:
             text = paragraphs_text(point)
             if text:
                 yield text
 
 
+def _children_of_points(root: Any) -> dict[str, list[tuple[int, str]]]:
+    """For each point of a SmartArt, the positions and names of those below it."""
+    children: dict[str, list[tuple[int, str]]] = {}
+    for connection in root.iter(f"{_DIAGRAM}cxn"):
+        if connection.get("type", "") in _PARENT_CONNECTIONS:
+            digits = re.match(r"\d{1,9}", connection.get("srcOrd", "0"))
+            position = int(digits[0]) if digits else 0
+            parent = connection.get("srcId", "")
+            children.setdefault(parent, []).append((position, connection.get("destId", "")))
+    return children
+
+
 def paragraphs_text(root: Any) -> str:
-    """The text of the paragraphs of a shape in one line; of a title's cell where it has none."""
-    lines = ("".join(_runs(p)) for p in root.iter(f"{A}p"))
-    text = " ".join(" ".join(lines).split())
-    return text or " ".join(v.text or "" for v in root.iter(f"{_C}v", f"{_CX}v"))
+    """The paragraphs of a shape in one line; if it has none, the cells that a title refers to."""
+    paragraphs = ("".join(_runs(paragraph)) for paragraph in root.iter(f"{A}p"))
+    text = " ".join(" ".join(paragraphs).split())
+    return text or " ".join(value.text or "" for value in root.iter(f"{_C}v", f"{_CX}v"))
 
 
 def _runs(paragraph: Any) -> Iterator[str]:
