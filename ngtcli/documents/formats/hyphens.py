@@ -1,4 +1,4 @@
-"""Whether a hyphen at the end of a line belongs to the word, by the words of English."""
+"""Decide by the words of English whether a hyphen at the end of a line belongs to its word."""
 
 import lzma
 from collections.abc import Collection
@@ -11,7 +11,7 @@ _ONES = frozenset(
     "one two three four five six seven eight nine first second third fourth fifth sixth seventh"
     " eighth ninth".split()
 )
-# What stands before a hyphen in compounds that anybody may form, and behind one.
+# First and last parts of compounds that anybody may form.
 _HEADS = frozenset("self well ex half non quasi so ill vice cross".split())
 _TAILS = frozenset(
     "based driven oriented dependent specific related known aware free friendly like level scale"
@@ -20,32 +20,45 @@ _TAILS = frozenset(
 
 
 def is_compound(head: str, tail: str, words: Collection[str] = ()) -> bool:
-    """Whether `head` and `tail` are written with a hyphen; `words` are others that are known.
+    """Whether `head` and `tail` are written with a hyphen between them.
+
+    Args:
+        head: The part before the line's end, without the hyphen.
+        tail: The part after it.
+        words: Further words that exist, in lower case.
 
     >>> is_compound("long", "term"), is_compound("twenty", "one"), is_compound("mother-in", "law")
     (True, True, True)
     >>> is_compound("rail", "way"), is_compound("well-estab", "lished")
     (False, False)
     """
-    head, tail = head.lower(), tail.lower()
-    known = _words()
-    first, last = head.rsplit("-", 1)[-1], tail.split("-", 1)[0]
-    if first + last in known or first + last in words:
+    head = head.lower()
+    tail = tail.lower()
+    english = _english_words()
+    first = head.rsplit("-", 1)[-1]
+    last = tail.split("-", 1)[0]
+
+    def exists(word: str) -> bool:
+        return word in english or word in words
+
+    if exists(first + last):
         return False
-    if f"{head}-{tail}" in known or (first in _TENS and last in _ONES):
+    if f"{head}-{tail}" in english or (first in _TENS and last in _ONES):
         return True
-    is_known = last in known or last in words
-    if "-" in head:  # it is one already
-        return is_known and (first in known or first in words)
-    return is_known and (first in _HEADS or (last in _TAILS and (first in known or first in words)))
+    if not exists(last):
+        return False
+    if "-" in head:  # it is a compound already
+        return exists(first)
+    return first in _HEADS or (last in _TAILS and exists(first))
 
 
 @cache
-def _words() -> frozenset[str]:
-    """The words of the phrases that ship with this program; none where these cannot be read."""
+def _english_words() -> frozenset[str]:
+    """The single words of the phrases that ship with ngt; none if these cannot be read."""
     with suppress(OSError, lzma.LZMAError, UnicodeDecodeError):
         packed = (files("ngtcli.drafting.background") / "english.phrases.xz").read_bytes()
         lines = lzma.decompress(packed).decode().split("\n")
-        singles = (line[1:].split("\t")[0].strip().lower() for line in lines if line[:1] == "1")
-        return frozenset(singles)
+        return frozenset(
+            line[1:].split("\t")[0].strip().lower() for line in lines if line.startswith("1")
+        )
     return frozenset()
