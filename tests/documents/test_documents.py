@@ -323,5 +323,5 @@ def test_folders_deeper_than_the_bound_are_left_out_and_told(tmp_path: Path) -> 
 
 def test_a_file_that_is_named_beside_its_folder_has_its_own_error(tmp_path: Path) -> None:
     fill(tmp_path, **{"a.txt": "text", "x.json": "{"})
-    with pytest.raises(InputError, match=r"x\.json: broken JSON"):
+    with pytest.raises(InputError, match=r"x\.json: invalid JSON"):
         load([str(tmp_path), str(tmp_path / "x.json")])

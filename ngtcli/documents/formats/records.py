@@ -1,4 +1,4 @@
-"""JSON, JSON lines, CSV and TSV: all of the text, or what stands in one field or column."""
+"""JSON, JSON lines, CSV and TSV: the whole text, or that of one field or column."""
 
 import csv
 import io
@@ -12,18 +12,21 @@ from typing import Any
 from ngtcli.documents.content import About, Extracted, Source, Writer
 from ngtcli.documents.text import Unreadable, decoded
 
-_SAMPLE = 1 << 16  # characters in which the character between cells is looked for; guess
-_ROWS = 50  # of them, at most; guess
-_BETWEEN = ",;\t|"
-_NOTHING = "\x1f"  # between the cells of a table with one column
-_NAMED = re.compile(r"sep=(.)\n", re.IGNORECASE)  # how Excel names it in the first line
+_SAMPLE_CHARACTERS = 1 << 16  # in which the delimiter is looked for (guess)
+_SAMPLE_ROWS = 50  # of them, at most (guess)
+_DELIMITERS = ",;\t|"
+_NO_DELIMITER = "\x1f"  # for a table with one column: a character that no text has
+_DECLARED_DELIMITER = re.compile(r"sep=(.)\n", re.IGNORECASE)  # as Excel writes in the first line
 _BLANK = re.compile(r"\s*")
 
 
 def parse_json(source: Source) -> Extracted:
-    """The texts under the key `source.field` at any depth, or without one all of it.
+    """Read the texts under the key `source.field` at any depth; without a key, the whole file.
 
-    A file may have several values one after the other, as JSON lines have. Raises Unreadable.
+    A file may have several values one after the other, as JSON lines have.
+
+    Raises:
+        Unreadable: The JSON is broken, or has no text under the key.
     """
     text, warnings = decoded(source.data, source.encoding)
     name = "jsonl" if source.suffix in (".jsonl", ".ndjson") else "json"
@@ -31,117 +34,134 @@ def parse_json(source: Source) -> Extracted:
     if not source.field:
         return Extracted(text, About(name, warnings=warnings))
     writer = Writer()
-    for found in _texts(values, source.field):
-        writer.add(found)
+    for field_text in _texts(values, source.field):
+        writer.add(field_text)
     if not len(writer):
-        what = f"no text in a field {source.field[:80]!r}"
-        raise Unreadable(what, "Name another with --set field.")
+        raise Unreadable(
+            f"no text in a field {source.field[:80]!r}",
+            "Name another with --set field.",
+        )
     return writer.extracted(name, warnings)
 
 
 def _values(text: str) -> Iterator[Any]:
-    """The values in a text. Raises Unreadable where one is broken."""
-    decoder, at = json.JSONDecoder(), 0
-    while (at := _after_blank(text, at)) < len(text):
+    """Yield the JSON values in a text. Raises Unreadable if one is broken."""
+    decoder = json.JSONDecoder()
+    offset = _skip_blank(text, 0)
+    while offset < len(text):
         try:
-            value, at = decoder.raw_decode(text, at)
+            value, end = decoder.raw_decode(text, offset)
         except ValueError as error:
-            before = text[: getattr(error, "pos", at)].rstrip()
+            before = text[: getattr(error, "pos", offset)].rstrip()
             line = before.count("\n") + 1
-            advice = "Mend it first, or name it .txt."
-            raise Unreadable(f"broken JSON, line {line}", advice) from None
+            raise Unreadable(
+                f"invalid JSON in line {line}", "Correct it, or rename the file to .txt."
+            ) from None
         yield value
+        offset = _skip_blank(text, end)
 
 
-def _after_blank(text: str, at: int) -> int:
-    match = _BLANK.match(text, at)
-    return match.end() if match else at
+def _skip_blank(text: str, offset: int) -> int:
+    match = _BLANK.match(text, offset)
+    return match.end() if match else offset
 
 
 def _texts(value: Any, field: str) -> Iterator[str]:
-    """The texts and numbers under `field` in `value`, in order.
+    """Yield the texts and numbers under `field` in a JSON value, in order.
 
     >>> list(_texts([{"a": "x", "b": {"a": 1}}, {"a": ["y", "z"]}], "a"))
     ['x', '1', 'y', 'z']
     """
-    waiting = [(value, False)]
-    while waiting:
-        node, inside = waiting.pop()
+    stack = [(value, False)]
+    while stack:
+        node, is_wanted = stack.pop()
         if isinstance(node, dict):
-            waiting += [(v, k == field) for k, v in reversed(node.items())]
+            stack += [(child, key == field) for key, child in reversed(node.items())]
         elif isinstance(node, list):
-            waiting += [(v, inside) for v in reversed(node)]
-        elif inside and isinstance(node, str | int | float):
+            stack += [(child, is_wanted) for child in reversed(node)]
+        elif is_wanted and isinstance(node, str | int | float):
             yield str(node)
 
 
 def parse_table(source: Source) -> Extracted:
-    """Rows as lines with " | " between their cells; with `source.field` that column alone.
+    """Read a table, a line for each row; with `source.field`, that column alone.
 
-    Raises Unreadable.
+    Raises:
+        Unreadable: There is no such column.
     """
     text, warnings = decoded(source.data, source.encoding)
     is_tsv = source.suffix == ".tsv"
-    if named := _NAMED.match(text):
-        text, mark = text[named.end() :], named[1]
+    declared = _DECLARED_DELIMITER.match(text)
+    if declared:
+        text = text[declared.end() :]
+        delimiter = declared[1]
     else:
-        mark = "\t" if is_tsv else between(text)
-    rows = _rows(text, mark)
+        delimiter = "\t" if is_tsv else guess_delimiter(text)
+    rows = _rows(text, delimiter)
     writer = Writer()
-    if field := source.field:
-        names = [name.strip() for name in rows[0]] if rows else []
-        if field not in names:
-            shown = ", ".join(names)[:200]
-            raise Unreadable(f"no column {field[:80]!r}", f"Its columns: {shown}")
-        at = names.index(field)
-        for row in rows[1:]:
-            writer.add(row[at] if at < len(row) else "")
+    if source.field:
+        for cell in _column(rows, source.field):
+            writer.add(cell)
     else:
         writer.table(rows)
     return writer.extracted("tsv" if is_tsv else "csv", warnings)
 
 
-def _rows(text: str, mark: str) -> list[list[str]]:
-    r"""The rows that have cells; `\"` is a quotation mark where the rows are more alike with it.
+def _column(rows: list[list[str]], name: str) -> list[str]:
+    """The cells of the column of that name. Raises Unreadable if there is none."""
+    names = [cell.strip() for cell in rows[0]] if rows else []
+    if name not in names:
+        raise Unreadable(f"no column {name[:80]!r}", f"Its columns: {', '.join(names)[:200]}")
+    index = names.index(name)
+    return [row[index] if index < len(row) else "" for row in rows[1:]]
+
+
+def _rows(text: str, delimiter: str) -> list[list[str]]:
+    r"""Split a table into cells; rows without any are left out.
+
+    `\"` is a quotation mark if more rows have equally many cells with it.
 
     >>> _rows('a,b\n"go \\"on\\", now",2\n', ",")
     [['a', 'b'], ['go "on", now', '2']]
     """
-    rows = _read(text, mark)
+    rows = _read_csv(text, delimiter)
     if '\\"' in text:
-        escaped = _read(text.replace('\\"', '""'), mark)
-        if _alike(escaped) > _alike(rows):
+        escaped = _read_csv(text.replace('\\"', '""'), delimiter)
+        if _uniform_share(escaped) > _uniform_share(rows):
             return escaped
     return rows
 
 
-def _read(text: str, mark: str) -> list[list[str]]:
+def _read_csv(text: str, delimiter: str) -> list[list[str]]:
     csv.field_size_limit(sys.maxsize)
-    return [row for row in csv.reader(io.StringIO(text), delimiter=mark) if row]
+    return [row for row in csv.reader(io.StringIO(text), delimiter=delimiter) if row]
 
 
-def _alike(rows: list[list[str]]) -> float:
-    """The share of the rows that have as many cells as most have."""
-    counts = Counter(map(len, rows))
+def _uniform_share(rows: list[list[str]], min_cells: int = 1) -> float:
+    """The share of the rows that have the commonest number of cells, of `min_cells` or more."""
+    counts = Counter(len(row) for row in rows if len(row) >= min_cells)
     return max(counts.values(), default=0) / max(len(rows), 1)
 
 
-def between(text: str) -> str:
-    r"""The character between cells: of those known the one by which most rows have equally many.
+def guess_delimiter(text: str) -> str:
+    r"""Guess the character between cells: the one with which most rows have equally many.
 
-    >>> between("a;b;c\n1,5;2;3\n"), between("note\nyes, of course\nno\n") == _NOTHING
-    (';', True)
+    >>> guess_delimiter("a;b;c\n1,5;2;3\n")
+    ';'
+    >>> guess_delimiter("note\nyes, of course\nno\n") == _NO_DELIMITER
+    True
     """
-    sample = text[:_SAMPLE].split("\n")
-    lines = "\n".join(sample[: _ROWS + 1] if len(sample) > 1 else sample)
-    shares = {mark: _share(_read(lines, mark)[:_ROWS]) for mark in _BETWEEN}
-    best = max(_BETWEEN, key=lambda mark: shares[mark])
-    first = lines.split("\n", 1)[0]
-    is_prose = best == "," and "," not in first and not re.search(r",(?! )", lines)
-    return _NOTHING if shares[best] <= 0.5 and best not in first or is_prose else best
-
-
-def _share(rows: list[list[str]]) -> float:
-    """The share of the rows that have as many cells as most of those with several have."""
-    counts = Counter(len(row) for row in rows if len(row) > 1)
-    return max(counts.values(), default=0) / max(len(rows), 1)
+    lines = text[:_SAMPLE_CHARACTERS].split("\n")
+    if len(lines) > 1:
+        lines = lines[: _SAMPLE_ROWS + 1]
+    sample = "\n".join(lines)
+    shares = {}
+    for delimiter in _DELIMITERS:
+        rows = _read_csv(sample, delimiter)[:_SAMPLE_ROWS]
+        shares[delimiter] = _uniform_share(rows, min_cells=2)
+    best = max(_DELIMITERS, key=lambda delimiter: shares[delimiter])
+    is_in_header = best in lines[0]
+    is_prose = best == "," and not is_in_header and not re.search(r",(?! )", sample)
+    if is_prose or (shares[best] <= 0.5 and not is_in_header):
+        return _NO_DELIMITER
+    return best
