@@ -390,7 +390,11 @@ def _are_columns_of_numbers(
 
 def _read_aligned(layout: _Layout, join: Join) -> None:
     """Make tables, or columns of text, of lines with gaps at the same places."""
-    rows = _in_sequence(_split_at_wide_gaps(layout))
+    parts = list[_Piece]()
+    for pieces in layout.pieces.values():
+        for piece in pieces:
+            parts += _split_at_wide_gaps(piece)
+    rows = _in_sequence(parts)
     start = 0
     while start < len(rows):
         run, columns = _aligned_run(rows, start)
@@ -407,13 +411,9 @@ def _read_aligned(layout: _Layout, join: Join) -> None:
             layout.place_table(Table(tuple(texts)), pieces, {})
 
 
-def _split_at_wide_gaps(layout: _Layout) -> list[_Piece]:
-    parts: list[_Piece] = []
-    for pieces in layout.pieces.values():
-        for piece in pieces:
-            min_gap = _COLUMN_GAP * piece.line.height
-            parts += _split(piece, lambda left, right, min_gap=min_gap: right - left > min_gap)
-    return parts
+def _split_at_wide_gaps(piece: _Piece) -> list[_Piece]:
+    min_gap = _COLUMN_GAP * piece.line.height
+    return _split(piece, lambda left, right: right - left > min_gap)
 
 
 def _aligned_run(
