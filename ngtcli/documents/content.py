@@ -142,7 +142,7 @@ class Source:
     Attributes:
         data: The bytes of the file.
         suffix: The suffix of its name, in lower case with the dot.
-        most: Bytes that anything in the file may unpack to.
+        max_bytes: Limit on what the file may unpack to, and on its text.
         password: Password of an encrypted file.
         field: The field of records that has their text.
         encoding: Encoding of text that is not UTF-8.
@@ -153,7 +153,7 @@ class Source:
 
     data: bytes
     suffix: str
-    most: int
+    max_bytes: int
     password: str = ""
     field: str = ""
     encoding: str = ""

@@ -157,7 +157,7 @@ class _Worker:
                 if described := self._connection.recv_bytes(_REPLY):
                     break
                 source.on_page()
-            text = self._connection.recv_bytes(source.most)
+            text = self._connection.recv_bytes(source.max_bytes)
         except BlockingIOError:
             self.kill()
             what = f"not read: its parser stood still for {self.wall_s} s"

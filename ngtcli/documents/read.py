@@ -292,7 +292,7 @@ class Documents:
         source = Source(
             data=data,
             suffix=suffix,
-            most=reading.max_mb * 1_000_000,
+            max_bytes=reading.max_mb * 1_000_000,
             password=reading.password,
             field=reading.field,
             encoding=reading.encoding,

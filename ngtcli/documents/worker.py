@@ -86,7 +86,7 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
     try:
         found = parse(form.name, source)
         text = found.text.encode("utf-8", "replace")
-        if len(text) > source.most:
+        if len(text) > source.max_bytes:
             what = f"{form.what} with too much text in it"
             raise Unreadable(what, "Raise the bound with --set max_mb.")
         return {"about": asdict(found.about)}, text

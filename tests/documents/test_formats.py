@@ -58,11 +58,11 @@ ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
 }
 
 
-def read(data: bytes, suffix: str, most: int = 10_000_000, field: str = "") -> Extracted:
+def read(data: bytes, suffix: str, max_bytes: int = 10_000_000, field: str = "") -> Extracted:
     """What is read of a file, in this process."""
     form = format_of(suffix, data[:HEAD])
     assert form is not None
-    return parse(form.name, Source(data=data, suffix=suffix, most=most, field=field))
+    return parse(form.name, Source(data=data, suffix=suffix, max_bytes=max_bytes, field=field))
 
 
 @pytest.mark.parametrize("name", WITH_TEXT)
@@ -226,7 +226,7 @@ def rows(count: int, cell: str) -> bytes:
 def test_all_of_many_equal_rows_are_read_or_the_file_is_refused() -> None:
     assert read(rows(1500, "tide"), ".ods").text.split("\n") == ["tide | tide"] * 1500
     with pytest.raises(Unreadable, match="too much text"):
-        read(rows(1_000_000, "tide " * 100), ".ods", most=10_000_000)
+        read(rows(1_000_000, "tide " * 100), ".ods", max_bytes=10_000_000)
 
 
 def test_a_menu_alone_is_read() -> None:
@@ -284,7 +284,7 @@ BROKEN = {
     "a.pdf": (b"no pdf at all", "not a PDF"),
     "b.docx": (made.docx()[:500], "broken docx (BadZipFile: File is not a zip file)"),
     "c.json": (b'{"a": ', "line 1"),
-    "d.jsonl": (b'{"a": 1}\n{"b"\n', "broken JSON, line 2"),
+    "d.jsonl": (b'{"a": 1}\n{"b"\n', "invalid JSON in line 2"),
     "e.epub": (b"PK\3\4", "broken epub (BadZipFile: File is not a zip file)"),
     "f.gz": (gzip.compress(b"text")[:-6], "broken gz (EOFError: Compressed file ended before"),
     "g.eml": (b"\n\nnothing", "not an e-mail"),

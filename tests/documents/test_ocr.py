@@ -55,7 +55,7 @@ def saved(image: "Image.Image", form: str = "PNG", **how: object) -> bytes:
 
 
 def read(data: bytes, form: str = "picture", ocr: str = "auto", **more: object) -> Extracted:
-    return parse(form, Source(data=data, suffix="", most=10**7, ocr=ocr, **more))  # type: ignore
+    return parse(form, Source(data=data, suffix="", max_bytes=10**7, ocr=ocr, **more))  # type: ignore
 
 
 def letters_alone(page: "Image.Image") -> bytes:
@@ -156,7 +156,7 @@ def hook(event, given):
         print(event, given)
 sys.addaudithook(hook)
 data = Path(sys.argv[1]).read_bytes()
-print(one.text, parse("picture", Source(data=data, suffix=".png", most=10**7)).text)
+print(one.text, parse("picture", Source(data=data, suffix=".png", max_bytes=10**7)).text)
 """
 
 

@@ -45,7 +45,7 @@ def document(
 
 
 def read(body: str, styles: str = "", **more) -> Extracted:
-    return parse(Source(data=document(body, styles, **more), suffix=".odt", most=10_000_000))
+    return parse(Source(data=document(body, styles, **more), suffix=".odt", max_bytes=10_000_000))
 
 
 def text_of(body: str, styles: str = "", **more) -> str:

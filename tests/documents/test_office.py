@@ -16,9 +16,9 @@ pytest.importorskip("lxml")
 pytestmark = pytest.mark.usefixtures("kept_workers")
 
 
-def read(data: bytes, most: int = 10_000_000) -> Extracted:
+def read(data: bytes, max_bytes: int = 10_000_000) -> Extracted:
     """An archive's text, read in this process."""
-    return parse_zip(Source(data=data, suffix="", most=most))
+    return parse_zip(Source(data=data, suffix="", max_bytes=max_bytes))
 
 
 def replaced(data: bytes, name: str, old: bytes, new: bytes) -> bytes:

@@ -43,8 +43,8 @@ DOCX, EPUB, JSON = (
 )
 
 
-def source(data: bytes, suffix: str = ".json", most: int = 10_000_000) -> Source:
-    return Source(data=data, suffix=suffix, most=most)
+def source(data: bytes, suffix: str = ".json", max_bytes: int = 10_000_000) -> Source:
+    return Source(data=data, suffix=suffix, max_bytes=max_bytes)
 
 
 @pytest.fixture
@@ -299,15 +299,15 @@ def test_a_description_survives_the_way_and_a_forged_one_is_refused(
     about = About("pdf", 3, 2, (Section(0, 1), Section(5, 2, "Two")), ("w",), True)
     plain = asdict(about)
 
-    def extract(most: int = 10, **change: object) -> Extracted:
+    def extract(max_bytes: int = 10, **change: object) -> Extracted:
         described = json.dumps({"about": plain | change}).encode()
         code = sending(message(described) + message(b"Text here."))
         with monkeypatch.context() as patch, closing(Parsers(*SMALL)) as pool:
             patch.setattr(parsers, "_CODE", code)
-            return pool.extract(JSON, source(b"[1]", most=most))
+            return pool.extract(JSON, source(b"[1]", max_bytes=max_bytes))
 
     with pytest.raises(Unreadable):
-        extract(most=9)  # less than it sends
+        extract(max_bytes=9)  # less than it sends
     assert extract() == Extracted("Text here.", about)
     for name, value in (("pages", -1), ("pages", True), ("format", 3), ("warnings", [1]),
                         ("warnings", ["\ud800"]), ("pages", 10**30),
@@ -431,7 +431,7 @@ def test_workers_load_neither_torch_nor_numpy() -> None:
         "for name, make in FILES.items():\n"
         "    data, suffix = make(), suffix_of(name)\n"
         "    with contextlib.suppress(Exception):\n"
-        "        source = Source(data=data, suffix=suffix, most=10**8)\n"
+        "        source = Source(data=data, suffix=suffix, max_bytes=10**8)\n"
         "        worker.parse(format_of(suffix, data[:1024]).name, source)\n"
         "print({'torch', 'numba', 'transformers', 'yaml', 'typer'} & set(sys.modules))\n"
     )

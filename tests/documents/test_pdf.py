@@ -17,7 +17,7 @@ SIDE = 800  # points of the pages that are drawn here
 
 
 def read(data: bytes) -> Extracted:
-    return parse("pdf", Source(data=data, suffix=".pdf", most=10_000_000))
+    return parse("pdf", Source(data=data, suffix=".pdf", max_bytes=10_000_000))
 
 
 def lines_of(lines: list[str]) -> Callable[[Canvas], None]:

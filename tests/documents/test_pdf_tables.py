@@ -33,7 +33,7 @@ SEEN = "\n".join(" | ".join(row) for row in ROWS).rstrip()
 
 
 def read(data: bytes) -> Extracted:
-    return parse("pdf", Source(data=data, suffix=".pdf", most=10_000_000))
+    return parse("pdf", Source(data=data, suffix=".pdf", max_bytes=10_000_000))
 
 
 def drawn(draw: Callable[[Canvas], None]) -> str:

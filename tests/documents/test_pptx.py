@@ -74,7 +74,7 @@ def pptx(*slides: str, master: str = "", layout: str = "", targets=None, parts=N
 
 
 def read(*slides: str, **more) -> Extracted:
-    return parse(Source(data=pptx(*slides, **more), suffix=".pptx", most=10_000_000))
+    return parse(Source(data=pptx(*slides, **more), suffix=".pptx", max_bytes=10_000_000))
 
 
 def text_of(*slides: str, **more) -> str:

@@ -20,7 +20,7 @@ FONTS = (
 
 def read(body: str) -> Extracted:
     data = rf"{{\rtf1\ansi\ansicpg1252\deff0{FONTS}{body}}}".encode("latin-1")
-    return parse(Source(data=data, suffix=".rtf", most=10_000_000))
+    return parse(Source(data=data, suffix=".rtf", max_bytes=10_000_000))
 
 
 def text_of(body: str) -> str:
@@ -146,7 +146,7 @@ def test_damaged_files_are_read_as_far_as_they_go(body: str) -> None:
 
 def test_what_is_no_rtf_and_what_nests_without_end_is_refused() -> None:
     with pytest.raises(Unreadable, match="not RTF"):
-        parse(Source(data=b"text", suffix=".rtf", most=1000))
+        parse(Source(data=b"text", suffix=".rtf", max_bytes=1000))
     with pytest.raises(Unreadable, match="nested too deep"):
         read("{" * 20_000)
 

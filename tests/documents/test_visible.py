@@ -12,7 +12,7 @@ from ngtcli.documents.formats.xml import parse as parse_xml
 
 def page(body: str, head: str = "") -> Extracted:
     text = f"<!doctype html><html><head><meta charset=utf-8>{head}</head><body>{body}</body></html>"
-    return parse(Source(data=text.encode(), suffix=".html", most=10_000_000))
+    return parse(Source(data=text.encode(), suffix=".html", max_bytes=10_000_000))
 
 
 def text_of(body: str, head: str = "") -> str:
@@ -256,7 +256,7 @@ def test_equations_with_a_prefix_and_those_of_xml_are_read() -> None:
     assert text_of(f"<p>Area <m:math>{inside}</m:math>.</p>") == "Area r^2."
     space = 'xmlns:m="http://www.w3.org/1998/Math/MathML"'
     article = f"<article {space}><p>Area <m:math>{inside}</m:math>.</p></article>"
-    source = Source(data=article.encode(), suffix=".xml", most=10_000)
+    source = Source(data=article.encode(), suffix=".xml", max_bytes=10_000)
     assert parse_xml(source).text == "Area r^2."
 
 

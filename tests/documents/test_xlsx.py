@@ -23,7 +23,7 @@ MAIN = 'xmlns="http://schemas.openxmlformats.org/spreadsheetml/2006/main"'
 
 
 def read(data: bytes) -> Extracted:
-    return parse(Source(data=data, suffix=".xlsx", most=10_000_000))
+    return parse(Source(data=data, suffix=".xlsx", max_bytes=10_000_000))
 
 
 def saved(book: Any) -> bytes:

@@ -25,7 +25,7 @@ from ngtcli.documents.formats import format_of
 from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 
-_MOST = 1 << 28  # bytes that a file may unpack to
+_MAX_BYTES = 1 << 28  # bytes that a file may unpack to
 _REFERENCE = ".reference.md"
 _MARKS = re.compile(
     r"<!--.*?-->|^\s*(?:#+|[-*+]|\d+\.|>|```\w*)\s+|^[\s|:-]+$|\||\*\*|__|`|\\(?=[_*#\[\]<>|])",
@@ -124,7 +124,7 @@ def ours(path: Path) -> str:
     form = format_of(path.suffix, data[:1024])
     assert form is not None, path
     try:
-        return parse(form.name, Source(data=data, suffix=path.suffix, most=_MOST)).text
+        return parse(form.name, Source(data=data, suffix=path.suffix, max_bytes=_MAX_BYTES)).text
     except Unreadable:
         return ""
 

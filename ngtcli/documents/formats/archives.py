@@ -1,4 +1,4 @@
-"""Gzip files, and zip archives that are documents, with the bound of what they unpack to."""
+"""Gzip files, and zip archives that are documents; what they unpack to is bounded."""
 
 import gzip
 import io
@@ -10,47 +10,48 @@ from ngtcli.documents.content import About, Extracted, Source
 from ngtcli.documents.formats import FORMATS, GZ, GZIP, HEAD, format_of, parse
 from ngtcli.documents.text import Unreadable, decoded
 
-_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # names in Office's "strict" files
-_USUAL = rb"http://schemas.openxmlformats.org/\1/2006/"
+_STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # namespaces of "strict" Office files
+_TRANSITIONAL = rb"http://schemas.openxmlformats.org/\1/2006/"
 _RELATIONS = "_rels/.rels"  # of Office files
 
 
 def parse_zip(source: Source) -> Extracted:
-    """The text of an archive that is a document; its name counts where no member tells which.
+    """Read an archive that is a document; its suffix counts if no member tells the format.
 
-    Raises Unreadable.
+    Raises:
+        Unreadable: It is no document, or unpacks to too much.
     """
     with open_archive(source) as archive:
-        names = archive.NameToInfo
-        named = format_of(source.suffix, b"")
-        found = next((form for form in FORMATS if form.member in names), named)
-        if found is None or not found.member:
+        members = archive.NameToInfo
+        by_suffix = format_of(source.suffix, b"")
+        form = next((form for form in FORMATS if form.member in members), by_suffix)
+        if form is None or not form.member:
             raise Unreadable("a zip archive, which is not read", "Unpack it.")
-        if _RELATIONS in names and _STRICT.search(archive.read(_RELATIONS)):
-            source = _usual(source, archive)
-    return found.parser()(source)
+        if _RELATIONS in members and _STRICT.search(archive.read(_RELATIONS)):
+            source = _to_transitional(source, archive)
+    return form.parser()(source)
 
 
-def _usual(source: Source, archive: zipfile.ZipFile) -> Source:
-    """An Office file in the strict form of its standard, in the form that programs write."""
-    out = io.BytesIO()
-    with zipfile.ZipFile(out, "w", zipfile.ZIP_DEFLATED) as rewritten:
+def _to_transitional(source: Source, archive: zipfile.ZipFile) -> Source:
+    """Rewrite an Office file from the strict form of its standard to the usual one."""
+    rewritten = io.BytesIO()
+    with zipfile.ZipFile(rewritten, "w", zipfile.ZIP_DEFLATED) as transitional:
         for name in archive.NameToInfo:
-            rewritten.writestr(name, _STRICT.sub(_USUAL, archive.read(name)))
-    return replace(source, data=out.getvalue())
+            transitional.writestr(name, _STRICT.sub(_TRANSITIONAL, archive.read(name)))
+    return replace(source, data=rewritten.getvalue())
 
 
 def open_archive(source: Source) -> zipfile.ZipFile:
-    """The archive. Raises Unreadable if its members unpack to more than `source.most` bytes."""
+    """Open an archive. Raises Unreadable if it unpacks to more than `source.max_bytes`."""
     archive = zipfile.ZipFile(io.BytesIO(source.data))
-    _check(sum(member.file_size for member in archive.infolist()), source)
+    _check_size(sum(member.file_size for member in archive.infolist()), source)
     return archive
 
 
 def parse_gzip(source: Source) -> Extracted:
-    """The text of the packed file. Raises Unreadable."""
-    data = _unpacked(source)
-    _check(len(data), source)
+    """Read the file that is packed. Raises Unreadable if it is not read, or too large."""
+    data = _unpack(source)
+    _check_size(len(data), source)
     suffix = source.suffix.removesuffix(GZIP)
     inner = format_of(suffix, data[:HEAD])
     if inner is None:
@@ -61,20 +62,27 @@ def parse_gzip(source: Source) -> Extracted:
     return parse(inner, replace(source, data=data, suffix=suffix))
 
 
-def _unpacked(source: Source) -> bytes:
-    """What is packed, up to a byte over the bound; what is behind it is ignored, as by gzip."""
-    file, pieces, left = gzip.GzipFile(fileobj=io.BytesIO(source.data)), list[bytes](), source.most
+def _unpack(source: Source) -> bytes:
+    """Unpack a gzip file up to one byte over the limit; as in gzip, what follows it is ignored."""
+    file = gzip.GzipFile(fileobj=io.BytesIO(source.data))
+    chunks = list[bytes]()
+    remaining = source.max_bytes
     try:
-        while left >= 0 and (piece := file.read1(left + 1)):
-            pieces.append(piece)
-            left -= len(piece)
+        while remaining >= 0:
+            chunk = file.read1(remaining + 1)
+            if not chunk:
+                break
+            chunks.append(chunk)
+            remaining -= len(chunk)
     except gzip.BadGzipFile as error:
-        if not pieces or not str(error).startswith("Not a gzipped file"):
+        if not chunks or not str(error).startswith("Not a gzipped file"):
             raise
-    return b"".join(pieces)
+    return b"".join(chunks)
 
 
-def _check(size: int, source: Source) -> None:
-    if size > source.most:
-        what = f"it unpacks to more than {source.most / 1e6:g} MB"
-        raise Unreadable(what, "Raise the bound with --set max_mb if it is sound.")
+def _check_size(size: int, source: Source) -> None:
+    if size > source.max_bytes:
+        raise Unreadable(
+            f"it unpacks to more than {source.max_bytes / 1e6:g} MB",
+            "Raise the limit with --set max_mb if you trust the file.",
+        )

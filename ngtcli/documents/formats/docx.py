@@ -478,7 +478,7 @@ class _Document:
         suffix = re.sub(r".*\.", ".", target.name.lower())
         try:
             if data.startswith(b"PK"):
-                source = Source(data=data, suffix=".docx", most=self._source.most)
+                source = Source(data=data, suffix=".docx", max_bytes=self._source.max_bytes)
                 main = Package.open(source).main("word/document.xml")
                 inner = _Document(main, source, self._depth + 1)
                 chunk.append(inner.body())
@@ -488,7 +488,7 @@ class _Document:
             elif data.startswith(b"{\\rtf"):
                 from ngtcli.documents.formats import rtf
 
-                read = rtf.parse(Source(data=data, suffix=".rtf", most=self._source.most))
+                read = rtf.parse(Source(data=data, suffix=".rtf", max_bytes=self._source.max_bytes))
                 _add_blocks(chunk, read.text)
             elif page := _page_of(data, suffix):
                 tree = tree_of(page)

@@ -56,7 +56,7 @@ def parse(source: Source) -> Extracted:
     archive = open_archive(source)
     if b"encryption-data" in archive.read("META-INF/manifest.xml"):
         raise Unreadable("encrypted", "Open it and save it without a password.")
-    return _Document(archive, source.most).read()
+    return _Document(archive, source.max_bytes).read()
 
 
 class _Document:
