@@ -1,19 +1,27 @@
 """The log-linear stage of `auto`: against a naive one, and what it learns."""
 
+import json
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from ngtcli.drafting.auto import weights as stage_weights
 from ngtcli.drafting.auto.config import CONFIG, Options
 from ngtcli.drafting.auto.core.cells import FEATURES, SIZE, STARTS
 from ngtcli.drafting.auto.core.growth import Growth, grow
 from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.auto.escapes import EscapeTallies
 from ngtcli.drafting.auto.sources.table import first_escapes
-from ngtcli.drafting.auto.weights import StageWeights, first_weights
+from ngtcli.drafting.auto.weights import (
+    FITTED,
+    StageWeights,
+    first_weights,
+    neutral_weights,
+)
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.tries.classes import (
@@ -103,6 +111,7 @@ def test_weights_are_those_of_naive_steps_along_the_gradient(
     followed = prepared(prompt, pool, general, seed)
     drafter = followed.drafter
     assert isinstance(drafter, Auto)
+    drafter.weights.restore(*neutral_weights())
     naive = NaiveStage(prompt, TOKEN_CLASSES)
     for at, token in enumerate(answer):
         naive.learn(naive_blend(drafter, prompt, answer[:at], pool, general), answer[:at], token)
@@ -119,6 +128,7 @@ def test_what_comes_near_the_place_last_copied_becomes_likelier() -> None:
     chances = []
     for is_on in (False, True):
         drafter = Auto(options=Options(loglinear=is_on))
+        drafter.weights.restore(*neutral_weights())
         followed = Followed(drafter, Context(prompt))
         for at in range(0, 44, 2):  # every second number: no match of two tokens says which comes
             followed.emit([100 + at, 7])
@@ -137,7 +147,7 @@ def test_learned_weights_reach_the_next_answer_and_the_pool() -> None:
     followed.emit([1, 2, 3, 4, 5] * 4)
     followed.close()
     learned = drafter.weights.factors.copy()
-    assert (learned != 1.0).any()
+    assert (learned != first_weights()[0]).any()
     assert pool.factors is not None and pool.factors.tolist() == learned.tolist()
     drafter.begin(Context([1, 2]))
     assert drafter.weights.factors.tolist() == learned.tolist()
@@ -157,7 +167,7 @@ def test_an_answer_without_the_stage_leaves_its_weights_in_the_pool() -> None:
 
 @pytest.mark.parametrize("sizes", [(3, 3), (SIZE, SIZE - 1), (SIZE + 1, SIZE + 1)])
 def test_stored_weights_of_other_cells_are_left_alone(sizes: tuple[int, int]) -> None:
-    weights = StageWeights(first_weights())
+    weights = StageWeights(neutral_weights())
     weights.restore(np.full(sizes[0], 2.0), np.full(sizes[1], 2.0))
     assert (weights.factors == 1.0).all() and (weights.squares == 0.0).all()
 
@@ -167,12 +177,12 @@ def test_a_private_text_teaches_the_weights_of_others_nothing() -> None:
     public, private = (batch.begin([1, 2, 3, 1, 2], private=p) for p in (False, True))
     private.emit([3, 1, 2, 3, 1, 2])
     assert isinstance(public.drafter, Auto) and isinstance(private.drafter, Auto)
-    assert (private.drafter.weights.factors != 1.0).any()
-    assert (public.drafter.weights.factors == 1.0).all()
+    assert (private.drafter.weights.factors != first_weights()[0]).any()
+    assert (public.drafter.weights.factors == first_weights()[0]).all()
 
 
 def test_what_is_taken_back_is_unlearned_beside_what_another_sequence_taught() -> None:
-    weights = StageWeights(first_weights())
+    weights = StageWeights(neutral_weights())
     before = weights.copied()
     weights.factors[:2] = 1.5
     weights.squares[:2] = 4.0
@@ -182,6 +192,30 @@ def test_what_is_taken_back_is_unlearned_beside_what_another_sequence_taught() -
     weights.undo(changes)
     assert weights.factors[:2].tolist() == pytest.approx([1.0, 2.0])
     assert weights.squares[:2].tolist() == pytest.approx([0.0, 1.0])
+
+
+def test_the_fitted_weights_are_those_of_the_features() -> None:
+    stored = json.loads(FITTED.read_text(encoding="utf-8"))
+    assert {name: tuple(entry["shape"]) for name, entry in stored.items()} == {
+        feature.name: feature.shape for feature in FEATURES
+    }
+    factors, squares = first_weights()
+    assert (factors > 0.0).all() and (factors != 1.0).any()
+    assert (squares >= 0.0).all() and np.isfinite(first_weights()).all()
+    assert StageWeights(first_weights()).factors.tolist() == factors.tolist()
+
+
+def test_a_feature_of_other_cells_than_were_fitted_begins_with_neutral_weights(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stored = json.loads(FITTED.read_text(encoding="utf-8"))
+    stored["texts"]["shape"] = [3, 3]
+    (tmp_path / "weights.json").write_text(json.dumps(stored))
+    monkeypatch.setattr(stage_weights, "FITTED", tmp_path / "weights.json")
+    factors, squares = first_weights.__wrapped__()
+    cells = STARTS[1]  # of the first feature
+    assert (factors[:cells] == 1.0).all() and (squares[:cells] == 0.0).all()
+    assert factors[cells:].tolist() == first_weights()[0, cells:].tolist()
 
 
 def test_features_have_names_of_their_own_and_every_cell_a_number() -> None:

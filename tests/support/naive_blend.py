@@ -14,7 +14,7 @@ from ngtcli.drafting.tries.background import DEPTH
 from tests.support.naive_copy import NaiveCopy
 
 ORDERS = CONFIG.orders
-PREDICTED, OWN, PROMPT, _, BACKGROUND, _ = range(len(SOURCES))
+PREDICTED, OWN, PROMPT, POOL, BACKGROUND, _ = range(len(SOURCES))
 
 
 class Part(NamedTuple):
@@ -98,6 +98,13 @@ class Naive:
                     gain = mass * (1 - stay) * count / total
                     yield Part(token, gain, source, k, count, total)
                 mass *= stay
+
+    def longest_matches(self, context: list[int]) -> tuple[int, int]:
+        """The longest ends of `context` that something followed: in texts, in the background."""
+        ends = {k: tuple(context[len(context) - k :]) for k in range(min(ORDERS, len(context) + 1))}
+        texts = [k for k, end in ends.items() for s in (OWN, PROMPT, POOL) if self.follows(s, end)]
+        general = [k for k in range(1, DEPTH) if k in ends and self.follows(BACKGROUND, ends[k])]
+        return max(texts, default=0), max(general, default=0)
 
     def tree(self, context: list[int], budget: int) -> list[float]:
         """Chances of the likeliest nodes, in falling order."""

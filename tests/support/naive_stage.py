@@ -46,7 +46,13 @@ class NaiveStage:
         return place
 
     def cells(
-        self, token: int, parts: list[Part], probability: float, answer: Sequence[int], place: int
+        self,
+        token: int,
+        parts: list[Part],
+        probability: float,
+        answer: Sequence[int],
+        place: int,
+        matched: tuple[int, int],
     ) -> list[Cell]:
         """The cell of a candidate by each feature."""
         known = [part for part in parts if part.source in _TIE]
@@ -61,6 +67,7 @@ class NaiveStage:
             ("recency", (self._recency(token, answer), kind, int(orders[OWN] >= 1))),
             ("place", (self._nearness(token, place), min(3, orders[PROMPT] + 1))),
             ("classes", (self.class_of(last), kind, min(2, max(0, longest)))),
+            ("shortfall", (*matched, min(3, max(0, max(matched) - max(0, longest))))),
         ]
         if known:
             best = min(known, key=lambda part: (-part.order, _TIE[part.source or 0]))
@@ -94,10 +101,11 @@ class NaiveStage:
             if part.probability >= least:
                 parts[part.token].append(part)
         place = self.place(answer)
+        matched = blend.longest_matches([*self.before, *answer])
         blended, scores, cells = 0.0, {}, {}
         for token, own in parts.items():
             probability = sum(part.probability for part in own)
-            cells[token] = self.cells(token, own, probability, answer, place)
+            cells[token] = self.cells(token, own, probability, answer, place, matched)
             blended += probability
             scores[token] = probability * math.exp(sum(self.weights[c] for c in cells[token]))
         whole = sum(scores.values()) + max(0.0, 1 - blended)

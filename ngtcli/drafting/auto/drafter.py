@@ -5,8 +5,8 @@ answers of the model (the pool), a general text (background) and the model's own
 (scores), are blended into one distribution (blend.py), which a log-linear stage corrects
 (loglinear.py), at the root and again at every node from that node's own path. The tree grows
 best-first by the probability of whole paths (growth.py). The policy chooses how many nodes pay
-(policy.py). Escape probabilities start from `escapes.json`, fitted on recorded runs, and the
-weights of the stage from 0; every emitted token moves them on.
+(policy.py). Escape probabilities start from `escapes.json` and the weights of the stage from
+`stage_weights.json`, both fitted on recorded runs; every emitted token moves them on.
 
 Of several sequences that one pass serves each has a drafter of its own. The nodes of all of them
 compete for the rows of the pass: the likeliest are taken, as many as the policy expects to pay.

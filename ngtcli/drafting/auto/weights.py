@@ -1,24 +1,46 @@
 """The weights of the log-linear stage, and what it follows in the text (core/loglinear.py)."""
 
+import json
 from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.drafting.auto.config import CONFIG
-from ngtcli.drafting.auto.core.cells import SIZE
+from ngtcli.drafting.auto.core.cells import FEATURES, SIZE, STARTS
 from ngtcli.drafting.auto.core.copies import ANSWER, CopyArrays
 from ngtcli.drafting.auto.core.loglinear import Stage, follow_again, index_text
 from ngtcli.drafting.tries.counts import NONE
 
 Floats = npt.NDArray[np.float64]
+FITTED = Path(__file__).parent / "stage_weights.json"  # stage_weights.md tells how it was made
 _MIN_TABLE = 1 << 10  # slots of a table of pairs of tokens; guess
 
 
-def first_weights() -> Floats:
-    """Factors and sums before anything was observed, float64 (2, cells): the blend is as it is."""
+def neutral_weights() -> Floats:
+    """Factors and sums, float64 (2, cells), by which the blend is as it is."""
     return np.stack([np.ones(SIZE), np.zeros(SIZE)])
+
+
+@cache
+def first_weights() -> Floats:
+    """The fitted factors and sums, float64 (2, cells); not to be written to.
+
+    A feature that has other cells than those that were fitted begins with neutral weights.
+    """
+    weights = neutral_weights()
+    stored = json.loads(FITTED.read_text(encoding="utf-8"))
+    for feature, start in zip(FEATURES, STARTS, strict=True):
+        entry = stored.get(feature.name, {})
+        if tuple(entry.get("shape", ())) == feature.shape:
+            cells = slice(start, start + feature.cells)
+            weights[0, cells] = entry["factors"]
+            weights[1, cells] = entry["squares"]
+    weights.setflags(write=False)
+    return weights
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,11 +117,14 @@ class StageWeights:
 class LogLinear:
     """The stage of one sequence: weights, which others may share, and what it follows in the text.
 
-    `arrays` are the Stage, as a plain tuple.
+    Attributes:
+        arrays: The Stage, as a plain tuple.
+        least_learned: Smaller contributions to a candidate teach it nothing.
     """
 
     def __init__(self, weights: StageWeights, classes: npt.NDArray[np.int8] | None = None) -> None:
         self.weights = weights
+        self.least_learned = CONFIG.stage_least
         self._classes = np.zeros(0, np.int8) if classes is None else classes
         self._place = np.zeros(1, np.int64)
         self._seen = np.full(CONFIG.stage_slots, NONE, np.int32)

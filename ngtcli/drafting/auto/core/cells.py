@@ -15,11 +15,13 @@ OWN, PROMPT, POOL, GENERAL, NO_EVIDENCE = range(5)
 # Orders of the longest match in a source: none, and those from 0 on; longer ones count as the last.
 ORDERS = 8
 GENERAL_ORDERS = 5
+TEXT_ORDERS = 7  # from 0 on
 SHORT_ORDERS = 4  # of none, 0, 1 and 2 or more; or of 0, 1, 2 and 3 or more
 COUNTS = 4  # how often the token followed a match: once, twice, 3 or 4 times, more
 TOTALS = 5  # how often anything did: once, twice, 3 to 5, 6 to 15 times, more
 PROBABILITIES = 16  # by halves: above 1/2, above 1/4, …
 DISTANCES = 10  # of the last occurrence: none, 1, 2-3, 4-7, …, 256 or more tokens ago
+SHORTFALLS = 4  # 0, 1, 2 and 3 or more tokens
 PLACES = 11  # 0, 1, 2, 3-4, 5-8, 9-16, 17-32, 33-63 tokens on; 1-4, 5-16 tokens back; elsewhere
 
 
@@ -75,6 +77,12 @@ FEATURES = (
         "classes",
         (CLASSES, CLASSES, 3),
         "the classes of the token before and of the token, and the order of the longest match",
+    ),
+    Feature(
+        "shortfall",
+        (TEXT_ORDERS, GENERAL_ORDERS - 1, SHORTFALLS),
+        "the longest match of the last tokens in answer, prompt or earlier answers, that in the"
+        " general text, and how many tokens shorter the longest match is that the token follows",
     ),
 )
 SIZE = sum(feature.cells for feature in FEATURES)

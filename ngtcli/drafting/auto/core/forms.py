@@ -19,6 +19,7 @@ import numpy.typing as npt
 
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.candidates import add
+from ngtcli.drafting.auto.core.cells import GENERAL, NO_EVIDENCE
 from ngtcli.drafting.auto.core.copies import WAYS, CopyArrays
 from ngtcli.drafting.auto.core.loglinear import evidence_of
 from ngtcli.drafting.tries.background import FOLLOWED as ALL_FOLLOWED
@@ -316,6 +317,31 @@ def longest_match(tables: Any, matches: Any) -> int:
                 if trie_of(tables, tables.spec[source, TABLE]).counts[node, FOLLOWED] > 0:
                     return order
     return 0
+
+
+@unowned
+def longest_matches(tables: Any, matches: Any) -> Any:
+    """The orders of the longest matches that something followed, 0 for none.
+
+    Returns (of all texts of the user's and the model's, of all general texts); texts that are no
+    evidence to the log-linear stage do not count.
+    """
+    in_texts, in_general = 0, 0
+    for source in range(tables.counted):
+        kind = tables.spec[source, EVIDENCE]
+        if kind == NO_EVIDENCE:
+            continue
+        reached = in_general if kind == GENERAL else in_texts
+        for order in range(matches.shape[1] - 1, reached, -1):
+            total, _ = match(tables, source, matches[source, order], order)
+            if total > 0.0:
+                reached = order
+                break
+        if kind == GENERAL:
+            in_general = reached
+        else:
+            in_texts = reached
+    return in_texts, in_general
 
 
 @unowned

@@ -9,7 +9,13 @@ from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.blend import advance_path, ask, blend, new_query
 from ngtcli.drafting.auto.core.candidates import new_candidates
 from ngtcli.drafting.auto.core.copies import USED
-from ngtcli.drafting.auto.core.forms import DOCUMENT, ORIGIN, max_candidates, named
+from ngtcli.drafting.auto.core.forms import (
+    DOCUMENT,
+    ORIGIN,
+    longest_matches,
+    max_candidates,
+    named,
+)
 from ngtcli.drafting.auto.core.loglinear import FEATURE_COUNT, named_stage, score
 from ngtcli.drafting.tries.counts import NONE
 from ngtcli.system.compiled import njit, unowned
@@ -93,7 +99,10 @@ def _fill(
         if len(stage.factors) > 0 and size > 0:
             before = growth.tokens[used - 1] if used else _last_token(tables.copies)
             enough = _least_scored(growth, listed, path, least, candidates, size, children)
-            score(stage, tables.copies, candidates, size, before, depths[used], enough, cells)
+            longest = longest_matches(tables, matches[used])
+            score(
+                stage, tables.copies, candidates, size, before, depths[used], longest, enough, cells
+            )
         listed = _offer(candidates, size, path, used, growth, listed, children)
         if used == listed:
             return used

@@ -22,7 +22,12 @@ from ngtcli.drafting.auto.core.blend import (
 )
 from ngtcli.drafting.auto.core.candidates import new_candidates
 from ngtcli.drafting.auto.core.copies import USED, extend_text
-from ngtcli.drafting.auto.core.forms import max_candidates, named, trie_of
+from ngtcli.drafting.auto.core.forms import (
+    longest_matches,
+    max_candidates,
+    named,
+    trie_of,
+)
 from ngtcli.drafting.auto.core.loglinear import (
     FEATURE_COUNT,
     follow_text,
@@ -35,7 +40,6 @@ from ngtcli.system.compiled import njit, unowned
 
 _MIN_ESCAPE = CONFIG.min_escape
 _UNSEEN = CONFIG.unseen_probability
-_LEAST = CONFIG.stage_least
 REACHES, GAINS = range(2)  # columns of `recent`
 
 
@@ -78,14 +82,22 @@ def attribute(
 
 @njit()
 def learn_output(
-    plain: Any, plain_stage: Any, matches: Any, token_ids: Any, tallies: Any, own: int,
-    open_nodes: Any, used: int,
-) -> Any:  # fmt: skip
+    plain: Any,
+    plain_stage: Any,
+    least: float,
+    matches: Any,
+    token_ids: Any,
+    tallies: Any,
+    own: int,
+    open_nodes: Any,
+    used: int,
+) -> Any:
     """Learn emitted tokens, one after the other: attribute each, then let matches and texts grow.
 
     Args:
         plain: PlainTables.
         plain_stage: A Stage as a plain tuple, which learns as well.
+        least: Smaller contributions to a candidate teach the stage nothing.
         token_ids: int32; the answer's trie and the text that may be copied have room for them.
         tallies: As for `attribute`.
         own: The number of the answer's trie among the tries; `open_nodes` and `used` are its.
@@ -103,9 +115,10 @@ def learn_output(
         used_before = tables.copies.sizes[USED]
         if has_stage and used_before:
             blends += 1
-            size = blend(tables, query, n, _LEAST, candidates, blends)
+            size = blend(tables, query, n, least, candidates, blends)
             before = tables.copies.text[used_before - 1]
-            score(stage, tables.copies, candidates, size, before, 0, 0.0, cells)
+            longest = longest_matches(tables, matches)
+            score(stage, tables.copies, candidates, size, before, 0, longest, 0.0, cells)
             learn(stage, candidates, size, cells, gradient, token)
         one[0] = token
         used = count_ids(one, trie_of(tables, own), open_nodes, used)

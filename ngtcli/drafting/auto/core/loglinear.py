@@ -39,7 +39,9 @@ from ngtcli.drafting.auto.core.cells import (
     PROBABILITIES,
     PROMPT,
     SHORT_ORDERS,
+    SHORTFALLS,
     STARTS,
+    TEXT_ORDERS,
     TOTALS,
 )
 from ngtcli.drafting.auto.core.copies import ANSWER, USED, CopyArrays
@@ -49,7 +51,7 @@ from ngtcli.drafting.tries.counts import NONE
 from ngtcli.system.compiled import njit, unowned
 
 FEATURE_COUNT = len(FEATURES)
-_TEXTS, _KNOWLEDGE, _PROBABILITY, _COUNTS, _RECENCY, _PLACE, _CLASSES = STARTS
+_TEXTS, _KNOWLEDGE, _PROBABILITY, _COUNTS, _RECENCY, _PLACE, _CLASSES, _SHORTFALL = STARTS
 # Bits of evidence: the order of the longest match of each kind plus 1, and above them the cell of
 # the longest of all, counted from 1.
 _ORDER_BITS, _ORDER_MASK = 3, 7
@@ -170,10 +172,21 @@ def _place_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
 
 @njit(inline="always")
 def _factor(
-    stage: Any, copies: Any, token: int, probability: float, evidence: int, before: int, depth: int,
+    stage: Any,
+    copies: Any,
+    token: int,
+    probability: float,
+    evidence: int,
+    before: int,
+    depth: int,
+    in_texts: int,
+    in_general: int,
     cells: Any,
-) -> float:  # fmt: skip
-    """The product of the factors of a candidate; its cells, one for each feature, in `cells`."""
+) -> float:
+    """The product of the factors of a candidate; its cells, one for each feature, in `cells`.
+
+    `before` is the class of the token before; `in_texts` and `in_general` are as for `score`.
+    """
     own, prompt = _order_of(evidence, OWN), _order_of(evidence, PROMPT)
     pool, general = _order_of(evidence, POOL), _order_of(evidence, GENERAL)
     longest = max(max(own, prompt), max(pool, general))
@@ -189,6 +202,12 @@ def _factor(
     place = _place_cell(stage, copies, token, depth)
     cells[5] = _PLACE + place * SHORT_ORDERS + min(prompt, 3)
     cells[6] = _CLASSES + (before * CLASSES + of_token) * 3 + min(max(0, longest - 1), 2)
+    shortfall = max(in_texts, in_general) - max(0, longest - 1)
+    cells[7] = (
+        _SHORTFALL
+        + (min(in_texts, TEXT_ORDERS - 1) * (GENERAL_ORDERS - 1) + min(in_general, 3)) * SHORTFALLS
+        + min(max(0, shortfall), SHORTFALLS - 1)
+    )
     if evidence >> _CELL_SHIFT == 0:  # no counts are known
         cells[3] = NONE
     factor = 1.0
@@ -200,13 +219,22 @@ def _factor(
 
 @unowned
 def score(
-    stage: Any, copies: Any, candidates: Any, size: int, before: int, depth: int, least: float,
+    stage: Any,
+    copies: Any,
+    candidates: Any,
+    size: int,
+    before: int,
+    depth: int,
+    longest: Any,
+    least: float,
     cells: Any,
-) -> None:  # fmt: skip
+) -> None:
     """Replace the probabilities of the first `size` candidates by those of the stage.
 
     Args:
         before: The token before them, `depth` tokens behind the end of the text.
+        longest: The orders of the longest matches of the last tokens: in the texts of the user and
+            of the model, and in the general text.
         least: Candidates that are less likely by the blend are not looked at: their weights are 0.
         cells: int32 (rows, features), room for the cells of each candidate, NONE for no cell; with
             a single row they are not kept.
@@ -225,7 +253,16 @@ def score(
             row[0] = NONE
         else:
             probabilities[i] *= _factor(
-                stage, copies, tokens[i], probabilities[i], evidence[i], of_before, depth, row
+                stage,
+                copies,
+                tokens[i],
+                probabilities[i],
+                evidence[i],
+                of_before,
+                depth,
+                longest[0],
+                longest[1],
+                row,
             )
         total += probabilities[i]
     scale = 1.0 / (total + max(0.0, 1.0 - blended))

@@ -160,9 +160,16 @@ class Sources:
             self._gather()
         trie = self.own_text.trie
         trie.used = learn_output(
-            self.arrays, self.stage.arrays, self.matches, tokens, tallies.arrays,
-            self._own_trie, trie.open_nodes, trie.used,
-        )  # fmt: skip
+            self.arrays,
+            self.stage.arrays,
+            self.stage.least_learned,
+            self.matches,
+            tokens,
+            tallies.arrays,
+            self._own_trie,
+            trie.open_nodes,
+            trie.used,
+        )
         trie.tokens += len(tokens)
         self.last = int(tokens[-1])
         for source in self._learning:
