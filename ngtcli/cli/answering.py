@@ -172,7 +172,7 @@ class Showing:
                     self._sink = _new_sink(self._request.settings, sys.stdout)
                     if self._output.cites:
                         finder = SourceFinder(self._request.documents, self._excerpts)
-                        self._marks = LiveMarks(finder.find)
+                        self._marks = LiveMarks(finder)
             case Stepped():
                 self._step(event)
             case Ended():

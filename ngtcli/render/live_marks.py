@@ -1,35 +1,29 @@
 """Marks of sources in an answer that is shown as it comes: [1] behind each quotation.
 
 A quotation is marked once the answer goes on otherwise than its document does. So text is shown a
-sentence at a time, and of a quotation that may still go on only what is sure to be part of it.
-
-The marks may differ from those of the whole answer, which the longest quotation comes first in. A
-longer one that begins within a quotation shown before takes words of it away, and a mark on a
-terminal cannot be taken back. In 400 random texts 2 had other marks (measured).
+sentence at a time, and of a quotation that may still go on only what is sure to be part of it: a
+mark on a terminal cannot be taken back. The marks are those of the whole answer.
 """
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import replace
+from collections.abc import Iterable, Sequence
 
-from ngtcli.documents.quotes.sources import Source, Sources
+from ngtcli.documents.quotes.sources import Source, SourceFinder
 from ngtcli.render.sinks import Run
 
 _SENTENCE_END = re.compile(r"[.!?…][\"”’')\]]*\s|\n")
-_Place = tuple[int, int, int]  # document, start and end of a quotation
 
 
 class LiveMarks:
     """Returns the runs that it is fed, with marks; `places` are the sources that are marked."""
 
-    def __init__(self, sources_of: Callable[[str], Sources]) -> None:
-        self._sources_of = sources_of
+    def __init__(self, finder: SourceFinder) -> None:
+        self._finder = finder
         self._text = ""  # of the answer so far
         self._pending: list[Run] = []  # runs that are not shown yet
         self._shown = 0  # characters of the answer that are shown
         self._looked = 0  # characters in which sentences were looked for
-        self._numbers: dict[_Place, int] = {}
-        self._marked: set[int] = set()  # where quotations begin that have a mark
+        self._marks = 0  # quotations that have a mark
         self.places: list[Source] = []
 
     def feed(self, runs: Iterable[Run]) -> list[Run]:
@@ -41,33 +35,24 @@ class LiveMarks:
         if not ends:
             return []
         self._looked = ends[-1]
-        return self._take(len(self._text[: ends[-1]].rstrip()), is_end=False)
+        sources, free_end = self._finder.find_so_far(self._text[: ends[-1]].rstrip())
+        return self._take(sources, free_end)
 
     def flush(self) -> list[Run]:
         """Return the rest, when the answer is complete, without white space at its end."""
-        return self._take(len(self._text.rstrip()), is_end=True)
+        text = self._text.rstrip()
+        return self._take(self._finder.find(text).spans, len(text))
 
-    def _take(self, end: int, *, is_end: bool) -> list[Run]:
-        """Return the runs up to `end`, or to the end of a quotation that may go on."""
+    def _take(self, sources: Sequence[Source], end: int) -> list[Run]:
+        """Return the runs up to `end`, and behind each quotation its mark."""
         out: list[Run] = []
-        for source in self._sources_of(self._text[:end]).spans:
-            span = source.span
-            if span.start in self._marked or span.end < self._shown:
-                continue
-            out += self._up_to(span.end)
-            if not is_end and not self._text[span.end : end].strip(" .!?…\"”’')]\n"):
-                return out  # more of it may follow
-            self._marked.add(span.start)
-            out.append((f" [{self._number(source)}]", ""))
+        for source in sources[self._marks :]:
+            out += self._up_to(source.span.end)
+            out.append((f" [{source.number}]", ""))
+            if source.number > len(self.places):
+                self.places.append(source)
+        self._marks = max(self._marks, len(sources))  # fewer may be sure than before
         return [*out, *self._up_to(end)]
-
-    def _number(self, source: Source) -> int:
-        span = source.span
-        place = span.document, span.source_start, span.source_end
-        if place not in self._numbers:
-            self._numbers[place] = len(self._numbers) + 1
-            self.places.append(replace(source, number=self._numbers[place]))
-        return self._numbers[place]
 
     def _up_to(self, end: int) -> list[Run]:
         """Take the runs up to this character of the answer off those that are pending."""

@@ -2,9 +2,10 @@
 
 import random
 import re
+from collections.abc import Sequence
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.documents.load import Document
@@ -28,11 +29,13 @@ def sources(text: str) -> Sources:
     return sources_of(text, DOCUMENTS)
 
 
-def live(answer: str, seed: int) -> tuple[list[str], LiveMarks]:
+def live(
+    answer: str, seed: int, documents: Sequence[Document] = DOCUMENTS
+) -> tuple[list[str], LiveMarks]:
     """What is shown after each piece of an answer, and at its end."""
     rng, marks, shown, at = (
         random.Random(seed),
-        LiveMarks(SourceFinder(DOCUMENTS).find),
+        LiveMarks(SourceFinder(documents)),
         list[str](),
         0,
     )
@@ -60,6 +63,31 @@ def test_the_text_is_whole_and_each_mark_stands_behind_its_quotation(
         assert quotes[int(mark[1])].endswith(" ".join(last_words))
 
 
+def quoting(rng: random.Random) -> tuple[list[Document], str]:
+    """Draw documents of few words, and an answer that is put together from them."""
+    words = ["oak", "elm", "ash", ".", ".\n", "fir", "yew", "don't", "3.14", ","]
+    words = words[: rng.randint(4, len(words))]
+    texts = [rng.choices(words, k=rng.randint(5, 60)) for _ in range(rng.randint(1, 3))]
+    answer = list[str]()
+    for _ in range(rng.randint(0, 9)):
+        text = rng.choice(texts)
+        start = rng.randrange(len(text))
+        answer += text[start : start + rng.randint(3, 25)]
+        answer += rng.choices(words, k=rng.randint(0, 4))
+    documents = [Document(f"{i}.txt", " ".join(text)) for i, text in enumerate(texts)]
+    return documents, " ".join(answer)
+
+
+@settings(max_examples=500)
+@given(st.integers(0, 1 << 32))
+def test_marks_of_any_answer_are_those_of_the_whole_answer(seed: int) -> None:
+    documents, answer = quoting(random.Random(seed))
+    shown, marks = live(answer, seed, documents)
+    whole = sources_of(answer, documents)
+    assert "".join(shown) == "".join(text for text, _ in with_marks([(answer, "")], whole))
+    assert marks.places == whole.places()
+
+
 @pytest.mark.parametrize(
     "answer",
     [
@@ -77,7 +105,7 @@ def test_marks_are_those_of_the_whole_answer(answer: str) -> None:
 
 
 def test_a_sentence_is_shown_before_the_next_one_is_complete() -> None:
-    marks = LiveMarks(sources)
+    marks = LiveMarks(SourceFinder(DOCUMENTS))
     first = marks.feed([("Nobody knows. The tide ", "")])
     assert first == [("Nobody knows.", "")]
     assert not marks.feed([("is high at noon today", "")])
@@ -86,7 +114,7 @@ def test_a_sentence_is_shown_before_the_next_one_is_complete() -> None:
 
 
 def test_styles_of_runs_are_kept() -> None:
-    marks = LiveMarks(sources)
+    marks = LiveMarks(SourceFinder(DOCUMENTS))
     runs = marks.feed([("The tide is", "document"), (" high at noon today. I", "prompt")])
     runs += marks.flush()
     assert [style for _, style in runs if style] == ["document", "prompt", "prompt"]

@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from ngtcli.documents.quotes.folding import folded
+from ngtcli.documents.quotes.folding import Folded, folded
 from ngtcli.documents.quotes.span import Span
 from ngtcli.documents.text import UNSPACED
 
@@ -54,6 +54,37 @@ class _Pieces:
     ends: Ints
     hashes: npt.NDArray[np.uint64]
     are_words: Bools
+
+
+@dataclass(frozen=True, slots=True)
+class _Comparison:
+    """An answer beside the documents.
+
+    `places[i]` are the places of the four pieces from i on; `longest[i]` is how many pieces from i
+    on stand together in a document.
+    """
+
+    answer: Folded
+    pieces: _Pieces
+    places: list[Ints]
+    longest: Ints
+
+    def end(self, piece: int) -> int:
+        """The character of the answer behind the piece before this one."""
+        return self.answer.original(0, int(self.pieces.ends[piece - 1]))[1] if piece else 0
+
+
+@dataclass(frozen=True, slots=True)
+class SpansSoFar:
+    """The stretches of the beginning of an answer that goes on behind white space.
+
+    Attributes:
+        spans: Those that are stretches of the whole answer, too, however it goes on.
+        free_end: The character up to which no other stretch of the whole answer ends.
+    """
+
+    spans: list[Span]
+    free_end: int
 
 
 def spans(answer: str, documents: Sequence[str]) -> list[Span]:
@@ -96,10 +127,64 @@ class QuoteFinder:
 
     def spans(self, answer: str) -> list[Span]:
         """The stretches of `answer` that stand in the documents, in the answer's order."""
+        return self._spans(self._compare(answer))
+
+    def spans_so_far(self, answer: str) -> SpansSoFar:
+        """The stretches of an answer that is not complete; it ends with a whole word or mark.
+
+        A stretch that may go on begins at `first_open` or behind it. Where none goes over a border,
+        the stretches before the border do not depend on what is behind it.
+
+        Of the stretches that may go on the one that began first is the longest now. A later one may
+        become longer; then the first one ends where that one begins. So until the second begins
+        nothing ends, whatever comes.
+        """
+        compared = self._compare(answer)
+        size = len(compared.longest)
+        first_open, second_open = self._open_starts(compared.pieces)
+        at = np.arange(size)
+        border = first_open
+        while (crossing := np.flatnonzero((at < border) & (at + compared.longest > border))).size:
+            border = int(crossing[0])
+        free = second_open if border == first_open else border
+        final_end = compared.end(border)
+        spans = [span for span in self._spans(compared) if span.end <= final_end]
+        return SpansSoFar(spans, compared.end(free))
+
+    def _compare(self, answer: str) -> _Comparison:
         asked = folded(answer)
         pieces = _cut(asked.text)
         places = self._places(pieces.hashes)
         longest = _longest(places, len(pieces.hashes), len(self._hashes))
+        return _Comparison(asked, pieces, places, longest)
+
+    def _open_starts(self, pieces: _Pieces) -> tuple[int, int]:
+        """The words where the first two stretches begin that end with the last piece.
+
+        They may be shorter than `LEAST_WORDS`, and stand at different places. Where there is none,
+        the number of pieces stands for it.
+        """
+        size = len(pieces.hashes)
+        words = np.flatnonzero(pieces.are_words)
+        starts = set[int]()
+        at = np.flatnonzero(self._hashes == pieces.hashes[-1]) if size else np.zeros(0, np.int64)
+        length = 1
+        while len(at):
+            before = at[at > 0] - 1
+            goes_on = np.zeros(0, np.bool_)
+            if length < size:
+                goes_on = self._hashes[before] == pieces.hashes[size - length - 1]
+            if np.count_nonzero(goes_on) < len(at):  # somewhere no more than these pieces agree
+                word = int(np.searchsorted(words, size - length))
+                starts.add(int(words[word]) if word < len(words) else size)
+            at = before[goes_on] if len(goes_on) else at[:0]
+            length += 1
+        first, second, *_ = [*sorted(starts), size, size]
+        return first, second
+
+    def _spans(self, compared: _Comparison) -> list[Span]:
+        asked, pieces, places = compared.answer, compared.pieces, compared.places
+        longest = compared.longest
         words = np.cumsum([0, *pieces.are_words])
         found = []
         near, near_document = 0, 0  # behind the last span

@@ -106,15 +106,28 @@ class SourceFinder:
 
     def find(self, answer: str) -> Sources:
         """Where the stretches of `answer` stand."""
+        sources = self._sources_at(self._quotes.spans(answer))
+        return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
+
+    def find_so_far(self, answer: str) -> tuple[list[Source], int]:
+        """Find the sources of an answer's beginning that are those of the whole answer, too.
+
+        Returns:
+            The sources, and up to which character none of the others ends.
+        """
+        so_far = self._quotes.spans_so_far(answer)
+        return self._sources_at(so_far.spans), so_far.free_end
+
+    def _sources_at(self, spans: Sequence[Span]) -> list[Source]:
         numbers: dict[tuple[int, int, int], int] = {}
         sources = []
-        for s in self._quotes.spans(answer):
+        for s in spans:
             excerpt = self._excerpts[s.document]
             document = self._documents[excerpt.document]
             at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
             number = numbers.setdefault(at, len(numbers) + 1)
             sources.append(source_at(document, number, Span(s.start, s.end, *at)))
-        return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
+        return sources
 
 
 def source_at(document: Document, number: int, span: Span) -> Source:
