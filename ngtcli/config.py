@@ -94,37 +94,50 @@ class Use(Flag):
     """What a setting is for, beside what its help says."""
 
     NONE = 0
-    TEXT = auto()  # an answer depends on it; what was begun with another value is not resumed
+    TEXT = auto()  # answers depend on it: a run begun with another value is not resumed
     CARD = auto()  # the card of a model may have it
     FILE = auto()  # @FILE stands for the text of a file
     CHOICES = auto()  # texts that may be written with commas, or as a list in JSON
     SCHEMA = auto()  # a text that may be written as a mapping
     SECRET = auto()  # never shown
-    COMMON = auto()  # one of the few that -h lists
-    SET = auto()  # has no flag of its own, is given as --set NAME=VALUE
+    COMMON = auto()  # among the few that -h lists
+    SET = auto()  # has no flag of its own: --set NAME=VALUE gives it
     # Only the user says what is loaded, fetched, kept, run and shown: ./ngt.yaml may not, as a file
     # in the current folder need not be the user's.
     OWN = auto()
-    SAMPLES = auto()  # from here on: read only where tokens are drawn,
-    NGT = auto()  # with this engine,
+    # What follows is where a setting has an effect; elsewhere its flag gets a warning.
+    SAMPLES = auto()  # where tokens are sampled
+    NGT = auto()  # with this engine
     VLLM = auto()
-    AUTO = auto()  # with this method (learned heads also by their own methods),
+    AUTO = auto()  # with this method, and of learned heads with their own methods
     TRIE = auto()
     DRAFT_MODEL = auto()
-    RETRIEVE = auto()  # and with this overflow; a flag that would not be read is refused
+    RETRIEVE = auto()  # with this overflow
 
 
-def _read_with(values: Mapping[Use, str]) -> property:
-    """The value of another setting with which alone one is read, "" for any."""
-    return property(lambda self: next((v for use, v in values.items() if use in self.uses), ""))
+def _value_needed(values: Mapping[Use, str]) -> property:
+    """Return a property of `Setting`: the value of another setting that it needs; "" for any."""
+
+    def value(self: "Setting") -> str:
+        return next((value for use, value in values.items() if use in self.uses), "")
+
+    return property(value)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Setting:
-    """What is declared of a setting; its `uses` are of `Use`.
+    """The declaration of a setting.
 
-    It may have the values from one end of `within` to the other, or one of `choices`. `complete` is
-    what Tab offers: methods or models. `instead` says what takes the place of values that it had.
+    Attributes:
+        name: Its name in files, and with dashes its flag.
+        default: Its default, whose type is that of its values.
+        panel: The box that its flag stands in on help pages.
+        help: What help pages say of it.
+        uses: What it is for.
+        within: Its smallest and its largest value.
+        choices: The values that it may have; none for any.
+        complete: What Tab offers: "methods", "models" or "" for nothing.
+        instead: What to give in place of values that it had once.
     """
 
     name: str = ""
@@ -137,19 +150,21 @@ class Setting:
     complete: str = ""
     instead: str = ""
 
-    engine = _read_with({Use.NGT: "ngt", Use.VLLM: "vllm"})
-    method = _read_with({Use.AUTO: "auto", Use.TRIE: "trie", Use.DRAFT_MODEL: "draft-model"})
-    overflow = _read_with({Use.RETRIEVE: "retrieve"})
+    engine = _value_needed({Use.NGT: "ngt", Use.VLLM: "vllm"})
+    method = _value_needed({Use.AUTO: "auto", Use.TRIE: "trie", Use.DRAFT_MODEL: "draft-model"})
+    overflow = _value_needed({Use.RETRIEVE: "retrieve"})
 
     @property
     def kind(self) -> type:
+        """The type of its values."""
         return type(self.default)
 
     @property
     def flag(self) -> str:
-        """What gives it on a command line."""
-        by_set = Use.SET in self.uses
-        return f"--set {self.name}" if by_set else f"--{self.name.replace('_', '-')}"
+        """How it is given on a command line."""
+        if Use.SET in self.uses:
+            return f"--set {self.name}"
+        return f"--{self.name.replace('_', '-')}"
 
     @property
     def variable(self) -> str:
@@ -162,18 +177,24 @@ class Setting:
         return self.kind is bool or self.choices == SWITCH
 
     def check(self, value: Any, where: str = "") -> None:
-        """Raise SettingError, which begins with `where`, if `value` is out of range or no choice.
+        """Check a value of the right type.
 
-        It has the right type.
+        Raises SettingError, which begins with `where`, for one that is out of range or no choice.
         """
-        hint = self._hint if self.choices and value not in self.choices else ""
-        if self.kind in (int, float) and not self.within[0] <= value <= self.within[1]:
-            hint = f"Give a value from {' to '.join(map(plain_number, self.within))}."
+        hint = ""
+        if self.choices and value not in self.choices:
+            hint = self._hint
+        elif self.kind in (int, float):
+            low, high = self.within
+            if not low <= value <= high:
+                hint = f"Give a value from {plain_number(low)} to {plain_number(high)}."
         if hint:
             raise SettingError(self.name, f"{where}{self.name} is {shown(value)}", hint)
 
     def typed(self, value: Any, where: object) -> Any:
-        """`value` in the setting's type; ints pass for floats, a string for a list of one.
+        """Return `value` in the setting's type.
+
+        A whole number passes for a number, and a string for a list with it.
 
         Raises UsageError, which begins with `where`, for a value of another type.
         """
@@ -199,7 +220,9 @@ class Setting:
         raise UsageError(f"{where}: {self.name} is {shown(value)}", hint=self._hint)
 
     def from_text(self, text: str, where: str) -> Any:
-        """The value that a variable or `--set` writes so; a list is one of YAML, or one string.
+        """Return the value that a text of a variable or of `--set` stands for.
+
+        A list is one of YAML, or a single string.
 
         Raises UsageError, which begins with `where`.
         """
@@ -221,9 +244,18 @@ class Setting:
 def setting(
     panel: str, base: Use, default: Any, help: str, uses: Use = Use.NONE, **declared: Any
 ) -> Any:
-    """A field of `Settings`, with the uses of both; `declared` are other fields of `Setting`."""
-    about = Setting(default=default, panel=panel, help=help, uses=base | uses, **declared)
-    return field(default=default, metadata={"setting": about})
+    """Return a field of a part of `Settings`.
+
+    Args:
+        panel: The box of its flag on help pages.
+        base: What all settings of a kind are for.
+        default: Its default.
+        help: What help pages say of it.
+        uses: What it is for besides.
+        declared: Other attributes of `Setting`.
+    """
+    declaration = Setting(default=default, panel=panel, help=help, uses=base | uses, **declared)
+    return field(default=default, metadata={"setting": declaration})
 
 
 _drafting = partial(setting, "Drafting", Use.TEXT)
@@ -773,15 +805,15 @@ def settings_in(*parts: str, without: Sequence[str] = ()) -> tuple[str, ...]:
 
 
 def settings_where(uses: Use = Use.NONE, **declared: Any) -> tuple[str, ...]:
-    """The names of the settings that have all these uses and whose fields are as `declared`.
+    """Return the names of the settings that have all these uses, and these other attributes.
 
     >>> settings_where(Use.TRIE), settings_where(complete="methods")
     (('n', 'lp', 'learn_output'), ('method',))
     """
     return tuple(
         name
-        for name, about in SETTINGS.items()
-        if uses in about.uses and all(getattr(about, k) == v for k, v in declared.items())
+        for name, setting in SETTINGS.items()
+        if uses in setting.uses and all(getattr(setting, k) == v for k, v in declared.items())
     )
 
 
@@ -795,29 +827,36 @@ PER_REQUEST = (
 
 
 def settings_schemas() -> dict[str, Schema]:
-    """The schemas of the settings by name, with range or choices."""
+    """Return the JSON Schemas of the settings by name, with range or choices."""
     schemas: dict[str, Schema] = {}
     for part in PARTS.values():
         schemas |= schema_of(part)["properties"]
-    for name, about in SETTINGS.items():
-        if about.choices:
-            schemas[name] = {"enum": list(about.choices)}
-        elif about.kind in (int, float):
-            schemas[name] |= dict(zip(("minimum", "maximum"), about.within, strict=True))
+    for name, setting in SETTINGS.items():
+        if setting.choices:
+            schemas[name] = {"enum": list(setting.choices)}
+        elif setting.kind in (int, float):
+            low, high = setting.within
+            schemas[name] |= {"minimum": low, "maximum": high}
     return schemas
 
 
 def shown_settings(settings: Settings) -> dict[str, Any]:
-    """The settings by name, as output may show them: of a password only that there is one."""
+    """Return the settings by name for output: of a password only that there is one."""
     values = settings.values()
-    return {n: "(set)" if v and Use.SECRET in SETTINGS[n].uses else v for n, v in values.items()}
+    for name, value in values.items():
+        if value and Use.SECRET in SETTINGS[name].uses:
+            values[name] = "(set)"
+    return values
 
 
 @dataclass(frozen=True, slots=True)
 class Layer:
-    """Values from one place; `origin` is how `ngt config show` names that place.
+    """Values from one place.
 
-    `ignored` are settings that stand there and may not: see `project_layer`.
+    Attributes:
+        origin: How `ngt config show` names the place.
+        values: The values of settings by name.
+        ignored: Settings that stand there and may not: see `project_layer`.
     """
 
     origin: str
@@ -827,14 +866,17 @@ class Layer:
 
 @dataclass(frozen=True, slots=True)
 class Resolved:
-    """The merged settings, and for each name the origin of its value."""
+    """The settings of all layers, and by name the origin of each value."""
 
     settings: Settings
     origins: Mapping[str, str]
 
 
 def merge(layers: Sequence[Layer]) -> Resolved:
-    """Merge layers; the first with a value decides. Raises UsageError for a value out of range."""
+    """Merge layers: of each setting the first value decides.
+
+    Raises UsageError for a value out of range.
+    """
     values: dict[str, Any] = {}
     origins = dict.fromkeys(SETTINGS, "default")
     for layer in reversed(layers):
@@ -847,7 +889,7 @@ def merge(layers: Sequence[Layer]) -> Resolved:
 
 
 def environment_and_file_layers() -> list[Layer]:
-    """The layers between flags and preset: NGT_*, ./ngt.yaml, the user's config.yaml."""
+    """Return the layers between flags and preset: NGT_*, ./ngt.yaml, the user's config.yaml."""
     return [
         environment_layer(os.environ),
         project_layer(Path(PROJECT_FILE)),
@@ -856,21 +898,18 @@ def environment_and_file_layers() -> list[Layer]:
 
 
 def environment_layer(environ: Mapping[str, str]) -> Layer:
-    """Values from NGT_* variables; an empty one counts as unset.
-
-    NGT_STOP is a YAML list or one string.
-    """
+    """Return the values of NGT_* variables; an empty variable counts as unset."""
     values = {
-        name: about.from_text(environ[about.variable], about.variable)
-        for name, about in SETTINGS.items()
-        if environ.get(about.variable)
+        name: setting.from_text(environ[setting.variable], setting.variable)
+        for name, setting in SETTINGS.items()
+        if environ.get(setting.variable)
     }
     return Layer("environment", values)
 
 
 def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
-    """The NGT_* variables that are not settings and are not read, each with a hint."""
-    known = [*(about.variable for about in SETTINGS.values()), "NGT_HOME"]
+    """Return the NGT_* variables that are not read, each with a hint."""
+    known = [*(setting.variable for setting in SETTINGS.values()), "NGT_HOME"]
     unknown = []
     for variable in sorted(environ):
         if variable.startswith(_PREFIX) and variable not in known:
@@ -880,16 +919,16 @@ def unknown_variables(environ: Mapping[str, str]) -> list[tuple[str, str]]:
 
 
 def file_layer(path: Path) -> Layer:
-    """The values of one settings file; none if there is no such file."""
+    """Return the values of a settings file; none where there is no such file."""
     values = read_mapping(path) if os.path.lexists(path) else {}
     return Layer(str(path), {k: check_key(k, v, path) for k, v in values.items()})
 
 
 def project_layer(path: Path) -> Layer:
-    """The values of the settings file of the current folder, whoever made that.
+    """Return the values of the settings file of the current folder, which need not be the user's.
 
-    It may say how answers are made and documents are read. What is loaded, fetched, kept or run,
-    and other files to be read, it may not: such settings are ignored, and named.
+    It may say how answers are made and how documents are read. It may not say what is loaded,
+    fetched, kept or run, nor name other files: such settings are ignored, and reported.
     """
     values = read_mapping(path) if os.path.lexists(path) else {}
     ignored = [name for name, value in values.items() if _is_for_the_user(name, value)]
@@ -898,26 +937,27 @@ def project_layer(path: Path) -> Layer:
 
 
 def _is_for_the_user(name: str, value: Any) -> bool:
-    about = SETTINGS.get(name)
-    if about is None:
+    """Return whether only the user may say this."""
+    setting = SETTINGS.get(name)
+    if setting is None:
         return False
-    return Use.OWN in about.uses or (Use.FILE in about.uses and names_file(about, value))
+    return Use.OWN in setting.uses or (Use.FILE in setting.uses and names_file(setting, value))
 
 
-def names_file(about: Setting, value: Any) -> bool:
-    """Whether the value of a setting of Use.FILE stands for the text of a file."""
+def names_file(setting: Setting, value: Any) -> bool:
+    """Return whether the value of a setting of Use.FILE stands for the text of a file."""
     if not isinstance(value, str):
         return False
-    return bool(schema_file(value)) if Use.SCHEMA in about.uses else value.startswith("@")
+    return bool(schema_file(value)) if Use.SCHEMA in setting.uses else value.startswith("@")
 
 
-def schema_file(given: str) -> str:
-    """The name of the file that a value of `schema` stands for; "" where it is the schema itself.
+def schema_file(schema: str) -> str:
+    """Return the name of the file that a schema stands for; "" where it is the schema itself.
 
     >>> schema_file("@my fields"), schema_file(" fields.json"), schema_file("total: net/gross")
     ('my fields', 'fields.json', '')
     """
-    name = given.strip()
+    name = schema.strip()
     if name.startswith("@"):
         return os.path.expanduser(name[1:])
     is_text = name.startswith("{") or re.search(r"[\s,:]", name)
@@ -926,10 +966,11 @@ def schema_file(given: str) -> str:
 
 
 def words_of_ignored(layer: Layer) -> str:
-    """Say which settings of a layer are ignored, and how to give them; "" for none."""
+    """Return which settings of a layer are ignored, and how to give them; "" for none."""
     if not layer.ignored:
         return ""
-    names, flags = ", ".join(layer.ignored), ", ".join(SETTINGS[n].flag for n in layer.ignored)
+    names = ", ".join(layer.ignored)
+    flags = ", ".join(SETTINGS[name].flag for name in layer.ignored)
     return (
         f"{layer.origin} in this folder may not set {names}: that is ignored. Give {flags}, or set"
         f" it in {home('config') / 'config.yaml'}"
@@ -937,33 +978,48 @@ def words_of_ignored(layer: Layer) -> str:
 
 
 def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ()) -> Any:
-    """`value` in the type of setting `name`. Raises UsageError if either is wrong."""
+    """Return the value of a setting in its type.
+
+    Args:
+        name: The setting.
+        value: The value, of any type.
+        where: Where it stands: the path of a settings file, or the place of a line of a batch.
+        extra: Names that are known there besides those of settings.
+
+    Raises:
+        UsageError: There is no such setting, or the value is wrong.
+    """
     if name in removed.SETTINGS:
         raise UsageError(f"{where}: {name} is no setting any more", hint=removed.SETTINGS[name])
     if name not in SETTINGS:
         raise UsageError(
             f"{where}: unknown key {shown(name)}", hint=nearest(name, (*SETTINGS, *extra))
         )
-    typed = SETTINGS[name].typed(value, where)
-    SETTINGS[name].check(typed, f"{where}: ")
-    of_file = typed.strip() if Use.SCHEMA in SETTINGS[name].uses else typed
-    if Use.FILE in SETTINGS[name].uses and of_file.startswith("@"):
-        if not isinstance(where, Path):  # a line of a batch
-            raise UsageError(f"{where}: {name} is {shown(typed)}", hint="Write the text itself.")
-        return (
-            f"@{where.parent / os.path.expanduser(of_file[1:])}"  # as seen from the settings file
-        )
-    return typed
+    setting = SETTINGS[name]
+    typed = setting.typed(value, where)
+    setting.check(typed, f"{where}: ")
+    if Use.FILE not in setting.uses:
+        return typed
+    named = typed.strip() if Use.SCHEMA in setting.uses else typed
+    if not named.startswith("@"):
+        return typed
+    if not isinstance(where, Path):  # a line of a batch
+        raise UsageError(f"{where}: {name} is {shown(typed)}", hint="Write the text itself.")
+    path = where.parent / os.path.expanduser(named[1:])  # as seen from the settings file
+    return f"@{path}"
 
 
 def choices_of(text: str, where: object) -> tuple[str, ...]:
-    """The texts in a list with commas or, where some have commas, in JSON. Raises UsageError.
+    """Return the texts of a list with commas or, where some have commas, in JSON.
+
+    Raises UsageError, which begins with `where`, for what is no list of texts.
 
     >>> choices_of("yes, no", ""), choices_of('["Yes, Sir", "no"]', "")
     (('yes', 'no'), ('Yes, Sir', 'no'))
     """
     if not text.lstrip().startswith("["):
-        return tuple(dict.fromkeys(filter(None, map(str.strip, text.split(",")))))
+        stripped = [part.strip() for part in text.split(",")]
+        return tuple(dict.fromkeys(part for part in stripped if part))
     hint = 'Write a list of texts in JSON, as in ["Yes, Sir", "no"].'
     try:
         choices = json.loads(text)

@@ -16,18 +16,19 @@ from ngtcli.errors import UsageError
 from ngtcli.models.recommended import recommendations
 from ngtcli.words import nearest
 
-_WIDEST = 100  # columns of a page; wider lines are hard to read: guess
+_MAX_WIDTH = 100  # columns of a page; wider lines are hard to read: guess
 
 
 def topics() -> dict[str, Path]:
-    """The pages by name, in alphabetical order."""
-    return {p.stem: p for p in sorted((Path(ngtcli.__file__).parent / "manual").glob("*.md"))}
+    """Return the pages by name, in alphabetical order."""
+    folder = Path(ngtcli.__file__).parent / "manual"
+    return {path.stem: path for path in sorted(folder.glob("*.md"))}
 
 
 def about(page: Path) -> str:
-    """The first sentence of a page, which stands below its title, without marks of Markdown."""
-    opening = " ".join(page.read_text("utf-8").split("\n\n")[1].split())
-    sentence = re.split(r"(?<=\.) ", opening)[0]
+    """Return the first sentence of a page, below its title, without marks of Markdown."""
+    opening = page.read_text("utf-8").split("\n\n")[1]
+    sentence = re.split(r"(?<=\.) ", " ".join(opening.split()))[0]
     return re.sub(r"\[([^]]+)\]\([^)]*\)", r"\1", sentence).replace("`", "")
 
 
@@ -54,6 +55,7 @@ def help_page(
 
 
 def _show(text: str) -> None:
+    """Print a page, on a terminal with what its Markdown marks."""
     if not sys.stdout.isatty():
         print_line(text.rstrip("\n"))
         return
@@ -62,4 +64,4 @@ def _show(text: str) -> None:
 
     # A link of the page is relative to its folder, which a reader does not see.
     page = Markdown(text.replace("](../", "](ngtcli/"), code_theme="bw", hyperlinks=False)
-    Console(width=min(terminal_width(sys.stdout), _WIDEST)).print(page)
+    Console(width=min(terminal_width(sys.stdout), _MAX_WIDTH)).print(page)
