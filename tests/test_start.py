@@ -202,8 +202,11 @@ def test_the_status_follows_what_is_done(tmp_path: Path) -> None:
     told = [line for line in lines if not line.startswith(once)]
     told = told[told.index("Starting …") :]
     assert told[:4] == [
-        "Starting …", "Loading builtin …", "Preparing to draft …", "Measuring what a pass costs …",
-    ]  # fmt: skip
+        "Starting …",
+        "Loading builtin …",
+        "Preparing to draft …",
+        "Measuring what a forward pass costs …",
+    ]
     assert len(told) == 5  # no bar where nothing can be wiped
     assert re.fullmatch(r"Reading the prompt: 2\d\d\d tokens …", told[4])
 

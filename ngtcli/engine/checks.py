@@ -1,4 +1,4 @@
-"""What is wrong with the settings of a session, told before anything large is read or loaded."""
+"""Checks of the settings of a session, before anything large is read or loaded."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -18,18 +18,25 @@ from ngtcli.system.machine import pick_device
 if TYPE_CHECKING:  # it loads numpy
     from ngtcli.drafting.registry import MethodSpec
 
-_TRIED = 64  # chat settings, each with its system text, that are known to be good; guess
+_MAX_TRIED_CHATS = 64  # chat settings with their system texts; guess
 
 
 def check_session(settings: Settings, warn: Callable[[str], object], *, dry: bool = False) -> None:
-    """Raise UsageError and ModelError as a session would, for what is wrong with its settings.
+    """Raise what a session would, for what is wrong with its settings. No weights are read.
 
-    No weights are read. With `dry` no model is to run.
+    Args:
+        settings: The settings.
+        warn: Gets what is not wrong and has no effect.
+        dry: Whether no model is to run.
+
+    Raises:
+        UsageError: Settings do not fit together.
+        ModelError: A model cannot be had or used.
     """
     needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
     check_models(settings.model.model, "" if dry else settings.model.draft_model, needs)
-    for words in _tried(settings.model.model, Chat.of(settings)):
-        warn(words)
+    for warning in _try_chat(settings.model.model, Chat.of(settings)):
+        warn(warning)
     if dry or settings.engine.engine == "vllm":
         return
     if settings.model.device not in ("auto", "cpu"):
@@ -65,27 +72,29 @@ def check_heads(method: "MethodSpec", settings: Settings) -> None:
     if method.entry.heads and not settings.model.heads:
         raise UsageError(f"method {method.name}: there is no head", hint="Name one with --heads.")
     if len(settings.model.heads) > CONFIG.heads:
-        what = f"{len(settings.model.heads)} heads, and {CONFIG.heads} are the most"
-        raise UsageError(what, hint="Name fewer with --heads.")
+        raise UsageError(
+            f"{len(settings.model.heads)} heads, and {CONFIG.heads} are the most",
+            hint="Name fewer with --heads.",
+        )
     for name in settings.model.heads:
         if name != OWN:
             find_head(name)
 
 
 def with_masks(method: "MethodSpec", model: str) -> "MethodSpec":
-    """A method with the mask tokens of a model that is not loaded, if it reads them."""
+    """Return a method with the mask tokens of a model that is not loaded, if it reads them."""
     if not method.entry.masks:
         return method
     masks = mask_tokens(load_config(model))
     return replace(method, settings=replace(method.settings, masks=masks))
 
 
-@lru_cache(_TRIED)
-def _tried(model: str, chat: Chat) -> tuple[str, ...]:
-    """Which arguments of the chat template change nothing. Raises what a prompt would."""
+@lru_cache(_MAX_TRIED_CHATS)
+def _try_chat(model: str, chat: Chat) -> tuple[str, ...]:
+    """Return which arguments of the chat template change nothing. Raises what a prompt would."""
     if chat == Chat():
         return ()
     tokenizer = load_tokenizer(model)
-    words = tuple(try_chat(tokenizer, chat))
+    warnings = tuple(try_chat(tokenizer, chat))
     switched(tokenizer, chat)
-    return words
+    return warnings

@@ -1,4 +1,4 @@
-"""What `auto` keeps from answer to answer: the answers, the background, and what passes cost."""
+"""What `auto` keeps from answer to answer: answers, background, and costs of forward passes."""
 
 from collections.abc import Callable
 from copy import copy
@@ -16,57 +16,80 @@ Notify = Callable[[str], None]
 
 
 class PassCosts:
-    """What passes of a model cost on its device; `known` is None until they are loaded.
+    """What forward passes of a model cost on its device.
 
-    With `stored` they are read from the cache and stored there.
+    Args:
+        model: The model.
+        stored: Whether costs are read from the cache and stored there.
+        status: Reports that they are being measured.
     """
 
     def __init__(self, model: TargetModel, stored: bool, status: Notify) -> None:
-        self._model, self._status = model, status
-        self.known: Costs | None = None
+        self._model = model
+        self._status = status
+        self._costs: Costs | None = None  # until they are loaded
         self._trial = remembered_costs(model) if stored else None
 
     def load(self, measure: bool) -> Costs | None:
-        """The costs: known, or read, or else measured now and stored, unless not to `measure`.
+        """Return the costs: loaded before, or read, or with `measure` measured now and stored.
 
         None for a model that decodes without drafts, and where nothing is known of its costs.
         """
-        if self.known is None and self._model.takes_drafts:
-            found = self._found() if measure else self._trial and self._trial.load()
-            self.known = costs_of(found, padded(self._model)) if found else None
-        return self.known
+        if self._costs is not None or not self._model.takes_drafts:
+            return self._costs
+        curves: dict[int, StoredCurve] | None = None
+        if measure:
+            curves = self._read_or_measure()
+        elif self._trial is not None:
+            curves = self._trial.load()
+        if curves:
+            self._costs = costs_of(curves, padded(self._model))
+        return self._costs
 
-    def _found(self) -> dict[int, StoredCurve]:
-        def make() -> dict[int, StoredCurve]:
-            self._status("Measuring what a pass costs …")
-            curve = calibrate(self._model)
-            # A machine that was busy is measured again; the quicker of both is nearer to the truth.
-            before = self._trial.load() if self._trial else None
-            if before is not None and SHORT in before:
-                curve = curve.quickest(before[SHORT].measured)
-            return Costs({SHORT: curve}).stored()
+    def _read_or_measure(self) -> dict[int, StoredCurve]:
+        if self._trial is None:
+            return self._measure()
+        return self._trial.find(self._measure)
 
-        return self._trial.find(make) if self._trial else make()
+    def _measure(self) -> dict[int, StoredCurve]:
+        self._status("Measuring what a forward pass costs …")
+        curve = calibrate(self._model)
+        # A machine that was busy is measured again; the quicker of both is nearer to the truth.
+        before = self._trial.load() if self._trial is not None else None
+        if before is not None and SHORT in before:
+            curve = curve.quickest(before[SHORT].measured)
+        return Costs({SHORT: curve}).stored()
 
     def save(self) -> None:
-        """Store what is known."""
-        if self.known is not None and self._trial is not None:
-            self._trial.save(self.known.stored())
+        """Store the costs, where they are loaded."""
+        if self._costs is not None and self._trial is not None:
+            self._trial.save(self._costs.stored())
 
 
 class AutoMemory:
-    """The pool of earlier answers of a model, the background, and the costs of its passes.
+    """The pool of earlier answers of a model, the background, and the costs of forward passes.
 
-    `costs` and `pool` are None until `load`, and after it where the settings switch them off.
-    With `persist` they are kept in files of the cache folder. Without, nothing is written, and only
-    the background is read: what else runs on the machine has no part in a measurement.
+    Attributes:
+        costs: None until `load`, and where the settings switch them off.
+        pool: Likewise.
+        background: The general text that is drafted from.
+
+    Args:
+        model: The model.
+        settings: Which of them are used.
+        persist: Whether they are kept in files of the cache folder. Else nothing is written, and
+            only the background is read: other answers have no part in a measurement.
+        status: Reports what is being done.
+        warn: Reports what cannot be read or stored.
     """
 
     def __init__(
         self, model: TargetModel, settings: Settings, persist: bool, status: Notify, warn: Notify
     ) -> None:
-        self._model, self._persist = model, persist
-        self._status, self._warn = status, warn
+        self._model = model
+        self._persist = persist
+        self._status = status
+        self._warn = warn
         self._passes = PassCosts(model, persist, status)
         self._path = pool_path(model.tokenizer.fingerprint, settings.model.model)
         self._begin(settings)
@@ -86,7 +109,10 @@ class AutoMemory:
         )
 
     def with_settings(self, settings: Settings) -> "AutoMemory":
-        """One for other settings of the model, without answers; costs and unstored counts stay."""
+        """Return the memory for other settings of the model, without answers.
+
+        Costs stay, and so does a background that is not stored.
+        """
         other = copy(self)
         other._begin(settings)
         if not self._persist and settings.drafting.background == self._settings.drafting.background:
@@ -96,15 +122,14 @@ class AutoMemory:
     def load(self) -> None:
         """Read what is stored of costs and pool, and measure costs where none are."""
         self.costs = self._passes.load(self._settings.drafting.calibrate)
-        self.pool = self.pool or (self._read_pool() if self._persist else self.empty_pool())
+        if not self.pool:
+            self.pool = self._read_pool() if self._persist else self.empty_pool()
 
     def empty_pool(self) -> Pool | None:
-        """A new pool without answers; None where the settings want none."""
-        return (
-            Pool(TOKENS, self._settings.drafting.pool_documents)
-            if self._settings.drafting.pool
-            else None
-        )
+        """Return a new pool without answers; None where the settings want none."""
+        if not self._settings.drafting.pool:
+            return None
+        return Pool(TOKENS, self._settings.drafting.pool_documents)
 
     def _read_pool(self) -> Pool | None:
         if not self._settings.drafting.pool:

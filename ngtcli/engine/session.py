@@ -35,11 +35,17 @@ NO_TRIE: DocumentsTrie = None, TrieReport("none")
 class AnswerOptions:
     """What one answer does differently from its session; None stands for the session's own.
 
-    `method` and `num_draft` take the place of the settings' values. With `split_times` the device
-    is waited for between the parts of a step. `trie` takes the place of the one of the prompt's
-    documents, which is then neither read nor written. `drafter` is one made for this method.
-    `to_the_end`: the answer goes on where it repeats itself, and thoughts are part of it, as that
-    of other programs. `many`: it is one of many prompts. `probabilities`: tokens have them.
+    Attributes:
+        method: Takes the place of the method of the settings.
+        num_draft: Takes the place of the setting.
+        split_times: Whether the device is waited for between the parts of a step.
+        trie: Takes the place of the one of the prompt's documents, which is then neither read nor
+            written.
+        drafter: Was made for this method.
+        to_the_end: Whether the answer goes on where it repeats itself, and its reasoning is part of
+            it, as in other programs.
+        many: Whether it is one of many prompts.
+        probabilities: Whether tokens have their probabilities.
     """
 
     method: str | None = None
@@ -57,13 +63,20 @@ AS_SET = AnswerOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What is known of a model, whoever runs it. `context` is in tokens.
+    """What is known of a model, whoever runs it.
 
-    `draft_support` says which drafts it verifies, `prefix_caching` whether what is prefilled is
-    cached, `capturing` whether CUDA graphs are captured where there are any. `context_why`,
-    `draft_why` and `dtype_why` say why the context is less than the model's own, why no draft trees
-    are verified, and why a rule chose the dtype; "" where that is not so. `unused` has what the
-    checkpoint suggests and is not followed.
+    Attributes:
+        tokenizer: Its tokenizer.
+        context: The tokens that prompt and answer may have.
+        vocabulary: The number of its token ids.
+        dtype: In what it computes.
+        context_why: Why the context is less than the model's own; "" where it is not.
+        draft_support: Which drafts it verifies.
+        draft_why: Why no draft trees are verified; "" where they are.
+        prefix_caching: Whether what is prefilled is cached.
+        dtype_why: Why a rule chose the dtype; "" where none did.
+        capturing: Whether CUDA graphs are captured where there are any.
+        unused: What the checkpoint suggests and is not followed.
     """
 
     tokenizer: Tokenizer
@@ -123,8 +136,12 @@ class Session(ABC):
     ) -> Self:
         """Return a session with other settings over the same model. Raises OtherModelError."""
         if settings.model != self.settings.model:
-            names = settings_in("model")
-            name = next(n for n in names if settings.get(n) != self.settings.get(n))
+            changed = (
+                name
+                for name in settings_in("model")
+                if settings.get(name) != self.settings.get(name)
+            )
+            name = next(changed)
             raise OtherModelError(
                 f"another model is loaded: a session cannot change its {name}",
                 hint="Use --no-serve.",
@@ -140,12 +157,26 @@ class Session(ABC):
         queries: Sequence[str] = (),
         compares: bool = False,
     ) -> Prompt:
-        """The prompt, fitted to the model; `turns`, `queries` and `compares` are as for Task.
+        """Return the prompt, fitted to the model.
 
-        Raises ContextOverflowError and ModelError.
+        Args:
+            preset: The wording.
+            documents: What it is about.
+            question: What is asked.
+            turns: As in `Task`.
+            queries: Likewise.
+            compares: Likewise.
+
+        Raises:
+            ContextOverflowError: It does not fit.
+            ModelError: The chat template cannot be used.
         """
-        task = replace(self._task(preset, documents, question), turns=turns, queries=queries)
-        task = replace(task, compares=compares)
+        task = replace(
+            self._task(preset, documents, question),
+            turns=turns,
+            queries=queries,
+            compares=compares,
+        )
         try:
             with reporting_to(self):
                 prompt = prompt_for(task, self.settings)
@@ -156,28 +187,47 @@ class Session(ABC):
         return prompt
 
     def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
-        """The parts of a prompt, and the room that the model has for it."""
+        """Return the parts of a prompt, and the room that the model has for it."""
         self._warn_of_scripts(documents, question)
         return self._task(preset, documents, question)
 
     def _task(self, preset: Preset, documents: Sequence[Document], question: str) -> Task:
-        m, most = self.facts, self.limits.max_output
-        own, chat = (preset, documents, question), Chat.of(self.settings)
-        task = Task(*own, m.tokenizer, m.context, most, m.vocabulary, chat=chat)
+        facts = self.facts
+        task = Task(
+            preset,
+            documents,
+            question,
+            facts.tokenizer,
+            facts.context,
+            self.limits.max_output,
+            facts.vocabulary,
+            chat=Chat.of(self.settings),
+        )
         return replace(task, keep=not self.owner or all(d.path for d in documents))
 
     @property
     def limits(self) -> Limits:
         """When answers stop, by the settings and the model's chat template. Raises ModelError."""
-        s = self.settings
-        thinking = thinking_of(s, self.facts.tokenizer)
-        repeats = 0 if s.answer.has_form else s.answer.max_repeats  # a form has an end
-        return Limits(s.answer.max_tokens, s.drafting.num_draft, s.answer.stop, repeats, thinking)
+        answer = self.settings.answer
+        max_repeats = answer.max_repeats
+        if answer.has_form:  # structured output ends by itself
+            max_repeats = 0
+        return Limits(
+            answer.max_tokens,
+            self.settings.drafting.num_draft,
+            answer.stop,
+            max_repeats,
+            thinking_of(self.settings, self.facts.tokenizer),
+        )
 
     def _warn_of_scripts(self, documents: Sequence[Document], question: str) -> None:
-        if words := script_words(self.settings.model.model, documents, question):
-            self.warn(words)
+        warning = script_words(self.settings.model.model, documents, question)
+        if warning:
+            self.warn(warning)
 
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
-        """The trie of these documents, if the method drafts from one; with `keep` it is cached."""
+        """Return the trie of these documents, if the method drafts from one.
+
+        With `keep` it is cached.
+        """
         return NO_TRIE

@@ -22,20 +22,27 @@ from ngtcli.system.cache import cache_limit
 
 
 def settings_of(layers: Sequence[Layer]) -> Resolved:
-    """The settings of all layers, the card of their model being the lowest. Raises UsageError.
+    """Return the settings of all layers, the card of their model being the lowest.
 
     The system text is that of the file behind an @, and a schema that of its file.
+
+    Raises:
+        UsageError: A setting is wrong, or a file cannot be read.
     """
-    resolved = merge([*layers, load_card(merge(layers).settings.model.model).settings])
-    s = resolved.settings
-    s = s.replace(system=text_of(s.answer.system, s.reading.max_mb)) if s.answer.system else s
-    one, multi = (
-        _schema(s.answer.schema, s.reading.max_mb),
-        _schema(s.answer.schema_multi, s.reading.max_mb),
+    card = load_card(merge(layers).settings.model.model)
+    resolved = merge([*layers, card.settings])
+    settings = resolved.settings
+    max_mb = settings.reading.max_mb
+    if settings.answer.system:
+        settings = settings.replace(system=text_of(settings.answer.system, max_mb))
+    settings = settings.replace(
+        schema=_schema(settings.answer.schema, max_mb),
+        schema_multi=_schema(settings.answer.schema_multi, max_mb),
+        regex=utf8(settings.answer.regex),
     )
-    s = s.replace(schema=one, schema_multi=multi, regex=utf8(s.answer.regex))
-    s = with_room(s, resolved.origins["max_tokens"].partition(" ")[0] not in ("default", "preset"))
-    return replace(resolved, settings=s)
+    origin, _, _ = resolved.origins["max_tokens"].partition(" ")
+    settings = with_room(settings, is_given=origin not in ("default", "preset"))
+    return replace(resolved, settings=settings)
 
 
 def apply_to_process(settings: Settings) -> None:
@@ -53,32 +60,37 @@ def apply_to_process(settings: Settings) -> None:
 
 
 def with_room(settings: Settings, is_given: bool) -> Settings:
-    """With more tokens for an answer in a form, unless how many `is_given`: it ends by itself."""
+    """Return settings with more tokens for structured output, which ends by itself.
+
+    Args:
+        settings: The settings.
+        is_given: Whether the user said how many tokens an answer may have.
+    """
     is_default = not is_given and settings.answer.max_tokens == SETTINGS["max_tokens"].default
-    return (
-        settings.replace(max_tokens=OF_FORM)
-        if settings.answer.has_form and is_default
-        else settings
-    )
+    if settings.answer.has_form and is_default:
+        return settings.replace(max_tokens=OF_FORM)
+    return settings
 
 
-def _schema(given: str, max_mb: int) -> str:
-    """A schema as it is given, or that of its file: see `schema_file`. Raises InputError."""
-    name = schema_file(given)
-    return read_text(name, max_mb, f"schema {given.strip()}").strip() if name else utf8(given)
+def _schema(value: str, max_mb: int) -> str:
+    """Return a schema as it is given, or that of its file: see `schema_file`. Raises InputError."""
+    name = schema_file(value)
+    if not name:
+        return utf8(value)
+    return read_text(name, max_mb, f"schema {value.strip()}").strip()
 
 
-def text_of(given: str, max_mb: int, of: str = "--system") -> str:
-    """A text as it is given, or that of the file behind an @. Raises InputError."""
-    if not given.startswith("@"):
-        return utf8(given)
-    return read_text(os.path.expanduser(given[1:]), max_mb, f"{of} {given}")
+def text_of(value: str, max_mb: int, option: str = "--system") -> str:
+    """Return a text as it is given, or that of the file behind an @. Raises InputError."""
+    if not value.startswith("@"):
+        return utf8(value)
+    return read_text(os.path.expanduser(value[1:]), max_mb, f"{option} {value}")
 
 
-def read_text(source: str | BinaryIO, max_mb: int, named: str) -> str:
-    """The text of a file or a stream. Raises InputError."""
+def read_text(source: str | BinaryIO, max_mb: int, described: str) -> str:
+    """Return the text of a file or a stream. Raises InputError."""
     try:
         return decode_text(Reader(max_mb).read(source))
     except Unreadable as error:
-        at = "Name a file of text." if isinstance(source, str) else "Give a text there."
-        raise InputError(f"{named}: {error}", hint=at) from None
+        hint = "Name a file of text." if isinstance(source, str) else "Give a text there."
+        raise InputError(f"{described}: {error}", hint=hint) from None

@@ -153,10 +153,10 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
     path.write_text("\n".join(rows))
     found, _ = scan(path, MOST, ALL)
     assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
-    wrong = [line.number for line in found if isinstance(line.said, NgtError)]
+    wrong = [line.number for line in found if isinstance(line.value, NgtError)]
     assert wrong == [1, 2, 3, 4, 5, 6, 13]
-    assert "'id' stands there twice" in str(found[1].said)
-    assert "id 'a' stands in line 1 already" in str(found[12].said)
+    assert "'id' stands there twice" in str(found[1].value)
+    assert "id 'a' stands in line 1 already" in str(found[12].value)
 
 
 def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
@@ -218,7 +218,7 @@ def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:
 def test_of_a_stream_only_the_last_ids_are_kept() -> None:
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
     found = read_lines(io.BytesIO(data), "in", MOST, ALL, ids=2)
-    wrong = {line.number: str(line.said) for line in found if isinstance(line.said, NgtError)}
+    wrong = {line.number: str(line.value) for line in found if isinstance(line.value, NgtError)}
     assert wrong == {3: "id 'b' stands in line 2 already"}
 
 

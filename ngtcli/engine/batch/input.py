@@ -21,9 +21,9 @@ from ngtcli.words import reason_of
 
 AHEAD = 64  # lines of a stream that are read before the first of them is answered; guess
 IDS = 100_000  # ids of a stream, the last ones, that are compared with new ones; guess
-_PIECE = 1 << 20  # bytes of a line too long that are passed over at once; guess
-_HEAD = 1024  # bytes that tell a format
-_MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
+_SKIPPED_BYTES = 1 << 20  # of a line that is too long, at once; guess
+_FORMAT_BYTES = 1024  # enough to tell a format; guess
+_BYTE_ORDER_MARK = b"\xef\xbb\xbf"  # some programs begin a file in UTF-8 with it
 CheckPaths = Callable[[int, tuple[str, ...]], None]
 Shard = tuple[int, int]  # the I-th of every N lines, from 1
 
@@ -32,9 +32,16 @@ Shard = tuple[int, int]  # the I-th of every N lines, from 1
 class InputLine:
     """A line that is to be answered.
 
-    `index` is its place in the output, from 0, `number` that in the input, from 1. `said` is what
-    it says, or what is wrong with it; None where it is in a file, from `start` on, `size` bytes,
-    whose `hash` tells whether they are still the same.
+    Attributes:
+        index: Its place in the output, from 0.
+        number: Its place in the input, from 1.
+        id: What its answer is known by.
+        task: What is asked, as in `BatchLine`.
+        documents_key: The same for lines with the same documents.
+        value: What it says, or what is wrong with it; None where it is read again from its file.
+        start: Where it begins in the file, in bytes.
+        size: Its bytes.
+        hash: Tells whether these are still the same.
     """
 
     index: int
@@ -42,18 +49,20 @@ class InputLine:
     id: Id
     task: str = ""
     documents_key: str = ""
-    said: BatchLine | NgtError | None = None
+    value: BatchLine | NgtError | None = None
     start: int = 0
     size: int = 0
     hash: int = 0
 
     def content(self, path: Path | None = None) -> BatchLine:
-        """What it says, read from its file where it is not known. Raises NgtError."""
-        said = self._read_again(path) if path and self.said is None else self.said
-        assert said is not None
-        if isinstance(said, NgtError):
-            raise said
-        return said
+        """Return what it says, read from its file where it is not known. Raises NgtError."""
+        value = self.value
+        if value is None:
+            assert path is not None
+            value = self._read_again(path)
+        if isinstance(value, NgtError):
+            raise value
+        return value
 
     def _read_again(self, path: Path) -> BatchLine | NgtError:
         try:
@@ -63,51 +72,69 @@ class InputLine:
         except OSError as error:
             return InputError(f"{path}: {reason_of(error)}", hint="Run it again.")
         if hash(raw) != self.hash:
-            hint = "Start again with --restart, and leave the input as it is while it runs."
-            return InputError("the line has changed since the run began", hint=hint)
-        return read_line(raw)[1]
+            return InputError(
+                "the line has changed since the run began",
+                hint="Start again with --restart, and leave the input as it is while it runs.",
+            )
+        _, value = read_line(raw)
+        return value
 
 
 def read_lines(
     stream: IO[bytes],
     name: str,
-    most: int,
+    max_bytes: int,
     shard: Shard,
     *,
     ids: int = IDS,
     check: CheckPaths = lambda number, paths: None,
 ) -> Iterator[InputLine]:
-    """The lines of a shard; those of white space alone are passed over.
+    """Yield the lines of a shard; those of white space alone are passed over.
 
-    A line of more than `most` bytes is wrong, and one whose id is among the last `ids` (0: among
-    all). `check` gets the number and the paths of each line. Raises what `check` raises, and
-    InputError for a stream, called `name`, that is not lines or empty.
+    Args:
+        stream: Where they are read.
+        name: What the stream is called in messages.
+        max_bytes: A longer line is wrong.
+        shard: Which lines are meant.
+        ids: A line is wrong whose id is among so many before it; 0 for among all.
+        check: Gets the number and the paths of each line.
+
+    Raises:
+        InputError: The stream is empty, or is not lines; and whatever `check` raises.
     """
-    end = number = count = 0
-    known = Ids(ids)
-    while raw := stream.readline(most + 1):
-        start, end, number = end, end + len(raw), number + 1
-        too_long = len(raw) > most
+    end = 0  # of the line, in bytes
+    number = 0
+    count = 0  # of lines that are not empty
+    known_ids = Ids(ids)
+    part, parts = shard
+    while raw := stream.readline(max_bytes + 1):
+        start = end
+        end += len(raw)
+        number += 1
+        is_too_long = len(raw) > max_bytes
         if number == 1:
-            _check_head(raw[:_HEAD], name)
-            raw = raw.removeprefix(_MARK)
+            _check_head(raw[:_FORMAT_BYTES], name)
+            raw = raw.removeprefix(_BYTE_ORDER_MARK)
             start = end - len(raw)
-        while too_long and raw and not raw.endswith(b"\n"):
-            raw = stream.readline(_PIECE)
+        while is_too_long and raw and not raw.endswith(b"\n"):
+            raw = stream.readline(_SKIPPED_BYTES)
             end += len(raw)
-        if too_long or raw.strip():
-            index, place = divmod(count, shard[1])
-            count += 1
-            if place != shard[0] - 1:
-                continue
-            line = InputLine(index, number, number, start=start, size=len(raw), hash=hash(raw))
-            if too_long:
-                what = f"a line of more than {most / 1e6:g} MB"
-                yield replace(
-                    line, said=InputError(what, hint="Raise the bound with --set max_mb.")
-                )
-            else:
-                yield _read(line, raw, known, check)
+        if not (is_too_long or raw.strip()):
+            continue
+
+        index, place = divmod(count, parts)
+        count += 1
+        if place != part - 1:
+            continue
+        line = InputLine(index, number, number, start=start, size=len(raw), hash=hash(raw))
+        if is_too_long:
+            error = InputError(
+                f"a line of more than {max_bytes / 1e6:g} MB",
+                hint="Raise the bound with --set max_mb.",
+            )
+            yield replace(line, value=error)
+        else:
+            yield _read(line, raw, known_ids, check)
     if not count:
         raise InputError(f"{name}: empty", hint="Write one JSON object a line.")
 
@@ -123,30 +150,37 @@ def _check_head(head: bytes, name: str) -> None:
 
 
 def _read(line: InputLine, raw: bytes, ids: Ids, check: CheckPaths) -> InputLine:
-    """The line with its id, and what it says or is wrong with it."""
-    own, said = read_line(raw)
-    line = replace(line, id=line.number if own is None else own)
-    if own is not None or isinstance(said, BatchLine):  # else its number may be another's id
+    """Return the line with its id, and what it says or is wrong with it."""
+    line_id, value = read_line(raw)
+    line = replace(line, id=line.number if line_id is None else line_id)
+    if line_id is not None or isinstance(value, BatchLine):  # else its number may be another's id
         try:
             ids.check(line.id, line.number)
         except InputError as error:
-            said = error if isinstance(said, BatchLine) else said
-    if isinstance(said, NgtError):
-        return replace(line, said=said)
-    check(line.number, said.paths)
-    return replace(line, said=said, task=said.task, documents_key=said.documents_key)
+            if isinstance(value, BatchLine):
+                value = error
+    if isinstance(value, NgtError):
+        return replace(line, value=value)
+    check(line.number, value.paths)
+    return replace(line, value=value, task=value.task, documents_key=value.documents_key)
 
 
 def scan(
-    path: Path, most: int, shard: Shard, check: CheckPaths = lambda number, paths: None
+    path: Path, max_bytes: int, shard: Shard, check: CheckPaths = lambda number, paths: None
 ) -> tuple[list[InputLine], str]:
-    """The lines of a file, as `read_lines`, and SHA-256 in hex of all of its bytes."""
+    """Return the lines of a file, as `read_lines`, and SHA-256 in hex of all of its bytes.
+
+    Lines are read again when their turn comes: only what is wrong with them is kept.
+    """
     try:
         with path.open("rb") as file:
             sha256 = hashlib.file_digest(file, "sha256").hexdigest()
             file.seek(0)
-            lines = read_lines(file, str(path), most, shard, ids=0, check=check)
-            return [replace(n, said=None) if n.task else n for n in lines], sha256  # not wrong
+            lines = []
+            for line in read_lines(file, str(path), max_bytes, shard, ids=0, check=check):
+                is_good = bool(line.task)
+                lines.append(replace(line, value=None) if is_good else line)
+            return lines, sha256
     except (OSError, ValueError) as error:
         raise InputError(f"{path}: {reason_of(error)}", hint="Name a file of JSON lines.") from None
 
@@ -154,20 +188,23 @@ def scan(
 class Lines:
     """Lines to be answered: by task, and by documents within a task, in the order of the first.
 
-    With `most` they are read by a thread of its own, at most AHEAD before the oldest that is not
-    answered, and of these `most` bytes and one line; else all at once.
+    Args:
+        lines: The lines.
+        max_bytes: Where not 0, a thread reads the lines ahead: at most AHEAD before the oldest that
+            is not answered, and of these so many bytes and one line. Else all are read at once.
     """
 
-    def __init__(self, lines: Iterable[InputLine], most: int = 0) -> None:
-        self._waiting: dict[str, dict[str, deque[InputLine]]] = {}
-        self._task = self._last = ""  # task and documents of the line that was taken last
-        self._most = most
+    def __init__(self, lines: Iterable[InputLine], max_bytes: int = 0) -> None:
+        self._waiting: dict[str, dict[str, deque[InputLine]]] = {}  # by task and documents
+        self._last_task = ""  # of the line that was taken last
+        self._last_documents = ""
+        self._max_bytes = max_bytes
         self._open: dict[int, int] = {}  # bytes of each line that is not answered, by index
         self._ended = False
         self._error: BaseException | None = None
         self._changed = threading.Condition()
         self.count = 0  # lines read so far
-        if most:
+        if max_bytes:
             threading.Thread(target=self._read, args=(lines,), daemon=True).start()
         else:
             self._read(lines)
@@ -189,12 +226,12 @@ class Lines:
             self._changed.notify_all()
 
     def _has_room(self, index: int) -> bool:
-        if not self._open or not self._most:
+        if not self._open or not self._max_bytes:
             return True
-        return index - min(self._open) < AHEAD and sum(self._open.values()) < self._most
+        return index - min(self._open) < AHEAD and sum(self._open.values()) < self._max_bytes
 
     def wait(self) -> bool:
-        """Wait for a line; False at the end. Raises what failed in reading, as `read_lines`."""
+        """Wait for a line; return False at the end. Raises as `read_lines`."""
         with self._changed:
             self._changed.wait_for(lambda: self._waiting or self._ended)
             if not self._waiting and self._error is not None:
@@ -202,26 +239,29 @@ class Lines:
             return bool(self._waiting)
 
     def take(self) -> InputLine | None:
-        """The next line, None where none waits: of the last task, first with the last documents.
+        """Return the next line, None where none waits.
 
-        Where the last task has none it is of the one whose lines have waited longest.
+        It is of the task and with the documents of the last one, where there is such a line, or
+        else of what has waited longest.
         """
         with self._changed:
             if not self._waiting:
                 return None
-            self._task = self._task if self._task in self._waiting else next(iter(self._waiting))
-            of_task = self._waiting[self._task]
-            self._last = self._last if self._last in of_task else next(iter(of_task))
-            lines = of_task[self._last]
+            if self._last_task not in self._waiting:
+                self._last_task = next(iter(self._waiting))
+            of_task = self._waiting[self._last_task]
+            if self._last_documents not in of_task:
+                self._last_documents = next(iter(of_task))
+            lines = of_task[self._last_documents]
             line = lines.popleft()
             if not lines:
-                del of_task[self._last]
+                del of_task[self._last_documents]
             if not of_task:
-                del self._waiting[self._task]
+                del self._waiting[self._last_task]
             return line
 
     def done(self, line: InputLine) -> None:
-        """A line is answered: there is room for another one."""
+        """Note that a line is answered, so that there is room for another one."""
         with self._changed:
             self._open.pop(line.index, None)
             self._changed.notify_all()

@@ -133,9 +133,13 @@ class LineRequests:
             self._open.popitem()[1].close()
 
     def _load(self, paths: Sequence[str], settings: Settings) -> Loaded:
-        """The documents of a line, without what this run writes."""
-        written, files = written_with(self._output), self._files(settings)
-        loaded = load(paths, settings=settings, written=written, files=files)
+        """Read the documents of a line, without what this run writes."""
+        loaded = load(
+            paths,
+            settings=settings,
+            written=written_with(self._output),
+            files=self._reader(settings),
+        )
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
                 self._warn(f"left out {skipped.name}: {WRITTEN}")
@@ -146,13 +150,18 @@ class LineRequests:
     def _hash_of_files(
         self, paths: Sequence[str], settings: Settings, stamp: Callable[[str], object]
     ) -> str:
-        """A hash of the names and stamps of all files of paths; "" where one is not a file."""
-        found = find(paths, settings, written_with(self._output)).files
-        stamps = [(path, stamp(path)) for path in found]
-        return key_of(*stamps) if all(known is not None for _, known in stamps) else ""
+        """Return a hash of the names and stamps of all files of paths.
 
-    def _files(self, settings: Settings) -> Documents:
-        """The reader for these settings; a few are open."""
+        "" where one of them is not a file.
+        """
+        files = find(paths, settings, written_with(self._output)).files
+        stamps = [(path, stamp(path)) for path in files]
+        if any(state is None for _, state in stamps):
+            return ""
+        return key_of(*stamps)
+
+    def _reader(self, settings: Settings) -> Documents:
+        """Return the reader for these settings; a few are open."""
         reading = settings.reading
         if reading not in self._open:
             if len(self._open) == _READERS:
@@ -161,7 +170,7 @@ class LineRequests:
         return self._open[reading]
 
     def _of_vllm(self, task: str, settings: Settings) -> Settings:
-        """The settings as vLLM follows them: it drafts as `ask` was set when it was started.
+        """Return the settings as vLLM follows them: it drafts as `ask` was set at its start.
 
         Raises UsageError for what it cannot follow.
         """
@@ -170,10 +179,11 @@ class LineRequests:
         started = self._tasks.of["ask"][0]
         drafting = {name: started.get(name) for name in ("method", "num_draft")}
         for name, value in drafting.items():
-            if (other := settings.get(name)) != value:
+            of_line = settings.get(name)
+            if of_line != value:
                 self._warn(
                     f"vLLM drafts for all texts as for ask, with {name} {value}:"
-                    f" {name} {other} of a line ({task}) does nothing"
+                    f" {name} {of_line} of a line ({task}) has no effect"
                 )
         settings = settings.replace(**drafting)
         check(settings)

@@ -1,6 +1,6 @@
 """JSON lines with texts and a question, as `ngt batch` and `ngt bench --prompts` read them.
 
-What a line of a file may say is declared by a Struct; what is wrong with it is told alike for all.
+A Struct declares what a line may say. Errors are worded alike for all kinds of lines.
 """
 
 import glob
@@ -39,9 +39,9 @@ _PLACE = re.compile(r"(\w+)|\[(\d+)\]")
 _PER_LINE = (*PER_REQUEST, "field")
 
 
-def document_of(what: str, name: str | None, text: str) -> Document:
-    """A document of a line, called `what` without a name. Raises InputError for no text."""
-    name = name or what
+def document_of(default_name: str, name: str | None, text: str) -> Document:
+    """Return a document of a line. Raises InputError for what is no text."""
+    name = name or default_name
     try:
         return Document(name, checked_text(text))
     except Unreadable as error:
@@ -56,11 +56,22 @@ class NamedText(Struct, forbid_unknown_fields=True):
 
 
 class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
-    """What a line of a batch says. Raises InputError and UsageError for what does not fit together.
+    """What a line of a batch says.
 
-    Its texts are `documents`, the one of `context`, or in the files of `paths`. `predict` is a text
-    that the answer is said to be like, `schema` a setting. Of `task` and `question` one tells the
-    other.
+    Attributes:
+        id: What its answer is known by; None for its number.
+        task: "ask" or "summarize"; by default the one that fits the question.
+        question: What is asked.
+        documents: Texts.
+        context: A single text, in place of `documents`.
+        paths: Files, folders and patterns, in place of `documents`.
+        settings: Settings of this line alone.
+        predict: A text that the answer may be like.
+        schema: A setting, which may stand outside `settings`.
+
+    Raises:
+        InputError: Its keys do not fit together.
+        UsageError: A setting cannot be had for one line.
     """
 
     id: Id | None = None
@@ -74,39 +85,58 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
     schema: str | dict[str, Any] | None = None
 
     def __post_init__(self) -> None:
-        asks, self.question = self.question is not None, (self.question or "").strip()
-        self.task = self.task or ("ask" if asks else "summarize")
-        texts = {"documents": self.documents, "paths": self.paths, "context": self.context}
-        found = [name for name, given in texts.items() if given not in (None, ())]
-        together = f"{' and '.join(found)} together" if found else "no documents"
-        for wrong, what, hint in (
-            (self.task not in TASKS, f"task is {shown(self.task)}", _TASKS),
-            (asks and not self.question, "the question is empty", "Write one, or leave it out."),
-            (self.task == "ask" and not asks, "no question", 'Give one: "question": "When?"'),
-            (self.task != "ask" and asks, "a question with task summarize", "Leave one out."),
-            (len(found) != 1, together, f"Give one of {', '.join(texts)}."),
-            (bool(self.schema) and "schema" in self.settings, "schema twice", "Leave one out."),
-        ):
-            if wrong:
-                raise InputError(what, hint=hint)
+        has_question = self.question is not None
+        self.question = (self.question or "").strip()
+        self.task = self.task or ("ask" if has_question else "summarize")
+        self._check(has_question)
+
         if self.schema is not None:
             self.settings = {"schema": self.schema, **self.settings}
         for name in self.settings:
             if name not in _PER_LINE:
-                what = f"settings: {shown(name)} cannot be set for one line"
-                raise UsageError(what, hint=nearest(name, _PER_LINE))
-        own = self.settings.items()
-        self.settings = {name: check_key(name, value, "settings") for name, value in own}
+                raise UsageError(
+                    f"settings: {shown(name)} cannot be set for one line",
+                    hint=nearest(name, _PER_LINE),
+                )
+        self.settings = {
+            name: check_key(name, value, "settings") for name, value in self.settings.items()
+        }
         if self.predict.strip():
             self.predict = document_of("predict", "", self.predict).text
         self.texts  # noqa: B018  # they are checked, too
 
+    def _check(self, has_question: bool) -> None:
+        """Raise InputError for the first thing that is wrong with the keys of the line."""
+        if self.task not in TASKS:
+            raise InputError(f"task is {shown(self.task)}", hint=_TASKS)
+        if has_question and not self.question:
+            raise InputError("the question is empty", hint="Write one, or leave it out.")
+        if self.task == "ask" and not has_question:
+            raise InputError("no question", hint='Give one: "question": "When?"')
+        if self.task != "ask" and has_question:
+            raise InputError("a question with task summarize", hint="Leave one out.")
+        sources = {"documents": self.documents, "paths": self.paths, "context": self.context}
+        named = [name for name, value in sources.items() if value not in (None, ())]
+        if len(named) != 1:
+            raise InputError(
+                f"{' and '.join(named)} together" if named else "no documents",
+                hint=f"Give one of {', '.join(sources)}.",
+            )
+        if self.schema and "schema" in self.settings:
+            raise InputError("schema twice", hint="Leave one out.")
+
     @cached_property
     def texts(self) -> tuple[Document, ...]:
         """The documents that the line itself holds; one without a name has a number."""
-        given = (self.context,) if self.context is not None else self.documents or ()
-        pairs = ((one.name, one.text) if isinstance(one, NamedText) else ("", one) for one in given)
-        return tuple(document_of(f"document {i}", *pair) for i, pair in enumerate(pairs, 1))
+        texts = self.documents or ()
+        if self.context is not None:
+            texts = (self.context,)
+        documents = []
+        for number, text in enumerate(texts, 1):
+            name = text.name if isinstance(text, NamedText) else None
+            body = text.text if isinstance(text, NamedText) else text
+            documents.append(document_of(f"document {number}", name, body))
+        return tuple(documents)
 
     @property
     def documents_key(self) -> str:
@@ -116,40 +146,46 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
 
 
 def converted(data: Mapping[str, Any], kind: type[AnyLine]) -> AnyLine:
-    """What an object says as a line of a kind; null is as if a key were not there.
+    """Convert an object to a line of a kind; null is as if a key were not there.
 
-    Raises InputError, which shows the value that is wrong, and what the kind itself raises.
+    Raises:
+        InputError: A key is unknown, or a value is wrong; the message shows it.
     """
-    given: Any = {name: value for name, value in data.items() if value is not None}
+    values: Any = {name: value for name, value in data.items() if value is not None}
     keys = kind.__struct_fields__
-    unknown = [name for name in given if name not in keys]
+    unknown = [name for name in values if name not in keys]
     if unknown and kind.__struct_config__.forbid_unknown_fields:
         raise InputError(f"unknown key {shown(unknown[0])}", hint=nearest(unknown[0], keys))
     try:
-        return msgspec.convert(given, kind)
+        return msgspec.convert(values, kind)
     except msgspec.ValidationError as error:
         where = str(error).rpartition(" - at `$.")[2].rstrip("`")
-    value, place = given, _PLACE.findall(where)
-    for key, index in place:
-        value = value[key] if key else value[int(index)]
-    hint = _HINTS.get("id" if place[0][0].endswith("id") else place[0][0], "It must be a string.")
-    raise InputError(f"{where} is {shown(value)}", hint=hint)
+
+    wrong = values
+    steps = _PLACE.findall(where)
+    for key, index in steps:
+        wrong = wrong[key] if key else wrong[int(index)]
+    first_key = steps[0][0]
+    if first_key.endswith("id"):
+        first_key = "id"
+    hint = _HINTS.get(first_key, "It must be a string.")
+    raise InputError(f"{where} is {shown(wrong)}", hint=hint)
 
 
 def read_line(raw: bytes) -> tuple[Id | None, BatchLine | InputError | UsageError]:
-    """The id of a line, None without one, and what it says or else what is wrong with it.
+    """Return the id of a line, None without one, and what it says or else what is wrong with it.
 
     The id is None, too, where it is wrong or stands twice, and of what is no JSON object in UTF-8.
     """
-    own: Id | None = None
+    line_id: Id | None = None
     try:
         data, repeated = parsed(raw.decode("utf-8"))
-        own = converted({"id": data.get("id")}, _WithId).id
-        return own, repeated or converted(data, BatchLine)
+        line_id = converted({"id": data.get("id")}, _WithId).id
+        return line_id, repeated or converted(data, BatchLine)
     except UnicodeDecodeError as error:
         return None, InputError(f"not UTF-8 (byte {error.start})", hint="Save the lines as UTF-8.")
     except (InputError, UsageError) as error:
-        return own, error
+        return line_id, error
 
 
 class _WithId(Struct):
@@ -157,24 +193,28 @@ class _WithId(Struct):
 
 
 class Ids:
-    """Finds an id that stands twice, among the last `most`; 0: among all."""
+    """Finds an id that stands twice, among the last `max_count`; 0: among all."""
 
-    def __init__(self, most: int = 0) -> None:
-        self._most = most
+    def __init__(self, max_count: int = 0) -> None:
+        self._max_count = max_count
         self._numbers: OrderedDict[str | int, int] = OrderedDict()  # of the first line with each id
 
-    def check(self, own: str | int, number: int) -> None:
+    def check(self, line_id: str | int, number: int) -> None:
         """Raise InputError where another line than that of this number has the id."""
-        first = self._numbers.setdefault(own, number)
-        if self._most and len(self._numbers) > self._most:
+        first = self._numbers.setdefault(line_id, number)
+        if self._max_count and len(self._numbers) > self._max_count:
             self._numbers.popitem(last=False)
         if first != number:
-            hint = "Give each line an id of its own."
-            raise InputError(f"id {shown(own)} stands in line {first} already", hint=hint)
+            raise InputError(
+                f"id {shown(line_id)} stands in line {first} already",
+                hint="Give each line an id of its own.",
+            )
 
 
 def json_object(line: str) -> dict[str, Any]:
-    """The object that a line holds. Raises InputError as `parsed`, and where a key stands twice.
+    """Return the object that a line holds.
+
+    Raises InputError as `parsed`, and where a key stands twice.
 
     >>> json_object('{"id": 3}')
     {'id': 3}
@@ -186,19 +226,19 @@ def json_object(line: str) -> dict[str, Any]:
 
 
 def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
-    """The object that a line holds, without keys that stand twice, and an error that names one.
+    """Return the object that a line holds, without keys that stand twice, and an error for these.
 
     Raises InputError for what is not a JSON object, is nested too deeply, or has text that is not
     Unicode.
     """
-    twice: list[str] = []  # keys of all objects, the inner ones first
+    repeated: list[str] = []  # keys of all objects, the inner ones first
 
     def object_of(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-        found = dict(pairs)
-        if len(found) == len(pairs):
-            return found
+        values = dict(pairs)
+        if len(values) == len(pairs):
+            return values
         counts = Counter(key for key, _ in pairs)
-        twice.extend(key for key, count in counts.items() if count > 1)
+        repeated.extend(key for key, count in counts.items() if count > 1)
         return {key: value for key, value in pairs if counts[key] == 1}
 
     try:
@@ -210,18 +250,20 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
     except RecursionError:
         raise InputError("nested too deeply", hint=HINT) from None
     except ValueError as error:  # a number with too many digits, too
-        place = f" at character {error.pos + 1}" if isinstance(error, json.JSONDecodeError) else ""
-        what = str(error).split(":")[0].lower()
-        raise InputError(f"not JSON ({what}{place})", hint=HINT) from None
+        reason = str(error).split(":")[0].lower()
+        place = ""
+        if isinstance(error, json.JSONDecodeError):
+            place = f" at character {error.pos + 1}"
+        raise InputError(f"not JSON ({reason}{place})", hint=HINT) from None
     if not isinstance(data, dict):
         raise InputError("no JSON object", hint=HINT)
-    if not twice:
+    if not repeated:
         return data, None
-    return data, InputError(f"{shown(twice[0])} stands there twice", hint="Give each key once.")
+    return data, InputError(f"{shown(repeated[0])} stands there twice", hint="Give each key once.")
 
 
 def below(folder: str, path: str) -> str:
-    """A path of a line, taken from `folder` unless it is absolute or begins with a home.
+    """Return a path of a line, taken from `folder` unless it is absolute or begins with a home.
 
     A file in `folder` whose name begins as a home does is that file. Of a pattern its own magic
     characters count, the folder's do not.
