@@ -31,9 +31,10 @@ _HTML = options.file_option(
     "--html", help="Also write a page: the answer beside its documents, linked."
 )
 _PREDICT = typer.Option(
-    "--predict", metavar="<path>",
+    "--predict",
+    metavar="<path>",
     help="File that the answer will resemble, as its old version: faster, with the same answer.",
-)  # fmt: skip
+)
 
 
 @dataclass(frozen=True, kw_only=True)

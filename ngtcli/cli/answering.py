@@ -51,7 +51,7 @@ _CUT_OFF = CUT_OFF | {
     "interrupted": "interrupted; the answer is incomplete",
 }
 _OTHER_WORDS = "Use words that the documents have, or name another model with -m."
-_WORDS = 400  # characters of a thought, of which a status line shows the last; guess
+_REASONING_KEPT = 400  # characters, of which a status line shows the last; guess
 
 
 def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Report:
@@ -88,7 +88,8 @@ def run(request: Request, output: Output, answerer: Answerer, notes: Notes) -> N
     """Have a request answered, and show the answer. Raises NgtError; exits 130 when interrupted."""
     check_written((output.path, output.html), output.force)
     request = replace(request, wants=wanted(output, notes))
-    showing, began = Showing(request, output, notes), time.monotonic()
+    showing = Showing(request, output, notes)
+    began = time.monotonic()
     answer = showing.show(answerer.ask(request))
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
@@ -119,13 +120,17 @@ class Showing:
     def __init__(
         self, request: Request, output: Output, notes: Notes, report: Report | None = None
     ) -> None:
-        self._request, self._output, self._notes = request, output, notes
+        self._request = request
+        self._output = output
+        self._notes = notes
         self._report = report or telling(notes)
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._marks: LiveMarks | None = None  # of the sources of that text
         self._excerpts: Sequence[Excerpt] | None = None  # what the model read, where not all
-        self._tokens, self._begun, self._words = 0, False, ""
+        self._tokens = 0  # of the answer so far
+        self._has_begun = False  # whether text of it is shown
+        self._reasoning = ""  # the last of it
         self.started = 0.0  # when the answer began, by time.monotonic; 0.0 before
 
     def show(self, answer: Answer) -> Ended | None:
@@ -187,89 +192,117 @@ class Showing:
             self._notes.legend(self._origins)
 
     def _step(self, event: Stepped) -> None:
-        notes, sink, tokens = self._notes, self._sink, event.step.tokens
-        if sink is not None and not self._tokens:
+        """Show the tokens of a step as text, or else in the status line."""
+        tokens = event.step.tokens
+        if self._sink is not None and not self._tokens:
             process.unwind_on_interrupt()
-        own = [token.thought for token in tokens if token.thought is not None]
-        self._words = (self._words + "".join(own))[-_WORDS:]
-        runs = runs_of(tokens, self._output.shows_thinking)
-        if self._marks is not None:
-            reasoning = [run for run in runs if run[1] == THOUGHT]
-            answer = [run for run in runs if run[1] != THOUGHT]
-            runs = [*reasoning, *self._marks.feed(answer)]
-        hidden = sink is None or not self._output.shows_thinking
-        if own and hidden and not any(token.text for token in tokens):
-            thought = counted(event.thought_tokens, "token")
-            notes.status(f"Thinking, {thought} … ", self._words)
-        elif sink is None or not (runs or self._begun):
-            notes.status(f"Writing the answer: {counted(self._tokens, 'token')} …")
+        reasoning = [token.thought for token in tokens if token.thought is not None]
+        self._reasoning = (self._reasoning + "".join(reasoning))[-_REASONING_KEPT:]
+
+        runs = self._runs(event)
+        hides_reasoning = self._sink is None or not self._output.shows_thinking
+        if reasoning and hides_reasoning and not any(token.text for token in tokens):
+            count = counted(event.thought_tokens, "token")
+            self._notes.status(f"Thinking, {count} … ", self._reasoning)
+        elif self._sink is None or not (runs or self._has_begun):
+            self._notes.status(f"Writing the answer: {counted(self._tokens, 'token')} …")
         else:
-            (notes.clear if self._begun else notes.begin_answer)()
-            self._begun = True
-            sink.step(runs)
+            if self._has_begun:
+                self._notes.clear()
+            else:
+                self._notes.begin_answer()
+            self._has_begun = True
+            self._sink.step(runs)
+
         self._tokens += len(tokens)
         if event.step.finish_reason:
             self._close_sink()
 
+    def _runs(self, event: Stepped) -> list[Run]:
+        """Return the text of a step, of the answer only what has its marks by now."""
+        runs = runs_of(event.step.tokens, self._output.shows_thinking)
+        if self._marks is None:
+            return runs
+        reasoning = [run for run in runs if run[1] == THOUGHT]
+        answer = [run for run in runs if run[1] != THOUGHT]
+        return [*reasoning, *self._marks.feed(answer)]
+
     def _close_sink(self) -> None:
         self._notes.clear()
         if self._sink is not None:
-            rest = self._marks.flush() if self._marks is not None else []
-            if rest:
-                if not self._begun:
+            unmarked = self._marks.flush() if self._marks is not None else []
+            if unmarked:
+                if not self._has_begun:
                     self._notes.begin_answer()
-                self._sink.step(rest)
+                self._sink.step(unmarked)
             self._sink.close()
         self._sink = None
 
     def _end(self, answer: Ended) -> None:
         """Deliver the whole answer. Raises NgtError; exits 130 where it was interrupted."""
-        request, output, notes = self._request, self._output, self._notes
         self._close_sink()
-        error = request.cut_off(answer.finish_reason)
+        error = self._request.cut_off(answer.finish_reason)
         with process.unbroken():
-            if error and not output.is_json:
-                pass  # half of structured output is of no use
-            elif self._marks is not None:
-                print_sources(self._marks.places, request.settings, sys.stdout)
-            elif output.cites and not output.path:
-                self._legend()
-                notes.begin_answer()
-                print_answer(request, output, answer, sys.stdout)
-            elif output.waits_for_end(request):
-                write_result(body_of(request, output, answer), output.path, output.force)
-            if output.html and not error:
-                write_page(self._page(answer), output.html, force=output.force)
+            self._write(answer, error)
+        self._report_facts(answer)
+
+        if error and answer.finish_reason != "interrupted":
+            raise error
+        if answer.finish_reason == NOT_IN_DOCUMENTS and self._request.task == "ask":
+            raise NgtError("the documents do not have the answer", hint=_OTHER_WORDS)
+        failure = no_answer(answer.finish_reason)
+        if failure is not None:
+            raise failure
+        warning = _CUT_OFF.get(answer.finish_reason)
+        if warning:
+            self._notes.warn(warning)
+
+    def _write(self, answer: Ended, error: NgtError | None) -> None:
+        """Write what is not shown yet of the whole answer; of half an answer less."""
+        request, output = self._request, self._output
+        if error and not output.is_json:
+            pass  # half of structured output is of no use
+        elif self._marks is not None:
+            print_sources(self._marks.places, request.settings, sys.stdout)
+        elif output.cites and not output.path:
+            self._legend()
+            self._notes.begin_answer()
+            print_answer(request, output, answer, sys.stdout)
+        elif output.waits_for_end(request):
+            write_result(body_of(request, output, answer), output.path, output.force)
+        if output.html and not error:
+            write_page(self._page(answer), output.html, force=output.force)
+
+    def _report_facts(self, answer: Ended) -> None:
+        notes = self._notes
         if answer.thought and not answer.text.strip():
             notes.warn("the model was still reasoning when it ended: there is no answer")
         if notes.terminal or notes.verbose:
             notes.facts([*answer.facts])
         if answer.details:
             notes.facts([*answer.details])
-        for words in answer.remarks:
-            notes.remark(words)
-        if error and answer.finish_reason != "interrupted":
-            raise error
-        if answer.finish_reason == NOT_IN_DOCUMENTS and request.task == "ask":
-            raise NgtError("the documents do not have the answer", hint=_OTHER_WORDS)
-        if nothing := no_answer(answer.finish_reason):
-            raise nothing
-        if cut := _CUT_OFF.get(answer.finish_reason):
-            notes.warn(cut)
+        for remark in answer.remarks:
+            notes.remark(remark)
 
     def _page(self, answer: Ended) -> str:
-        """The answer next to its documents, as HTML."""
+        """Return the answer next to its documents, as HTML."""
         from ngtcli.render.answer_page import answer_page  # here: few runs need it
 
-        documents, sources = self._request.documents, answer.sources
-        command, model = command_line(), self._request.settings.model.model
-        names = ", ".join(d.name for d in documents[:3])
-        if selection := answer.selection:  # what nothing was read of is left out
-            read = sorted({excerpt.document for excerpt in selection.excerpts})
-            documents, sources = [documents[i] for i in read], sources.among(read)
-        title = self._request.question or f"Summary of {names}"
+        documents = self._request.documents
+        sources = answer.sources
+        if answer.selection:  # documents of which nothing was read are left out
+            read = sorted({excerpt.document for excerpt in answer.selection.excerpts})
+            documents = [self._request.documents[number] for number in read]
+            sources = sources.among(read)
+        names = ", ".join(document.name for document in self._request.documents[:3])
         return answer_page(
-            title, command, answer.steps, sources, documents, answer.facts, model=model
+            self._request.question or f"Summary of {names}",
+            command_line(),
+            answer.steps,
+            sources,
+            documents,
+            answer.facts,
+            model=self._request.settings.model.model,
         )
 
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from pathlib import Path
-from typing import IO, TYPE_CHECKING, Annotated
+from typing import IO, TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -73,12 +73,14 @@ class BatchFlags:
     @property
     def lines(self) -> Shard:
         """Which of the lines are meant. Raises UsageError."""
-        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.shard)
-        part, parts = (int(found[1]), int(found[2])) if found else (0, 0)
-        if not 1 <= part <= parts:
-            hint = "Give it as in --shard 1/4, up to 4/4."
-            raise errors.UsageError(f"--shard {self.shard}", hint=hint)
-        return part, parts
+        numbers = re.fullmatch(r"(\d{1,9})/(\d{1,9})", self.shard)
+        if numbers is not None:
+            part, parts = int(numbers[1]), int(numbers[2])
+            if 1 <= part <= parts:
+                return part, parts
+        raise errors.UsageError(
+            f"--shard {self.shard}", hint="Give it as in --shard 1/4, up to 4/4."
+        )
 
 
 @command("batch", settings=options.OF_MANY)
@@ -101,14 +103,16 @@ def batch(
     tasks = options.tasks_of(flags, given.preset, TASKS, worded=True)
     settings = tasks.of["ask"][0]
     warn = Notes().warn
-    colored = checks.given_settings(flags)
-    checks.warn_of_no_effect([Situation.NO_COLOR], colored, warn)
+    checks.warn_of_no_effect([Situation.NO_COLOR], checks.given_settings(flags), warn)
     checks.check_settings(flags, settings, warn)
     check_output_file(given.output)
     if given.output is None:
-        others = {"--retry-failed": given.retry_failed, "--restart": given.restart}
-        others |= {"--force": given.force}
-        checks.warn_of_no_effect([Situation.BATCH_ON_STDOUT], others, warn)
+        of_files = {
+            "--retry-failed": given.retry_failed,
+            "--restart": given.restart,
+            "--force": given.force,
+        }
+        checks.warn_of_no_effect([Situation.BATCH_ON_STDOUT], of_files, warn)
     _check_apart(source, given.output)
     check_session(settings, warn)
     path = Path(source)
@@ -123,81 +127,98 @@ def batch(
 class _Batch:
     """One run of the command; paths of lines are taken from `folder`."""
 
-    def __init__(self, given: BatchFlags, tasks: Tasks, folder: str) -> None:
-        self._given, self._tasks = given, tasks
-        self._shard, self._notes = given.lines, Notes(given.verbose)
+    def __init__(self, flags: BatchFlags, tasks: Tasks, folder: str) -> None:
+        self._flags = flags
+        self._tasks = tasks
+        self._shard = flags.lines
+        self._notes = Notes(flags.verbose)
         self._settings = tasks.of["ask"][0]
-        self._most = self._settings.reading.max_mb * 1_000_000  # bytes of a line
+        self._max_line_bytes = self._settings.reading.max_mb * 1_000_000
         self._progress = RunProgress(self._notes, "line")
         self._answers = RunAnswers(
-            self._settings, self._progress, size=given.batch_size, may_be_served=True
+            self._settings, self._progress, size=flags.batch_size, may_be_served=True
         )
         self._requests = LineRequests(
-            tasks, given.preset, folder, given.output, self._progress.warn
+            tasks, flags.preset, folder, flags.output, self._progress.warn
         )
 
     def run_file(self, path: Path) -> None:
         """Answer the lines of a file, into a file that the same command resumes."""
-        assert self._given.output is not None
+        flags = self._flags
+        assert flags.output is not None
         self._notes.status(f"Reading {path} …")
-        lines, sha256 = scan(path, self._most, self._shard, self._requests.check_paths)
+        lines, sha256 = scan(path, self._max_line_bytes, self._shard, self._requests.check_paths)
         self._notes.clear()
-        chosen = lines[: self._given.limit or None]
-        head = {"input": sha256, "shard": self._given.shard, "engine": self._settings.engine.engine}
-        for task in sorted(self._tasks.of):
-            how = sorted(deciding(*self._tasks.of[task]).items())
-            head |= {f"{task}.{name}": value for name, value in how}
-        out, restart = self._given.output, self._given.restart
-        with closing(FileOutput(out, head, restart, self._most, self._given.force)) as output:
-            indices = [line.index for line in chosen]
-            to_do = output.to_do(indices, retries=self._given.retry_failed)
-            left = [line for line in chosen if line.index in to_do]
-            self._progress.set_total(len(chosen), len(left), "already done")
+        lines = lines[: flags.limit or None]
+        head = self._head(sha256)
+        with closing(
+            FileOutput(flags.output, head, flags.restart, self._max_line_bytes, flags.force)
+        ) as output:
+            indices = [line.index for line in lines]
+            to_do = output.to_do(indices, retries=flags.retry_failed)
+            left = [line for line in lines if line.index in to_do]
+            self._progress.set_total(len(lines), len(left), "already done")
             without_answer = output.to_do(indices, retries=True)
-            answered = [line for line in chosen if line.index not in without_answer]
+            answered = [line for line in lines if line.index not in without_answer]
             self._warn_of_changes(answered, path, output)
             self._answer(Lines(left), path, output)
-        failed = sum(output.failed(line.index) for line in chosen)
+        failed = sum(output.failed(line.index) for line in lines)
         self._progress.check_failed(
-            failed, len(chosen), f"{_IN_LINE}; --retry-failed runs them again."
+            failed, len(lines), f"{_IN_LINE}; --retry-failed runs them again."
         )
+
+    def _head(self, sha256: str) -> dict[str, Any]:
+        """Return what decides all answers: the input, which of its lines, and the settings."""
+        head: dict[str, Any] = {
+            "input": sha256,
+            "shard": self._flags.shard,
+            "engine": self._settings.engine.engine,
+        }
+        for task in sorted(self._tasks.of):
+            for name, value in sorted(deciding(*self._tasks.of[task]).items()):
+                head[f"{task}.{name}"] = value
+        return head
 
     def _warn_of_changes(self, done: Iterable[InputLine], path: Path, output: FileOutput) -> None:
         """Name the lines whose documents have other texts than when they were answered."""
-        changed = [shown(n.id) for n in self._requests.changed(done, path, output.record)]
-        if changed:
-            ids, more = ", ".join(changed[:_IDS_SHOWN]), len(changed) - _IDS_SHOWN
-            self._notes.warn(
-                f"the documents of {counted(len(changed), 'line')} have changed or gone"
-                f" since the answers were made: {ids}{f' and {more} more' if more > 0 else ''};"
-                " --restart answers all lines again"
-            )
+        changed = [shown(line.id) for line in self._requests.changed(done, path, output.record)]
+        if not changed:
+            return
+        ids = ", ".join(changed[:_IDS_SHOWN])
+        if len(changed) > _IDS_SHOWN:
+            ids += f" and {len(changed) - _IDS_SHOWN} more"
+        self._notes.warn(
+            f"the documents of {counted(len(changed), 'line')} have changed or gone"
+            f" since the answers were made: {ids}; --restart answers all lines again"
+        )
 
     def run_stream(self, source: str) -> None:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
-        retry = {"--retry-failed": self._given.retry_failed}
+        flags = self._flags
+        retry = {"--retry-failed": flags.retry_failed}
         checks.warn_of_no_effect([Situation.STREAM], retry, self._notes.warn)
-        out = self._given.output
-        if out is not None and out.is_file() and out.stat().st_size and not self._given.force:
-            what = "already exists, and answers to a stream cannot be resumed"
-            hint = "Name another file with -o, or write over it with --force."
-            raise errors.UsageError(f"{out} {what}", hint=hint)
+        path = flags.output
+        if path is not None and path.is_file() and path.stat().st_size and not flags.force:
+            raise errors.UsageError(
+                f"{path} already exists, and answers to a stream cannot be resumed",
+                hint="Name another file with -o, or write over it with --force.",
+            )
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
             self._notes.status(f"Waiting for lines of {name} …")
             stream = _open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
-            found = read_lines(stream, name, self._most, self._shard)
-            lines = Lines(islice(found, self._given.limit or None), self._most)
-            output = stack.enter_context(closing(StreamOutput(out, print_line)))
+            arriving = read_lines(stream, name, self._max_line_bytes, self._shard)
+            lines = Lines(islice(arriving, flags.limit or None), self._max_line_bytes)
+            output = stack.enter_context(closing(StreamOutput(path, print_line)))
             failed = self._answer(lines, None, output)
         self._progress.check_failed(failed, lines.count, f"{_IN_LINE}.")
 
     def _answer(self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput) -> int:
         """Answer lines, of the file at `path` if there is one; return how many failed."""
         items = _LineItems(lines, partial(self._work, path))
-        results = _LineResults(output, self._notes, to_stdout=self._given.output is None)
+        results = _LineResults(output, self._notes, to_stdout=self._flags.output is None)
         with closing(self._requests):
             failed = answer_items(
                 items,
@@ -281,19 +302,21 @@ def _is_file(path: Path | None) -> bool:
 def _check_apart(source: str, output: Path | None) -> None:
     """Raise UsageError where the answers would be written over the lines, or behind them."""
     if identity(0 if source == STDIN else source) in written_with(output):
-        where = output or "standard output"
-        hint = "Name another file with -o."
-        raise errors.UsageError(f"{where}: it is the input, or its journal is", hint=hint)
+        raise errors.UsageError(
+            f"{output or 'standard output'}: it is the input, or its journal is",
+            hint="Name another file with -o.",
+        )
 
 
 def _open_lines(source: str) -> IO[bytes]:
-    """The lines' stream. Raises InputError."""
+    """Open the stream of lines. Raises InputError."""
     if source != STDIN:
         try:
             return open(source, "rb")
         except OSError as error:
-            what = f"{source}: {reason_of(error)}"
-            raise errors.InputError(what, hint="Name a file of JSON lines.") from None
+            raise errors.InputError(
+                f"{source}: {reason_of(error)}", hint="Name a file of JSON lines."
+            ) from None
     stream = reading.standard_input([STDIN])
     if stream is None:
         raise errors.InputError("standard input: nothing is piped in", hint="Pipe JSON lines in.")

@@ -20,17 +20,27 @@ from ngtcli.words import counted
 
 
 class UnloadedSession(Session):
-    """Makes the prompts that an engine would have, without weights; `warns` where none will."""
+    """Makes the prompts that an engine would have, without weights.
+
+    Args:
+        settings: The settings.
+        notes: Where is reported what is being done.
+        warns: Whether warnings are reported, which the engine will not repeat.
+    """
 
     def __init__(self, settings: Settings, notes: Notes, warns: bool = True) -> None:
         super().__init__(settings, telling(notes, None if warns else lambda _: None))
         self.status(f"Loading the tokenizer of {settings.model.model} …")
-        tokenizer, config = load_tokenizer(settings.model.model), load_config(settings.model.model)
+        tokenizer = load_tokenizer(settings.model.model)
+        config = load_config(settings.model.model)
         limit = context_limit(config, tokenizer)
         self._facts = ModelFacts(
-            tokenizer=tokenizer, context=limit.tokens, vocabulary=config.vocab_size,
-            dtype=settings.model.dtype, context_why=limit.reason,
-        )  # fmt: skip
+            tokenizer=tokenizer,
+            context=limit.tokens,
+            vocabulary=config.vocab_size,
+            dtype=settings.model.dtype,
+            context_why=limit.reason,
+        )
         notes.clear()
 
     @property
@@ -47,8 +57,10 @@ def dry_run(request: Request, output: Output, notes: Notes, *, reports_schema: b
         notes: Where the token count goes.
         reports_schema: Whether the JSON Schema of the answer goes there, too.
     """
-    session, form = UnloadedSession(request.settings, notes), form_of(request.settings)
-    context, schema = session.facts.context, form.schema if form else None
+    session = UnloadedSession(request.settings, notes)
+    context = session.facts.context
+    form = form_of(request.settings)
+    schema = form.schema if form else None
     try:
         with reporting_to(session):
             prompt = _prompt(session, request)
@@ -60,9 +72,14 @@ def dry_run(request: Request, output: Output, notes: Notes, *, reports_schema: b
     notes.clear()
     report_passages(request, output, prompt.selection, notes)
     if output.verbose:
-        tokenizer, system = session.facts.tokenizer, request.settings.answer.system
-        for words in look_alikes(request.documents, request.question, tokenizer, system):
-            notes.remark(words)
+        remarks = look_alikes(
+            request.documents,
+            request.question,
+            session.facts.tokenizer,
+            request.settings.answer.system,
+        )
+        for remark in remarks:
+            notes.remark(remark)
     if output.is_json:
         print_line(json_of_answer(dry_run_object(request, prompt, context, schema)))
         return
@@ -82,6 +99,6 @@ def _prompt(session: Session, request: Request) -> Prompt:
     parts = whole_or_parts(session.task(request.wording, request.documents, request.question))
     if isinstance(parts, Prompt):
         return parts
-    of = counted(len(parts), "part")
-    session.warn(f"not everything fits: split into {of}; this is the first one's")
+    count = counted(len(parts), "part")
+    session.warn(f"not everything fits: split into {count}; this is the first one's")
     return parts[0].build()

@@ -74,10 +74,20 @@ _HTML = options.file_option(
 )
 _DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
 # Settings of other answers, of single ones, and of processes that stay.
-_OTHER = ("regex", "choices", "quote", "serve", "keep_warm", "color", "stop", "max_repeats")
+_UNUSED_SETTINGS = (
+    "regex",
+    "choices",
+    "quote",
+    "serve",
+    "keep_warm",
+    "color",
+    "stop",
+    "max_repeats",
+)
 _FACTS = ("page", "quote", "p")  # of a value, with --sources columns
 _HINT = "Name files or folders, or pipe a text in."
-_VERSION = 1
+_WITHOUT_ASK_FIELDS = "Name another model (-m), or give --set ask_fields=no."
+_VERSION = 1  # of what makes rows of answers
 # Below this a value is named as doubtful where --doubt says nothing: three wrong totals had 0.45 to
 # 0.71, labelled values have 0.99 and those found by a field's words 0.9; guess.
 _DOUBTFUL = 0.75
@@ -111,7 +121,7 @@ _FIELD_OF = {
 }
 
 
-@command("extract", settings=settings_in(*PARTS, without=_OTHER))
+@command("extract", settings=settings_in(*PARTS, without=_UNUSED_SETTINGS))
 def extract(
     flags: SettingFlags,
     files: Annotated[
@@ -159,89 +169,109 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
     checks.warn_of_no_effect(situations, values, notes.warn)
     given = checks.effective(given, _FIELD_OF, situations)
     if extraction.by_field:
-        split = settings.retrieval.overflow == "split"
-        others = {"--overflow split": split, "--schema-multi": extraction.form.multi}
-        hint = "Name another model (-m), or give --set ask_fields=no."
-        for flag, is_given in others.items():
+        flags_of_objects = {
+            "--overflow split": settings.retrieval.overflow == "split",
+            "--schema-multi": extraction.form.multi,
+        }
+        for flag, is_given in flags_of_objects.items():
             if is_given:
-                what = f"{flag} cannot be used where each field is asked for by itself (ask_fields)"
-                raise UsageError(what, hint=hint)
-        _check_objects(extraction.form.fields, hint)
+                raise UsageError(
+                    f"{flag} cannot be used where each field is asked for by itself (ask_fields)",
+                    hint=_WITHOUT_ASK_FIELDS,
+                )
+        _check_objects(extraction.form.fields)
     return given
 
 
-def _check_objects(fields: Sequence[Field], hint: str) -> None:
+def _check_objects(fields: Sequence[Field]) -> None:
     """Say which fields a model that only quotes is not asked for; raise UsageError for all."""
-    objects = [one.name for one in fields if one.type == "json"]
-    what = f"objects are not asked for with ask_fields: {', '.join(objects)}"
+    objects = [field.name for field in fields if field.type == "json"]
+    if not objects:
+        return
+    message = f"objects are not asked for with ask_fields: {', '.join(objects)}"
     if len(objects) == len(fields):
-        raise UsageError(what, hint=hint)
-    if objects:
-        Notes().warn(f"{what} will be null. {hint}")
+        raise UsageError(message, hint=_WITHOUT_ASK_FIELDS)
+    Notes().warn(f"{message} will be null. {_WITHOUT_ASK_FIELDS}")
 
 
 class _Extract:
     """One run of the command, which takes the rows that come of it."""
 
-    def __init__(self, extraction: Extraction, given: ExtractFlags) -> None:
-        self._extraction, self._given, self._notes = extraction, given, Notes(given.verbose)
+    def __init__(self, extraction: Extraction, flags: ExtractFlags) -> None:
+        self._extraction = extraction
+        self._flags = flags
+        self._notes = Notes(flags.verbose)
         self._names = [field.name for field in extraction.form.fields]
         self._settings = extraction.tasks.of[TASK][0]
         self._progress = RunProgress(self._notes, "file")
-        self._answers = RunAnswers(self._settings, self._progress, size=given.batch_size)
+        self._answers = RunAnswers(self._settings, self._progress, size=flags.batch_size)
         self._request = extraction.whole(())
-        self._output = Output(path=given.output, html=given.html, verbose=given.verbose)
+        self._output = Output(path=flags.output, html=flags.html, verbose=flags.verbose)
         self._documents: dict[ItemId, Document] = {}
-        self._is_single = False  # text
+        self._is_single = False  # whether it is about one text
         self._origins = Counter[str]()  # of the tokens of all answers
         self._steps = 0
-        self._out: FileRows = RowsOnStdout(self._text, keeps=bool(given.html))
+        self._out: FileRows = RowsOnStdout(self._text, keeps=bool(flags.html))
 
     def opened(self) -> FileRows:
-        """Where rows go. Raises UsageError, also where a field has the name of another column."""
-        path = self._given.output
+        """Open what rows go to.
+
+        Raises UsageError, also where a field has the name of another column.
+        """
+        path = self._flags.output
         if path is None:
             return self._out
-        facts = _FACTS if self._given.sources else ()
-        columns = [c for n in self._names for c in (n, *(f"{n}.{fact}" for fact in facts))]
-        columns = ["file", *columns, *["doubt"] * bool(self._given.doubt)]
-        if twice := next((one for one in columns if columns.count(one) > 1), None):
-            what = f"the table has a column {twice} of its own"
-            raise UsageError(what, hint="Call the field otherwise.")
         # An extraction has fields in the place of a question.
-        listed = ", ".join(line.removeprefix("- ") for line in self._request.question.splitlines())
-        head = {"fields": listed, **decisive_values(self._request, self._output)}
+        fields = [line.removeprefix("- ") for line in self._request.question.splitlines()]
+        head = {"fields": ", ".join(fields), **decisive_values(self._request, self._output)}
         del head["question"]
         self._out = TableOutput(
             path,
             head,
-            columns,
+            self._columns(),
             flat=self._flat,
             whole=self._whole,
-            restart=self._given.restart,
-            force=self._given.force,
+            restart=self._flags.restart,
+            force=self._flags.force,
             heading=visible,
         )
         return self._out
 
+    def _columns(self) -> list[str]:
+        """Return the columns of a table. Raises UsageError where two have the same name."""
+        columns = ["file"]
+        for name in self._names:
+            columns.append(name)
+            if self._flags.sources:
+                columns += [f"{name}.{fact}" for fact in _FACTS]
+        if self._flags.doubt:
+            columns.append("doubt")
+        for name, count in Counter(columns).items():
+            if count > 1:
+                raise UsageError(
+                    f"the table has a column {name} of its own", hint="Call the field otherwise."
+                )
+        return columns
+
     def run(self, paths: list[str]) -> None:
         """Make the rows that are not there. Raises NgtError, exit code 7 where files failed."""
-        given, out = self._given, self._out
+        flags = self._flags
+        out = self._out
         documents, bad = read_each(
             self._request, self._output, paths, _HINT, self._notes, out.files, out.wrote
         )
-        documents = documents[: given.limit or None]
-        if given.dry_run:
+        documents = documents[: flags.limit or None]
+        if flags.dry_run:
             self._dry_run(documents[0])
             return
-        check_written([given.html], given.force)
+        check_written([flags.html], flags.force)
         self._is_single = len(documents) + bad == 1
         self._documents = item_ids(documents, _VERSION)
         out.expect({item: document.name for item, document in self._documents.items()})
         left = out.to_do()
         self._progress.set_total(len(documents), len(left), "already done")
-        if given.output is not None:
-            warn_of_deleted(self._notes, given.output, out.deleted())
+        if flags.output is not None:
+            warn_of_deleted(self._notes, flags.output, out.deleted())
         items = ListedItems(self._item(item) for item in left)
         failed = answer_items(
             items,
@@ -249,25 +279,32 @@ class _Extract:
             self._answers,
             self._progress,
             self._notes,
-            resumes=given.output is not None,
+            resumes=flags.output is not None,
         )
-        if given.html:
-            write_page(self._page(documents), given.html, force=given.force)
+        if flags.html:
+            write_page(self._page(documents), flags.html, force=flags.force)
         self._say_written()
         self._notes.demonstration(self._settings.model.model)
-        if given.verbose and self._steps:
+        if flags.verbose:
+            self._report_origins()
+        hint = ""
+        if flags.output is not None:
+            hint = "The same command tries them again, and no others."
+        self._progress.check_failed(failed + bad, len(documents) + bad, hint)
+
+    def _report_origins(self) -> None:
+        """Report how many tokens came of a step, and from where."""
+        if self._steps:
             total = self._origins.total()
             shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
             self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
-        again = "The same command tries them again, and no others." * bool(given.output)
-        self._progress.check_failed(failed + bad, len(documents) + bad, again)
 
     def _say_written(self) -> None:
         """Say where the table is, and which of its values are in doubt."""
-        table = self._given.output
+        table = self._flags.output
         if table is None:
             return
-        threshold = self._given.doubt or _DOUBTFUL
+        threshold = self._flags.doubt or _DOUBTFUL
         doubted = [
             f"{row['file']}: {field}"
             for item in self._documents
@@ -282,7 +319,7 @@ class _Extract:
         named = ", ".join(doubted[:_DOUBTED_SHOWN])
         if len(doubted) > _DOUBTED_SHOWN:
             named += ", …"
-        hint = "" if self._given.doubt else f"; --doubt {threshold:g} marks them in the table"
+        hint = "" if self._flags.doubt else f"; --doubt {threshold:g} marks them in the table"
         count = counted(len(doubted), "value")
         self._notes.warn(f"{count} below p {threshold:g}, to be checked: {named}{hint}")
 
@@ -311,7 +348,7 @@ class _Extract:
         """Return with --overflow split the parts of a document that does not fit, else none."""
         if self._settings.retrieval.overflow != "split":
             return ()
-        if self._given.dry_run:
+        if self._flags.dry_run:
             from ngtcli.cli.dry_run import UnloadedSession  # here: few runs are dry
 
             session: Session = UnloadedSession(self._settings, self._notes, warns=False)
@@ -340,27 +377,40 @@ class _Extract:
         return True
 
     def _text(self, rows: Sequence[Row]) -> str:
-        """What standard output gets of the rows of a file; of a single text its values alone."""
+        """Return what standard output gets of a file: its rows; of a single text values alone."""
         self._notes.clear()  # both may be on one terminal
-        lines = [json_of_answer(self._whole(row), None) for row in rows]
         if self._is_single:
             values = [row["values"] for row in rows]
             lines = [json_of_answer(values if self._extraction.form.multi else values[0])]
-        return "".join(f"{reveal(x) if sys.stdout.isatty() else x}\n" for x in lines)
+        else:
+            lines = [json_of_answer(self._whole(row), None) for row in rows]
+        if sys.stdout.isatty():
+            lines = [reveal(line) for line in lines]
+        return "".join(f"{line}\n" for line in lines)
 
     def _whole(self, row: Mapping[str, Any]) -> Row:
-        """A row as JSON has it, with the fields that are in doubt."""
-        known = row["probability"].items()
-        doubted = [name for name, p in known if p is not None and p < self._given.doubt]
-        return {**row, **({"doubt": doubted} if self._given.doubt else {})}
+        """Return a row as JSON has it, with the fields that are in doubt."""
+        if not self._flags.doubt:
+            return {**row}
+        doubted = [
+            name
+            for name, p in row["probability"].items()
+            if p is not None and p < self._flags.doubt
+        ]
+        return {**row, "doubt": doubted}
 
     def _flat(self, row: Mapping[str, Any]) -> Row:
-        """A row as a CSV has it."""
-        cells: Row = {"doubt": ", ".join(self._whole(row).get("doubt", ())), "file": row["file"]}
+        """Return a row as a CSV has it."""
+        cells: Row = {"file": row["file"], "doubt": ", ".join(self._whole(row).get("doubt", ()))}
         for name, value in row["values"].items():
-            known = {**(first_place(row["sources"][name]) or {}), "p": row["probability"][name]}
-            cells |= {name: value, **{f"{name}.{fact}": known.get(fact) for fact in _FACTS}}
-        return {n: visible(cell) if isinstance(cell, str) else cell for n, cell in cells.items()}
+            facts = {**(first_place(row["sources"][name]) or {}), "p": row["probability"][name]}
+            cells[name] = value
+            for fact in _FACTS:
+                cells[f"{name}.{fact}"] = facts.get(fact)
+        return {
+            column: visible(cell) if isinstance(cell, str) else cell
+            for column, cell in cells.items()
+        }
 
     def _page(self, documents: Sequence[Document]) -> str:
         from ngtcli.render.answer_page import table_page  # here: few runs need it
@@ -370,9 +420,14 @@ class _Extract:
             for row in map(self._whole, self._out.rows(item)):
                 places = {field: first_place(at) for field, at in row["sources"].items()}
                 rows.append({**row, "sources": places})
-        title = f"{', '.join(self._names)} of {counted(len(documents), 'file')}"
-        command, model = options.command_line(), self._settings.model.model
-        return table_page(title, command, self._names, rows, documents, model)
+        return table_page(
+            f"{', '.join(self._names)} of {counted(len(documents), 'file')}",
+            options.command_line(),
+            self._names,
+            rows,
+            documents,
+            self._settings.model.model,
+        )
 
     def _dry_run(self, document: Document) -> None:
         """Print the first prompt of a document, and the schema of its rows."""
@@ -383,13 +438,10 @@ class _Extract:
             request, _ = asking.open[0]
             dry_run(request, self._output, self._notes, reports_schema=False)
         if self._extraction.by_field:
-            count = len(asking.open)
-            asked = (
-                f"{counted(count, 'field')} asked for, each by itself"
-                if count
-                else ("no field is asked for, as rules are sure of all")
-            )
-            self._notes.say(f"{asked}; rows obey this JSON Schema:")
+            questions = "no field is asked for, as rules are sure of all"
+            if asking.open:
+                questions = f"{counted(len(asking.open), 'field')} asked for, each by itself"
+            self._notes.say(f"{questions}; rows obey this JSON Schema:")
         else:
             self._notes.say("The answer obeys this JSON Schema:")
         print_line(visible(dump_json(self._extraction.form.schema)))

@@ -20,8 +20,8 @@ from ngtcli.words import reason_of, shortened
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
-_LARGEST = 1_000_000_000  # bytes of a file that is compared; larger ones are not ours: guess
-_VERSIONS = 16  # of a file that ngt wrote, that are known as its own; guess
+_MAX_COMPARED_BYTES = 1_000_000_000  # of a file; larger ones are not ours: guess
+_VERSIONS_KNOWN = 16  # of a file that ngt wrote; guess
 _ELSEWHERE = "Choose another file."
 _PRINTED = "Choose another file; the result went to standard output."
 _FORCE = "Name another file, or give --force to write over it."
@@ -32,31 +32,34 @@ def check_output_file(path: Path | None) -> None:
     if path is None:
         return
     check_name(path)
-    folder, is_real = path.resolve().parent, not path.exists() or path.is_file()
-    special = os.path.abspath(path).startswith(("/dev/", "/proc/"))
+    folder = path.resolve().parent
+    is_file = not path.exists() or path.is_file()
+    is_special = os.path.abspath(path).startswith(("/dev/", "/proc/"))
     if path.is_dir():
         raise UsageError(f"{path}: a folder", hint="Name a file in it.")
     if not folder.is_dir():
         raise UsageError(
             f"{path}: no such folder", hint="Make the folder first, or name another file."
         )
-    if is_real and not special and not os.access(folder, os.W_OK | os.X_OK):
-        what = f"{path}: no permission to write in its folder"
-        raise UsageError(what, hint="Name another file.")
+    if is_file and not is_special and not os.access(folder, os.W_OK | os.X_OK):
+        raise UsageError(f"{path}: no permission to write in its folder", hint="Name another file.")
 
 
 def check_name(path: Path) -> None:
     """Raise UsageError for a path under which nothing can be, and for -."""
     if str(path) == "-":
-        what = "-: this is not a file, and what goes to standard output needs no name"
-        raise UsageError(what, hint="Leave the option out, or give another name.")
+        raise UsageError(
+            "-: this is not a file, and what goes to standard output needs no name",
+            hint="Leave the option out, or give another name.",
+        )
     try:
         os.stat(path)
     except (FileNotFoundError, NotADirectoryError):
         pass
     except (OSError, ValueError) as error:  # too long, links in a circle
-        what = f"{shortened(str(path))}: {reason_of(error)}"
-        raise UsageError(what, hint="Give another name.") from None
+        raise UsageError(
+            f"{shortened(str(path))}: {reason_of(error)}", hint="Give another name."
+        ) from None
 
 
 def check_output_files(paths: Mapping[str, Path | None]) -> None:
@@ -66,8 +69,9 @@ def check_output_files(paths: Mapping[str, Path | None]) -> None:
         check_output_file(path)
         if path is None or path.is_char_device():  # as /dev/null
             continue
-        if other := taken.get(path.resolve()):
-            raise UsageError(f"{other} and {flag} both name {path}", hint="Name two files.")
+        other_flag = taken.get(path.resolve())
+        if other_flag:
+            raise UsageError(f"{other_flag} and {flag} both name {path}", hint="Name two files.")
         taken[path.resolve()] = flag
 
 
@@ -78,11 +82,17 @@ def check_not_read(
 ) -> None:
     """Raise UsageError where an output would be written over a file that is read.
 
-    `read` are paths and descriptors.
+    Args:
+        outputs: The outputs.
+        read: Paths and descriptors.
+        hint: What to do.
     """
     written = files_of(outputs)
-    for path in read if written else ():
-        if (output := written.get(identity(path))) is not None:
+    if not written:
+        return
+    for path in read:
+        output = written.get(identity(path))
+        if output is not None:
             raise UsageError(f"{output}: {WRITES_OVER}", hint=hint)
 
 
@@ -104,7 +114,7 @@ def _check_own(path: Path, hint: str, force: bool = False) -> None:
         return
     written = None
     with suppress(OSError), path.open("rb") as file:
-        written = _written().get(_key(path)) if size <= _LARGEST else None
+        written = _written().get(_key(path)) if size <= _MAX_COMPARED_BYTES else None
         if written and hashlib.file_digest(file, "sha256").hexdigest() in written:
             return
     whose = "was changed since ngt wrote it" if written else "was not written by ngt"
@@ -123,12 +133,13 @@ def _written() -> "Kind[list[str]]":
 
 def _remember(path: Path, text: str) -> None:
     """Note that ngt wrote this text to the file."""
-    new, before = hashlib.sha256(text.encode()).hexdigest(), _written().get(_key(path)) or []
-    _written().put(_key(path), [*(old for old in before if old != new), new][-_VERSIONS:])
+    sha256 = hashlib.sha256(text.encode()).hexdigest()
+    hashes = [known for known in _written().get(_key(path)) or [] if known != sha256]
+    _written().put(_key(path), [*hashes, sha256][-_VERSIONS_KNOWN:])
 
 
 def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Path]:
-    """The outputs that are files already, by their `identity`."""
+    """Return the outputs that are files already, by their `identity`."""
     return {identity(path): path for path in outputs if path is not None and path.is_file()}
 
 
@@ -161,7 +172,7 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
 
 
 def json_of_answer(value: object, indent: int | None = 2) -> str:
-    """The JSON of an answer, whose texts have no control characters, as in a pipe.
+    """Return the JSON of an answer, whose texts have no control characters, as in a pipe.
 
     As JSON has them they would be escaped, and reach the terminal once another program reads it.
     """
@@ -174,25 +185,26 @@ def _without_controls(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {_without_controls(k): _without_controls(v) for k, v in value.items()}
     if isinstance(value, list | tuple):
-        return [_without_controls(one) for one in value]
+        return [_without_controls(item) for item in value]
     return value
 
 
 def print_line(text: str) -> None:
-    """One line (or object) of output; never through Rich, which wraps and reads markup."""
+    """Print a line (or object) of output; never through Rich, which wraps and reads markup."""
     shown = reveal(text) if sys.stdout.isatty() else text
     sys.stdout.write(shown + "\n")
     sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """A table on a terminal; tab-separated values below their headings elsewhere."""
+    """Print a table on a terminal; elsewhere tab-separated values below their headings."""
     cells = [[str(value) for value in row] for row in rows]
     if sys.stdout.isatty():
         from ngtcli.render.tables import Column, Table, to_terminal  # here: answers need none
 
         table = Table("", [Column(title, left=True) for title in columns], cells)
-        width, colour = terminal_width(sys.stdout), styles(sys.stdout)
-        print_line(to_terminal([table], width=width, colour=colour))
+        print_line(
+            to_terminal([table], width=terminal_width(sys.stdout), colour=styles(sys.stdout))
+        )
     elif cells:
         print_line(to_tabs([columns, *cells]))

@@ -29,7 +29,7 @@ from ngtcli.documents.quotes.values import (
     find_verbatim,
     is_label,
     split_sentences,
-)  # fmt: skip
+)
 from ngtcli.documents.selection import Excerpt
 from ngtcli.drafting.steps import Token
 from ngtcli.engine.batch.run import Work
