@@ -366,8 +366,8 @@ def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     )
     reader = LineRequests({}, None, str(tmp_path), None, lambda _: None)
     for field in "abcdae":
-        own = reader._files(Settings().replace(field=field))
-        assert reader._files(Settings.of(max_tokens=9).replace(field=field)) is own
+        own = reader._reader(Settings().replace(field=field))
+        assert reader._reader(Settings.of(max_tokens=9).replace(field=field)) is own
     assert sorted(closed) == list("abcd")
     reader.close()
     assert closed[4:] == ["e"]

@@ -474,7 +474,10 @@ def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) 
     write_model(tmp_path / "mute", "qwen", f"<think>\n{THOUGHTS}", *asked(tmp_path))
     done = ngt(*asked(tmp_path, "mute"))
     assert (done.returncode, done.stdout.strip()) == (0, b"")
-    assert done.stderr.decode() == "ngt: it ended within its thought: there is no answer\n"
+    assert (
+        done.stderr.decode()
+        == "ngt: the model was still reasoning when it ended: there is no answer\n"
+    )
 
 
 def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> None:
