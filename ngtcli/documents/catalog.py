@@ -1,8 +1,8 @@
-"""What is known of files that were read, in the store, so that unchanged ones are not opened.
+"""The cache of texts that were read from files, so that unchanged files are not opened again.
 
-A file counts as unchanged if its path, inode, size and times are. Else it is read, and the text
-that was made of the same bytes before is taken. What is known of its earlier states stays until the
-cache is full. Texts for which a password was needed are not stored.
+A file counts as unchanged if its path, inode, size and times are. If one of them changed, the file
+is read, and a text that was made of the same bytes before is used. Entries of earlier states stay
+until the cache is full. Texts for which a password was needed are not stored.
 """
 
 import os
@@ -18,18 +18,22 @@ from ngtcli.system import files
 from ngtcli.system.files import Stamp
 from ngtcli.system.store import Kind
 
-VERSION = 12  # of the parsers' output and of these pieces
-_RACE_NS = 2_000_000_000  # a file this young when it is read may change without a new time; guess
-_TRIED_S = 86_400.0  # seconds after which a parser that failed at a file is tried again; guess
-_TRY_AGAIN = ", when it was last tried; ngt cache clear documents has it tried again"
+VERSION = 12  # of the parsers' output and of these entries
+_RACE_NS = 2_000_000_000  # a file this young may change without a new time (guess)
+_RETRY_AFTER_S = 86_400.0  # when a parser that failed at a file is tried again (guess)
+_RETRY_NOTE = ", when it was last tried; ngt cache clear documents has it tried again"
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What came of a file: the key of its text in TEXTS, or why there is none and what to do.
+    """The outcome of reading a file: the key of its text in TEXTS, or why it has none.
 
-    `until` is when the latter ends, in seconds since 1970, as the machine may have been to blame;
-    0.0: it holds for good.
+    Attributes:
+        source: Key of the text; "" if there is none.
+        reason: Why there is no text; "" if there is one.
+        advice: What to do about it.
+        until: When a failure expires, because the machine may have been to blame, in seconds since
+            1970; 0.0 if never.
     """
 
     source: str
@@ -39,41 +43,66 @@ class Entry:
 
     @classmethod
     def of(cls, source: str, outcome: Extracted | Unreadable) -> "Entry | None":
-        """What is stored of this outcome; None where it is secret, or not the file's own."""
+        """Make the entry of an outcome; None if it must not be stored.
+
+        Secret texts are not stored, nor failures for which the file is not to blame.
+        """
         if isinstance(outcome, Extracted):
             return None if outcome.about.secret else cls(source)
         if not (outcome.lasting or isinstance(outcome, FailedParser)):
             return None
-        until = 0.0 if outcome.lasting else time.time() + _TRIED_S
+        until = 0.0 if outcome.lasting else time.time() + _RETRY_AFTER_S
         return cls(source, str(outcome), outcome.advice, until)
 
     @property
     def error(self) -> Unreadable | None:
-        """Why there is no text; None where there is one."""
-        last = _TRY_AGAIN if self.until else ""
-        return Unreadable(self.reason + last, self.advice) if self.reason else None
+        """Why there is no text; None if there is one."""
+        if not self.reason:
+            return None
+        note = _RETRY_NOTE if self.until else ""
+        return Unreadable(self.reason + note, self.advice)
 
 
-FILES = Kind("files", Entry)  # by path, state, suffix, and settings that decide what comes of it
+FILES = Kind("files", Entry)  # by path, state, suffix, and the settings that decide the outcome
 TEXTS = Kind("texts", Extracted)  # by a file's bytes, suffix, and settings that decide its text
 
 
-def known(keys: Mapping[str, str]) -> dict[str, Entry]:
-    """What came of the files at these real paths, with their keys. Opens no file."""
-    entries, now = FILES.get_many(filter(None, keys.values())), time.time()
-    found = {path: entry for path, key in keys.items() if (entry := entries.get(key)) is not None}
-    return {path: entry for path, entry in found.items() if not 0 < entry.until < now}
+def cached_entries(keys: Mapping[str, str]) -> dict[str, Entry]:
+    """Look up files without opening them.
+
+    Args:
+        keys: The key of each file in FILES, by its real path; "" if it cannot be stored.
+
+    Returns:
+        The entries that have not expired, by real path.
+    """
+    stored = FILES.get_many(filter(None, keys.values()))
+    now = time.time()
+    entries: dict[str, Entry] = {}
+    for path, key in keys.items():
+        entry = stored.get(key)
+        if entry is None:
+            continue
+        is_expired = 0 < entry.until < now
+        if not is_expired:
+            entries[path] = entry
+    return entries
 
 
-def settled(path: str) -> Stamp | None:
-    """The state of a regular file; None for another, or where a write may yet leave its times."""
+def settled_stamp(path: str) -> Stamp | None:
+    """The stamp of a regular file that was not written just now; None for any other.
+
+    A second write within the resolution of the clock would not change the times of a file.
+    """
     stamp = stamp_of(path)
-    is_new = stamp and time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns) < _RACE_NS
-    return None if is_new else stamp
+    if stamp is None:
+        return None
+    age_ns = time.time_ns() - max(stamp.mtime_ns, stamp.ctime_ns)
+    return stamp if age_ns >= _RACE_NS else None
 
 
 def stamp_of(path: str) -> Stamp | None:
-    """The state of a regular file; None for what is not one."""
+    """The stamp of a regular file; None if it is no such file."""
     with suppress(OSError, ValueError):
         return files.stamp_of(path) if os.path.isfile(path) else None
     return None

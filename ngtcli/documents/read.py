@@ -12,7 +12,15 @@ from pathlib import Path
 from typing import IO
 
 from ngtcli.config import Settings
-from ngtcli.documents.catalog import FILES, TEXTS, VERSION, Entry, known, settled, stamp_of
+from ngtcli.documents.catalog import (
+    FILES,
+    TEXTS,
+    VERSION,
+    Entry,
+    cached_entries,
+    settled_stamp,
+    stamp_of,
+)
 from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, ListedFile, recognizer, tessdata
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
@@ -180,7 +188,7 @@ class Documents:
         That is so for what is not a regular file, and for one that was written just now. The suffix
         is that of the listed path, which may be a link.
         """
-        state = settled(file.real)
+        state = settled_stamp(file.real)
         if not state:
             return ""
         reading = self._settings.reading
@@ -203,7 +211,7 @@ class Documents:
         parser runs.
         """
         keys = {file.real: self._key(file) for file in group if not _is_plain(file)}
-        entries = known(keys)
+        entries = cached_entries(keys)
         new_entries = dict[str, Entry]()
         ahead = {real for real in keys if real not in entries and stamp_of(real)}
         tasks = (self._threads.submit(self._outcome, file) for file in group if file.real in ahead)
