@@ -1,15 +1,15 @@
-"""Where passages stand, and their scores. Loads nothing heavy."""
+"""The places and the scores of passages that retrieval finds. Imports nothing heavy."""
 
 from dataclasses import dataclass, field
 
 from ngtcli.system.json_form import json_key
 
-_MOST_NAMED = 3  # words that a message names; guess
+_MAX_NAMED_WORDS = 3  # in a message (guess)
 
 
 @dataclass(frozen=True, slots=True)
 class Excerpt:
-    """One or more passages in a row of a document: its index, and their range there."""
+    """A range of a document, by its index: one passage, or several in a row."""
 
     document: int
     start: int
@@ -18,10 +18,14 @@ class Excerpt:
 
 @dataclass(frozen=True, slots=True)
 class Scores:
-    """The score by the ranker that decides, and by each that was asked.
+    """The scores of a passage by each ranker; None for a ranker that did not score it.
 
-    `bm25` is 0 without a word of the question, `dense` a cosine, `fused` a sum of reciprocal ranks,
-    `reranked` a logit; None where there is no such ranker, or for those that were not reranked.
+    Attributes:
+        score: The score that decides.
+        bm25: 0 for a passage without a word of the question.
+        dense: A cosine, by an embedding model.
+        fused: A sum of reciprocal ranks.
+        reranked: A logit.
     """
 
     score: float
@@ -33,12 +37,12 @@ class Scores:
 
 @dataclass(frozen=True, slots=True)
 class Coverage:
-    """How much of a question the nearest passage of the documents has.
+    """How much of a question the nearest passage of the documents covers.
 
     Attributes:
-        share: Its part of the weight of the question's words, 0 to 1.
-        enough: Whether the documents may have the answer, by that share.
-        missing: The question's words that it lacks, the weightiest first, as they were asked.
+        share: Share of the weight of the question's words that it has, 0 to 1.
+        enough: Whether that share is large enough for the documents to have the answer.
+        missing: The question's words that it lacks, as they were asked, by weight.
     """
 
     share: float = field(metadata=json_key(digits=4))
@@ -47,6 +51,6 @@ class Coverage:
 
     @property
     def lacking(self) -> str:
-        """What the nearest passage lacks, for a sentence: “France” or “capital”."""
-        *first, last = [f"“{word}”" for word in self.missing[:_MOST_NAMED]]
-        return f"{', '.join(first)} or {last}" if first else last
+        """The missing words for a sentence: “France” or “capital”."""
+        *words, last_word = [f"“{word}”" for word in self.missing[:_MAX_NAMED_WORDS]]
+        return f"{', '.join(words)} or {last_word}" if words else last_word
