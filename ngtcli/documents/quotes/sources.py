@@ -14,9 +14,9 @@ from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.words import counted
 
 _SPACE = re.compile(r"\s+")
-_AROUND = 160  # characters before and behind a quotation that are shown with it; guess
+_CONTEXT_CHARACTERS = 160  # shown before and behind a quotation (guess)
 _CLAUSE_END = re.compile(r"[.!?…;:,—–|]+[\"'”’»)\]]*(?=\s)|\n|[。！？；：，、]")
-_SKIPPED = 200  # characters between stretches of one place, as words may be left out; guess
+_MAX_SKIPPED = 200  # characters between stretches of one place, as words may be left out (guess)
 _SPANS = "document is an index of documents; ranges count characters of their texts"
 
 
@@ -76,17 +76,18 @@ class Sources:
 
     def among(self, documents: Sequence[int]) -> "Sources":
         """The same stretches, with documents counted among these alone, which have them all."""
-        number = {document: i for i, document in enumerate(documents)}
-        found = [
-            replace(s, span=replace(s.span, document=number[s.span.document])) for s in self.spans
-        ]
-        return Sources(self.verbatim_share, tuple(found))
+        index_of = {document: index for index, document in enumerate(documents)}
+        sources = []
+        for source in self.spans:
+            document = index_of[source.span.document]
+            sources.append(replace(source, span=replace(source.span, document=document)))
+        return Sources(self.verbatim_share, tuple(sources))
 
 
 def sources_of(
     answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
 ) -> Sources:
-    """Where the stretches of `answer` stand in `documents`; with `excerpts`, only within those."""
+    """Find the quotations in `answer` of `documents`; with `excerpts`, only of those."""
     return SourceFinder(documents, excerpts).find(answer)
 
 
@@ -96,7 +97,7 @@ class SourceFinder:
     def __init__(
         self, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
     ) -> None:
-        from ngtcli.documents.quotes.find import QuoteFinder  # here: it loads numpy
+        from ngtcli.documents.quotes.find import QuoteFinder  # lazy: it imports numpy
 
         if excerpts is None:
             excerpts = [Excerpt(i, 0, len(document.text)) for i, document in enumerate(documents)]
@@ -105,9 +106,10 @@ class SourceFinder:
         self._quotes = QuoteFinder([documents[e.document].text[e.start : e.end] for e in excerpts])
 
     def find(self, answer: str) -> Sources:
-        """Where the stretches of `answer` stand."""
+        """Find the quotations in `answer`, and number their places."""
         sources = self._sources_at(self._quotes.spans(answer))
-        return Sources(share_copied(answer, [source.span for source in sources]), tuple(sources))
+        share = share_copied(answer, [source.span for source in sources])
+        return Sources(share, tuple(sources))
 
     def find_so_far(self, answer: str) -> tuple[list[Source], int]:
         """Find the sources of an answer's beginning that are those of the whole answer, too.
@@ -121,21 +123,29 @@ class SourceFinder:
     def _sources_at(self, spans: Sequence[Span]) -> list[Source]:
         numbers: dict[tuple[int, int, int], int] = {}
         sources = []
-        for s in spans:
-            excerpt = self._excerpts[s.document]
+        for span in spans:
+            excerpt = self._excerpts[span.document]
             document = self._documents[excerpt.document]
-            at = excerpt.document, s.source_start + excerpt.start, s.source_end + excerpt.start
-            number = numbers.setdefault(at, len(numbers) + 1)
-            sources.append(source_at(document, number, Span(s.start, s.end, *at)))
+            source_range = (
+                excerpt.document,
+                span.source_start + excerpt.start,
+                span.source_end + excerpt.start,
+            )
+            number = numbers.setdefault(source_range, len(numbers) + 1)
+            source_span = Span(span.start, span.end, *source_range)
+            sources.append(source_at(document, number, source_span))
         return sources
 
 
 def source_at(document: Document, number: int, span: Span) -> Source:
-    """What stands at a span of a document."""
-    from ngtcli.documents.passages import place  # here: what shows sources does without
+    """Describe the place of a span in a document."""
+    from ngtcli.documents.passages import place  # lazy: what only shows sources does not need it
 
-    text, start, end = document.text, span.source_start, span.source_end
-    section, (before, after) = place(document, start), _around(text, start, end)
+    text = document.text
+    start = span.source_start
+    end = span.source_end
+    section = place(document, start)
+    before, after = _context(text, start, end)
     return Source(
         number=number,
         span=span,
@@ -150,14 +160,18 @@ def source_at(document: Document, number: int, span: Span) -> Source:
     )
 
 
-def _around(text: str, start: int, end: int) -> tuple[str, str]:
-    """What stands on either side on one line, with an ellipsis where more text does."""
-    first, last = max(0, start - _AROUND), end + _AROUND
-    before, after = text[first:start], text[end:last]
-    if first and (space := _SPACE.search(before)):
+def _context(text: str, start: int, end: int) -> tuple[str, str]:
+    """The text on either side, on one line, with an ellipsis if it is cut."""
+    first = max(0, start - _CONTEXT_CHARACTERS)
+    last = end + _CONTEXT_CHARACTERS
+    before = text[first:start]
+    after = text[end:last]
+    space = _SPACE.search(before)
+    if first and space:
         before = f"… {before[space.end() :]}"
-    if last < len(text) and (cut := after.rsplit(None, 1)):
-        after = f"{cut[0]} …"
+    words = after.rsplit(None, 1)
+    if last < len(text) and words:
+        after = f"{words[0]} …"
     return _SPACE.sub(" ", before).lstrip(), _SPACE.sub(" ", after).rstrip()
 
 
@@ -172,8 +186,8 @@ def copied_fact(sources: Sources, is_selection: bool = False) -> str:
     return f"{share}% quoted from {counted(sources.documents, 'document')}"
 
 
-def share_copied(answer: str, found: Sequence[Span]) -> float:
-    """Share of the answer's characters, white space left out, that stand in `found`.
+def share_copied(answer: str, spans: Sequence[Span]) -> float:
+    """Share of the answer's characters, white space left out, that quotations cover.
 
     A clause that is put together from several places counts as the answer's own.
 
@@ -182,18 +196,18 @@ def share_copied(answer: str, found: Sequence[Span]) -> float:
     >>> share_copied("ab cd ef; gh", [Span(0, 2, 0, 0, 2), Span(3, 8, 1, 0, 5)])
     0.0
     """
-    said = len("".join(answer.split()))
+    size = len("".join(answer.split()))
     bounds = [0, *(match.end() for match in _CLAUSE_END.finditer(answer)), len(answer)]
     copied = 0
     for start, end in pairwise(bounds):
-        within = [span for span in found if span.start < end and span.end > start]
+        within = [span for span in spans if span.start < end and span.end > start]
         if all(_goes_on(before, after) for before, after in pairwise(within)):
             parts = (answer[max(s.start, start) : min(s.end, end)] for s in within)
             copied += sum(len("".join(part.split())) for part in parts)
-    return copied / said if said else 0.0
+    return copied / size if size else 0.0
 
 
 def _goes_on(before: Span, after: Span) -> bool:
     """Whether a stretch stands near another in the document, too."""
     distance = abs(after.source_start - before.source_end)
-    return before.document == after.document and distance <= _SKIPPED
+    return before.document == after.document and distance <= _MAX_SKIPPED
