@@ -135,7 +135,7 @@ class Command(TyperCommand):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line. Raises UsageError for a flag that ngt had once."""
-        with _hints_for_former_flags(ctx):
+        with _hints_for_flags(ctx, self._declaration.settings):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> None:
@@ -188,7 +188,8 @@ class Group(TyperGroup):
 
     def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
         """Read the command line. Raises UsageError for a flag that ngt had once."""
-        with _hints_for_former_flags(ctx):
+        settings = self._declaration.settings if self._declaration else ()
+        with _hints_for_flags(ctx, settings):
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -285,10 +286,11 @@ def _cache_within_bound(*, verbose: bool) -> Iterator[None]:
 
 
 @contextmanager
-def _hints_for_former_flags(context: typer.Context) -> Iterator[None]:
-    """Raise UsageError with a hint where the command line has a flag that ngt had once.
+def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterator[None]:
+    """Raise UsageError with a hint for an unknown flag of which we know what was meant.
 
-    Also for a setting that has no flag, with how to give it.
+    That is a flag that ngt had once, or the name of one of the command's settings that `--set`
+    gives.
     """
     try:
         yield
@@ -297,17 +299,18 @@ def _hints_for_former_flags(context: typer.Context) -> Iterator[None]:
         is_known = any(flag in (*p.opts, *p.secondary_opts) for p in context.command.params)
         if not flag or is_known:
             raise
-        hint = removed_flag(context.command_path.removeprefix("ngt "), flag) or _hint_of_set(flag)
+        hint = removed_flag(context.command_path.removeprefix("ngt "), flag)
+        hint = hint or _hint_of_set(flag, settings)
         if not hint:
             raise
         raise UsageError(f"{flag} is no flag", hint=hint) from None
 
 
-def _hint_of_set(flag: str) -> str:
-    """Return how to give the setting that a flag names, if `--set` gives it; else ""."""
+def _hint_of_set(flag: str, settings: Sequence[str]) -> str:
+    """Return how to give the setting that a flag names, if it is one for `--set`; else ""."""
     name = flag.lstrip("-").replace("-", "_")
     setting = SETTINGS.get(name.removeprefix("no_"))
-    if setting is None or Use.SET not in setting.uses:
+    if setting is None or setting.name not in settings or Use.SET not in setting.uses:
         return ""
     is_switched_off = name != setting.name
     if setting.kind is bool:

@@ -79,6 +79,11 @@ def test_a_setting_without_a_flag_is_given_by_set() -> None:
     assert caught.value.hint == "Give --set n=VALUE."
 
 
+def test_a_setting_of_other_commands_is_no_hint() -> None:
+    with pytest.raises(typer.TyperException, match="No such option: --lp"):
+        calls([]).make_context("ngt", ["x", "--lp", "9"])
+
+
 def test_two_parameters_of_one_name_are_refused() -> None:
     with pytest.raises(TypeError, match="seed"):
 
