@@ -22,7 +22,7 @@ from ngtcli import removed
 from ngtcli.errors import UsageError
 from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, dump_json, schema_of
-from ngtcli.system.machine import MOST
+from ngtcli.system.machine import MAX_THREADS
 from ngtcli.system.yaml_file import parse_yaml, read_mapping, shown
 from ngtcli.words import nearest, plain_number
 
@@ -339,7 +339,7 @@ class ModelSettings(_Part):
         0,
         "Number of CPU threads; 0: one for each core that ngt may use.",
         Use.NGT | Use.SET,
-        within=(0, MOST),
+        within=(0, MAX_THREADS),
     )
     packed: bool = _compute(
         True,

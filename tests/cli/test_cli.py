@@ -317,7 +317,7 @@ def test_check_takes_summaries_and_questions_of_the_examples(
 
 WRONG = [
     ("-m nobody/nothing", 4, "nobody/nothing"), ("-m ./no-model", 4, "no such folder"),
-    ("-m broken", 4, "Mend the chat template"), ("--device mps", 4, "no mps device here"),
+    ("-m broken", 4, "Mend the chat template"), ("--device mps", 4, "has no mps device"),
     ("-m model --system Brief.", 4, "fails: None here"),
     ("--set background=mine", 2, "no backgrounds of your own"), ("--method auto:typo=1", 2, "typo"),
 ]  # fmt: skip

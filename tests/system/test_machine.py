@@ -123,7 +123,7 @@ def test_a_device_that_is_not_here_is_refused() -> None:
     import torch
 
     if not torch.cuda.is_available():
-        with pytest.raises(ModelError, match="no cuda device here"):
+        with pytest.raises(ModelError, match="this machine has no cuda device"):
             machine.pick_device("cuda")
     assert machine.pick_device("cpu") == "cpu"
 
