@@ -1,6 +1,7 @@
-"""Reads the YAML of settings files and presets: plain values of bounded size, no key twice.
+"""Reads the YAML of settings files and presets.
 
-What cannot be read raises a UsageError that names the file (or the variable) and the line.
+It may have plain values of bounded size, without aliases and duplicate keys. Errors are a
+UsageError with the file (or the variable) and the line.
 """
 
 from collections.abc import Mapping
@@ -15,7 +16,7 @@ from ngtcli.system.json_form import dump_json
 from ngtcli.words import reason_of
 
 SETTINGS_BYTES = 1_000_000  # derived: 500 times a shipped preset; 0.5 s to parse, 12 s at worst
-_SHOWN = 60  # characters of a value in a message; guess
+_MAX_SHOWN = 60  # characters of a value in a message (guess)
 
 
 class _Loader(yaml.SafeLoader):
@@ -31,41 +32,50 @@ class _Loader(yaml.SafeLoader):
         try:
             return super().construct_object(node, deep)
         except (ValueError, OverflowError):  # an impossible date, a number of too many digits
-            problem = f"{shown(node.value)} looks like a date or a number and is not one"
+            problem = f"{shown(node.value)} is not a valid date or number"
             raise yaml.MarkedYAMLError(problem=problem, problem_mark=node.start_mark) from None
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         mapping = super().construct_mapping(node, deep)
-        seen: set[str] = set()
-        for key, _ in node.value if len(mapping) < len(node.value) else ():
-            if (name := str(key.value)) in seen:
-                problem = f"{shown(key.value)} stands there twice"
+        if len(mapping) == len(node.value):
+            return mapping
+        names: set[str] = set()
+        for key, _ in node.value:
+            name = str(key.value)
+            if name in names:
+                problem = f"duplicate key {shown(key.value)}"
                 raise yaml.MarkedYAMLError(problem=problem, problem_mark=key.start_mark)
-            seen.add(name)
+            names.add(name)
         return mapping
 
 
 def parse_yaml(text: str, where: object) -> Any:
-    """The value of a YAML text. Raises UsageError, whose message begins with `where`."""
+    """Parse a YAML text. Raises UsageError, whose message begins with `where`."""
     try:
         return yaml.load(text, Loader=_Loader)  # _Loader is a SafeLoader
     except RecursionError:
-        what = "nested too deeply"
+        message = "nested too deeply"
     except yaml.YAMLError as error:
-        mark, problem = getattr(error, "problem_mark", None), getattr(error, "problem", None)
-        place = f" at line {mark.line + 1}" if mark else ""
-        what = f"not valid YAML{place}" + (f" ({problem})" if problem else "")
-    raise UsageError(f"{where}: {what}", hint="Mend it.") from None
+        message = "not valid YAML"
+        mark = getattr(error, "problem_mark", None)
+        problem = getattr(error, "problem", None)
+        if mark:
+            message += f" at line {mark.line + 1}"
+        if problem:
+            message += f" ({problem})"
+    raise UsageError(f"{where}: {message}", hint="Correct it.") from None
 
 
 def read_text(path: Path) -> str:
-    """The UTF-8 text of a regular file up to SETTINGS_BYTES. Raises UsageError."""
+    """Read a regular file of at most SETTINGS_BYTES in UTF-8. Raises UsageError."""
     try:
         return read_bounded(path, SETTINGS_BYTES).decode("utf-8")
     except OSError as error:
         is_broken = path.is_symlink() and not path.exists()
-        reason = "a link to a file that is not there" if is_broken else reason_of(error)
-        raise UsageError(f"{path}: cannot be read ({reason})", hint="Mend or remove it.") from None
+        reason = "a broken link" if is_broken else reason_of(error)
+        raise UsageError(
+            f"{path}: cannot be read ({reason})", hint="Correct or remove it."
+        ) from None
     except UnicodeDecodeError as error:
         raise UsageError(
             f"{path}: byte {error.start} is not UTF-8", hint="Save it as UTF-8."
@@ -73,14 +83,14 @@ def read_text(path: Path) -> str:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """The mapping in a YAML file, which has only strings as keys; {} for an empty file.
+    """Read a YAML file with a mapping from strings; {} for an empty file.
 
     Raises UsageError for any other content.
     """
     data = parse_yaml(read_text(path), path)
     if data is None:
         return {}
-    if not isinstance(data, dict) or not all(isinstance(k, str) for k in data):
+    if not isinstance(data, dict) or not all(isinstance(key, str) for key in data):
         raise UsageError(
             f"{path}: not a mapping of settings", hint="Write one `key: value` a line."
         )
@@ -88,7 +98,7 @@ def read_mapping(path: Path) -> dict[str, Any]:
 
 
 def shown(value: Any) -> str:
-    """A value as a user wrote it, shortened in the middle where it is long.
+    """Return a value as a user writes it; a long one is shortened in the middle.
 
     >>> shown("x" * 100)
     "'xxxxxxxxxxxxxxxxxxxxxxxxxxxx...xxxxxxxxxxxxxxxxxxxxxxxxxxx'"
@@ -101,17 +111,24 @@ def shown(value: Any) -> str:
         text = str(value)
     except ValueError:  # Python does not write numbers of more than 4300 digits
         return "a number of thousands of digits"
-    return text if len(text) <= _SHOWN else f"{text[: _SHOWN // 2 - 1]}...{text[2 - _SHOWN // 2 :]}"
+    if len(text) <= _MAX_SHOWN:
+        return text
+    half = _MAX_SHOWN // 2
+    return f"{text[: half - 1]}...{text[2 - half :]}"
 
 
 class _Dumper(yaml.SafeDumper):
-    """YAML as people write it: texts of several lines as blocks, and every value written out."""
+    """Writes YAML as people do: texts of several lines as blocks, and no aliases."""
 
     def ignore_aliases(self, data: Any) -> bool:
         return True
 
     def represent_str(self, text: str) -> yaml.ScalarNode:
-        style = "|" if "\n" in text.strip("\n") else '"' if "\n" in text else None
+        style = None
+        if "\n" in text.strip("\n"):
+            style = "|"
+        elif "\n" in text:
+            style = '"'
         return self.represent_scalar("tag:yaml.org,2002:str", text, style=style)
 
 
@@ -119,7 +136,7 @@ _Dumper.add_representer(str, _Dumper.represent_str)
 
 
 def written(values: Mapping[str, Any]) -> str:
-    """The YAML of a mapping, in its order."""
+    """Write a mapping as YAML, in its order."""
     text: str = yaml.dump(
         dict(values), Dumper=_Dumper, sort_keys=False, allow_unicode=True, width=96
     )
