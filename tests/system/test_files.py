@@ -91,7 +91,7 @@ def test_another_users_cache_is_not_used_though_it_can_be_written(
         done = ngt("generate", "When?", "--max-tokens", "1")
     assert done.returncode == 2 and not list(home("cache").iterdir())
     told = (
-        f"ngt: what is in {home('cache')} is another user's\nSet NGT_HOME to a folder of yours.\n"
+        f"ngt: {home('cache')} belongs to another user\nSet NGT_HOME to a folder of yours.\n"
     )
     assert done.stderr.decode() == told
 
@@ -104,7 +104,7 @@ def test_a_closed_home_is_named_and_asking_for_a_folder_makes_none(tmp_path: Pat
         if os.geteuid() == 0:
             os.setuid(OTHER)
         for kind in ("cache", "config"):
-            with pytest.raises(UsageError, match=r"ngt-home/\w+ is another user's"):
+            with pytest.raises(UsageError, match=r"ngt-home/\w+ belongs to another user"):
                 home(kind)
 
     assert in_process(work) == 0
