@@ -37,9 +37,16 @@ Metadata = dict[str, str]
 Shapes = dict[str, tuple[str, list[int]]]  # by name: safetensors' name of a dtype, and a shape
 
 TYPES = {
-    "BOOL": "bool", "U8": "uint8", "I8": "int8", "I32": "int32", "I64": "int64", "F16": "float16",
-    "F32": "float32", "F64": "float64", "BF16": "uint16",  # the bits: numpy has no such numbers
-}  # fmt: skip
+    "BOOL": "bool",
+    "U8": "uint8",
+    "I8": "int8",
+    "I32": "int32",
+    "I64": "int64",
+    "F16": "float16",
+    "F32": "float32",
+    "F64": "float64",
+    "BF16": "uint16",  # the bits: numpy has no such numbers
+}
 # Bytes reserved for a header, enough for 30,000 arrays with names of usual length (derived).
 HEADER_SIZE = 1 << 22
 PADDING = ":pad"  # suffix of the name of padding

@@ -74,35 +74,41 @@ class StoreUsage:
 
 STORES = (
     Store("documents", "texts of documents", "reading them", "files texts tokens"),
-    Store(
-        "passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"
-    ),
+    Store("passages", "passages and their vectors", "choosing passages", "passages vectors ivf-pq"),
     Store("parts", "answers to parts of long texts", "splitting them", "parts"),
     Store("tries", "n-gram tries of documents", "the method trie", "tries/*.trie.safetensors"),
     Store(
-        "datastores", "corpora for the method rest", "ngt trie build --rest", f"tries/*{DATASTORE}",
-        UNLIMITED, True,
+        "datastores",
+        "corpora for the method rest",
+        "ngt trie build --rest",
+        f"tries/*{DATASTORE}",
+        UNLIMITED,
+        True,
     ),
     Store(
-        "backgrounds", "n-gram counts of general text", "the first use of auto",
-        f"tries/*{BACKGROUND}", UNLIMITED,
+        "backgrounds",
+        "n-gram counts of general text",
+        "the first use of auto",
+        f"tries/*{BACKGROUND}",
+        UNLIMITED,
     ),
     Store("pools", "phrases of earlier answers", "auto", f"tries/*{POOL}", UNLIMITED, True),
     Store("compiled", "compiled functions", "the first use of auto", "compiled"),
     Store(
-        "trials", "what was tried of models, and times of passes", "loading a model; auto",
-        "trials", UNLIMITED,
+        "trials",
+        "what was tried of models, and times of passes",
+        "loading a model; auto",
+        "trials",
+        UNLIMITED,
     ),
-    Store(
-        "quantized", "models' quantised weights", "--quantize int8", "quantized/*", "quantized"
-    ),
+    Store("quantized", "models' quantised weights", "--quantize int8", "quantized/*", "quantized"),
     Store("prefixes", "what models read of prompts", "answering", "prefixes/*", "prefixes"),
     Store(
         "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins/*"
     ),
     Store("checked", "which files were compared with their checksums", "using them", "checked"),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", UNLIMITED, True),
-)  # fmt: skip
+)
 _STORE_OF_PART = {part: stored for stored in STORES for part in stored.parts.split()}
 # Files that are never evicted: the SQLite store, and locks (compiled.py names the last one, too).
 _NOT_EVICTED = (store.NAME, f"{store.NAME}-journal", "pools.lock", "compiling.lock")

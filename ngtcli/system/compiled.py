@@ -1,8 +1,9 @@
-"""numba's `njit`, whose results are kept in the store: compiling takes several seconds, once.
+"""numba's `njit` with compiled code in the store, so that it is compiled only once.
 
-Each is a piece under its signature, this machine's instructions, the versions, and all sources that
-are compiled: numba looks at the file of a function alone, and not at those of functions that it
-calls. They are pickles, which are trusted: the store opens no file that others may have written to.
+An entry's key has the function's signature, this machine's instructions, the versions, and all
+sources that are compiled. (numba's own cache checks the file of a function, but not the files of
+functions that it calls.) Entries are pickles. They can be trusted, since the store opens no file
+that other users may have written.
 """
 
 import hashlib
@@ -23,25 +24,30 @@ from ngtcli.system.store import Kind
 
 F = TypeVar("F")
 
-COMPILING_S = 35  # processor seconds to compile all functions of `auto`; measured
-# What is compiled, and the modules whose constants are compiled into it.
+COMPILING_S = 35  # processor seconds to compile all functions of `auto` (measured)
+# Files that are compiled, and files whose constants are compiled into these.
 SOURCES = (
-    "drafting/auto/core/*.py", "drafting/auto/sources/*.py", "drafting/auto/config.py",
-    "drafting/guesses.py", "drafting/tries/background.py", "drafting/tries/background_search.py",
-    "drafting/tries/classes.py", "drafting/tries/counts.py",
-)  # fmt: skip
+    "drafting/auto/core/*.py",
+    "drafting/auto/sources/*.py",
+    "drafting/auto/config.py",
+    "drafting/guesses.py",
+    "drafting/tries/background.py",
+    "drafting/tries/background_search.py",
+    "drafting/tries/classes.py",
+    "drafting/tries/counts.py",
+)
 LOCK = "compiling.lock"
 COMPILED = Kind("compiled", bytes, "NUMBA_CACHE_DIR")
 
-_loaded: list[str] = []  # keys of results that were kept
-# Results by their keys that another process compiled for this one, where no file can be written.
+_loaded: list[str] = []  # keys of entries that were loaded
+# Compiled code by keys that another process made for this one, if no file can be written.
 received: dict[str, bytes] = {}
-# Called with the key of each result that is compiled here, and the result.
+# Called with key and code of each function that is compiled in this process.
 compiled_listeners: list[Callable[[str, bytes], object]] = []
 
 
-class _Kept:
-    """What numba asks for the results of one function before it compiles them."""
+class _StoreCache:
+    """The cache of one function, with the methods that numba calls of its own cache."""
 
     cache_path = ""
 
@@ -57,8 +63,8 @@ class _Kept:
         from numba.core.compiler import CompileResult
         from numba.core.runtime.nrt import rtsys
 
-        # The dispatcher of numba would load all that it can compile, in twice the time. What is
-        # loaded needs the functions that count references, and no sets, dicts or strings.
+        # numba's dispatcher would initialize support for all types, which takes twice as long. The
+        # loaded code needs reference counting, but no sets, dicts or strings.
         rtsys.initialize(target)
         key = self._key(signature, target)
         result = received.get(key) or COMPILED.get(key)
@@ -71,8 +77,9 @@ class _Kept:
     def save_overload(self, signature: Any, result: Any) -> None:
         from numba.core.serialize import dumps
 
-        pickled: Any = dumps  # not in its types
-        key, data = self._key(signature, result.target_context), pickled(result._reduce())
+        to_pickle: Any = dumps  # not in its types
+        key = self._key(signature, result.target_context)
+        data = to_pickle(result._reduce())
         COMPILED.put(key, data)
         for listener in compiled_listeners:
             listener(key, data)
@@ -80,14 +87,15 @@ class _Kept:
 
 @cache
 def _listen() -> None:
-    """Report that numba compiles a function; of one that was compiled before nothing is said."""
+    """Report when numba compiles a function; loading compiled code is not reported."""
     from numba.core import event
 
     class Compiles(event.Listener):
         def on_start(self, data: Any) -> None:
-            how_long = "" if _loaded else f" (about {COMPILING_S} s)"
-            with suppress(StoppedError):  # it may come in a forward pass, which serves others, too
-                reporting.status_once(f"Compiling once{how_long} …")
+            duration = "" if _loaded else f" (about {COMPILING_S} s)"
+            # A stopped request must not stop a forward pass, which may serve other requests, too.
+            with suppress(StoppedError):
+                reporting.status_once(f"Compiling once{duration} …")
 
         def on_end(self, data: Any) -> None: ...
 
@@ -96,50 +104,54 @@ def _listen() -> None:
 
 
 def njit(**options: Any) -> Callable[[F], F]:
-    """numba's decorator `njit`; what it compiles is kept if possible."""
+    """Decorate like numba's `njit`, and store the compiled code if possible."""
     import numba
 
     _listen()
 
     def decorate(function: F) -> F:
         compiled: Any = numba.njit(**options)(function)
-        if hasattr(compiled, "_cache"):  # else numba is told to compile nothing
-            compiled._cache = _Kept(function)
+        # numba has no interface for another cache. Without the attribute, NUMBA_DISABLE_JIT is set.
+        if hasattr(compiled, "_cache"):
+            compiled._cache = _StoreCache(function)
         return compiled  # type: ignore[no-any-return]
 
     return decorate
 
 
 def unowned(function: F) -> F:
-    """Compile a function without reference counts of arrays, half the time of very short loops.
+    """Compile a function without reference counting of arrays.
 
-    Such a function cannot create arrays. numba does not list the option in its types.
+    That halves the time of very short loops. Such a function cannot create arrays. numba's types do
+    not list the option.
     """
     return njit(_nrt=False)(function)
 
 
 def lock_path() -> Path:
-    """Return the file that one process at a time locks to compile for all, beside the store."""
+    """Return the file that a process locks while it compiles for all; it is beside the store."""
     folder = os.environ.get(COMPILED.variable)
-    return (Path(folder) / "ngt" if folder else home("cache")) / LOCK
+    if folder:
+        return Path(folder) / "ngt" / LOCK
+    return home("cache") / LOCK
 
 
 def key_in_store(*parts: object) -> str:
-    """Return the key of something about the functions, as they are in these versions."""
+    """Return a key for an entry that depends on versions and sources, too."""
     return key_of(*parts, _versions())
 
 
 def mark_ready(name: str) -> None:
-    """Note that all functions of `name` are stored for this machine, with these versions."""
+    """Record that all functions of `name` are stored for this machine and these versions."""
     if not is_ready(name):
         COMPILED.put_many({_mark_of(name): b"", _mark_of(name, _machine()): b""})
 
 
 def is_ready(name: str) -> bool:
-    """Return whether `mark_ready` has been called for `name` on such a machine.
+    """Return whether `mark_ready` was called for `name` on such a machine.
 
-    Where numba is told to compile nothing, nothing is missing. numba is imported only where the
-    functions were compiled for some machine: it takes half a second.
+    It is ready, too, if NUMBA_DISABLE_JIT keeps numba from compiling. numba is imported only if the
+    functions were compiled for some machine, since that takes half a second.
     """
     if os.environ.get("NUMBA_DISABLE_JIT", "0") not in ("", "0"):
         return True
@@ -153,7 +165,7 @@ def _mark_of(name: str, *machine: object) -> str:
 
 
 def _machine() -> object:
-    """The instructions that numba compiles for."""
+    """Return the instructions that numba compiles for."""
     from numba.core.registry import cpu_target
 
     codegen: Any = cpu_target.target_context.codegen()
@@ -170,9 +182,12 @@ def _version_of(package: str) -> str:
 
 @cache
 def _versions() -> str:
-    """A hash of the versions and of all sources."""
+    """Return a hash of the versions and of all sources."""
     package = Path(__file__).parent.parent
-    sources = sorted(file for pattern in SOURCES for file in package.glob(pattern))
+    sources: list[Path] = []
+    for pattern in SOURCES:
+        sources += package.glob(pattern)
+    sources.sort()
     digest = hashlib.sha256(b"".join(source.read_bytes() for source in sources))
     versions = [_version_of(name) for name in ("numba", "llvmlite")]
     return key_of(*versions, sys.version, digest.hexdigest())

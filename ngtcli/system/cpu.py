@@ -1,7 +1,7 @@
-"""The CPU: its name, what tells it apart from others, and which instruction sets are used on it.
+"""The CPU: its name, its description, and the instruction sets that are used on it.
 
-Everything that depends on the CPU asks here, the tests too. So another CPU can be pretended by the
-variables of oneDNN, torch and MKL that name an instruction set (see `tests/support/cpus.py`).
+All code that depends on the CPU asks this file, and so do the tests. So the variables of oneDNN,
+torch and MKL that name an instruction set can pretend another CPU (see `tests/support/cpus.py`).
 """
 
 import os
@@ -10,18 +10,36 @@ from functools import lru_cache
 from pathlib import Path
 
 _CPU_INFO = Path("/proc/cpuinfo")
-# The lines of it that tell CPUs apart; the others change from core to core and moment to moment.
+# Its lines that tell CPUs apart; the others differ between cores and moments.
 _CPU_LINES = {
-    "vendor_id", "cpu family", "model", "model name", "stepping", "flags", "Features",
-    "CPU implementer", "CPU architecture", "CPU variant", "CPU part", "cpu", "isa", "uarch",
-}  # fmt: skip
-# The variables by which oneDNN, torch and MKL choose instructions, and the precision of oneDNN.
+    "vendor_id",
+    "cpu family",
+    "model",
+    "model name",
+    "stepping",
+    "flags",
+    "Features",
+    "CPU implementer",
+    "CPU architecture",
+    "CPU variant",
+    "CPU part",
+    "cpu",
+    "isa",
+    "uarch",
+}
+# Variables that choose the instructions of oneDNN, torch and MKL, and the precision of oneDNN.
 _SWITCHES = (
-    "ONEDNN_MAX_CPU_ISA", "DNNL_MAX_CPU_ISA", "ONEDNN_CPU_ISA_HINTS", "DNNL_CPU_ISA_HINTS",
-    "ONEDNN_DEFAULT_FPMATH_MODE", "ATEN_CPU_CAPABILITY", "MKL_ENABLE_INSTRUCTIONS", "MKL_CBWR",
-)  # fmt: skip
-# What oneDNN does not use at each value of ONEDNN_MAX_CPU_ISA: how torch's names of those
-# instruction sets begin. From oneDNN's documentation, "CPU dispatcher control".
+    "ONEDNN_MAX_CPU_ISA",
+    "DNNL_MAX_CPU_ISA",
+    "ONEDNN_CPU_ISA_HINTS",
+    "DNNL_CPU_ISA_HINTS",
+    "ONEDNN_DEFAULT_FPMATH_MODE",
+    "ATEN_CPU_CAPABILITY",
+    "MKL_ENABLE_INSTRUCTIONS",
+    "MKL_CBWR",
+)
+# Instruction sets that oneDNN does not use at each value of ONEDNN_MAX_CPU_ISA, as prefixes of
+# torch's names. From oneDNN's documentation, "CPU dispatcher control".
 _UNUSED = {
     "SSE41": ("avx", "fma", "f16c", "amx"),
     "AVX": ("avx2", "avx_", "avx512", "avx10", "fma", "f16c", "amx"),
@@ -41,25 +59,25 @@ _UNUSED = {
 
 
 def instruction_sets() -> frozenset[str]:
-    """The instruction sets that a model's matmuls may use here, by torch's names.
+    """Return the instruction sets that a model's matmuls may use, by torch's names.
 
-    They are the CPU's without those that ONEDNN_MAX_CPU_ISA keeps oneDNN from.
+    They are the CPU's without those that ONEDNN_MAX_CPU_ISA excludes.
     """
     names = os.environ.get("ONEDNN_MAX_CPU_ISA") or os.environ.get("DNNL_MAX_CPU_ISA") or ""
     unused = _UNUSED.get(names.upper(), ())
-    return frozenset(name for name in _of_cpu() if not name.startswith(unused))
+    return frozenset(name for name in _cpu_capabilities() if not name.startswith(unused))
 
 
 def architecture() -> str:
-    """The kind of CPU as torch names it: "x86_64" or "aarch64"."""
+    """Return torch's name of the architecture: "x86_64" or "aarch64"."""
     import torch  # here: light commands do without
 
     return str(torch.cpu.get_capabilities().get("architecture", ""))
 
 
 @lru_cache(maxsize=1)
-def _of_cpu() -> frozenset[str]:
-    """The CPU's instruction sets, by torch's names."""
+def _cpu_capabilities() -> frozenset[str]:
+    """Return the CPU's instruction sets, by torch's names."""
     import torch  # here: light commands do without
 
     capabilities = torch.cpu.get_capabilities()
@@ -68,22 +86,26 @@ def _of_cpu() -> frozenset[str]:
 
 @lru_cache(maxsize=1)
 def description() -> str:
-    """Model and flags of the CPU, of all kinds of its cores; what the system tells elsewhere."""
+    """Return model and flags of the CPU, of all kinds of its cores, as far as they are known."""
     try:
         lines = _CPU_INFO.read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
         lines = []
-    known = {line for line in lines if line.partition(":")[0].strip() in _CPU_LINES}
-    return "\n".join([platform.machine(), platform.processor(), *sorted(known)])
+    cpu_lines = {line for line in lines if line.partition(":")[0].strip() in _CPU_LINES}
+    return "\n".join([platform.machine(), platform.processor(), *sorted(cpu_lines)])
 
 
 def switches() -> tuple[str, ...]:
-    """The variables that are set and choose which instructions are used, as NAME=VALUE."""
+    """Return the variables that are set and choose instructions, as NAME=VALUE."""
     return tuple(f"{name}={os.environ[name]}" for name in _SWITCHES if name in os.environ)
 
 
 def model_name() -> str:
-    """The name of the CPU, as well as it can be found out."""
-    lines = description().splitlines()
-    named = next((line for line in lines if line.startswith("model name")), "")
-    return named.partition(":")[2].strip() or platform.processor() or platform.machine()
+    """Return the best known name of the CPU."""
+    for line in description().splitlines():
+        if line.startswith("model name"):
+            name = line.partition(":")[2].strip()
+            if name:
+                return name
+            break
+    return platform.processor() or platform.machine()

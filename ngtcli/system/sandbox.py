@@ -83,9 +83,21 @@ _READ_FILE = 1 << 2
 _READ_FOLDER = 1 << 3
 _RIGHTS_BY_VERSION = (0, 13, 14, 15, 15, 16)  # number of rights to files in each version
 # What programs and their libraries read; libraries are loaded when a format first needs them.
-_SYSTEM_PATHS = ("/usr", "/lib", "/lib64", "/nix/store", "/etc/ld.so.cache", "/etc/localtime",
-           "/etc/ssl", "/etc/mime.types", "/etc/httpd", "/etc/apache", "/etc/apache2",
-           "/dev/null", "/dev/urandom")  # fmt: skip
+_SYSTEM_PATHS = (
+    "/usr",
+    "/lib",
+    "/lib64",
+    "/nix/store",
+    "/etc/ld.so.cache",
+    "/etc/localtime",
+    "/etc/ssl",
+    "/etc/mime.types",
+    "/etc/httpd",
+    "/etc/apache",
+    "/etc/apache2",
+    "/dev/null",
+    "/dev/urandom",
+)
 
 
 def confine(folders: Iterable[str]) -> None:

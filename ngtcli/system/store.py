@@ -31,9 +31,13 @@ Value = TypeVar("Value")
 _WAIT_S = 10.0  # longest wait in seconds for another process that writes (guess)
 _USE_INTERVAL_S = 86_400  # seconds until another use of a piece is recorded (guess)
 _DAMAGE_CODES = {  # SQLite's errors that mean a damaged or foreign file
-    sqlite3.SQLITE_ERROR, sqlite3.SQLITE_CORRUPT, sqlite3.SQLITE_NOTADB, sqlite3.SQLITE_FORMAT,
-    sqlite3.SQLITE_CONSTRAINT, sqlite3.SQLITE_MISMATCH,
-}  # fmt: skip
+    sqlite3.SQLITE_ERROR,
+    sqlite3.SQLITE_CORRUPT,
+    sqlite3.SQLITE_NOTADB,
+    sqlite3.SQLITE_FORMAT,
+    sqlite3.SQLITE_CONSTRAINT,
+    sqlite3.SQLITE_MISMATCH,
+}
 _CREATING = (
     "PRAGMA page_size = 16384",  # pages of 4 kB would waste a third on values of 2.5 kB (measured)
     "PRAGMA auto_vacuum = FULL",  # only for new files: it writes even to one that has it already

@@ -1,9 +1,9 @@
-"""What is found out by trying, stored in the cache under all that it depends on.
+"""Trials: experiments whose results are stored in the cache under everything they depend on.
 
 That is the device and the number of threads, the versions of ngt, torch and transformers, the CPU
-with its flags, the switches of instruction sets, and what the caller adds. Times that were measured
-on a busy machine are not final: the next uses measure again, until one finds the machine idle or
-`_MOST_TRIES` have been made.
+with its flags, the variables that choose instructions, and what the caller adds. Times measured on
+a busy machine are not final: the next uses measure again, until the machine was idle or after
+`_MAX_TRIES`.
 """
 
 import os
@@ -20,18 +20,25 @@ from ngtcli.system.machine import busy
 from ngtcli.system.store import Kind
 
 Result = TypeVar("Result")
-_MOST_TRIES = 3  # measurements on a machine that is always busy; guess
-# In what precision CUDA computes, and with which workspaces.
+_MAX_TRIES = 3  # measurements on a machine that is always busy (guess)
+# Variables that set the precision of CUDA and its workspaces.
 _GPU_SWITCHES = (
-    "NVIDIA_TF32_OVERRIDE", "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "CUBLAS_WORKSPACE_CONFIG"
-)  # fmt: skip
+    "NVIDIA_TF32_OVERRIDE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "CUBLAS_WORKSPACE_CONFIG",
+)
 
 
 @dataclass(frozen=True, slots=True)
 class Trial(Generic[Result]):
-    """One trial of a `kind` on a device (a torch.device), and the type of its result.
+    """An experiment.
 
-    What the type refuses by a ValueError is not read. `timed`: it is a measurement of time.
+    Attributes:
+        kind: Its name.
+        device: The torch.device that it runs on.
+        depends_on: Everything else that its result depends on.
+        result: The type of its result. A stored value that it refuses by a ValueError is not read.
+        timed: Whether it measures time.
     """
 
     kind: str
@@ -43,43 +50,46 @@ class Trial(Generic[Result]):
     @property
     def key(self) -> str:
         """The kind, and a hash of all that the result depends on."""
-        here = *device_and_threads(self.device), *versions_and_cpu()
-        return f"{self.kind} {key_of(*here, *self.depends_on)}"
+        machine = (*device_and_threads(self.device), *versions_and_cpu())
+        return f"{self.kind} {key_of(*machine, *self.depends_on)}"
 
     def find(self, make: Callable[[], Result]) -> Result:
-        """The stored result, or else what `make` finds, which is stored."""
-        result, left = self._stored() or (None, _MOST_TRIES)
-        if result is not None and not left:
+        """Return the stored result; if there is none, or it is not final, run and store `make`."""
+        result, tries_left = self._stored() or (None, _MAX_TRIES)
+        if result is not None and not tries_left:
             return result
         threads = device_and_threads(self.device)[2]
-        disturbed = self.timed and busy(threads)
-        found = make()
-        disturbed = disturbed or (self.timed and busy(threads))
-        self._pieces.put(self.key, (found, left - 1 if disturbed else 0))
-        return found
+        was_busy = self.timed and busy(threads)
+        new_result = make()
+        was_busy = was_busy or (self.timed and busy(threads))
+        self._entries.put(self.key, (new_result, tries_left - 1 if was_busy else 0))
+        return new_result
 
     def load(self) -> Result | None:
-        """The stored result, a busy machine's too; None where there is none."""
-        return (self._stored() or (None, 0))[0]
+        """Return the stored result, also one that is not final; None if there is none."""
+        stored = self._stored()
+        return None if stored is None else stored[0]
 
     def save(self, result: Result) -> None:
-        """Store what was learned since in the place of a result: it is no surer than that was."""
-        self._pieces.put(self.key, (result, (self._stored() or (None, 0))[1]))
+        """Replace the stored result by one learned since; it is final only if the old one was."""
+        stored = self._stored()
+        tries_left = 0 if stored is None else stored[1]
+        self._entries.put(self.key, (result, tries_left))
 
     def _stored(self) -> tuple[Result, int] | None:
-        return self._pieces.get(self.key)
+        return self._entries.get(self.key)
 
     @property
-    def _pieces(self) -> Kind[tuple[Result, int]]:
-        """Results, and how often each may still be measured on a busy machine: 0: it is final."""
+    def _entries(self) -> Kind[tuple[Result, int]]:
+        """Results in the cache, each with the number of tries left; 0: it is final."""
         form: Any = tuple.__class_getitem__((self.result, int))
         return Kind("trials", form)
 
 
 def device_and_threads(device: Any) -> tuple[str, str, int]:
-    """The kind of a torch.device, the GPU's name or "", and how many threads compute for it.
+    """Return a torch.device's type, the GPU's name or "", and the threads that compute for it.
 
-    Beside the name stands in what float32 is multiplied, where that is less.
+    The precision of float32 matmuls is added to the name if it is reduced.
     """
     import torch  # here: light commands do without
 
@@ -90,22 +100,25 @@ def device_and_threads(device: Any) -> tuple[str, str, int]:
 
 
 def float32_precision() -> str:
-    """In what torch may multiply float32: "highest" is float32; "mixed": a device differs."""
+    """Return torch's precision of float32 matmuls.
+
+    "highest" is float32; "mixed" stands for settings that differ between devices.
+    """
     import torch  # here: light commands do without
 
     try:
         return torch.get_float32_matmul_precision()
-    except RuntimeError:  # it was set for one device alone
+    except RuntimeError:  # it was set for a single device
         return "mixed"
 
 
 def versions_and_cpu() -> tuple[str, ...]:
-    """The versions, the CPU, and the switches, of which each result may depend on all."""
-    of_gpu = (f"{name}={os.environ[name]}" for name in _GPU_SWITCHES if name in os.environ)
-    return __version__, *_libraries(), cpu.description(), *cpu.switches(), *of_gpu
+    """Return versions, CPU, and variables that choose instructions: results may depend on all."""
+    gpu_switches = [f"{name}={os.environ[name]}" for name in _GPU_SWITCHES if name in os.environ]
+    return __version__, *_libraries(), cpu.description(), *cpu.switches(), *gpu_switches
 
 
 @lru_cache(maxsize=1)
 def _libraries() -> tuple[str, str]:
-    """The versions of torch and transformers; to read them takes milliseconds."""
+    """Return the versions of torch and transformers, which takes milliseconds to read."""
     return version("torch"), version("transformers")

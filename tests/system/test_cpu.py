@@ -37,7 +37,7 @@ def test_instruction_sets_that_onednn_is_kept_from_are_not_named(
     value: str, variable: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
-    monkeypatch.setattr(cpu, "_of_cpu", lambda: XEON)
+    monkeypatch.setattr(cpu, "_cpu_capabilities", lambda: XEON)
     monkeypatch.setenv(variable, value)
     assert cpu.instruction_sets() == XEON - LATER.get(value.upper(), set())
 
