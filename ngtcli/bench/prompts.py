@@ -1,4 +1,4 @@
-"""What to measure with: built-in items, a user's documents, or a file of JSON lines."""
+"""Items to measure with: built in, of a user's documents, or of a file of JSON lines."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

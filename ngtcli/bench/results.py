@@ -1,6 +1,6 @@
-"""What `ngt bench`, `ngt tune` and `ngt check` report: what was run, on what, and the rows.
+"""The results of `ngt bench`, `ngt tune` and `ngt check`.
 
-The fields are the keys of --json, in this order.
+Their fields are the keys of --json, in this order.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ class Invocation:
 
 
 def versions() -> dict[str, str]:
-    """Versions that decide how fast and what; imports none of them."""
+    """Return the versions that results depend on, without importing the packages."""
     return {
         "ngt": __version__,
         "python": platform.python_version(),
@@ -38,18 +38,18 @@ def versions() -> dict[str, str]:
 
 
 def digest(value: Any) -> str:
-    """Stands for the data that were measured on."""
+    """Return the SHA-256 of data in hex."""
     return hashlib.sha256(json.dumps(value, sort_keys=True).encode()).hexdigest()
 
 
 def invocation_field() -> Any:
-    """The field of a result for how it was started; its keys stand beside the others."""
+    """Make the field of a result for its command; in JSON its keys are beside the others."""
     return field(default_factory=Invocation, metadata=json_key(flat=True))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Machine:
-    """What a model ran on."""
+    """The device that a model ran on, and the dtype that it was computed in."""
 
     device: str
     device_name: str
@@ -79,7 +79,7 @@ class LiveResult:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepData:
-    """What cells are measured on."""
+    """The model, the device and the prompts that cells are measured on."""
 
     model: str
     device: str
@@ -90,10 +90,10 @@ class SweepData:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SweepReport:
-    """Everything that a sweep measured and what follows from it.
+    """The figures of a sweep and the verdict.
 
-    `best`, `tied` and `chosen` name cells. `preset`, `method` and `command` say what the sweep was
-    laid over and how it was started, `skipped` which files were left out.
+    `best`, `tied` and `chosen` are keys of cells. `preset`, `method` and `command` say what the
+    sweep was based on and how it was started; `skipped` are files that were left out.
     """
 
     kind: Literal["tune"] = "tune"
@@ -118,9 +118,10 @@ class SweepReport:
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """One prompt at one number of drafts. `divergence` is the first place of difference, or None.
+    """Drafted against plain decoding of one prompt, with one draft budget.
 
-    `margin` is the difference of plain decoding's two best scores there (logits, greedy only).
+    `divergence` is the index of the first token that differs, or None. `margin` is the difference
+    of the two largest logits of plain decoding there (greedy only).
     """
 
     name: str

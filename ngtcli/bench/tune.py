@@ -192,7 +192,7 @@ def report(about: SweepData, grid: Grid, rounds: int, state: State) -> SweepRepo
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """What follows from a sweep.
+    """The verdict of a sweep.
 
     Attributes:
         best: The fastest cell.

@@ -19,10 +19,9 @@ from ngtcli.drafting.guesses import Guessed
 from ngtcli.heads.files import Notify, Target
 from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 
-_SIZES = (8, 64)  # rows of a captured pass, which is padded to one of these; guess
-_BEAM = 8  # nodes of each depth of a plan; guess
-# Where its shape is free, a plan ends before a depth whose nodes have together a lower probability;
-# guess.
+_SIZES = (8, 64)  # rows that a captured pass is padded to (guess)
+_BEAM = 8  # nodes of each depth that a plan continues from (guess)
+# A plan of free shape ends before a depth whose nodes have a lower probability together (guess).
 _UNLIKELY = 0.05
 _NOTHING = Guessed(np.empty((1, 0), np.int32), np.empty((1, 0)), np.empty((2, 0), np.int32))
 
@@ -33,12 +32,12 @@ class Network(Protocol):
     Those of `AtOnce` have `propose`, those of `ByPath` have `step` and `logits`.
 
     Attributes:
-        reads: The hidden states that it wants, numbered as transformers numbers `hidden_states`: i
+        reads: The hidden states that it reads, numbered as transformers numbers `hidden_states`: i
             enters layer i, -1 leaves the last norm.
-        depth: How deep its draft tokens can be.
-        sights: What its layers see of the rows before. A network without such layers reads the last
-            row of a sequence alone.
-        ids: The target's token ids of a vocabulary of its own, int64; None: it has the target's.
+        depth: Maximum depth of its draft tokens.
+        sights: The rows that its layers see. A network without such layers reads only the last row
+            of a sequence.
+        ids: The target's token ids for its own vocabulary, int64. None: it has the target's.
     """
 
     reads: tuple[int, ...]
@@ -75,21 +74,22 @@ class Network(Protocol):
 
 
 class Head:
-    """What both ways have in common; a Guesser (drafting/guesses.py).
+    """The base of both ways; a Guesser (drafting/guesses.py).
 
-    The rows read last wait until a draft is asked for. Then they are read, and all that may be
-    asked in this step is planned. On devices but the CPU that is done in passes of few shapes.
+    The newest rows wait until a draft is asked for. Then they are read, and all drafts that may be
+    asked for in this step are planned. On devices other than the CPU that is done in forward passes
+    of few shapes.
 
     Args:
-        kind: Its kind.
-        network: Computes for it.
-        target: What it takes from the target model.
-        warn: Gets the reason why passes are not captured; None: they are not to be.
+        kind: Name of its kind.
+        network: Its network.
+        target: The target model.
+        warn: Receives the reason why forward passes are not captured. None: they are not to be.
 
     Attributes:
-        layers: The hidden states that it wants.
-        reads_all: Whether it wants those of every row, else of the last alone.
-        pads: Whether passes are padded.
+        layers: The hidden states that it reads.
+        reads_all: Whether it reads those of every row, not of the last row alone.
+        pads: Whether forward passes are padded.
     """
 
     by_path = False

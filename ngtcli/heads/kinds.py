@@ -96,28 +96,44 @@ _HYDRA = (
 # The first kind that files match is theirs.
 KINDS = (
     Kind(
-        "medusa", (r"(medusa_heads?\.)?\d+\.\d+\.linear\.",), perceptrons.medusa, at_once=True,
-        ignored=r"^(?!medusa_heads?\.|\d+\.\d+\.)", rename=((r"^medusa_heads?\.", ""),),
+        "medusa",
+        (r"(medusa_heads?\.)?\d+\.\d+\.linear\.",),
+        perceptrons.medusa,
+        at_once=True,
+        ignored=r"^(?!medusa_heads?\.|\d+\.\d+\.)",
+        rename=((r"^medusa_heads?\.", ""),),
     ),
     Kind(
-        "hydra", (r"hydra_(mlp|head)\.|hydra_head_arch$",), perceptrons.hydra, rename=_HYDRA,
+        "hydra",
+        (r"hydra_(mlp|head)\.|hydra_head_arch$",),
+        perceptrons.hydra,
+        rename=_HYDRA,
         ignored=r"(input_embed_fn\.weight|embed_tokens\.weight|inv_freq)$",
         numbered=r"(hydra_mlp\.\d+\.)(\d{1,4})(?=\.)",
     ),
     Kind(
-        "eagle3", (r"fc\.", r"(midlayer|layers\.0)\.hidden_norm\."), eagle.network3,
-        ignored=_TARGETS_TENSORS, rename=((r"^layers\.0\.", "midlayer."),),
+        "eagle3",
+        (r"fc\.", r"(midlayer|layers\.0)\.hidden_norm\."),
+        eagle.network3,
+        ignored=_TARGETS_TENSORS,
+        rename=((r"^layers\.0\.", "midlayer."),),
     ),
     Kind(
-        "eagle", (r"fc\.", r"layers\.0\.self_attn\.q_proj\."), eagle.network,
-        forbidden=(r"layers\.0\.input_layernorm\.",), ignored=r"inv_freq$",
+        "eagle",
+        (r"fc\.", r"layers\.0\.self_attn\.q_proj\."),
+        eagle.network,
+        forbidden=(r"layers\.0\.input_layernorm\.",),
+        ignored=r"inv_freq$",
     ),
     Kind(
-        "dflash", (r"fc\.", r"hidden_norm\.", r"layers\.0\.mlp\."), dflash.network, at_once=True,
+        "dflash",
+        (r"fc\.", r"hidden_norm\.", r"layers\.0\.mlp\."),
+        dflash.network,
+        at_once=True,
         ignored=rf"{_TARGETS_TENSORS}|^embed_tokens\.weight$",
     ),
     _MTP,
-)  # fmt: skip
+)
 _MAX_DEPTH = 64  # draft tokens in a row (guess: published heads propose 16 at most)
 
 

@@ -17,11 +17,11 @@ _MIN_CAPACITY = 4096
 
 @dataclass(frozen=True, slots=True)
 class Sight:
-    """What a row sees in a layer.
+    """The rows that a row attends to in a layer.
 
     Attributes:
-        window: It sees rows less than so many positions away; None: however far away.
-        causal: Whether it sees none behind it. Else the rows of a block all see each other.
+        window: A row sees rows less than this number of positions away. None: all.
+        causal: Whether a row sees no later rows. If not, all rows of a block see each other.
     """
 
     window: int | None = None

@@ -39,7 +39,7 @@ _MAX_NAMES = 3  # texts that a message names (guess)
 
 @dataclass(frozen=True, slots=True)
 class Card:
-    """What a card has for ngt; empty for most models.
+    """Settings and facts that a card has for ngt; empty for most models.
 
     Attributes:
         settings: Defaults that suit the model.

@@ -41,7 +41,7 @@ AttentionFunction = Callable[..., tuple[Tensor, Any]]
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """What one layer passes to its attention.
+    """The arguments that one layer passes to its attention.
 
     Attributes:
         module: The layer's attention.
@@ -169,7 +169,7 @@ def settled_attention(config: Any) -> str:
 
 
 def attention_function(config: Any) -> AttentionFunction:
-    """What computes the attention of a configuration, which is not eager."""
+    """Return the attention function of a configuration that is not eager."""
     function: AttentionFunction = ALL_ATTENTION_FUNCTIONS[attention_name(config)]
     return function
 
@@ -235,7 +235,7 @@ class LongRope:
 
 
 # --- weights, as a checkpoint is read ---
-# transformers hands weights one by one to a quantisation method alone; this one computes nothing.
+# transformers passes weights one by one to quantization methods only; this one computes nothing.
 
 _METHOD = "ngt"
 
@@ -282,7 +282,7 @@ class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]
 
 
 class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]
-    """What `transformers` calls for each weight."""
+    """The quantizer that `transformers` calls for each weight."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
         hook: WeightHook = self.quantization_config

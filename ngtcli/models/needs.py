@@ -1,4 +1,4 @@
-"""What memory a model needs here, as it is shown. Knows no torch."""
+"""The memory that a model needs, as it is shown to users. Imports no torch."""
 
 from dataclasses import dataclass
 
@@ -8,10 +8,14 @@ from ngtcli.system.progress import sized
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """The memory of a model that is computed in `form`: a dtype, or as "int8 in bfloat16".
+    """The memory of a model in one number format.
 
-    `cache_bytes`: for each token, None where that is not known. `tokens`: the longest context for
-    which memory is free, 0 where there is none for the weights; None where it is not known.
+    Attributes:
+        form: The format: a dtype, or "int8 in bfloat16".
+        weight_bytes: Bytes of the weights.
+        cache_bytes: Bytes of the KV cache for each token; None if unknown.
+        tokens: The longest context that fits into free memory; 0 if the weights do not fit; None
+            if unknown.
     """
 
     form: str
@@ -21,9 +25,10 @@ class Need:
 
     def __str__(self) -> str:
         cache = "unknown" if self.cache_bytes is None else sized(1000 * self.cache_bytes)
-        fits = f"; {self.tokens:,} tokens fit" if self.tokens else "; does not fit"
-        fits = "" if self.tokens is None else fits
-        return f"{self.form}: {sized(self.weight_bytes)}, cache of 1,000 tokens {cache}{fits}"
+        text = f"{self.form}: {sized(self.weight_bytes)}, cache of 1,000 tokens {cache}"
+        if self.tokens is None:
+            return text
+        return f"{text}; {self.tokens:,} tokens fit" if self.tokens else f"{text}; does not fit"
 
 
 @dataclass(frozen=True, slots=True)
@@ -32,9 +37,9 @@ class UnreachableModel:
 
     Attributes:
         name: Its id.
-        problem: Why nothing more is known of it.
-        estimate: Its weights by the size in its name, None where the name has none.
-        free_bytes: Free memory, None where that is not known.
+        problem: Why nothing more is known about it.
+        estimate: Its weights by the size in its name; None if the name has none.
+        free_bytes: Free memory; None if unknown.
     """
 
     name: str
@@ -64,10 +69,17 @@ class UnreachableModel:
 
 @dataclass(frozen=True, slots=True)
 class ModelNeeds:
-    """A model by its configuration, whose longest context has `context` tokens, and its needs.
+    """A model and the memory that it needs, by its configuration.
 
-    `download_bytes`: of weights that only the hub has. `free_bytes`: of memory, None where that is
-    not known. `quickest`: lines on what is likely to be.
+    Attributes:
+        name: Its name.
+        parameters: Number of its parameters.
+        dtype: The checkpoint's dtype.
+        context: Its longest context in tokens.
+        download_bytes: Bytes of weights that have to be downloaded.
+        free_bytes: Free memory; None if unknown.
+        forms: Its needs in each number format.
+        quickest: Lines on the format that is likely to be the fastest.
     """
 
     name: str
@@ -81,9 +93,12 @@ class ModelNeeds:
 
     @property
     def facts(self) -> dict[str, list[str]]:
-        """All of it as words."""
-        scale, unit = (1e9, "billion") if self.parameters >= 1e9 else (1e6, "million")
-        about = f"{self.parameters / scale:.1f} {unit} parameters in {self.dtype}"
+        """All of it in words, by subject."""
+        if self.parameters >= 1e9:
+            parameters = f"{self.parameters / 1e9:.1f} billion"
+        else:
+            parameters = f"{self.parameters / 1e6:.1f} million"
+        about = f"{parameters} parameters in {self.dtype}"
         free = [] if self.free_bytes is None else [f"{sized(self.free_bytes)} free"]
         pull = f"ngt models pull {self.name} ({sized(self.download_bytes)})"
         return {

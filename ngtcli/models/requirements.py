@@ -1,4 +1,4 @@
-"""What a checkpoint needs besides ngt: packages, and for some quantized weights a GPU.
+"""Requirements of checkpoints: packages, and for some quantized weights a GPU.
 
 It is checked before anything large is read.
 """

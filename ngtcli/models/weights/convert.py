@@ -44,7 +44,7 @@ _ROWS_COMPARED = 4096  # of a weight, at once; guess
 
 
 class Destination(NamedTuple):
-    """What takes a weight: a linear layer or experts, an embedding, or both if it is tied."""
+    """Destination of a weight: a linear layer or experts, an embedding, or both if it is tied."""
 
     linear: TargetModule | None
     embedding: TargetModule | None

@@ -95,7 +95,7 @@ class PrepackedInt8(PackedWeight):
 
     @cached_property
     def _epilogue(self) -> tuple[Tensor, Tensor]:
-        """What the kernel multiplies results by, and zero points, which are 0."""
+        """The factors that the kernel multiplies results by, and zero points, which are 0."""
         return self.scale / self.kernel.qmax, torch.zeros(len(self.scale), dtype=torch.int32)
 
     def matmul(self, rows: Tensor, bias: Tensor | None) -> Tensor:

@@ -95,7 +95,7 @@ def load_quantized(
 
 
 def _source(path: str) -> dict[str, Any]:
-    """What a cached file is made of, as JSON."""
+    """Return the inputs of a cached file, as values of JSON."""
     return {"scheme": VERSION, **identity(path)}
 
 

@@ -72,9 +72,20 @@ class Int8Kernel:
             float32 (count, out).
         """
         out: Tensor = torch.ops.onednn.qlinear_pointwise.default(
-            activations, 1.0, self.zero_point, packed, scale, zero_points,
-            None, 1.0, 0, torch.float32, "none", [], "",
-        )  # fmt: skip
+            activations,
+            1.0,
+            self.zero_point,
+            packed,
+            scale,
+            zero_points,
+            None,
+            1.0,
+            0,
+            torch.float32,
+            "none",
+            [],
+            "",
+        )
         return out
 
     def is_correct(self) -> bool:

@@ -35,7 +35,7 @@ def places_of(hf: Any) -> tuple[tuple[str, str], ...]:
 
 
 def what_matters(hf: Any) -> tuple[object, ...]:
-    """What a trial depends on: dtype, attention, class, configuration, weights, devices."""
+    """Return the inputs of a trial: dtype, attention, class, configuration, weights, devices."""
     kinds = {
         f"{type(weight).__name__} {getattr(weight, 'kernel', '')}" for weight in packed_weights(hf)
     }
