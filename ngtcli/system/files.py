@@ -59,7 +59,8 @@ def home(kind: str) -> Path:
     else:
         folder = Path(getattr(platformdirs, f"user_{kind}_dir")("ngt", appauthor=False))
     try:
-        is_foreign = kind == "cache" and os.stat(folder).st_uid != os.geteuid()
+        owner = os.stat(folder).st_uid  # raises PermissionError for a closed NGT_HOME of any kind
+        is_foreign = kind == "cache" and owner != os.geteuid()
     except OSError as error:
         is_foreign = isinstance(error, PermissionError)
     if is_foreign:
@@ -95,7 +96,7 @@ def parse_json(text: str | bytes, kind: type[Kind]) -> Kind:
     try:
         return msgspec.json.decode(text, type=kind)
     except (msgspec.MsgspecError, UnicodeError, RecursionError) as error:
-        raise DamagedFileError(f"invalid JSON ({error})") from None
+        raise DamagedFileError(f"not JSON of the expected form ({error})") from None
 
 
 def write_atomically(path: Path, text: str | Iterable[str]) -> None:

@@ -90,9 +90,7 @@ def test_another_users_cache_is_not_used_though_it_can_be_written(
         patch.setattr("os.geteuid", lambda: OTHER)
         done = ngt("generate", "When?", "--max-tokens", "1")
     assert done.returncode == 2 and not list(home("cache").iterdir())
-    told = (
-        f"ngt: {home('cache')} belongs to another user\nSet NGT_HOME to a folder of yours.\n"
-    )
+    told = f"ngt: {home('cache')} belongs to another user\nSet NGT_HOME to a folder of yours.\n"
     assert done.stderr.decode() == told
 
 
