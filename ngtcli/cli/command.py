@@ -18,6 +18,10 @@ The parameters of the function are as Typer documents them. Three kinds are know
 
 A command with a `view` returns a report, or yields it and goes on. It has `--json`, which prints
 the report; else the view shows it. `report` is what `ngt schema` describes.
+
+Typer makes a command of a function alone. So here `Declaration` makes the parameters of all three,
+and the classes below are those that Typer documents for `cls`. Reading the command line, errors,
+help pages and completion are Typer's.
 """
 
 import inspect

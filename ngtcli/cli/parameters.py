@@ -26,8 +26,8 @@ _NUMBERS: dict[Any, str] = {int: "whole number", float: "number"}
 class _QuicklyConverted:
     """Converts plain values without pydantic, by which Typer converts all but switches.
 
-    Importing pydantic takes as long as half a warm answer. So Typer converts only what is not
-    plain, and what is wrong: its errors are those that users see.
+    Importing pydantic takes 0.14 s (measured), half as long as an answer of a running server. So
+    Typer converts only the rest, such as numbers out of range, and its errors are what users see.
     """
 
     required: bool
@@ -109,16 +109,16 @@ def parameter_of(name: str, annotation: Any, declaration: ParameterInfo) -> Opti
 
 
 def parameters_of(declaring: Callable[..., Any]) -> list[Option | Argument]:
-    """Return the options and arguments that a dataclass declares, a field each."""
+    """Return the options and arguments that the fields of a dataclass declare."""
     declared = get_params_from_function(declaring)
     return [parameter_of(name, p.annotation, p.default) for name, p in declared.items()]
 
 
 def quickly_converted(parameters: list[Any]) -> list[Any]:
-    """Return the parameters of a command, and see to it that its own of Typer load no pydantic.
+    """Return the parameters of a command, after which Typer need not load pydantic for any.
 
-    Typer's `--help` and `--install-completion` are None where they are not given, and it loads
-    pydantic to convert that. A switch that is False is not converted.
+    The switches that Typer adds, as `--help`, are None where they are not given, and Typer loads
+    pydantic to convert that. It does not convert False.
     """
     for parameter in parameters:
         is_ours = isinstance(parameter, Option | Argument)
