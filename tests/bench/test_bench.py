@@ -120,7 +120,7 @@ def test_flags_say_which_part_of_a_recording_is_replayed_and_how(tmp_path: Path)
     assert b"no method can run: it needs" in replayed(folder, "--methods", "recycling").stderr
 
 
-def test_what_is_recorded_can_be_replayed(tmp_path: Path) -> None:
+def test_a_recording_can_be_replayed(tmp_path: Path) -> None:
     folder = str(tmp_path / "trace")
     recording = (folder, HARBOUR, "--max-tokens", "30")
     out = tool(record, "tests.tools.record", *recording).stdout.decode()

@@ -89,7 +89,7 @@ def test_cells_answer_all_prompts_in_a_row_in_another_order_each_round() -> None
     assert source.log == [f"{orders[0][0]} begins", f"{orders[0][0]}1", f"{orders[0][0]}2"]
 
 
-def test_what_a_cell_has_learned_is_dropped_after_its_last_prompt() -> None:
+def test_a_drafter_is_dropped_after_the_last_prompt_of_a_round() -> None:
     learned: list[weakref.ref[Any]] = []
 
     class Answers:
@@ -116,7 +116,7 @@ def raced_by(source: Written, rounds: int = 1, said: list[str] | None = None) ->
     return raced(source, options, Settings(), "12", progress.append)
 
 
-def test_what_a_race_does_is_said_answer_by_answer() -> None:
+def test_progress_is_reported_for_each_answer() -> None:
     said: list[str] = []
     raced_by(Written(), said=said)
     assert said[:3] == ["Warming up: none", "Warming up: trie at 8", "0 of 4 answers: none"]

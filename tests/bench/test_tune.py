@@ -67,7 +67,7 @@ def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
         ("device=cpu,gpu", "           ^"),
     ],
 )  # fmt: skip
-def test_what_is_wrong_is_pointed_at(text: str, caret: str) -> None:
+def test_errors_of_a_sweep_have_a_caret(text: str, caret: str) -> None:
     with pytest.raises(GrammarError) as caught:
         parse_axis(text)
     assert " " * caught.value.place + "^" == caret

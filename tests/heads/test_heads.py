@@ -234,7 +234,7 @@ def test_a_pickle_of_the_old_form_and_a_published_name_go_first(tmp_path: Path) 
     assert load(str(tmp_path), make_hf("llama")).depth == 4
 
 
-def test_what_is_saved_is_read(tmp_path: Path) -> None:
+def test_a_saved_head_is_read_again(tmp_path: Path) -> None:
     hf = make_hf("llama")
     network = Hydra(Target(hf, CPU, torch.float32), 2, own_scores=False)
     save_head(tmp_path, network.state_dict(), {"hydra_head_arch": "mlp", "hydra_num_heads": 2})

@@ -91,7 +91,7 @@ def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) 
 
 @needs_peft
 @pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing")
-def test_it_is_peft_s_own_merge(tmp_path: Path) -> None:
+def test_merged_weights_equal_those_of_peft(tmp_path: Path) -> None:
     from peft import PeftModel
 
     folder = written(tmp_path / "adapter", use_rslora=True)
@@ -170,7 +170,7 @@ def test_commands_answer_with_an_adapter(tmp_path: Path, own_home: Path) -> None
 
 
 @pytest.mark.usefixtures("present")
-def test_what_is_known_of_it_sees_the_files_of_both(tmp_path: Path) -> None:
+def test_an_adapters_identity_covers_its_base_model(tmp_path: Path) -> None:
     base = shutil.copytree(BUILTIN_PATH, tmp_path / "base")
     folder = written(tmp_path / "adapter", str(base))
     seen = {find(folder): identity(find(folder))}
@@ -209,7 +209,7 @@ def test_the_tokenizer_is_the_adapters_where_it_has_one(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("present")
-def test_what_is_wrong_with_its_base_is_told(tmp_path: Path) -> None:
+def test_a_wrong_base_model_is_reported(tmp_path: Path) -> None:
     folder = written(tmp_path / "adapter")
     quantized = changed(tmp_path / "quantized", quantization_config={"quant_method": "awq"})
     for base, words in (

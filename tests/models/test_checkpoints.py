@@ -43,7 +43,7 @@ def alike(found: Any, true: Any) -> None:
     [("llama", 1), ("qwen2", 3), ("gemma2", 1), ("gpt_neox", 3), ("mixtral", 1), ("phi", 3)],
 )
 @pytest.mark.parametrize(("dtype", "tied"), [(F32, True), (BF16, False), (BF16, True)])
-def test_what_is_packed_as_it_comes_is_what_is_packed_afterwards(
+def test_packing_while_reading_equals_packing_afterwards(
     kind: str, shards: int, dtype: torch.dtype, tied: bool, tmp_path: Path
 ) -> None:
     family = next(one for one in FAMILIES if one.kind == kind)
@@ -96,7 +96,7 @@ def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
         assert torch.equal(embedding(torch.arange(97)), hf.get_input_embeddings().weight.to(dtype))
 
 
-def test_what_is_freed_between_weights_is_given_back(
+def test_memory_freed_between_weights_is_returned_to_the_system(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """The C library kept up to a gigabyte of a model of 0.5 billion parameters."""

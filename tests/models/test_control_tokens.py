@@ -178,7 +178,7 @@ def test_text_that_looks_like_control_tokens_is_named() -> None:
     ]
 
 
-def test_what_is_ordinary_stays_so() -> None:
+def test_ordinary_added_tokens_stay_text() -> None:
     """Line ends and HTML tags that Gemma adds, and a letter that also serves as padding."""
     gemma = Tokenizer(backend("gemma"))
     text = "<h1>Tide</h1>\n\nThe  tide <b>came"

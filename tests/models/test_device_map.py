@@ -49,7 +49,7 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
     return place
 
 
-def test_what_fits_on_one_device_is_as_without() -> None:
+def test_a_model_that_fits_on_one_device_runs_as_without_a_device_map() -> None:
     told = list[str]()
     model = load_model(
         ModelSpec("builtin", "cpu", "float32", packed=False, device_map="auto"),
@@ -103,9 +103,7 @@ def test_families_draft_as_far_as_the_probe_finds_it(
         assert decode(model, drafter, prompt, max_tokens=24).output == generate(true, prompt, 24)
 
 
-def test_what_is_computed_in_another_form_than_stored_does_not_stay_on_the_disk(
-    tmp_path: Path, on_disk: Place
-) -> None:
+def test_converted_weights_cannot_stay_on_the_disk(tmp_path: Path, on_disk: Place) -> None:
     build(family("mixtral")).save_pretrained(tmp_path)
     on_disk("model.layers.1")
     with (
@@ -138,7 +136,7 @@ def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
         ({"device": "cpu"}, "device is 'cpu'"), ({"exact": "on"}, "exact is 'on'"),
     ],
 )  # fmt: skip
-def test_what_is_for_one_device_is_refused(given: dict[str, Any], shown: str) -> None:
+def test_settings_for_a_single_device_are_refused(given: dict[str, Any], shown: str) -> None:
     with pytest.raises(UsageError, match=f"^device_map is auto and {shown}$"):
         Settings.of(device_map="auto", **given)
 

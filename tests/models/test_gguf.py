@@ -244,7 +244,9 @@ def test_a_changed_file_is_read_anew_and_a_lost_part_made_again(tmp_path: Path) 
     assert load_config(str(path)).model_type == "qwen2"
 
 
-def test_what_cannot_be_read_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unreadable_gguf_file_is_reported_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     path = tmp_path / "a.gguf"
     written(path, tiny("llama"))
     whole = path.read_bytes()

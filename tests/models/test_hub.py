@@ -60,7 +60,7 @@ def held(folder: str | Path, files: dict[str, bytes]) -> bool:
     return (Path(folder) / WEIGHTS).read_bytes() == files[WEIGHTS]
 
 
-def test_what_is_needed_is_downloaded_once(
+def test_needed_files_are_downloaded_once(
     hub: Hub, files: dict[str, bytes], tmp_path: Path
 ) -> None:
     done = hub.run(tmp_path, "models", "pull", ID, HF_TOKEN="hf_secret")
@@ -246,7 +246,7 @@ def test_a_download_that_fails_reads_nothing_more(
 
 
 @pytest.mark.usefixtures("folder")
-def test_what_the_hub_cannot_give_is_told(own_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refusals_of_the_hub_are_reported(own_hub: Hub, monkeypatch: pytest.MonkeyPatch) -> None:
     from huggingface_hub import constants, hf_api
 
     lacking = {"README.md": b"x", "model.Q8_0.gguf": b"GGUF"}
@@ -279,7 +279,7 @@ def test_what_the_hub_cannot_give_is_told(own_hub: Hub, monkeypatch: pytest.Monk
     )
 
 
-def test_what_cannot_be_an_id_asks_no_hub(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_names_that_cannot_be_ids_do_not_reach_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.models.hub.ask", lambda name: pytest.fail(name))
     for name in ("a/b/c", "a--b", "a..b/c", "-a/b", "a/b.", "a/b.git", "Mödell", "a b", "x" * 97,
                  "@v1", "a/b@", "~/m", "./m", "/m", "a//b"):  # fmt: skip
@@ -308,7 +308,7 @@ def test_models_are_removed_once_that_is_confirmed(hub: Hub, tmp_path: Path) -> 
 
 @pytest.mark.search
 @pytest.mark.parametrize("lost", ["snapshots", "snapshots/*", "blobs/*"])
-def test_what_a_killed_run_left_of_a_model_is_listed_and_removed(
+def test_downloads_of_killed_runs_are_listed_and_removed(
     hub: Hub, tmp_path: Path, folder: Path, lost: str
 ) -> None:
     own = folder.parents[1]
@@ -320,7 +320,7 @@ def test_what_a_killed_run_left_of_a_model_is_listed_and_removed(
     assert done.returncode == 0 and "removed" in done.stdout and not own.exists()
 
 
-def test_what_the_hub_s_library_warns_of_is_left_to_our_own_line(tmp_path: Path) -> None:
+def test_warnings_of_the_hub_library_are_replaced_by_our_line(tmp_path: Path) -> None:
     from huggingface_hub.file_download import _check_disk_space
 
     with warnings.catch_warnings(record=True) as told:

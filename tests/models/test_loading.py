@@ -320,7 +320,7 @@ def test_generation_settings_of_the_checkpoint_are_left_unused_and_named() -> No
     assert plain(model, prompt, max_tokens=30) == expected
 
 
-def test_what_a_probe_found_is_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_probe_results_are_stored(monkeypatch: pytest.MonkeyPatch) -> None:
     hf = build(next(f for f in MANY if f.name == "gpt_neo"))
     mode = target(hf, "gpt_neo").mode
     stored = probe.remembered_mode(hf)

@@ -83,7 +83,7 @@ def test_the_weight_can_be_had_unpacked_and_counts_as_before(dtype: torch.dtype)
     assert weight_bytes(packed) == weight_bytes(layer)
 
 
-def test_what_a_cpu_has_no_kernel_for_is_left_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_without_a_kernel_stay_unpacked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(convert, "prepack_floats", lambda weight: None)
     hf = make_hf("llama", tie_word_embeddings=True)
     assert pack_layers(hf) == 0 and not any(packed_weights(hf))
@@ -155,7 +155,7 @@ def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted
 
 
 @pytest.mark.loads
-def test_one_row_of_floats_is_not_packed_for() -> None:
+def test_floats_are_not_packed_for_single_rows() -> None:
     """Without drafts most passes have one row, which takes less time unpacked."""
     told = list[str]()
     for drafts in (True, False):

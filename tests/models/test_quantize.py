@@ -113,7 +113,7 @@ def test_integers_of_which_nothing_is_said_are_refused(name: str, tmp_path: Path
 
 
 @pytest.mark.parametrize(("positions", "told"), [(64, []), (4096, ["only 17% of its weights"])])
-def test_one_line_says_where_most_weights_stay(
+def test_a_mostly_unquantized_model_is_reported_in_one_line(
     positions: int, told: list[str], tmp_path: Path
 ) -> None:
     changes = {**MORE["gpt2"], "n_positions": positions, "vocab_size": 60}

@@ -116,7 +116,7 @@ def test_a_kept_file_is_one_of_safetensors(tmp_path: Path) -> None:
     assert all(one.data_ptr() % 64 == 0 for one in again.values() if one.numel())
 
 
-def test_what_a_file_cannot_hold_is_refused_and_in_memory(
+def test_tensors_that_a_file_cannot_hold_stay_in_memory(
     tmp_path: Path, loads: Loads, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with closing(ArrayWriter(tmp_path)) as writer:
@@ -150,7 +150,7 @@ def test_a_changed_checkpoint_is_quantized_again(loads: Loads) -> None:
     assert len(cached_weights()) == 1
 
 
-def test_what_cannot_be_kept_is_computed_all_the_same(loads: Loads) -> None:
+def test_weights_that_cannot_be_cached_are_still_used(loads: Loads) -> None:
     home("cache").mkdir(parents=True, exist_ok=True)
     (home("cache") / "quantized").write_text("a file where the folder should be")
     for number in (1, 2):

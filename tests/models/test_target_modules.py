@@ -166,7 +166,7 @@ def test_an_expert_that_stands_for_none_adds_nothing() -> None:
     assert torch.equal(found, torch.zeros(3, 32))
 
 
-def test_what_chooses_experts_stays() -> None:
+def test_expert_routers_stay_unquantized() -> None:
     hf = transformers.AutoModelForCausalLM.from_config(
         transformers.JetMoeConfig(
             vocab_size=50, hidden_size=32, num_hidden_layers=1, num_key_value_heads=2,
@@ -179,7 +179,7 @@ def test_what_chooses_experts_stays() -> None:
     assert not {names[id(place.layer)] for place in quantizable(hf)} & set(routers)
 
 
-def test_what_a_weight_of_integers_is_can_be_read_but_not_computed_with() -> None:
+def test_quantized_weights_can_be_read_but_not_computed_with() -> None:
     hf: Any = nn.Sequential(random(nn.Linear(40, 30)))
     quantize(hf)
     hf.config = transformers.LlamaConfig()

@@ -145,7 +145,7 @@ def test_stop_strings_cut_where_a_search_of_the_whole_text_would(text, stop) -> 
         assert out + stream.flush()[1] == text
 
 
-def test_nothing_of_a_stop_string_is_shown_early() -> None:
+def test_no_part_of_a_stop_string_is_shown_early() -> None:
     stream = TextStream(Detokenizer(Letters()), ["###"])
     shown = [stream.push(b)[1] for b in b"a##b##"]
     assert shown == ["a", "", "", "##b", "", ""]

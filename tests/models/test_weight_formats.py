@@ -150,7 +150,7 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
 
 
 @pytest.mark.usefixtures("multiplies")
-def test_what_is_named_or_built_in_is_not_chosen(half_folder: str) -> None:
+def test_named_and_built_in_dtypes_are_not_chosen_by_rule(half_folder: str) -> None:
     for wanted in (
         ModelSpec("builtin", "cpu"), ModelSpec(half_folder, "cpu", "float32"),
         ModelSpec(half_folder, "cpu", packed=False),
@@ -235,7 +235,7 @@ def test_float32_means_float32(allowed: str) -> None:
     assert len(said) == 1 and "float32" in said[0]
 
 
-def test_nothing_is_packed_where_the_cpu_has_no_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_weights_stay_unpacked_without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
     for has, architecture, dtype, can in (
         (set(), "x86_64", F32, False), ({"avx2"}, "x86_64", F32, True),
         ({"bf16"}, "aarch64", F32, False), ({"bf16"}, "aarch64", BF16, True),

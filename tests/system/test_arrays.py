@@ -61,7 +61,7 @@ def overwrite(path: Path, content: bytes) -> None:
 
 
 @pytest.mark.parametrize("kind", KINDS, ids=lambda kind: kind.suffix)
-def test_what_comes_back_is_what_was_written(kind: ArrayFile) -> None:
+def test_arrays_are_read_as_written(kind: ArrayFile) -> None:
     for rows in (70, 5, 0):
         path = written(kind, rows)
         arrays, metadata = kind.map(path, ABOUT)

@@ -78,7 +78,7 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
         assert removed.bytes == sum(sizes.values()) - sum(wanted.values())
 
 
-def test_what_has_its_own_bound_or_none_or_is_being_written_stays() -> None:
+def test_eviction_spares_other_limits_and_unfinished_files() -> None:
     for place in (
         "tries/a.pool.safetensors", "tries/b.datastore.safetensors", "tune/h.jsonl",
         "tries/c.background.safetensors", "quantized/e.safetensors", "prefixes/f.safetensors",
@@ -209,7 +209,7 @@ def test_list_and_show_have_every_store(one_of_each: Mapping[str, int]) -> None:
         ("cache clear pools trials", {"pools", "trials"}),
     ],
 )
-def test_what_is_cleared_is_gone_and_all_else_stays(
+def test_clear_deletes_only_the_named_entries(
     one_of_each: Mapping[str, int], command: str, cleared: set[str]
 ) -> None:
     writing, before = put("tries/x.partial", 4, 0), names()
@@ -236,7 +236,7 @@ def test_all_that_commands_store_is_known_and_goes(tmp_path: Path) -> None:
     assert left and left <= {"pools"}
 
 
-def test_what_cannot_be_deleted_is_named_and_the_rest_goes(
+def test_undeletable_files_are_named_and_others_deleted(
     one_of_each: Mapping[str, int], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     unlink, kept = Path.unlink, home("cache") / "prefixes" / "prefixes"
@@ -286,7 +286,7 @@ def test_the_trie_of_passages_is_not_kept_and_that_of_whole_documents_is(tmp_pat
     assert [trie.documents for trie in list_files()] == [("short.txt",)]
 
 
-def test_what_cannot_be_deleted_of_the_store_is_not_told_as_deleted(
+def test_undeletable_entries_of_the_store_are_not_reported_as_deleted(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr("ngtcli.system.store._WAIT_S", 0.01)

@@ -76,7 +76,7 @@ def filled(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_what_is_damaged_is_compiled_again(filled: Path) -> None:
+def test_damaged_code_is_compiled_again(filled: Path) -> None:
     """One result, whose checksum tells it."""
     with closing(sqlite3.connect(stored(filled))) as connection, connection:
         change = "UPDATE piece SET value = substr(value, 2) WHERE rowid = 1"

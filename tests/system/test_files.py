@@ -47,7 +47,7 @@ def mode(path: Path) -> int:
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022, 0o077])
-def test_whatever_the_mask_what_is_kept_is_the_users_alone(mask: int, tmp_path: Path) -> None:
+def test_stored_files_are_private_under_any_umask(mask: int, tmp_path: Path) -> None:
     (tmp_path / "a.json").write_text('{"tide": "noon"}')
 
     def work() -> None:
@@ -255,7 +255,7 @@ def test_a_link_a_pipe_and_a_descriptor_are_written_through(tmp_path: Path) -> N
         ("folder", "Is a directory"), ("pipe", "nobody wrote to"), ("pipe alone", "not a regular"),
     ],
 )  # fmt: skip
-def test_what_is_not_read_is_told_and_devices_are_not_opened(
+def test_unreadable_kinds_of_files_are_reported_and_devices_not_opened(
     name: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "folder").mkdir()
@@ -270,7 +270,7 @@ def test_what_is_not_read_is_told_and_devices_are_not_opened(
 
 @pytest.mark.parametrize("kind", ["file", "pipe", "stream"])
 @pytest.mark.parametrize("data", [b"", b"12345", b"123456"])
-def test_what_is_read_is_whole_or_refused_beyond_the_bound(
+def test_files_are_read_completely_or_refused_beyond_the_limit(
     tmp_path: Path, kind: str, data: bytes
 ) -> None:
     (tmp_path / "file").write_bytes(data)
@@ -296,7 +296,7 @@ def test_what_is_read_is_whole_or_refused_beyond_the_bound(
 @pytest.mark.parametrize(
     "text", ["", "{", b"\xff\xfe\x00", "[" * 200_000, "[1]", "7", '{"a": NaN}', '{"a": 1e999}']
 )
-def test_whatever_is_wrong_with_json_is_one_error(text: str | bytes) -> None:
+def test_any_invalid_json_is_one_error(text: str | bytes) -> None:
     with pytest.raises(DamagedFileError, match="not JSON"):
         parse_json(text, dict)
 

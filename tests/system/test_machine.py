@@ -203,7 +203,7 @@ def test_time_alone_is_bounded_in_any_thread_where_processes_are_not_forked() ->
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it forks on Linux alone")
-def test_what_is_bounded_ends_where_its_process_was_killed() -> None:
+def test_bounded_work_ends_when_its_process_is_killed() -> None:
     work = "lambda: os.kill(os.getppid(), 9) or bytes(1 << 20), seconds=9, megabytes=99"
     code = f"import os\nfrom ngtcli.system.sandbox import bounded\nbounded({work})"
     with Warm(code=code) as process:
@@ -266,7 +266,7 @@ def test_a_lock_that_another_thread_holds_at_the_fork_is_no_end() -> None:
 
 
 @pytest.mark.skipif(sys.platform != "linux", reason="it forks on Linux alone")
-def test_what_waits_for_ever_in_a_fork_is_told_so() -> None:
+def test_a_fork_that_waits_for_ever_is_reported() -> None:
     lock = threading.Lock()
     with lock, pytest.raises(BoundError, match="does not come"):
         bounded(lock.acquire, seconds=5, megabytes=100)

@@ -28,7 +28,7 @@ def tried(*depends_on: object, device: Any = CPU, timed: bool = False) -> Trial[
     return Trial("tried", device, depends_on, Result, timed)
 
 
-def test_it_is_made_once_and_read_after_that() -> None:
+def test_a_trial_is_made_once_and_then_read() -> None:
     assert tried().load() is None
     assert tried().find(lambda: Result("a", 1)) == Result("a", 1)
     assert tried().find(lambda: pytest.fail("made again")) == tried().load() == Result("a", 1)
@@ -101,7 +101,7 @@ def test_a_key_depends_on_versions_cpu_switches_and_threads_alone(
         (False, [(True, True)] * 2, [1, 1]),
     ],
 )
-def test_what_a_busy_machine_measured_is_measured_again_at_the_next_uses(
+def test_times_of_a_busy_machine_are_measured_again(
     timed: bool,
     busy: list[tuple[bool, bool]],
     numbers: list[int],
