@@ -12,7 +12,7 @@ import numpy.typing as npt
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.cells import FEATURES, SIZE, STARTS
 from ngtcli.drafting.auto.core.copies import ANSWER, CopyArrays
-from ngtcli.drafting.auto.core.loglinear import Stage, follow_again, index_text
+from ngtcli.drafting.auto.core.loglinear import Stage, changed_cells, follow_again, index_text
 from ngtcli.drafting.tries.counts import NONE
 
 Floats = npt.NDArray[np.float64]
@@ -91,8 +91,7 @@ class StageWeights:
 
     def changes_since(self, before: Floats) -> WeightChanges:
         """What was learned since the weights were as `before`."""
-        at = np.flatnonzero((self._both != before).any(axis=0))
-        return WeightChanges(at, before[:, at], self._both[:, at])
+        return WeightChanges(*changed_cells(before, self._both))
 
     def undo(self, changes: WeightChanges) -> None:
         """Forget what was learned; what other sequences taught the same weights since stays."""

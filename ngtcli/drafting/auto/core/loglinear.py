@@ -300,6 +300,28 @@ def learn(stage: Any, candidates: Any, size: int, cells: Any, gradient: Any, tok
             stage.factors[cell] = min(_MAX_FACTOR, max(1.0 / _MAX_FACTOR, factor))
 
 
+@njit()
+def changed_cells(before: Any, after: Any) -> Any:
+    """The cells in which two float64 (2, cells) differ, and their columns of both.
+
+    Compiled, as the same in numpy takes half of the time of the whole stage.
+
+    Returns int64 (changes,), and two float64 (2, changes).
+    """
+    cells = np.empty(before.shape[1], np.int64)
+    changes = 0
+    for cell in range(before.shape[1]):
+        if before[0, cell] != after[0, cell] or before[1, cell] != after[1, cell]:
+            cells[changes] = cell
+            changes += 1
+    of_before, of_after = np.empty((2, changes)), np.empty((2, changes))
+    for i in range(changes):
+        for row in range(2):
+            of_before[row, i] = before[row, cells[i]]
+            of_after[row, i] = after[row, cells[i]]
+    return cells[:changes].copy(), of_before, of_after
+
+
 @unowned
 def follow_text(stage: Any, copies: Any) -> None:
     """Note the last token of the text, which has just been appended, and where it may stand.
