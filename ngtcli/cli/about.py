@@ -13,7 +13,7 @@ import typer
 
 from ngtcli import __version__, config
 from ngtcli.cli.command import Group, command
-from ngtcli.cli.completion import presets
+from ngtcli.cli.completion import presets, quietly
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import PresetOption, layers_of, resolve
 from ngtcli.cli.setting_flags import SettingFlags
@@ -32,18 +32,23 @@ from ngtcli.system.files import home
 from ngtcli.system.json_form import Schema, schema_of, shape, to_json
 from ngtcli.system.machine import free_memory, pick_device, pick_threads
 from ngtcli.system.yaml_file import read_text
+from ngtcli.words import nearest
 
 config_app = Group("config")
+_NAMES = typer.Argument(
+    metavar="[NAME]...",
+    help="Only these settings.",
+    autocompletion=quietly(lambda _: config.SETTINGS),
+)
 
 
 def _config_schema() -> Schema:
     text = schema_of(str)
-    return shape(
-        {
-            name: shape({"value": value, "origin": text, "help": text})
-            for name, value in config.settings_schemas().items()
-        }
-    )
+    settings = {
+        name: shape({"value": value, "origin": text, "help": text})
+        for name, value in config.settings_schemas().items()
+    }
+    return shape(settings, list(settings))  # with names only those
 
 
 def _config_view(report: Mapping[str, Mapping[str, Any]]) -> Shown:
@@ -60,14 +65,32 @@ def _config_view(report: Mapping[str, Mapping[str, Any]]) -> Shown:
     view=_config_view,
     report=_config_schema,
 )
-def config_show(flags: SettingFlags, preset: PresetOption = None) -> dict[str, dict[str, Any]]:
+def config_show(
+    flags: SettingFlags,
+    names: Annotated[list[str] | None, _NAMES] = None,
+    preset: PresetOption = None,
+) -> dict[str, dict[str, Any]]:
     """Print each setting with its origin, and what it says."""
+    settings = [_setting_of(name) for name in names or config.SETTINGS]
     resolved = _resolved(flags, preset)
     values = config.shown_settings(resolved.settings)
     return {
-        name: {"value": values[name], "origin": resolved.origins[name], "help": setting.help}
-        for name, setting in config.SETTINGS.items()
+        setting.name: {
+            "value": values[setting.name],
+            "origin": resolved.origins[setting.name],
+            "help": setting.help,
+        }
+        for setting in settings
     }
+
+
+def _setting_of(name: str) -> config.Setting:
+    """Return a setting by its name, which may be written as a flag. Raises UsageError."""
+    setting = config.SETTINGS.get(name.lstrip("-").replace("-", "_"))
+    if setting is None:
+        hint = nearest(name, config.SETTINGS, "ngt config show lists them.")
+        raise UsageError(f"there is no setting {name!r}", hint=hint)
+    return setting
 
 
 def _resolved(flags: dict[str, Any], preset: str | None) -> config.Resolved:

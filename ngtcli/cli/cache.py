@@ -6,13 +6,16 @@ from typing import Annotated
 import typer
 
 from ngtcli.cli.command import Group
+from ngtcli.cli.notes import Notes
 from ngtcli.cli.show import facts, table
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.system.cache import STORES, Removed, Store, StoreUsage, clear, measure_stores
+from ngtcli.system.compiled import COMPILING_S
 from ngtcli.system.files import home
 from ngtcli.words import nearest, reason_of
 
 cache_app = Group("cache")
+_MARKS = 1000  # bytes of what is noted about compiled code, without the code; at most
 _KNOWN = {store.name: store for store in STORES}
 Name = Annotated[str, typer.Argument(help="One of the names that ngt cache list shows.")]
 _OPTIONAL = typer.Argument(
@@ -47,13 +50,22 @@ def cache_show(name: Name) -> StoreUsage:
 
 @cache_app.command("clear", view=lambda removed: f"{removed.words} removed")
 def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed:
-    """Delete what the cache holds; what was learned or built by a command only by name."""
+    """Delete what the cache holds, compiled code too; what was learned or built only by name."""
     stores = [_known(name) for name in names or []]
+    stores = stores or [store for store in STORES if not store.cleared_by_name]
+    code = [store for store in stores if store.name == "compiled"]
+    had_code = any(usage.bytes > _MARKS for usage in measure_stores(code))
     try:
-        return clear(stores or [store for store in STORES if not store.cleared_by_name])
+        removed = clear(stores)
     except OSError as error:
         where = error.filename or home("cache")
         raise NgtError(f"{where}: {reason_of(error)}", hint="Delete it by hand.") from None
+    if had_code:
+        Notes().say(
+            "Compiled drafting code was removed, too: the next answer has it compiled again, which"
+            f" takes about {COMPILING_S} s in the background."
+        )
+    return removed
 
 
 @cache_app.command("path", view=lambda place: place.path)

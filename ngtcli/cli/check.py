@@ -15,7 +15,7 @@ from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, PresetOption, numbers_of, resolve
 from ngtcli.cli.reading import distinct, read_documents
 from ngtcli.cli.setting_flags import SettingFlags
-from ngtcli.cli.show import Shown
+from ngtcli.cli.show import Shown, comment
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document
 from ngtcli.engine.checks import check_session
@@ -41,13 +41,13 @@ def _view(report: CheckReport) -> Iterator[Shown]:
     by_number = {k: [c for c in report.results if c.num_draft == k] for k in report.num_draft}
     yield _COLUMNS, [_row(k, part) for k, part in by_number.items()]
     if report.prompts < report.prompts_available:
-        yield (
+        yield comment(
             f"{report.prompts} of {report.prompts_available} prompts were checked;"
             " --limit 0 checks all."
         )
     for c in report.results:
         if not c.identical:
-            yield (
+            yield comment(
                 f"{one_line(c.name)} (num_draft {c.num_draft}): differs from token {c.divergence},"
                 f" where the two best scores are {c.margin:.4g} apart"
             )

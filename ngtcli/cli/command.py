@@ -25,6 +25,8 @@ help pages and completion are Typer's.
 """
 
 import inspect
+import os
+import shlex
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, is_dataclass
@@ -35,7 +37,7 @@ from typer.core import TyperCommand, TyperGroup
 from typer.utils import get_params_from_function
 
 from ngtcli.cli.everywhere import EverywhereFlags
-from ngtcli.cli.notes import Notes
+from ngtcli.cli.notes import Notes, is_silent
 from ngtcli.cli.options import JsonOption
 from ngtcli.cli.parameters import (
     Argument,
@@ -145,6 +147,7 @@ class Command(TyperCommand):
     def invoke(self, ctx: Any) -> None:
         """Call the function, and show its report."""
         with_json = _is_given("--json", ctx)
+        _check_verbosity(ctx)
         with _cache_within_bound(verbose=_is_given("--verbose", ctx)):
             ctx.params = self._declaration.arguments(ctx)
             report = super().invoke(ctx)
@@ -196,10 +199,23 @@ class Group(TyperGroup):
         with _hints_for_flags(ctx, settings):
             return super().parse_args(ctx, args)
 
+    def resolve_command(self, ctx: Any, args: list[str]) -> Any:
+        """Return the command that the arguments name. Raises UsageError for a file in its place."""
+        name = args[0]
+        is_unknown = self.get_command(ctx, name) is None and not ctx.resilient_parsing
+        if is_unknown and "show" in self.commands and os.path.lexists(name):
+            kind = "folder" if os.path.isdir(name) else "file"
+            raise UsageError(
+                f"{name} is a {kind}, not a command of {ctx.command_path}",
+                hint=f"Try {ctx.command_path} show {shlex.quote(name)}.",
+            )
+        return super().resolve_command(ctx, args)
+
     def invoke(self, ctx: Any) -> Any:
         """Call the function of the group, if it has one, and then that of a command in it."""
         if self._declaration is None:
             return super().invoke(ctx)
+        _check_verbosity(ctx)
         with _cache_within_bound(verbose=_is_given("--verbose", ctx)):
             ctx.params = self._declaration.arguments(ctx)
             return super().invoke(ctx)
@@ -270,6 +286,12 @@ def _is_given(flag: str, context: typer.Context) -> bool:
     """Return whether the command has this switch and it was given."""
     names = [p.name for p in context.command.params if flag in p.opts]
     return any(context.params.get(name) for name in names)
+
+
+def _check_verbosity(context: typer.Context) -> None:
+    """Raise UsageError where a command is to say more and only errors."""
+    if is_silent() and _is_given("--verbose", context):
+        raise UsageError("-q and -v contradict each other", hint="Leave one of them out.")
 
 
 @contextmanager

@@ -43,6 +43,11 @@ def silence(quiet: bool) -> None:
     _is_quiet = quiet
 
 
+def is_silent() -> bool:
+    """Return whether only what went wrong and what was asked for is said."""
+    return _is_quiet
+
+
 class Notes:
     """What goes to stderr. On a terminal one status line is shown and wiped again.
 

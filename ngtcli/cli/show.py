@@ -1,5 +1,6 @@
 """What a command's report looks like: --json prints it, a view shows it to people."""
 
+import sys
 from collections.abc import Callable, Generator, Iterable, Sequence
 from contextlib import suppress
 from typing import Any
@@ -30,6 +31,11 @@ def facts(value: object) -> Shown:
         else:
             rows.append((key, item))
     return ["what", "value"], rows
+
+
+def comment(text: str) -> str:
+    """Return a line below a table, which in a pipe is marked as no row of it."""
+    return text if sys.stdout.isatty() else f"# {text}"
 
 
 def show(returned: Any, as_json: bool, view: View) -> None:

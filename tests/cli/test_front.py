@@ -15,6 +15,7 @@ from ngtcli.cli.options import command_line
 from ngtcli.cli.setting_flags import set_values
 from ngtcli.config import SETTINGS
 from ngtcli.errors import UsageError
+from ngtcli.system import compiled
 from tests.cli.test_help import every
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, ngt
@@ -208,3 +209,41 @@ def test_quiet_names_no_passages_for_verbose_alone(tmp_path: Path) -> None:
     assert b"characters" in ngt(*command, "-v").stderr
     assert ngt(*command, "-q", "-v").stderr == b""
     assert b"characters" in ngt(*command, "-q", "--show-passages").stderr
+
+
+@pytest.mark.parametrize("command", [("ask", "When?", HARBOUR, "--dry-run"), ("serve",)])
+def test_quiet_and_verbose_contradict_each_other(command: tuple[str, ...]) -> None:
+    done = ngt(*command, "-q", "-v")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert b"-q and -v contradict each other" in done.stderr
+
+
+@pytest.mark.parametrize("group", ["docs", "trie"])
+def test_a_file_in_place_of_a_command_names_the_command_that_shows_it(
+    group: str, tmp_path: Path
+) -> None:
+    (tmp_path / "my notes.txt").write_text("The tide is high at noon.")
+    done = ngt(group, "my notes.txt", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert f"Try ngt {group} show 'my notes.txt'.".encode() in done.stderr
+    assert b"No such command" in ngt(group, "your notes.txt", cwd=tmp_path).stderr
+
+
+def test_config_show_prints_the_settings_that_are_named() -> None:
+    done = ngt("config", "show", "max-tokens", "temperature")
+    lines = done.stdout.decode().splitlines()
+    assert [line.split("\t")[0] for line in lines] == ["setting", "max_tokens", "temperature"]
+    typo = ngt("config", "show", "temperatur")
+    assert typo.returncode == 2
+    assert b"Did you mean temperature?" in typo.stderr
+
+
+def test_clearing_the_cache_says_that_compiled_code_goes_too(
+    own_home: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
+    assert b"Compiled" not in ngt("cache", "clear").stderr
+    compiled.COMPILED.put("function", b"x" * 100_000)
+    assert b"Compiled drafting code was removed, too" in ngt("cache", "clear").stderr
+    compiled.COMPILED.put("function", b"x" * 100_000)
+    assert b"Compiled" not in ngt("cache", "clear", "prefixes").stderr
