@@ -40,6 +40,19 @@ _UNBOUNDED = 1 << 40  # tokens
 ChunkStates = Mapping[int, tuple[Tensor, Tensor]]
 
 
+def window_positions(window: int) -> int:
+    """The KV positions that a slot of sliding layers has for a window of so many tokens.
+
+    Most of them are for the prefill: the query tokens of a chunk attend to each other, so that a
+    forward pass needs the whole chunk and the window before its first token side by side. Behind
+    the prompt they hold what a rollback may need, and the tokens until the next move.
+
+    >>> window_positions(128), window_positions(4096)
+    (1280, 5120)
+    """
+    return capacity_for(CHUNK + window - 1)
+
+
 @dataclass(frozen=True, slots=True)
 class Chunk:
     """A chunk of a prompt that was prefilled in one forward pass.
@@ -241,7 +254,7 @@ class KVCache:
         # Tokens in front of a query token that sliding layers attend to.
         self._before = None if window is None else window - 1
         # Positions that a slot of sliding layers needs; more where a forward pass has more tokens.
-        self._window_need = capacity_for(CHUNK + (self._before or 0))
+        self._window_need = window_positions(window or 1)
         self.window_capacity = self._window_capacity(slot_capacity)
         self.layers = [KVLayer(slides) for slides in sliding_layers]
         in_windows = [layer for layer in self.layers if layer.slides and self.has_windows]

@@ -3,17 +3,20 @@
 import os
 from collections.abc import Collection, Iterator
 from copy import deepcopy
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from ngtcli.decoding.kv_cache import window_positions
+from ngtcli.decoding.runner import sliding_layers
 from ngtcli.decoding.state_slot import STATES
 from ngtcli.models.checkpoint import BUILTIN, fetch, find
 from ngtcli.models.hub import ask, weight_files
 from ngtcli.models.needs import ModelNeeds, Need
-from ngtcli.models.pretrained import context_limit, loading, read_config
+from ngtcli.models.pretrained import context_limit, loading, read_config, sliding_window
 from ngtcli.models.quantized import identity, name_of
 from ngtcli.models.requirements import quantization_method, runs_on
 from ngtcli.models.stand_in import source_of
@@ -118,16 +121,15 @@ def needs_by_format(
     numbers = cache_numbers(empty.config)
     context = context_limit(empty.config.get_text_config(), None).tokens
 
-    def need(label: str, dtype: torch.dtype, size: int) -> Need:
-        cache_bytes = None if numbers is None else numbers * dtype.itemsize
+    def need(label: str, dtype: torch.dtype, weight_bytes: int) -> Need:
         tokens = None
-        left = None if free is None else free - SPARE * size
-        if left is not None and left < 0:
+        cache_bytes = None if numbers is None else numbers.total * dtype.itemsize
+        free_for_cache = None if free is None else free - SPARE * weight_bytes
+        if free_for_cache is not None and free_for_cache < 0:
             tokens = 0
-        elif left is not None and cache_bytes is not None:
-            all_fit = cache_bytes * context <= left
-            tokens = context if all_fit else int(_USED_CAPACITY * left / cache_bytes)
-        return Need(label, size, cache_bytes, tokens)
+        elif free_for_cache is not None and numbers is not None:
+            tokens = numbers.tokens_in(free_for_cache / dtype.itemsize, context)
+        return Need(label, weight_bytes, cache_bytes, tokens)
 
     if method:
         return [need(method, half, download or _stored_bytes(path))]
@@ -144,25 +146,76 @@ def _stored_bytes(path: str) -> int:
     return sum(size for _, size, _ in identity(path)["files"])
 
 
+@dataclass(frozen=True, slots=True)
+class CacheNumbers:
+    """The numbers that a token adds to a model's cache, by kind of layer.
+
+    Attributes:
+        full: In layers that attend to all tokens.
+        sliding: In layers with a sliding window, whose slots are not longer than `max_sliding`.
+        max_sliding: KV positions.
+    """
+
+    full: int
+    sliding: int = 0
+    max_sliding: int = 0
+
+    @property
+    def total(self) -> int:
+        """The numbers of a token while the slots of sliding layers still grow."""
+        return self.full + self.sliding
+
+    def of_capacity(self, capacity: int) -> int:
+        """The numbers in a slot of so many KV positions."""
+        return self.full * capacity + self.sliding * min(capacity, self.max_sliding)
+
+    def tokens_in(self, available: float, context: int) -> int:
+        """The tokens, at most those of the context, whose slot has no more numbers than these.
+
+        >>> CacheNumbers(full=10).tokens_in(4_000, context=1_000)
+        300
+        >>> CacheNumbers(full=10, sliding=30, max_sliding=50).tokens_in(5_500, context=1_000)
+        300
+        """
+        if self.of_capacity(context) <= available:
+            return context
+        capacity = available / self.total
+        if capacity > self.max_sliding and self.full:
+            capacity = (available - self.sliding * self.max_sliding) / self.full
+        return int(_USED_CAPACITY * capacity)
+
+
 @torch.inference_mode()
-def cache_numbers(config: Any) -> int | None:
+def cache_numbers(config: Any) -> CacheNumbers | None:
     """Count the numbers that a token adds to a model's cache; None where that is not possible.
 
     They are counted in forward passes of a model without values.
     """
     empty = empty_model(deepcopy(config), torch.bfloat16)  # some layers take no other dtype
-    empty.config.get_text_config().pad_token_id = None  # it would be looked for in the ids
+    text_config = empty.config.get_text_config()
+    text_config.pad_token_id = None  # it would be looked for in the ids
+    window = sliding_window(text_config)
 
-    def size(tokens: int) -> int:
+    def by_layer(tokens: int) -> list[int]:
         token_ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
         output = empty(input_ids=token_ids, use_cache=True)
         states = (getattr(output, name, None) for name in STATES)
         state = next(state for state in states if state is not None)
-        values = (value for layer in state.layers for value in vars(layer).values())
-        return sum(value.numel() for value in values if isinstance(value, Tensor))
+        return [
+            sum(value.numel() for value in vars(layer).values() if isinstance(value, Tensor))
+            for layer in state.layers
+        ]
 
     try:
-        return size(3) - size(2)
+        longer, shorter = by_layer(3), by_layer(2)
+        grown = [after - before for after, before in zip(longer, shorter, strict=True)]
+        if window is None:
+            return CacheNumbers(sum(grown))
+        slides = sliding_layers(text_config, window)
+        sliding = sum(
+            numbers for numbers, is_sliding in zip(grown, slides, strict=True) if is_sliding
+        )
+        return CacheNumbers(sum(grown) - sliding, sliding, window_positions(window))
     except Exception:  # families compute in many ways, some not without values
         return None
 

@@ -27,6 +27,21 @@ from ngtcli.models.hf import LongRope, PassAttention, accepted, attending
 _GATHERS_FROM = 3
 
 
+def sliding_layers(config: Any, window: int | None) -> list[bool]:
+    """Say of each layer whether it attends to a sliding window.
+
+    Args:
+        config: The configuration of a text model.
+        window: Its tokens; None: no layer slides.
+    """
+    kinds = list(getattr(config, "layer_types", None) or ())
+    is_mixed = len(set(kinds)) > 1
+    return [
+        window is not None and (not is_mixed or kinds[layer] == "sliding_attention")
+        for layer in range(int(config.num_hidden_layers))
+    ]
+
+
 class ModelRunner:
     """Plans the forward passes of a model that verifies draft trees, and runs them.
 
@@ -39,18 +54,13 @@ class ModelRunner:
 
     def __init__(self, hf: Any, window: int | None) -> None:
         config = hf.config.get_text_config()
-        kinds = list(getattr(config, "layer_types", None) or ())
-        is_mixed = len(set(kinds)) > 1
-        layers = range(int(config.num_hidden_layers))
+        is_mixed = len(set(getattr(config, "layer_types", None) or ())) > 1
         self._hf = hf
         self._device: torch.device = hf.device
         self._accepted = accepted(hf)
         self.long_rope = LongRope(hf)
         self.window = window
-        self.sliding_layers = [
-            window is not None and (not is_mixed or kinds[layer] == "sliding_attention")
-            for layer in layers
-        ]
+        self.sliding_layers = sliding_layers(config, window)
         self.masks = Masks(hf.dtype, hf.device, window, is_mixed)
         # What is read apart replaces the attention of a forward pass, which must be a registered
         # one; a model without groups of heads has transformers' own until then.

@@ -13,7 +13,8 @@ class Need:
     Attributes:
         form: The format: a dtype, or "int8 in bfloat16".
         weight_bytes: Bytes of the weights.
-        cache_bytes: Bytes of the KV cache for each token; None if unknown.
+        cache_bytes: Bytes of the KV cache for each token, as long as the windows of sliding layers
+            hold all tokens; None if unknown.
         tokens: The longest context that fits into free memory; 0 if the weights do not fit; None
             if unknown.
     """

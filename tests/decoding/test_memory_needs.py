@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from ngtcli.cli import about
 from ngtcli.cli.schema import build
 from ngtcli.decoding import memory_needs
-from ngtcli.decoding.memory_needs import SPARE, needs_of
+from ngtcli.decoding.memory_needs import SPARE, CacheNumbers, needs_of
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sizes import capacity_for
 from ngtcli.models.checkpoint import BUILTIN_PATH
@@ -116,18 +116,41 @@ def test_the_context_that_fits_does(monkeypatch: pytest.MonkeyPatch, tmp_path: P
     assert not any("free" in line for line in found.facts["memory"])
 
 
+@pytest.mark.parametrize("family", ["mistral-sliding", "gemma2-sliding", "gemma3-sliding"])
+def test_sliding_layers_need_memory_for_their_window_alone(
+    family: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """The context that is said to fit is near the longest whose buffers do fit."""
+    kinds = {"layer_types": ["sliding_attention", "full_attention"]} if "gemma3" in family else {}
+    hf = make_hf(family, max_position_embeddings=65536, **kinds)
+    folder = config_alone(tmp_path, hf)
+    hf = hf.to(torch.bfloat16)
+    model = TargetModel(hf, Tokenizer(LongBackend()), family)
+    model.context = 65536
+    model.start(20_000)
+    model.prefill([5] * 2)
+    taken = sum(buffer.nbytes for buffer in model.cache.buffers)
+    has(monkeypatch, int(SPARE * sum(one.nbytes for one in hf.parameters())) + taken + 1)
+    need = by_form(needs_of(folder, "cpu"))["bfloat16"]
+    assert need.tokens is not None
+    if family == "mistral-sliding":  # all layers slide
+        assert need.tokens == 65536
+    else:
+        assert 0.7 * model.cache.slot_capacity <= need.tokens <= model.cache.slot_capacity
+
+
 def test_weights_without_room_do_not_fit_whatever_the_cache_takes(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     """A recurrent model's takes nothing, some models' is not known."""
     folder = config_alone(tmp_path, families.build(families.family("mamba")))
-    for numbers in (0, None):
+    for numbers in (CacheNumbers(0), None):
         monkeypatch.setattr(memory_needs, "cache_numbers", lambda _, found=numbers: found)
         has(monkeypatch, 1000)
         assert {need.tokens for need in needs_of(folder, "cpu").forms} == {0}
         has(monkeypatch, GB)
         fits = {need.tokens for need in needs_of(folder, "cpu").forms}
-        assert fits == ({needs_of(folder, "cpu").context} if numbers == 0 else {None})
+        assert fits == ({needs_of(folder, "cpu").context} if numbers else {None})
 
 
 @pytest.mark.parametrize("method", ["gptq", "awq", "compressed-tensors"])

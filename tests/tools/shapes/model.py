@@ -105,7 +105,8 @@ class Plan:
 
     def cache_bytes(self, tokens: int) -> int:
         """Bytes of keys and values of `tokens` in all layers."""
-        return tokens * (cache_numbers(self.config) or 0) * self.dtype.itemsize
+        numbers = cache_numbers(self.config)
+        return 0 if numbers is None else numbers.of_capacity(tokens) * self.dtype.itemsize
 
 
 def plan(shape: Shape, settings: Settings) -> Plan:
