@@ -94,7 +94,7 @@ def test_rows_together_give_the_tokens_of_each_row_alone(warped: Settings) -> No
             for sampler in (alone, together):
                 sampler.commit(said)
             wanted = [alone.choose(row, path) for row, path in zip(scores, paths, strict=False)]
-            assert together._rows(scores, tree).tolist()[: len(paths)] == wanted
+            assert together.choose_rows(scores, tree).tolist()[: len(paths)] == wanted
 
 
 def test_numbers_are_those_of_splitmix64() -> None:
@@ -176,11 +176,11 @@ def test_penalties_are_the_same_whatever_was_committed(
         wanted = RepetitionPenaltyLogitsProcessor(repetition)(torch.tensor([said]), wanted)
     for token, times in Counter(said[prompt:]).items():
         wanted[0, token] -= presence + 0.2 * times
-    assert sampler._spoken is not None
+    assert sampler._penalties is not None
     for _ in range(2):  # a look ahead changes nothing
         for path in ([1, 1, 2], said[at:]):
-            parts = map(torch.from_numpy, sampler._spoken.gather([Counter(path)]))
-            found = sampler._spoken.penalize(scores[None], [*parts])
+            parts = map(torch.from_numpy, sampler._penalties.gather([Counter(path)]))
+            found = sampler._penalties.penalize(scores[None], [*parts])
         assert torch.allclose(found, wanted, atol=1e-6)
     assert sampler.choose(scores, said[at:]) == int(wanted[0].argmax())
 
