@@ -72,9 +72,9 @@ class Chunk:
     states: Mapping[int, Tensor] = field(default_factory=dict)
 
     def is_for(self, other: "Chunk", layers: Collection[int] = ()) -> bool:
-        """Whether both are the same chunk behind the same ones, with the states of `layers`."""
-        same = (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
-        return same and self.states.keys() >= set(layers)
+        """Return whether this is the same chunk of the same prompt, with the states of `layers`."""
+        is_equal = (self.before, self.key, self.ids) == (other.before, other.key, other.ids)
+        return is_equal and self.states.keys() >= set(layers)
 
     @property
     def tokens(self) -> list[int]:
@@ -144,7 +144,7 @@ class KVSlot:
     def forget_chunks(self, first: int) -> None:
         """Forget the chunks from number `first` on."""
         del self.chunks[first:]
-        self.windows = {at: states for at, states in self.windows.items() if at < first}
+        self.windows = {number: states for number, states in self.windows.items() if number < first}
 
 
 class KVLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no types
@@ -161,11 +161,11 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no t
         self.buffers.make(self, key_states, value_states)
 
     def update(self, key_states: Tensor, value_states: Tensor, *args: Any, **kwargs: Any) -> Any:
-        """Nothing is written without a plan, see `PlannedCache`."""
+        """Refuse: nothing is written without a plan, see `PlannedCache`."""
         raise NotImplementedError("a forward pass without a plan")
 
     def write(self, plan: PassPlan, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
-        """Write keys and values as a forward pass plans; returns those that it attends to."""
+        """Write keys and values as a forward pass plans; return those that it attends to."""
         if not self.is_initialized:
             self.lazy_initialization(keys, values)
         write_at = plan.write_at
@@ -258,8 +258,8 @@ class KVCache:
         self.window_capacity = self._window_capacity(slot_capacity)
         self.layers = [KVLayer(slides) for slides in sliding_layers]
         in_windows = [layer for layer in self.layers if layer.slides and self.has_windows]
-        others = [layer for layer in self.layers if layer not in in_windows]
-        self._full = KVBuffers(others, slot_capacity)
+        full_layers = [layer for layer in self.layers if layer not in in_windows]
+        self._full = KVBuffers(full_layers, slot_capacity)
         self._windowed = KVBuffers(in_windows, self.window_capacity)
         for layer in self.layers:
             layer.buffers = self._windowed if layer in in_windows else self._full
@@ -302,10 +302,11 @@ class KVCache:
         for layer in self.layers:
             if not layer.is_initialized:
                 continue
-            at = slice(slot.start, slot.start + slot.length)
+            positions = slice(slot.start, slot.start + slot.length)
             if layer.buffers is self._windowed:
-                at = slice(slot.window_origin + slot.missing, slot.window_origin + slot.length)
-            rows += [layer.keys[:, :, at], layer.values[:, :, at]]
+                origin = slot.window_origin
+                positions = slice(origin + slot.missing, origin + slot.length)
+            rows += [layer.keys[:, :, positions], layer.values[:, :, positions]]
         return rows
 
     def bytes_of(self, length: int) -> int:
@@ -446,7 +447,7 @@ class KVCache:
             buffers.use(copied)
 
     def close(self, number: int, last: int) -> None:
-        """The sequence of a slot is done: that of the `last` one takes its place."""
+        """Free a slot, whose sequence is done: that of the `last` slot takes its place."""
         closed = self.slots[number]
         moving = self.slots[last]
         self.reset(closed)
@@ -455,7 +456,8 @@ class KVCache:
         self._full.move(moving.start, closed.start, moving.length)
         count = moving.length - moving.dropped
         self._windowed.move(moving.window_start, closed.window_start, count)
-        self.slots[number], self.slots[last] = moving, closed
+        self.slots[number] = moving
+        self.slots[last] = closed
         closed.start, moving.start = moving.start, closed.start
         closed.window_start, moving.window_start = moving.window_start, closed.window_start
         closed.dirty = moving.dirty
@@ -464,25 +466,29 @@ class KVCache:
     # --- chunks ---
 
     def find(
-        self, number: int, wanted: Chunk, layers: Collection[int], without: KVSlot
+        self, number: int, chunk: Chunk, layers: Collection[int], without: KVSlot
     ) -> KVSlot | None:
-        """A slot that has this chunk as its chunk `number`, with the states of `layers`.
+        """Find a slot that has a chunk; None where none has it.
 
-        It is not `without`, which is about to be emptied.
+        Args:
+            number: Of the chunk in its prompt.
+            chunk: The chunk.
+            layers: Those whose hidden states it must have.
+            without: A slot that is left out, as it is about to be emptied.
         """
         for slot in self.slots:
             if slot is without or number >= len(slot.chunks):
                 continue
-            if slot.chunks[number].is_for(wanted, layers):
+            if slot.chunks[number].is_for(chunk, layers):
                 return slot
         return None
 
     def chunk(self, slot: KVSlot, number: int) -> ChunkStates:
-        """Keys and values of a chunk, of all layers that keep all tokens: views."""
+        """Return views of a chunk's keys and values in all layers that keep all tokens."""
         start = slot.start + number * CHUNK
-        at = slice(start, start + CHUNK)
+        positions = slice(start, start + CHUNK)
         return {
-            layer_number: (layer.keys[:, :, at], layer.values[:, :, at])
+            layer_number: (layer.keys[:, :, positions], layer.values[:, :, positions])
             for layer_number, layer in enumerate(self.layers)
             if layer.is_initialized and layer.buffers is self._full
         }
@@ -499,19 +505,20 @@ class KVCache:
         slot.missing = slot.length if self.has_windows else 0
 
     def may_continue_behind(self, number: int) -> bool:
-        """Whether the window at the end of a chunk is saved even where the prompt goes on.
+        """Return whether the window at the end of a chunk is saved even where the prompt goes on.
 
-        All together take a quarter of what the layers would take without windows, at most.
+        All saved windows together take at most a quarter of the memory that the sliding layers
+        would take if they kept all tokens.
         """
-        apart = -(-_WINDOWS_SHARE * (self._before or 0) // CHUNK)
-        return (number + 1) % max(1, apart) == 0
+        chunks_apart = -(-_WINDOWS_SHARE * (self._before or 0) // CHUNK)
+        return (number + 1) % max(1, chunks_apart) == 0
 
     def window(self, slot: KVSlot) -> ChunkStates:
-        """Keys and values of sliding layers that the next token of a slot sees: views."""
+        """Return views of the keys and values of sliding layers that a slot's next token sees."""
         first = max(0, slot.length - (self._before or 0))
-        at = slice(slot.window_origin + first, slot.window_origin + slot.length)
+        positions = slice(slot.window_origin + first, slot.window_origin + slot.length)
         return {
-            layer_number: (layer.keys[:, :, at], layer.values[:, :, at])
+            layer_number: (layer.keys[:, :, positions], layer.values[:, :, positions])
             for layer_number, layer in enumerate(self.layers)
             if layer.is_initialized and layer.buffers is self._windowed
         }
@@ -525,12 +532,14 @@ class KVCache:
         self._put(states, slot.window_origin + slot.missing)
 
     def _put(self, states: ChunkStates, start: int) -> None:
-        for layer_number, both in states.items():
+        """Write keys and values from the position `start` of the buffers on."""
+        for layer_number, (keys, values) in states.items():
             layer = self.layers[layer_number]
             if not layer.is_initialized:
-                layer.buffers.make(layer, *both)
-            for buffer, state in zip((layer.keys, layer.values), both, strict=True):
-                buffer[:, :, start : start + state.shape[2]] = state
+                layer.buffers.make(layer, keys, values)
+            end = start + keys.shape[2]
+            layer.keys[:, :, start:end] = keys
+            layer.values[:, :, start:end] = values
 
     # --- positions ---
 
@@ -552,12 +561,12 @@ class KVCache:
         if positions > slot.dropped + self.window_capacity:
             needed = before + positions - slot.length
             if needed > self.window_capacity:
-                need = self._window_need
+                need_before = self._window_need
                 self._window_need = capacity_for(needed)
                 try:
                     is_moved = self.resize(len(self.slots), self.slot_capacity)
                 except BaseException:
-                    self._window_need = need
+                    self._window_need = need_before
                     raise
             dropped = self._to_drop(slot.length, self.window_capacity, positions)
             if dropped > slot.dropped:
@@ -569,11 +578,11 @@ class KVCache:
         return is_moved
 
     def _to_drop(self, length: int, capacity: int, positions: int = 0) -> int:
-        """How many tokens of a sequence to drop where sliding layers have so many positions.
+        """Compute how many tokens of a sequence to drop from the slot of sliding layers.
 
         Args:
             length: Of the sequence.
-            capacity: The positions.
+            capacity: The positions of the slot.
             positions: Those that the sequence is to have, with query tokens.
         """
         positions = max(positions, length)
@@ -582,18 +591,20 @@ class KVCache:
         spare = capacity - self._before - (positions - length)
         return max(0, length - self._before - min(_ROLLBACK, spare // 2))
 
-    def _window_capacity(self, capacity: int, whole: bool = False) -> int:
-        """The positions of sliding layers in a slot of this capacity."""
+    def _window_capacity(self, capacity: int, whole_windows: bool = False) -> int:
+        """Return the positions of sliding layers in a slot of this capacity."""
         if self._before is None:
             return 0
-        return capacity if whole else min(capacity, self._window_need)
+        return capacity if whole_windows else min(capacity, self._window_need)
 
-    def keep(self, kept: Sequence[Sequence[int]]) -> None:
-        """Keep these query tokens of the last forward pass, of each sequence (ascending).
+    def keep(self, accepted: Sequence[Sequence[int]]) -> None:
+        """Keep the accepted query tokens of the last forward pass; the others are overwritten.
 
-        0, 1, 2, … at the start of them are in place already and are not copied.
+        Args:
+            accepted: Of each sequence their numbers, ascending. 0, 1, 2, … at the start are in
+                place already and are not copied.
         """
-        for slot, numbers in zip(self.slots, kept, strict=False):
+        for slot, numbers in zip(self.slots, accepted, strict=False):
             end = slot.start + slot.length
             window_end = slot.window_origin + slot.length
             for source, to, count in runs(numbers):
@@ -624,7 +635,7 @@ class KVCache:
 
 
 def _window_move(slot: KVSlot, origin: int, first: int, end: int) -> Move:
-    """What moves where token 0 is to be at `origin`: the tokens from `first` on, up to `end`."""
+    """Return the move of the tokens from `first` to `end` that brings token 0 to `origin`."""
     first = max(first, slot.missing)
     count = max(0, min(slot.length, end) - first)
     return slot.window_origin + first, origin + first, count
@@ -641,15 +652,15 @@ def _part(positions: range) -> slice:
 
 
 def runs(numbers: Sequence[int]) -> Iterator[tuple[int, int, int]]:
-    """Runs of neighbours: from where, to where they stand side by side, and how many.
+    """Yield the moves that bring these positions side by side: source, target and length each.
 
-    Each goes downwards, if anywhere, and overwrites none behind it.
+    A move goes downwards, if anywhere, and overwrites nothing that a later one moves.
 
     >>> list(runs([0, 1, 4, 5, 8]))
     [(0, 0, 2), (4, 2, 2), (8, 4, 1)]
     """
     first = 0
-    for at in range(1, len(numbers) + 1):
-        if at == len(numbers) or numbers[at] != numbers[at - 1] + 1:
-            yield numbers[first], first, at - first
-            first = at
+    for end in range(1, len(numbers) + 1):
+        if end == len(numbers) or numbers[end] != numbers[end - 1] + 1:
+            yield numbers[first], first, end - first
+            first = end
