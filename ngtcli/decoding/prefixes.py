@@ -123,63 +123,64 @@ class Prefixes:
         layers = prompt.layers
         root = self._root(cache_policy.owner, prompt.kernel)
         in_place = 0
-        behind: list[_Cached] = []
-        in_slots: list[int] = []  # numbers of `behind`
-        from_disk: list[int] = []
+        restorable: list[_Cached] = []
+        in_slots: list[int] = []  # indices into `restorable`
+        from_disk: list[int] = []  # as well
         chunks = list(_chunks(root, prompt.token_ids[:capacity]))
-        for number, wanted in enumerate(chunks):
+        for number, chunk in enumerate(chunks):
             is_there = number == in_place and number < len(slot.chunks)
-            if is_there and slot.chunks[number].is_for(wanted, layers):
+            if is_there and slot.chunks[number].is_for(chunk, layers):
                 in_place += 1
                 continue
-            other = cache.find(number, wanted, layers, slot)
-            cached = self._held.get(wanted.key)
-            if other is not None:
-                cached = other.chunks[number], cache.chunk(other, number)
-            elif cached is None or not cached[0].is_for(wanted, layers):
-                path = _path(wanted.key, layers)
-                cached = self._read(path, wanted) if cache_policy.reads_disk else None
+
+            other_slot = cache.find(number, chunk, layers, slot)
+            cached = self._held.get(chunk.key)
+            if other_slot is not None:
+                cached = other_slot.chunks[number], cache.chunk(other_slot, number)
+            elif cached is None or not cached[0].is_for(chunk, layers):
+                path = _path(chunk.key, layers)
+                cached = self._read(path, chunk) if cache_policy.reads_disk else None
                 if cached is not None:
-                    from_disk.append(len(behind))
-            if cached is None or not cached[0].is_for(wanted, layers):
+                    from_disk.append(len(restorable))
+            if cached is None or not cached[0].is_for(chunk, layers):
                 break
-            if other is not None:
-                in_slots.append(len(behind))
-            behind.append(cached)
+            if other_slot is not None:
+                in_slots.append(len(restorable))
+            restorable.append(cached)
 
         window: ChunkStates | None = None
         if cache.has_windows:
             count, window = self._last_window(
-                cache, slot, chunks[: in_place + len(behind)], cache_policy.reads_disk
+                cache, slot, chunks[: in_place + len(restorable)], cache_policy.reads_disk
             )
             in_place = min(in_place, count)
-            behind = behind[: count - in_place]
-        for chunk, _ in reversed(behind):  # the first are needed by all: they are used last
+            restorable = restorable[: count - in_place]
+        # In reverse order, as prompts share their first chunks: these are to be evicted last.
+        for chunk, _ in reversed(restorable):
             if chunk.key in self._held:
                 self._held.move_to_end(chunk.key)
         return FoundPrefix(
             root,
             in_place,
-            behind,
-            volatile=max((at + 1 for at in in_slots if at < len(behind)), default=0),
-            from_disk=CHUNK * sum(at < len(behind) for at in from_disk),
+            restorable,
+            volatile=max((index + 1 for index in in_slots if index < len(restorable)), default=0),
+            from_disk=CHUNK * sum(index < len(restorable) for index in from_disk),
             window=window,
         )
 
     def _last_window(
         self, cache: KVCache, slot: KVSlot, chunks: Sequence[Chunk], reads_disk: bool
     ) -> tuple[int, ChunkStates | None]:
-        """How many of the chunks a prompt can go on behind, and the window there."""
+        """Return how many of the chunks a prompt can go on behind, and the window there."""
         for number in reversed(range(len(chunks))):
-            wanted = chunks[number]
-            for other in (slot, *cache.slots):
-                is_known = number in other.windows and other.chunks[number].is_for(wanted)
-                if is_known:
-                    return number + 1, other.windows[number]
-            cached = self._held.get(_window_key(wanted))
+            chunk = chunks[number]
+            for kv_slot in (slot, *cache.slots):
+                if number in kv_slot.windows and kv_slot.chunks[number].is_for(chunk):
+                    return number + 1, kv_slot.windows[number]
+            cached = self._held.get(_window_key(chunk))
             if cached is None and reads_disk:
-                cached = self._read(_window_path(wanted), wanted)
-            if cached is not None and cached[0].is_for(wanted):
+                cached = self._read(_window_path(chunk), chunk)
+            if cached is not None and cached[0].is_for(chunk):
                 return number + 1, cached[1]
         return 0, None
 
@@ -215,12 +216,15 @@ class Prefixes:
             slot.windows.pop(number - 2, None)
 
     def store(self, cache: KVCache, slot: KVSlot | None = None) -> int:
-        """Write the chunks of a slot, or of all, to disk, where they are to be; the bytes.
+        """Write the chunks of a slot, or of all slots, to disk, where their policy wants that.
 
         A disk that is full or closed to the user ends it; `take_not_stored` then says so.
+
+        Returns:
+            The bytes that were written.
         """
         if slot is None:
-            return sum(self.store(cache, one) for one in cache.slots)
+            return sum(self.store(cache, kv_slot) for kv_slot in cache.slots)
         cache_policy = slot.cache_policy
         chunks = slot.chunks
         if cache_policy is None or not chunks:
@@ -243,8 +247,8 @@ class Prefixes:
                 window = slot.windows.get(number)
                 path = _window_path(chunk)
                 if window is not None and not path.exists():
-                    bare = replace(chunk, states={})
-                    written += _write(path, bare, self._model, window)
+                    without_states = replace(chunk, states={})
+                    written += _write(path, without_states, self._model, window)
                 path = _path(chunk.key, chunk.states)
                 if not path.exists():
                     written += _write(path, chunk, self._model, cache.chunk(slot, number))
@@ -263,14 +267,14 @@ class Prefixes:
         return refused
 
     def drop(self) -> None:
-        """Free the memory of all that is kept in it."""
+        """Free the memory of all cached chunks."""
         self._held.clear()
         self._bytes = 0
 
     def _root(self, owner: str, kernel: str) -> str:
-        """What the first chunk of a prompt is the successor of, in its key."""
-        own = _hash(self._model.encode(), kernel.encode())
-        return _hash(own.encode(), owner.encode("utf-8", "surrogatepass"))
+        """Return the key that the first chunk of a prompt follows, see `KVSlot.root`."""
+        model_and_kernel = _hash(self._model.encode(), kernel.encode())
+        return _hash(model_and_kernel.encode(), owner.encode("utf-8", "surrogatepass"))
 
     def keep(self, cache: KVCache, slot: KVSlot, first: int = 0) -> None:
         """Cache the chunks of a slot from the `first` on, which are about to go."""
@@ -305,27 +309,27 @@ class Prefixes:
         self._bytes += _bytes(self._held[key])
 
     def _make_room(self, size: int) -> bool:
-        """Let chunks go that were used longest ago until so many bytes fit; False if none do."""
+        """Evict the least recently used chunks until so many bytes fit; return whether they do."""
         free = free_memory(self._device.type)
-        most = _UNKNOWN if free is None else int(_SHARE * (free + self._bytes))
-        while self._held and self._bytes + size > most:
+        max_bytes = _UNKNOWN if free is None else int(_SHARE * (free + self._bytes))
+        while self._held and self._bytes + size > max_bytes:
             self._bytes -= _bytes(self._held.popitem(last=False)[1])
-        return size <= most
+        return size <= max_bytes
 
-    def _read(self, path: Path, wanted: Chunk) -> _Cached | None:
-        """A chunk, or the window at its end, on disk; None where there is none.
+    def _read(self, path: Path, chunk: Chunk) -> _Cached | None:
+        """Read a chunk, or the window at its end, from disk; None where there is no such file.
 
         A file that is not as it was written is removed, so that it is written again.
         """
-        known = {"model": self._model, "before": wanted.before, "ids": _words(wanted.ids)}
+        expected = {"model": self._model, "before": chunk.before, "ids": _words(chunk.ids)}
         try:
-            arrays, about = PREFIXES.map(path, known)
+            arrays, about = PREFIXES.map(path, expected)
             tensors = {name: tensor.to(self._device) for name, tensor in tensors_of(arrays).items()}
             keys = _by_layer(tensors, "k")
             values = _by_layer(tensors, "v")
-            both = {layer: (keys[layer], values[layer]) for layer in keys}
-            chunk = replace(wanted, seconds=float(about["seconds"]), states=_by_layer(tensors, "s"))
-            return chunk, both
+            kv_states = {layer: (keys[layer], values[layer]) for layer in keys}
+            seconds = float(about["seconds"])
+            return replace(chunk, seconds=seconds, states=_by_layer(tensors, "s")), kv_states
         except FileNotFoundError:
             pass
         except (DamagedFileError, LookupError, ValueError):
@@ -335,17 +339,20 @@ class Prefixes:
 
 
 def fingerprint(hf: Any, weights: str, *parts: object) -> str:
-    """A name for all that keys and values depend on: weights, configuration, device, threads, …
+    """Make a name for all that keys and values depend on: weights, configuration, device, …
 
-    `weights` tells the files of the weights; `parts` are what the caller adds.
+    Args:
+        hf: The model.
+        weights: Identifies the files of its weights.
+        parts: Whatever else matters to the caller.
     """
     kinds = sorted({type(module).__name__ for module in hf.modules()})
-    own = *what_matters(hf), *kinds, weights, *parts
-    return key_of(_FORMAT, *device_and_threads(hf.device), *versions_and_cpu(), *own)
+    of_model = *what_matters(hf), *kinds, weights, *parts
+    return key_of(_FORMAT, *device_and_threads(hf.device), *versions_and_cpu(), *of_model)
 
 
 def prefix_caching(hf: Any) -> Support:
-    """Whether prefixes can be cached of a model that verifies draft trees."""
+    """Say whether prefixes can be cached of a model that verifies draft trees."""
     if places_of(hf):
         return Support.no(SPREAD)
     if _LENGTH_DEPENDENT in rope_types(hf.config.get_text_config()):
@@ -354,16 +361,16 @@ def prefix_caching(hf: Any) -> Support:
 
 
 def rope_types(config: Any) -> set[str]:
-    """The types of rotary frequencies of a model."""
+    """List the types of rotary frequencies of a model."""
     rope = getattr(config, "rope_parameters", None) or {}
-    every = [rope, *(one for one in rope.values() if type(one) is dict)]
-    return {one.get("rope_type", "") for one in every}
+    by_kind_of_layer = [parameters for parameters in rope.values() if type(parameters) is dict]
+    return {parameters.get("rope_type", "") for parameters in (rope, *by_kind_of_layer)}
 
 
 def _path(key: str, layers: Iterable[int]) -> Path:
-    """The file of a chunk that is kept with the states of these layers."""
-    named = sorted(layers)
-    return PREFIXES.path(key_of(key, *named) if named else key)
+    """Return the file of a chunk that is cached with the hidden states of these layers."""
+    with_states = sorted(layers)
+    return PREFIXES.path(key_of(key, *with_states) if with_states else key)
 
 
 def _window_key(chunk: Chunk) -> str:
@@ -376,10 +383,10 @@ def _window_path(chunk: Chunk) -> Path:
 
 
 def _chunks(root: str, ids: Sequence[int]) -> Iterator[Chunk]:
-    """The whole chunks that `ids` begin with."""
+    """Yield the whole chunks that token ids begin with."""
     before = root
-    for at in range(0, len(ids) - CHUNK + 1, CHUNK):
-        chunk = _chunk(before, ids[at : at + CHUNK], 0.0)
+    for start in range(0, len(ids) - CHUNK + 1, CHUNK):
+        chunk = _chunk(before, ids[start : start + CHUNK], 0.0)
         yield chunk
         before = chunk.key
 
@@ -392,7 +399,7 @@ def _chunk(
 
 
 def _hash(first: bytes, second: bytes) -> str:
-    """Of two texts, the first of which is of a length that is known or is hashed by itself."""
+    """Hash two texts; the first is hashed by itself, so that its end is part of the result."""
     return blake2b(blake2b(first).digest() + second, digest_size=16).hexdigest()
 
 
@@ -418,7 +425,7 @@ def _bytes_of_states(chunk: Chunk) -> int:
 
 
 def _write(path: Path, chunk: Chunk, model: str, states: ChunkStates) -> int:
-    """Write a chunk; the bytes of its file. Raises OSError."""
+    """Write a chunk; return the bytes of its file. Raises OSError."""
     tensors = {f"s {layer}": hidden for layer, hidden in chunk.states.items()}
     for layer, (keys, values) in states.items():
         tensors[f"k {layer}"] = keys
@@ -434,4 +441,4 @@ def _write(path: Path, chunk: Chunk, model: str, states: ChunkStates) -> int:
 
 def _by_layer(tensors: Tensors, kind: str) -> dict[int, Tensor]:
     """Keys ("k"), values ("v") or hidden states ("s") of a file, by layer."""
-    return {int(name[2:]): one for name, one in tensors.items() if name[:2] == f"{kind} "}
+    return {int(name[2:]): tensor for name, tensor in tensors.items() if name[:2] == f"{kind} "}
