@@ -38,7 +38,7 @@ class Decoder:
         model: TargetModel,
         drafting: Drafting | None = None,
         size: int = 0,
-        progress: Progress = lambda read, total: None,
+        progress: Progress = lambda prefilled, total: None,
         split_times: bool = False,
     ) -> None:
         self._model = model
@@ -59,12 +59,12 @@ class Decoder:
 
     @property
     def takes_more(self) -> bool:
-        """Whether another sequence may be added now."""
+        """Return whether another sequence may be added now."""
         return not self._scheduler.waiting and self._scheduler.has_room
 
     @property
     def is_done(self) -> bool:
-        """Whether no sequence is left."""
+        """Return whether no sequence is left."""
         return not self._scheduler.sequences
 
     def add(self, sequence: DecodedSequence) -> list[DecodedSequence]:
@@ -171,14 +171,15 @@ class Decoder:
             self._drafting.release(sequence.drafter, sequence.context)
 
     def _take_ended(self) -> list[DecodedSequence]:
-        ended, self._ended = self._ended, []
+        ended = self._ended
+        self._ended = []
         return ended
 
 
 def decode(
     model: TargetModel,
     sequence: DecodedSequence,
-    progress: Progress = lambda read, total: None,
+    progress: Progress = lambda prefilled, total: None,
     split_times: bool = False,
 ) -> Iterator[Step]:
     """Decode one sequence by itself, step by step. Raises NgtError, and what a step raises."""

@@ -69,7 +69,7 @@ class Scheduler:
 
     @property
     def has_room(self) -> bool:
-        """Whether another sequence may run now."""
+        """Return whether another sequence may run now."""
         batch_size = len(self.running)
         if batch_size == 0:
             return True
@@ -132,7 +132,7 @@ class Scheduler:
                 model,
                 token_ids[:-1],
                 entries,
-                lambda read: self._progress(read, total),
+                lambda prefilled: self._progress(prefilled, total),
                 numerics=sequence.numerics,
                 cache_policy=sequence.cache_policy,
                 reader=sequence.drafter.heads if self.is_single else None,
@@ -217,7 +217,7 @@ class Scheduler:
         self._steps_to_lookup = max(0, self._steps_to_lookup - 1)
 
     def has_entries_for(self, trees: Sequence[DraftTree]) -> bool:
-        """Whether the slots of a batch have, or get, room for these draft trees."""
+        """Make room for draft trees in the slots of a batch; return whether there is room."""
         if len(trees) == 1:
             return True
         slots = self._model.cache.slots[: len(trees)]
@@ -239,7 +239,10 @@ class Scheduler:
         )
 
     def _allowed_slots(self, entries: int) -> int:
-        """How many slots of so many entries the free memory allows; all if it is not known."""
+        """Compute how many slots of so many entries the free memory allows.
+
+        Where the free memory is not known, all that may run are allowed.
+        """
         cache = self._model.cache
         entries = capacity_for(entries)
         if not self._steps_to_lookup:
@@ -253,7 +256,11 @@ class Scheduler:
         return max(allowed, in_buffers)
 
     def _make_room(self, entries: int, more_slots: int = 0) -> bool:
-        """Have slots of so many entries, and more of them; False where memory is short."""
+        """Resize the cache to slots of so many entries, and more of them, where that is needed.
+
+        Returns:
+            False where memory is short.
+        """
         cache = self._model.cache
         slots = len(self.running) + more_slots
         if entries <= cache.slot_capacity and slots <= len(cache.slots):
@@ -264,5 +271,6 @@ class Scheduler:
         self._steps_to_lookup = 0  # buffers will take some of it
         if slots > max(1, allowed):
             return False
-        wanted = max(slots, min(self._max_size, allowed))
-        return fits(self._model, partial(self._model.resize, wanted, entries))
+        # More slots than now needed where memory allows: each resize copies the buffers.
+        count = max(slots, min(self._max_size, allowed))
+        return fits(self._model, partial(self._model.resize, count, entries))

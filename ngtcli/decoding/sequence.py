@@ -103,7 +103,7 @@ class DecodedSequence:
         # Of the tokens that the last walk chose, where the limits want them.
         self._probabilities: list[float] = []
 
-    # --- what it is like now ---
+    # --- state ---
 
     @property
     def token_ids(self) -> list[int]:
@@ -167,8 +167,8 @@ class DecodedSequence:
     def chosen_on_device(self, logits: Tensor, tree: DraftTree) -> Tensor | None:
         """Return the tokens of all rows at once, as `Sampler.choices`, where that can be.
 
-        Not where tokens are drawn of those that a grammar allows. The highest logits are taken as
-        they are: most are allowed, and `chooser` looks at that.
+        None where tokens are drawn from those that a grammar allows. Greedy choices are made
+        without the grammar: it allows most of them, and `chooser` checks each.
         """
         draws = self.sampler.settings.answer.temperature != 0.0
         if draws and self.guide is not None and self.guide.decides_alone:
@@ -180,10 +180,13 @@ class DecodedSequence:
 
         Args:
             logits: (k + 1, vocab_size), after the root and k nodes.
-            chosen: The tokens of these rows, -1 where `choose` is to tell; None for all.
+            chosen: The tokens of these rows, -1 where `Sampler.choose` has to decide; None: it
+                decides all.
 
-        The function raises ModelError for logits that are not numbers. It wants to be called for
-        nodes each below the one before.
+        Returns:
+            A function of a node and the tokens from the root to it. It has to be called for nodes
+            each of which is a child of the one before. It raises ModelError for logits that are not
+            numbers.
         """
         self._probabilities = []
         stream = self.output.stream
@@ -215,7 +218,14 @@ class DecodedSequence:
         return choose
 
     def _choose(self, row: Tensor, path: Sequence[int], guide: Guide | None, chosen: int) -> int:
-        """Return the token of a row after `path`, of those allowed; -1 as `Sampler.choose`."""
+        """Return the token after a path, of those that the grammar allows; -1 as `Sampler.choose`.
+
+        Args:
+            row: The logits, (vocab_size,).
+            path: The tokens from the root to the node.
+            guide: The state of the grammar behind the path.
+            chosen: The token that the device has chosen without the grammar, or -1.
+        """
         is_free = guide is None or guide.openings is None
         if is_free or self.sampler.settings.answer.temperature == 0.0:
             token = chosen if chosen >= 0 else self.sampler.choose(row, path)
@@ -264,7 +274,8 @@ class DecodedSequence:
 
     def take_steps(self) -> list[Step]:
         """Return the steps that nobody has taken yet."""
-        steps, self.steps = self.steps, []
+        steps = self.steps
+        self.steps = []
         return steps
 
 

@@ -53,7 +53,7 @@ MakeRoom = Callable[[Sequence[DraftTree]], bool]
 
 @dataclass(slots=True)
 class _Turn:
-    """What one step does for one sequence; each phase adds to it."""
+    """The state of one sequence within a step; each phase adds to it."""
 
     sequence: DecodedSequence
     bounds: DraftBounds
@@ -182,14 +182,14 @@ def _read_logits(turns: list[_Turn], with_top: bool) -> None:
         turns: Those of the step.
         with_top: Whether drafters may learn from the logits; False where no drafts are made.
     """
-    wanted: list[Tensor | None] = []
+    on_device: list[Tensor | None] = []  # two of each sequence: its chosen tokens, its best ones
     for turn in turns:
         logits = padded_rows(turn.logits, turn.sequence.numerics.min_rows)
-        wanted.append(turn.sequence.chosen_on_device(logits, turn.tree))
+        on_device.append(turn.sequence.chosen_on_device(logits, turn.tree))
         wants_top = with_top and (turn.draft.top_k or turn.tree.probes)
-        wanted.append(highest(turn.logits, turn.draft.top_k)[1] if wants_top else None)
-    read = on_host(wanted)
-    for turn, chosen, top in zip(turns, read[::2], read[1::2], strict=True):
+        on_device.append(highest(turn.logits, turn.draft.top_k)[1] if wants_top else None)
+    copies = on_host(on_device)
+    for turn, chosen, top in zip(turns, copies[::2], copies[1::2], strict=True):
         turn.chosen = None if chosen is None else chosen.tolist()
         turn.top = top
 
