@@ -199,31 +199,31 @@ class TreeSlots:
         self._last = TreeSlot(self, number)
         capacity = self._capacity(need, context) if number == 0 else cache.slot_capacity
 
-        found = FoundPrefix()
+        prefix = FoundPrefix()
         if self.prefixes is not None:
-            found = self.prefixes.find(cache, slot, self._prompt(need), capacity)
-            self.prefixes.keep(cache, slot, found.in_place)
-        cache.reset(slot, found.in_place)
+            prefix = self.prefixes.find(cache, slot, self._prompt(need), capacity)
+            self.prefixes.keep(cache, slot, prefix.in_place)
+        cache.reset(slot, prefix.in_place)
         if self.prefixes is not None:
             slot.cache_policy = need.cache_policy
-            slot.root = found.root
-        # Those in other slots first: they may be overwritten when room is made.
-        for chunk, states in found.behind[: found.volatile]:
+            slot.root = prefix.root
+        # Chunks in other slots come first: they may be overwritten when room is made.
+        for chunk, states in prefix.behind[: prefix.volatile]:
             cache.restore(slot, chunk, states)
         if number == 0 and not self._is_single(capacity, need.numerics):
             self.resize(1, capacity, whole_windows=need.numerics.is_exact)
-        for chunk, states in found.behind[found.volatile :]:
+        for chunk, states in prefix.behind[prefix.volatile :]:
             cache.restore(slot, chunk, states)
-        if found.window is not None:
-            cache.restore_window(slot, found.window)
-            slot.windows[len(slot.chunks) - 1] = found.window
+        if prefix.window is not None:
+            cache.restore_window(slot, prefix.window)
+            slot.windows[len(slot.chunks) - 1] = prefix.window
 
         self._begin_reader(slot, need)
         if not slot.chunks:
             return self._last, Reused()
         return self._last, Reused(
             tokens=slot.length,
-            from_disk=found.from_disk,
+            from_disk=prefix.from_disk,
             seconds=perf_counter() - started,
             read_s=sum(chunk.seconds for chunk in slot.chunks),
         )
@@ -235,7 +235,7 @@ class TreeSlots:
         return capacity == cache.slot_capacity and len(cache.slots) == 1 and are_whole
 
     def _prompt(self, need: Need) -> PromptPrefix:
-        """What may be found of a prompt."""
+        """Return the part of a prompt that may be cached, and how."""
         token_ids = need.token_ids
         if need.reader is not None and not need.reader.reads_all:
             token_ids = token_ids[:-1]  # it wants the last token, which is then read in any case
@@ -288,7 +288,7 @@ class TreeSlots:
 
     @torch.inference_mode()
     def resize(self, count: int, capacity: int, whole_windows: bool = False) -> None:
-        """Have `count` slots of this capacity. As KVCache.resize."""
+        """Change the number of slots and their capacity, as `KVCache.resize`."""
         if count > 1:
             self._use_batches()
         if self.cache.resize(count, capacity, whole_windows):
@@ -297,7 +297,10 @@ class TreeSlots:
 
     @torch.inference_mode()
     def close(self, number: int, last: int) -> None:
-        """A sequence of several is done: the `last` takes its slot. With the last memory goes."""
+        """Free the slot of a sequence of a batch: the sequence of the `last` slot moves there.
+
+        With the last sequence the memory of the slots is freed.
+        """
         if len(self.cache.slots) > 1:
             self.cache.close(number, last)
             if not last:
@@ -336,11 +339,11 @@ class TreeSlots:
 
     @torch.inference_mode()
     def lay_out(self, roots: Sequence[Root], context: int) -> Layout:
-        """The inputs of one forward pass over a last token and a draft tree for each sequence."""
+        """Lay out one forward pass over a last token and a draft tree for each sequence."""
         ids: list[int] = []
         for token, tree in roots:
             ids += (token, *tree.tokens)
-        each = self.rows_of([tree for _, tree in roots])
+        rows_each = self.rows_of([tree for _, tree in roots])
         slots = self.cache.slots[: len(roots)]
         lengths = [
             slot.length + len(tree) + 1 for slot, (_, tree) in zip(slots, roots, strict=True)
@@ -358,31 +361,32 @@ class TreeSlots:
                 doubled=self.cache.fixed_buffers,
             )
             self._reserve(size.reserved, self.cache.slots[0])
-            count = each = size.rows
+            count = rows_each = size.rows
             capacity = min(size.capacity, self.cache.slot_capacity)
-        elif each:
-            count = each * len(roots)
-            capacity = capacity_for(capacity + each, doubled=True)
+        elif rows_each:
+            count = rows_each * len(roots)
+            capacity = capacity_for(capacity + rows_each, doubled=True)
             capacity = min(capacity, self.cache.slot_capacity)
         for slot, length in zip(slots, lengths, strict=True):
-            self._reserve(max(length, slot.length + each), slot)
+            self._reserve(max(length, slot.length + rows_each), slot)
 
-        # When room has been made: that may move what the slots have.
+        # Spans are computed after room has been made, as that may move the slots.
         spans: list[Span] = []
         first = 0
         for slot, length in zip(self.cache.slots, lengths, strict=False):
             stop = first + length - slot.length
             spans.append(Span(slice(first, stop), slot.start, length, slot.window_origin))
-            first = len(spans) * each or stop
+            first = len(spans) * rows_each or stop
         packed = pack(roots, spans, count)
         if self._device.type == "cuda":  # else the host would wait for its copy
             packed = packed.pin_memory()
         return Layout(ids, tuple(spans), count, capacity, packed)
 
     def rows_of(self, trees: Sequence[DraftTree]) -> int:
-        """Rows of each of several sequences where they have as many, so that passes are captured.
+        """Return the rows of each sequence of a batch where all are padded to the same number.
 
-        0 where each has as many as it needs: on a CPU all rows take time.
+        That is so where forward passes are captured. 0 where each sequence has as many rows as it
+        needs: on a CPU all rows take time.
         """
         if not self.cache.fixed_buffers or len(trees) == 1:
             return 0
@@ -394,7 +398,7 @@ class TreeSlots:
 
     @torch.inference_mode()
     def score(self, layout: Layout) -> list[Tensor]:
-        """The logits (k + 1, vocab_size) of each sequence after its root and its k nodes.
+        """Compute the logits (k + 1, vocab_size) of each sequence after its root and its k nodes.
 
         They hold until the next forward pass.
         """
@@ -415,7 +419,7 @@ class TreeSlots:
         return [logits[span.rows] for span in layout.spans]
 
     def run(self, packed: Tensor, shape: Shape, length: int, spans: Sequence[Span] = ()) -> Outputs:
-        """One forward pass that is not replayed."""
+        """Run one forward pass eagerly."""
         captures = self._graphs.captures
         return self.runner.verify(self.cache, packed, shape, length, spans, captures=captures)
 
@@ -426,8 +430,8 @@ class TreeSlots:
         self.cache.keep(numbers)
         if self.reader is not None and self.reader.layers:
             ids, states = self._last_states
-            kept = [states[source : source + count] for source, _, count in runs(numbers[0])]
-            self.reader.add([ids[number] for number in numbers[0]], torch.cat(kept))
+            accepted = [states[source : source + count] for source, _, count in runs(numbers[0])]
+            self.reader.add([ids[number] for number in numbers[0]], torch.cat(accepted))
 
 
 class StateSlots:
