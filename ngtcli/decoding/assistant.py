@@ -19,10 +19,13 @@ _SPARE = 64  # KV positions behind the prompt at first; a guess. More are made w
 class AssistantModel:
     """Continues a sequence by a chain of tokens.
 
-    Its slot keeps the entries of the sequence from call to call; a mark says how much of the log
-    they stand for. Nothing is drafted behind a token that the model does not know. Where memory
-    ends, `draft` raises, so that the next draft is smaller. Where it does not suffice for a single
-    token, the model's memory is given back, and `warn` gets a line.
+    The entries of the sequence stay in the model's slot from call to call; a mark says how much of
+    the log they stand for. The class holds no `Slot` of its own: where a context passes the border
+    of LongRoPE the model opens its slot again, and the `Slot` of before is void.
+
+    Nothing is drafted behind a token that the model does not know. Where memory ends, `draft`
+    raises, so that the next draft is smaller. Where it does not suffice for a single token, the
+    model's memory is given back, and `warn` gets a line.
     """
 
     def __init__(
@@ -32,8 +35,10 @@ class AssistantModel:
         warn: Callable[[str], object] = lambda _: None,
     ) -> None:
         if not model.verifies_trees:
-            what = f"{model.name} cannot draft: {model.mode.why}"
-            raise ModelError(what, hint="Name another --set draft_model.")
+            raise ModelError(
+                f"{model.name} cannot draft: {model.mode.why}",
+                hint="Name another --set draft_model.",
+            )
         self.model = model
         self._sampling = sampling
         self._warn = warn
@@ -55,14 +60,14 @@ class AssistantModel:
             self._give_up()
 
     def draft(self, log: TokenLog, count: int) -> list[int]:
-        """`count` tokens to follow those of a log, fewer where the model's context ends.
+        """Draft the tokens behind those of a log.
 
         Args:
             log: Of the sequence that began with the last prompt.
-            count: How many are wanted.
+            count: The number of tokens; fewer are drafted where the model's context ends.
 
         Raises:
-            MemoryError: Memory has ended. The log may be given again.
+            torch.OutOfMemoryError: Memory has ended. The same log may be passed again.
         """
         count = min(count, self.model.context - len(log))
         cached = self._follow(log)
@@ -97,27 +102,27 @@ class AssistantModel:
 
         Those of tokens that were drafted and then emitted hold, too.
         """
-        known, new = log.since(self._mark)
-        cached = known
-        if known == self._mark.length:
-            cached += _common(new, self._drafted)
+        unchanged, new = log.since(self._mark)
+        cached = unchanged
+        if unchanged == self._mark.length:
+            cached += _common_length(new, self._drafted)
         else:  # the sampler cannot forget tokens
             self._sampler = Sampler(self._sampling, log.token_ids[: log.prompt_length])
-            self._sampler.commit(log.token_ids[log.prompt_length : known])
+            self._sampler.commit(log.token_ids[log.prompt_length : unchanged])
         self._sampler.commit(new)
         self._mark = log.mark
         self._drafted = []
-        if self._unknown is None or self._unknown >= known:
-            self._unknown = self._first_unknown(log.token_ids, known)
+        if self._unknown is None or self._unknown >= unchanged:
+            self._unknown = self._first_unknown(log.token_ids, unchanged)
         return cached
 
     def _first_unknown(self, ids: Sequence[int], start: int) -> int | None:
-        """Where from `start` on the first token stands for which the model has no embedding.
+        """Find the first token, from index `start` on, for which the model has no embedding.
 
         Both models have one tokenizer, but each may pad its embeddings to a size of its own.
         """
-        size = self.model.vocabulary
-        return next((at for at in range(start, len(ids)) if ids[at] >= size), None)
+        vocab_size = self.model.vocabulary
+        return next((i for i in range(start, len(ids)) if ids[i] >= vocab_size), None)
 
     def _cut(self, length: int) -> None:
         """Drop the entries of what was not accepted."""
@@ -152,15 +157,15 @@ class AssistantModel:
         self._warn("memory does not suffice for the draft model: this answer goes on without it")
 
 
-def _common(first: Sequence[int], second: Sequence[int]) -> int:
-    """How many token ids both begin with.
+def _common_length(first: Sequence[int], second: Sequence[int]) -> int:
+    """Return the number of token ids that both sequences begin with.
 
-    >>> _common([5, 6, 7], [5, 6, 9]), _common([5], [5, 6]), _common([], [5])
+    >>> _common_length([5, 6, 7], [5, 6, 9]), _common_length([5], [5, 6]), _common_length([], [5])
     (2, 1, 0)
     """
-    count = 0
-    for one, other in zip(first, second, strict=False):
-        if one != other:
+    length = 0
+    for a, b in zip(first, second, strict=False):
+        if a != b:
             break
-        count += 1
-    return count
+        length += 1
+    return length
