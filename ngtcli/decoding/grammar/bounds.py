@@ -23,7 +23,7 @@ from ngtcli.decoding.grammar.numbers import (
     in_range,
     with_counts,
     with_range,
-)  # fmt: skip
+)
 from ngtcli.decoding.grammar.process import Trials
 from ngtcli.errors import UsageError
 from ngtcli.system.json_form import Schema
@@ -32,9 +32,15 @@ from ngtcli.words import shortened
 
 __all__ = ["ITEMS", "KEY", "KEYS", "QUOTE", "STRING", "WHOLE", "bounded", "json_text", "refused"]
 
-# Of values without a bound of their own: characters, items, keys; guesses, of about a paragraph.
-STRING, QUOTE, ITEMS, KEYS, KEY = 300, 400, 10, 10, 40
-_MOST_PARTS, _MOST_DEPTH = 1000, 40  # schemas in a schema, references replaced; guesses, 1 s
+# Bounds of values that have none of their own; guesses, of about a paragraph.
+STRING = 300  # characters
+QUOTE = 400  # characters
+ITEMS = 10  # of a list
+KEYS = 10  # of an object
+KEY = 40  # characters of a key
+# Schemas in a schema, once references are replaced; guesses, of about a second.
+_MAX_PARTS = 1000
+_MAX_DEPTH = 40
 _OPTIONS = {"whitespace_flexible": False, "item_separator": ", ", "key_separator": ": "}
 # Days of the years 1000 to 2999; llguidance's own format has a 29th of February in every year.
 _DAY = (
@@ -45,7 +51,9 @@ _DAY = (
 _DAY_LENGTH = 10  # of YYYY-MM-DD
 QUOTES = '"format": "quote"'  # in the JSON of a part that has a quotation
 _EITHER = {"anyOf", "oneOf", "allOf"}
-_SINGLE, _LISTED = ("items", "additionalProperties"), (*_EITHER, "prefixItems")
+# Keywords whose values are a schema, a list of schemas, and schemas by name.
+_SINGLE = ("items", "additionalProperties")
+_LISTED = (*_EITHER, "prefixItems")
 _NAMED = ("properties", "patternProperties")
 _OF_TYPE = {  # keywords by the type of the values that they speak of
     "object": {*_NAMED, "required", "additionalProperties", "minProperties", "maxProperties"},
@@ -57,33 +65,62 @@ _SAYS = {"type", "enum", "const", *_EITHER}.union(*_OF_TYPE.values())
 _TYPES = {"object", "array", "string", "number", "integer", "boolean", "null"}
 # Keywords of JSON Schema that restrict a value in a way that no grammar says.
 _UNSAID = {
-    "not", "if", "then", "else", "contains", "minContains", "maxContains", "propertyNames",
-    "dependentRequired", "dependentSchemas", "dependencies", "unevaluatedItems",
-    "unevaluatedProperties", "additionalItems", "$dynamicRef", "$recursiveRef", "formatMinimum",
-    "formatMaximum", "formatExclusiveMinimum", "formatExclusiveMaximum",
-}  # fmt: skip
+    "not",
+    "if",
+    "then",
+    "else",
+    "contains",
+    "minContains",
+    "maxContains",
+    "propertyNames",
+    "dependentRequired",
+    "dependentSchemas",
+    "dependencies",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+    "additionalItems",
+    "$dynamicRef",
+    "$recursiveRef",
+    "formatMinimum",
+    "formatMaximum",
+    "formatExclusiveMinimum",
+    "formatExclusiveMaximum",
+}
 # Those that restrict nothing. What else stands in a schema is ignored, as JSON Schema says.
 _ABOUT = {
-    "$schema", "$id", "$anchor", "$comment", "$defs", "definitions", "title", "description",
-    "default", "example", "examples", "deprecated", "readOnly", "writeOnly", "contentEncoding",
+    "$schema",
+    "$id",
+    "$anchor",
+    "$comment",
+    "$defs",
+    "definitions",
+    "title",
+    "description",
+    "default",
+    "example",
+    "examples",
+    "deprecated",
+    "readOnly",
+    "writeOnly",
+    "contentEncoding",
     "contentMediaType",
-}  # fmt: skip
-_ALIKE = 0.85  # likeness from which a word is a mistyped keyword: minLenght is one; guess
+}
+_MIN_LIKENESS = 0.85  # of a word that is a mistyped keyword, as minLenght is one; guess
 _IN_OTHER_WORDS = "Leave it out, or say it in another way."
 
 
 def bounded(schema: Schema, trials: Trials | None = None) -> Schema:
-    """The schema with bounds. Raises UsageError with the path of what no grammar can say."""
+    """Return a schema with bounds. Raises UsageError with the path of what no grammar can say."""
     if schema and not {"$ref", *_ABOUT, *_SAYS, *_UNSAID} & {*schema}:
         hint = 'Give a JSON Schema, as {"type": "object", "properties": …}.'
         raise refused("$", f"{shown(next(iter(schema)))} is no keyword of one", hint)
     parts: list[tuple[str, Schema]] = []
-    whole: Schema = _Bounding(schema, parts).of(schema, "$", ())
+    bounded_schema: Schema = _Bounding(schema, parts).of(schema, "$", ())
     try:
-        _try_parts(whole, parts, trials or Trials())
+        _try_parts(bounded_schema, parts, trials or Trials())
     except _Crash as crash:
         raise UsageError(f"schema: {crash.error}", hint=crash.error.hint) from None
-    return whole
+    return bounded_schema
 
 
 class _Crash(Exception):
@@ -94,100 +131,126 @@ class _Crash(Exception):
         self.error = error
 
 
-def _try_parts(whole: Schema, parts: list[tuple[str, Schema]], trials: Trials) -> None:
+def _try_parts(schema: Schema, parts: list[tuple[str, Schema]], trials: Trials) -> None:
     """Raise UsageError with the path of a part that llguidance does not take.
 
-    Parts without others are tried even where the whole is well, from which llguidance leaves out
-    what no value satisfies.
+    Parts without inner parts are tried even where the whole schema is taken: llguidance leaves out
+    of it what no value satisfies.
     """
-    holds = {*_NAMED, *_LISTED, "items"}
-    fault = partial(_fault, trials=trials)
+    holds_parts = {*_NAMED, *_LISTED, "items"}
     tried: set[str] = set()
-    if not fault(whole):
-        parts = [(path, part) for path, part in parts if not holds & {*part}]
+    if not _fault(schema, trials):
+        parts = [(path, part) for path, part in parts if not holds_parts & {*part}]
     for path, part in parts:
         text = json.dumps(part)
-        if text not in tried and (why := fault(part)):
-            raise refused(_place(path, part, trials), explained(why))
+        if text in tried:
+            continue
         tried.add(text)
+        fault = _fault(part, trials)
+        if fault:
+            raise refused(_faulty_path(path, part, trials), explained(fault))
 
 
-def refused(path: str, what: str, hint: str = _IN_OTHER_WORDS) -> UsageError:
-    """The error for the part of a schema at a path."""
-    return UsageError(f"schema: {shortened(path)}: {what}", hint=hint)
+def refused(path: str, problem: str, hint: str = _IN_OTHER_WORDS) -> UsageError:
+    """Make the error for the part of a schema at a path."""
+    return UsageError(f"schema: {shortened(path)}: {problem}", hint=hint)
 
 
 class _Bounding:
-    """Bounds the parts of the schema `root`; `parts` gets each with its path, inner ones first."""
+    """Bounds the parts of a schema.
+
+    Args:
+        root: The schema.
+        parts: Gets each bounded part with its path, inner ones first.
+    """
 
     def __init__(self, root: Schema, parts: list[tuple[str, Schema]]) -> None:
-        self._root, self._parts, self._count = root, parts, 0
+        self._root = root
+        self._parts = parts
+        self._count = 0
 
     def of(self, schema: Any, path: str, within: tuple[str, ...], depth: int = 0) -> Any:
-        """A part with bounds; `within` are the references that it stands in."""
+        """Return a part with bounds.
+
+        Args:
+            schema: The part.
+            path: Its path, for errors.
+            within: The references that it stands in.
+            depth: Its level in the schema.
+        """
         self._count += 1
-        if self._count > _MOST_PARTS or depth > _MOST_DEPTH:
-            raise refused(path, f"more than {_MOST_PARTS} parts, or {_MOST_DEPTH} levels")
+        if self._count > _MAX_PARTS or depth > _MAX_DEPTH:
+            raise refused(path, f"more than {_MAX_PARTS} parts, or {_MAX_DEPTH} levels")
         if schema is False:
             return False
         try:
-            own: Schema = {} if schema is True else dict(schema)
-            _check_keywords(own, path)
-            joined = own.get("allOf", ())
-            if (
-                len(joined) == 1
-                and isinstance(joined[0], dict)
-                and not (_SAYS & {*own}) - {"allOf"}
-            ):
-                own |= own.pop("allOf")[0]
-                _check_keywords(own, path)
-            if name := own.pop("$ref", None):
-                return self._referred(name, own, f"{path}.$ref", within, depth)
-            own = {k: v for k, v in own.items() if k not in ("$defs", "definitions")}
-            if (either := _EITHER & {*own}) and len(_SAYS & {*own}) > 1 or "allOf" in own:
+            part: Schema = {} if schema is True else dict(schema)
+            _check_keywords(part, path)
+            joined = part.get("allOf", ())
+            is_alone = not (_SAYS & {*part}) - {"allOf"}
+            if len(joined) == 1 and isinstance(joined[0], dict) and is_alone:
+                part |= part.pop("allOf")[0]
+                _check_keywords(part, path)
+            if name := part.pop("$ref", None):
+                return self._referred(name, part, f"{path}.$ref", within, depth)
+            part = {k: value for k, value in part.items() if k not in ("$defs", "definitions")}
+            either = _EITHER & {*part}
+            if either and len(_SAYS & {*part}) > 1 or "allOf" in part:
                 raise refused(f"{path}.{min(either)}", "no grammar joins it with other keywords")
+
             of = partial(self.of, within=within, depth=depth + 1)
-            for k in [k for k in _NAMED if k in own]:
-                own[k] = {name: of(v, f"{path}.{k}.{name}") for name, v in own[k].items()}
-            for k in [k for k in _LISTED if k in own]:
-                own[k] = [of(v, f"{path}.{k}[{i}]") for i, v in enumerate(own[k])]
-            own |= {k: of(own[k], f"{path}.{k}") for k in _SINGLE if k in own}
-            own = _restricted(own, path)
+            for keyword in [name for name in _NAMED if name in part]:
+                inner = part[keyword].items()
+                part[keyword] = {name: of(v, f"{path}.{keyword}.{name}") for name, v in inner}
+            for keyword in [name for name in _LISTED if name in part]:
+                inner = enumerate(part[keyword])
+                part[keyword] = [of(v, f"{path}.{keyword}[{i}]") for i, v in inner]
+            for keyword in [name for name in _SINGLE if name in part]:
+                part[keyword] = of(part[keyword], f"{path}.{keyword}")
+            part = _restricted(part, path)
         except (TypeError, ValueError, AttributeError):
             raise refused(path, f"{shown(schema)} is no schema", "Mend it.") from None
-        self._parts.append((path, own))
-        return own
+        self._parts.append((path, part))
+        return part
 
     def _referred(
-        self, name: str, given: Schema, at: str, within: tuple[str, ...], depth: int
+        self, reference: str, beside: Schema, path: str, within: tuple[str, ...], depth: int
     ) -> Any:
-        """What a reference to a definition names, in its place."""
-        if name == "#" or name in within:
-            raise refused(at, "recursion, which has no end", "Write the levels out.")
-        if _SAYS & {*given}:
-            raise refused(at, "it stands beside other keywords")
-        steps = _steps(name)
+        """Return the bounded schema that a reference names.
+
+        Args:
+            reference: The value of `$ref`.
+            beside: The keywords beside it, which must restrict nothing.
+            path: Of the reference.
+            within: The references that it stands in.
+            depth: Its level in the schema.
+        """
+        if reference == "#" or reference in within:
+            raise refused(path, "recursion, which has no end", "Write the levels out.")
+        if _SAYS & {*beside}:
+            raise refused(path, "it stands beside other keywords")
+        steps = _steps(reference)
         target: Any = self._root
         for step in steps or ():
             target = _member(target, step)
         if steps is None or not isinstance(target, dict | bool):
-            raise refused(at, f"{shown(name)} names no schema in this one")
+            raise refused(path, f"{shown(reference)} names no schema in this one")
         if target is False:
             return False
-        whole = given if target is True else {**target, **given}
-        return self.of(whole, ".".join(("$", *steps)), (*within, name), depth)
+        schema = beside if target is True else {**target, **beside}
+        return self.of(schema, ".".join(("$", *steps)), (*within, reference), depth)
 
 
 def _steps(reference: str) -> list[str] | None:
-    """The keys of a JSON pointer behind #; None for a reference of another kind (RFC 6901)."""
+    """Split a JSON pointer behind # into keys; None for a reference of another kind (RFC 6901)."""
     start, sign, pointer = reference.partition("#")
     if start or not sign or not pointer.startswith("/"):
         return None
-    return [one.replace("~1", "/").replace("~0", "~") for one in unquote(pointer[1:]).split("/")]
+    return [key.replace("~1", "/").replace("~0", "~") for key in unquote(pointer[1:]).split("/")]
 
 
 def _member(holder: Any, step: str) -> Any:
-    """What a step of a JSON pointer leads to; None for nothing."""
+    """Return the member that a step of a JSON pointer leads to; None for nothing."""
     if isinstance(holder, Mapping):
         return holder.get(step)
     if isinstance(holder, list) and step.isdecimal() and int(step) < len(holder):
@@ -195,99 +258,111 @@ def _member(holder: Any, step: str) -> Any:
     return None
 
 
-def _check_keywords(own: Schema, path: str) -> None:
+def _check_keywords(part: Schema, path: str) -> None:
     """Raise UsageError for keywords that restrict a value in a way that no grammar says."""
-    if own.get("uniqueItems"):
+    if part.get("uniqueItems"):
         raise refused(f"{path}.uniqueItems", "no grammar can say it")
-    if name := next((name for name in own if name in _UNSAID), None):
-        raise refused(f"{path}.{name}", "no grammar can say it")
-    for name in sorted({*own} - _SAYS - _ABOUT - {"$ref", "uniqueItems"}):
-        meant = get_close_matches(name[:40], sorted(_SAYS), n=1, cutoff=_ALIKE)
-        if meant:
-            hint = f"Did you mean {meant[0]}?"
+    for name in part:
+        if name in _UNSAID:
+            raise refused(f"{path}.{name}", "no grammar can say it")
+    for name in sorted({*part} - _SAYS - _ABOUT - {"$ref", "uniqueItems"}):
+        similar = get_close_matches(name[:40], sorted(_SAYS), n=1, cutoff=_MIN_LIKENESS)
+        if similar:
+            hint = f"Did you mean {similar[0]}?"
             raise refused(f"{path}.{name}", "no keyword of JSON Schema", hint)
 
 
 def types_of(schema: Schema) -> list[str]:
-    """The types of a part's values: those that it names, or that its keywords speak of."""
+    """List the types of a part's values: those that it names, or that its keywords are for."""
     named = schema.get("type", [kind for kind, names in _OF_TYPE.items() if names & {*schema}])
     return named if isinstance(named, list) else [named]
 
 
-def _restricted(own: Schema, path: str) -> Schema:
-    """A part whose values are bounded, and whose numbers are exact."""
+def _restricted(part: Schema, path: str) -> Schema:
+    """Return a part whose values are bounded, and whose numbers are exact."""
 
-    def refuse(keyword: str, what: str) -> NoReturn:
-        raise refused(f"{path}.{keyword}", what)
+    def refuse(keyword: str, problem: str) -> NoReturn:
+        raise refused(f"{path}.{keyword}", problem)
 
-    for kind in types_of(own) if "type" in own else ():
-        if kind not in _TYPES:
-            refuse("type", f"unknown type {shown(kind)}")
-    own = with_counts(own, refuse)
-    if _EITHER & {*own}:
-        return own
-    if {"enum", "const"} & {*own}:
-        return _listed(own, refuse)
-    return _with_bounds(own, refuse)
+    if "type" in part:
+        for kind in types_of(part):
+            if kind not in _TYPES:
+                refuse("type", f"unknown type {shown(kind)}")
+    part = with_counts(part, refuse)
+    if _EITHER & {*part}:
+        return part
+    if {"enum", "const"} & {*part}:
+        return _listed(part, refuse)
+    return _with_bounds(part, refuse)
 
 
-def _listed(own: Schema, refuse: Refuse) -> Schema:
-    """A part with the values that its bounds allow of those that it lists."""
-    if "enum" in own:
-        values = [one for one in own["enum"] if in_range(one, own, refuse)]
+def _listed(part: Schema, refuse: Refuse) -> Schema:
+    """Return a part that lists its values, with those of them that its bounds allow."""
+    if "enum" in part:
+        values = [value for value in part["enum"] if in_range(value, part, refuse)]
         if not values:
-            refuse("enum", "no value of it is allowed" if own["enum"] else "it has no value")
-        own = {**own, "enum": values}
-    if "const" in own and not in_range(own["const"], own, refuse):
+            refuse("enum", "no value of it is allowed" if part["enum"] else "it has no value")
+        part = {**part, "enum": values}
+    if "const" in part and not in_range(part["const"], part, refuse):
         refuse("const", "its bounds do not allow it")
-    return {key: value for key, value in own.items() if key not in NUMERIC}
+    return {key: value for key, value in part.items() if key not in NUMERIC}
 
 
-def _nobody(keyword: str, what: str) -> NoReturn:
-    raise AssertionError(f"{keyword}: {what}")  # of schemas that are made here
+def _refuse_nothing(keyword: str, problem: str) -> NoReturn:
+    """Raise AssertionError: schemas that are made here have no faults."""
+    raise AssertionError(f"{keyword}: {problem}")
 
 
-def _with_bounds(own: Schema, refuse: Refuse = _nobody) -> Schema:
-    """A part with the bounds that its types lack."""
-    if not (kinds := types_of(own)):
-        return {**own, **(_anything() if not _SAYS & {*own} else {})}
-    own = {**own, "type": own.get("type", kinds if len(kinds) > 1 else kinds[0])}
-    if own.get("format") == "date" and "string" in kinds:
-        if own.get("minLength", 0) > _DAY_LENGTH or own.get("maxLength", 99) < _DAY_LENGTH:
-            name = "minLength" if own.get("minLength", 0) > _DAY_LENGTH else "maxLength"
-            refuse(name, f"a date has {_DAY_LENGTH} characters")
-        own = {**own, "pattern": _DAY, **own}
+def _with_bounds(part: Schema, refuse: Refuse = _refuse_nothing) -> Schema:
+    """Return a part with the bounds that its types lack."""
+    kinds = types_of(part)
+    if not kinds:
+        return dict(part) if _SAYS & {*part} else {**part, **_anything()}
+    part = {**part, "type": part.get("type", kinds if len(kinds) > 1 else kinds[0])}
+    if part.get("format") == "date" and "string" in kinds:
+        if part.get("minLength", 0) > _DAY_LENGTH:
+            refuse("minLength", f"a date has {_DAY_LENGTH} characters")
+        if part.get("maxLength", 99) < _DAY_LENGTH:
+            refuse("maxLength", f"a date has {_DAY_LENGTH} characters")
+        part.setdefault("pattern", _DAY)
     elif "string" in kinds:
-        # What a pattern says of the length is not known.
-        most = QUOTE if own.get("format") == "quote" else STRING * (10 if "pattern" in own else 1)
-        own = {**own, "maxLength": max(most, own.get("minLength", 0)), **own}
+        if part.get("format") == "quote":
+            max_length = QUOTE
+        elif "pattern" in part:  # what it says of the length is not known
+            max_length = 10 * STRING
+        else:
+            max_length = STRING
+        part.setdefault("maxLength", max(max_length, part.get("minLength", 0)))
     if {"number", "integer"} & {*kinds}:
-        own = with_range(own, "number" not in kinds, refuse)
-    else:  # they say nothing of other values
-        own = {key: value for key, value in own.items() if key not in NUMERIC}
+        part = with_range(part, "number" not in kinds, refuse)
+    else:  # bounds of numbers say nothing of other values
+        part = {key: value for key, value in part.items() if key not in NUMERIC}
     if "array" in kinds:
-        first = own.get("prefixItems", ())
-        most = max(ITEMS + len(first), own.get("minItems", 0))
-        own = {**own, "maxItems": most, "items": not first and _anything(0), **own}
-    return _closed(own, refuse) if "object" in kinds else own
+        first_items = part.get("prefixItems", ())
+        part.setdefault("maxItems", max(ITEMS + len(first_items), part.get("minItems", 0)))
+        part.setdefault("items", False if first_items else _anything(0))
+    return _closed(part, refuse) if "object" in kinds else part
 
 
-def _closed(own: Schema, refuse: Refuse) -> Schema:
-    """An object's part with a bound for its keys: those that are named, or some of any name."""
-    properties, needed = own.get("properties", {}), own.get("required", [])
-    more = own.get("additionalProperties", True)
-    if properties or needed or more is False:
-        free = {key: _of_key(key, own, refuse) for key in needed if key not in properties}
-        return {**own, "properties": {**properties, **free}, "additionalProperties": False}
-    any_key = {f"^.{{1,{KEY}}}$": _anything(0) if more is True else more}
-    most = max(KEYS, own.get("minProperties", 0))
-    own = {**own, "maxProperties": most, "patternProperties": any_key, **own}
-    return {**own, "additionalProperties": False}
+def _closed(part: Schema, refuse: Refuse) -> Schema:
+    """Bound the keys of an object: to those that are named, or to a few of any name."""
+    properties = part.get("properties", {})
+    required = part.get("required", [])
+    additional = part.get("additionalProperties", True)
+    if properties or required or additional is False:
+        unnamed = {key: _of_key(key, part, refuse) for key in required if key not in properties}
+        return {**part, "properties": {**properties, **unnamed}, "additionalProperties": False}
+    any_key = {f"^.{{1,{KEY}}}$": _anything(0) if additional is True else additional}
+    part = dict(part)
+    part.setdefault("maxProperties", max(KEYS, part.get("minProperties", 0)))
+    part.setdefault("patternProperties", any_key)
+    part["additionalProperties"] = False
+    return part
 
 
-def _of_key(key: str, own: Schema, refuse: Refuse) -> Any:
-    """The schema of a key that is required, but not among the properties."""
-    for pattern, schema in own.get("patternProperties", {}).items():
+def _of_key(key: str, part: Schema, refuse: Refuse) -> Any:
+    """Return the schema of a key that is required, but not among the properties."""
+    for pattern, schema in part.get("patternProperties", {}).items():
         if _may_backtrack(pattern):
             refuse("patternProperties", f"{shown(pattern)} beside a key that must be there")
         try:
@@ -295,10 +370,10 @@ def _of_key(key: str, own: Schema, refuse: Refuse) -> Any:
                 return schema  # what else it matches llguidance joins with it
         except re.error:
             refuse("patternProperties", f"{shown(pattern)} beside a key that must be there")
-    more = own.get("additionalProperties", True)
-    if more is False:
+    additional = part.get("additionalProperties", True)
+    if additional is False:
         refuse("required", f"{shown(key)} must be there, and may not")
-    return _anything(0) if more is True else more
+    return _anything(0) if additional is True else additional
 
 
 def _may_backtrack(pattern: str) -> bool:
@@ -314,37 +389,41 @@ def _may_backtrack(pattern: str) -> bool:
 
 
 def _anything(levels: int = 1) -> Schema:
-    """A schema of any value, with lists and objects in it down to so many levels."""
+    """Make a schema of any value, with lists and objects in it down to so many levels."""
     plain = _with_bounds({"type": ["string", "number", "boolean", "null"]})
-    deep = [_with_bounds({"type": kind}) for kind in ("array", "object") if levels]
-    return {"anyOf": [plain, *deep]} if levels else plain
+    if not levels:
+        return plain
+    return {"anyOf": [plain, *(_with_bounds({"type": kind}) for kind in ("array", "object"))]}
 
 
 def json_text(schema: Schema) -> str:
-    """A bounded schema as llguidance takes it, also behind `%json` in Lark."""
-    return json.dumps({**_said(schema), "x-guidance": _OPTIONS})
+    """Write a bounded schema as llguidance takes it, also behind `%json` in Lark."""
+    return json.dumps({**_for_llguidance(schema), "x-guidance": _OPTIONS})
 
 
-def _said(part: Any) -> Any:
-    """A part as llguidance takes it, without keywords that restrict nothing.
+def _for_llguidance(part: Any) -> Any:
+    """Return a part as llguidance takes it, without keywords that restrict nothing.
 
     It gets a bound for the digits behind the point, which validators would miscalculate.
     """
     if not isinstance(part, dict):
         return part
-    own = {key: value for key, value in part.items() if key in _SAYS}
-    for key in [key for key in _NAMED if key in own]:
-        own[key] = {name: _said(value) for name, value in own[key].items()}
-    for key in [key for key in _LISTED if key in own]:
-        own[key] = [_said(one) for one in own[key]]
-    for key in [key for key in _SINGLE if key in own]:
-        own[key] = _said(own[key])
-    if "number" in types_of(own) and {"minimum", "maximum"} <= {*own}:
-        own = {"multipleOf": digits(own["minimum"], own["maximum"]), **own}
-    return own
+    restricting = {key: value for key, value in part.items() if key in _SAYS}
+    for key, value in restricting.items():
+        if key in _NAMED:
+            restricting[key] = {name: _for_llguidance(inner) for name, inner in value.items()}
+        elif key in _LISTED:
+            restricting[key] = [_for_llguidance(inner) for inner in value]
+        elif key in _SINGLE:
+            restricting[key] = _for_llguidance(value)
+    if "number" in types_of(restricting) and {"minimum", "maximum"} <= {*restricting}:
+        multiple = digits(restricting["minimum"], restricting["maximum"])
+        restricting = {"multipleOf": multiple, **restricting}
+    return restricting
 
 
 def _fault(schema: Any, trials: Trials) -> str:
+    """Return what llguidance has against a schema; "" where it takes it. Raises _Crash."""
     if not isinstance(schema, dict):
         return ""
     text = json_text(schema).replace(QUOTES, '"title": ""')  # a quotation is like any other text
@@ -358,11 +437,9 @@ _TOO_LARGE = re.compile("fuel exhausted|too many|.*too (large|complex)|Parser|Un
 
 
 def explained(fault: str) -> str:
-    """What llguidance has against a schema or a pattern, in words of JSON Schema."""
+    """Say a fault that llguidance finds in a schema or a pattern in words of JSON Schema."""
     fault = fault.removeprefix("Unsatisfiable schema: ").removeprefix("lexer error: ")
-    if re.match(
-        r"fuel exhausted|too many|.*too large|.*too complex|Parser|Unable to determine", fault
-    ):
+    if _TOO_LARGE.match(fault):
         return "its grammar would be too large"
     if fault.startswith(("Regex is empty", "nothing matches")):
         return "no value satisfies it"
@@ -373,9 +450,13 @@ def explained(fault: str) -> str:
     return fault
 
 
-def _place(path: str, part: Schema, trials: Trials) -> str:
-    """The path of the keyword without which llguidance takes a part, else that of the part."""
-    for name in sorted(part, key="type".__eq__):  # the order is kept but for the type, the last
-        if name in _SAYS and not _fault({k: v for k, v in part.items() if k != name}, trials):
+def _faulty_path(path: str, part: Schema, trials: Trials) -> str:
+    """Return the path of the keyword without which llguidance takes a part, else the part's."""
+    names = [name for name in part if name in _SAYS and name != "type"]
+    if "type" in part:
+        names.append("type")  # the last one: without it other keywords may mean nothing
+    for name in names:
+        without = {key: value for key, value in part.items() if key != name}
+        if not _fault(without, trials):
             return f"{path}.{name}"
     return path

@@ -12,19 +12,28 @@ from ngtcli.system.yaml_file import shown
 
 QUOTATION: Schema = {"type": "string", "format": "quote"}
 _TYPES: dict[str, Schema] = {
-    "str": {"type": "string"}, "int": {"type": "integer"}, "float": {"type": "number"},
-    "bool": {"type": "boolean"}, "date": {"type": "string", "format": "date"}, "quote": QUOTATION,
-}  # fmt: skip
-_MEANT = {  # by what other languages call them
-    "string": "str", "text": "str", "integer": "int", "number": "float", "boolean": "bool",
-}  # fmt: skip
+    "str": {"type": "string"},
+    "int": {"type": "integer"},
+    "float": {"type": "number"},
+    "bool": {"type": "boolean"},
+    "date": {"type": "string", "format": "date"},
+    "quote": QUOTATION,
+}
+# Our types by their names in other languages.
+_TYPE_BY_FOREIGN_NAME = {
+    "string": "str",
+    "text": "str",
+    "integer": "int",
+    "number": "float",
+    "boolean": "bool",
+}
 _HINT = "Write fields as in: name, age int, due date?, state paid|open, tags str[], bio: a text."
 _WORD = re.compile(r"(\S+?)((?:\?|\[\])*)")  # a name or a type, and the marks behind it
 _NAME = re.compile(r"[\w.-]+")
 
 
 def schema_of_concise(text: str) -> Schema:
-    """The JSON Schema of a concise one. Raises UsageError, which names the field.
+    """Make the JSON Schema of a concise schema. Raises UsageError, which names the field.
 
     >>> schema_of_concise("name, age int?: in years")["properties"]["age"]
     {'type': ['integer', 'null'], 'description': 'in years'}
@@ -42,50 +51,58 @@ def schema_of_concise(text: str) -> Schema:
 
 
 def _field(head: str, part: str) -> tuple[str, Schema]:
-    """The name of a field and its schema, by what stands before a colon in a part of a text."""
+    """Read a field before its colon; return its name and its schema.
+
+    Args:
+        head: The text before the colon.
+        part: The whole field, for errors.
+    """
     words = head.split()
     if not words:
         raise UsageError(f"schema: {shown(part)} has no name before the colon", hint=_HINT)
     if len(words) > 2:
-        what = f"schema: {shown(head.strip())} is more than a name and a type"
+        problem = f"schema: {shown(head.strip())} is more than a name and a type"
         choice = re.sub(r"\s*\|\s*", "|", head.strip())
         if choice.count(" ") < 2:
-            raise UsageError(what, hint=f"A choice has no spaces: write {choice}")
-        is_typed = words[-1].rstrip("?[]") in _TYPES
-        name = "_".join(words[:-1] if is_typed else words)
-        raise UsageError(
-            what, hint=f"A name has no spaces: write {name}{is_typed * f' {words[-1]}'}"
-        )
+            raise UsageError(problem, hint=f"A choice has no spaces: write {choice}")
+        if words[-1].rstrip("?[]") in _TYPES:
+            corrected = f"{'_'.join(words[:-1])} {words[-1]}"
+        else:
+            corrected = "_".join(words)
+        raise UsageError(problem, hint=f"A name has no spaces: write {corrected}")
     (name, marks), (kind, more) = (
         (match[1], match[2]) if (match := _WORD.fullmatch(word)) else ("", "")
         for word in (*words, "str")[:2]
     )
     if not _NAME.fullmatch(name):
-        what = f"schema: {shown(name or words[0])} is no name of a field"
         raise UsageError(
-            what, hint="A name has letters, digits, _, - and dots; for others give JSON."
+            f"schema: {shown(name or words[0])} is no name of a field",
+            hint="A name has letters, digits, _, - and dots; for others give JSON.",
         )
     return name, _typed(name, kind, marks + more)
 
 
 def _typed(name: str, kind: str, marks: str) -> Schema:
-    """The schema of a type, or of a choice as `paid|open`; `?`: or null, `[]`: a list of it."""
+    """Make the schema of a type, or of a choice such as `paid|open`.
+
+    Of the marks behind it, `?` allows null, and `[]` makes a list of it.
+    """
     choices = kind.split("|")
     if len(choices) == 1 and kind not in _TYPES:
         types = f"Types: {', '.join(_TYPES)}, or a choice as paid|open."
-        meant = _MEANT.get(kind.lower())
+        similar = _TYPE_BY_FOREIGN_NAME.get(kind.lower())
         hint = f"A name has no spaces: write {name}_{kind}. {types}"
-        if meant:
-            hint = f"Did you mean the type {meant}? {hint}"
+        if similar:
+            hint = f"Did you mean the type {similar}? {hint}"
         raise UsageError(
             f"schema: unknown type {shown(kind)} of the field {shown(name)}", hint=hint
         )
-    own = {"enum": list(filter(None, choices))} if len(choices) > 1 else _TYPES[kind]
+    schema = {"enum": list(filter(None, choices))} if len(choices) > 1 else _TYPES[kind]
     for mark in re.findall(r"\?|\[\]", marks):
         if mark == "[]":
-            own = {"type": "array", "items": own}
-        elif "enum" in own:
-            own = {"enum": [*own["enum"], None]}
+            schema = {"type": "array", "items": schema}
+        elif "enum" in schema:
+            schema = {"enum": [*schema["enum"], None]}
         else:
-            own = {**own, "type": [own["type"], "null"]}
-    return own
+            schema = {**schema, "type": [schema["type"], "null"]}
+    return schema

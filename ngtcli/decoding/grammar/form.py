@@ -58,19 +58,19 @@ class AnswerForm:
 
 
 def form_of(settings: Settings) -> AnswerForm | None:
-    """The form that the settings ask for. Raises UsageError, with the place in a schema.
+    """Return the form that the settings ask for. Raises UsageError, with the path in a schema.
 
     Its grammar is compiled in another process first, which may crash over it: so it may come from
     a stranger.
     """
-    given = [name for name in FORMS if settings.get(name)]
-    if len(given) > 1:
-        names = " and ".join(name.replace("_", "-") for name in given)
-        raise UsageError(f"{names} together", hint="An answer has one form: give one of them.")
-    return _form(given[0], settings.get(given[0])) if given else None
+    names = [name for name in FORMS if settings.get(name)]
+    if len(names) > 1:
+        flags = " and ".join(name.replace("_", "-") for name in names)
+        raise UsageError(f"{flags} together", hint="An answer has one form: give one of them.")
+    return _form(names[0], settings.get(names[0])) if names else None
 
 
-@lru_cache(maxsize=64)  # of what many lines of a batch may ask for
+@lru_cache(maxsize=64)  # the lines of a batch may ask for many forms
 def _form(name: str, value: Any) -> AnswerForm:
     trials = Trials()
     match name:
@@ -82,21 +82,29 @@ def _form(name: str, value: Any) -> AnswerForm:
         case "quote":
             form = AnswerForm("quote", QUOTATION)
         case _:
-            own, multi = bounded(_schema_of(value), trials), name == "schema_multi"
-            fields = tuple(_field(*one) for one in own.get("properties", {}).items())
-            whole = own
+            schema = bounded(_schema_of(value), trials)
+            properties = schema.get("properties", {})
+            fields = tuple(_field(name, part) for name, part in properties.items())
+            multi = name == "schema_multi"
             if multi:
-                whole = bounded(shape({"items": {"type": "array", "items": own}}), trials)
-            form = AnswerForm("json", whole, fields, multi)
+                schema = bounded(shape({"items": {"type": "array", "items": schema}}), trials)
+            form = AnswerForm("json", schema, fields, multi)
     has_pattern = name == "regex" or '"pattern"' in str(value)
     _try(name, grammar_of(form, ["a"]), trials, words=_WORDS if has_pattern else "")
     return form
 
 
-def _try(name: str, grammar: str, trials: Trials, **how: str) -> None:
-    """Raise UsageError for a grammar that llguidance does not take."""
+def _try(name: str, grammar: str, trials: Trials, **options: str) -> None:
+    """Raise UsageError for a grammar that llguidance does not take.
+
+    Args:
+        name: The setting that the grammar comes from.
+        grammar: The grammar.
+        trials: The process that tries it.
+        options: As for `Trials.error`.
+    """
     try:
-        fault = trials.error(grammar, **how)
+        fault = trials.error(grammar, **options)
     except UsageError as error:
         raise UsageError(f"{name}: {error}", hint=error.hint) from None
     if fault:
@@ -106,10 +114,15 @@ def _try(name: str, grammar: str, trials: Trials, **how: str) -> None:
 def grammar_of(
     form: AnswerForm, texts: Sequence[str] = (), warn: Callable[[str], object] = lambda _: None
 ) -> str:
-    """The grammar of a form, as llguidance reads it; quotations are of `texts`.
+    """Write the grammar of a form, as llguidance reads it.
 
-    Raises UsageError where they are wanted and the texts are empty; of long texts a part is left
-    out, which is told to `warn`.
+    Args:
+        form: The form.
+        texts: Of the documents that quotations are from.
+        warn: Gets a line where a part of long texts is left out.
+
+    Raises:
+        UsageError: The form has quotations, and the texts are empty.
     """
     text = json_text(form.schema)
     match form.kind:
@@ -121,14 +134,14 @@ def grammar_of(
             pattern = library().regex_to_lark(form.schema["pattern"], "d").replace("\n", r"\n")
             lark = f"start: ANSWER\nANSWER: /{pattern}/ & /(?s:.{{0,{_LONGEST}}})/"
         case "choices":
-            lark = "start: " + " | ".join(json.dumps(one) for one in form.schema["enum"])
+            lark = "start: " + " | ".join(json.dumps(choice) for choice in form.schema["enum"])
         case "quote":
             lark = plain_grammar(texts, warn)
     return str(library().LLMatcher.grammar_from_lark(lark))
 
 
 def _schema_of(text: str) -> Schema:
-    """The JSON Schema in a text, which is that or a concise one. Raises UsageError."""
+    """Read a JSON Schema, or a concise schema. Raises UsageError."""
     if len(text) > _MOST_TEXT:
         raise UsageError(f"schema: more than {_MOST_TEXT:,} characters", hint="Give a smaller one.")
     try:
@@ -145,13 +158,13 @@ def _schema_of(text: str) -> Schema:
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """An object of JSON. Raises ValueError where a key stands twice: one would be lost."""
-    found: dict[str, Any] = {}
+    """Make an object of JSON. Raises ValueError where a key stands twice: one would be lost."""
+    members: dict[str, Any] = {}
     for key, value in pairs:
-        if key in found:
+        if key in members:
             raise ValueError(f"the key {shown(key)} stands twice in an object")
-        found[key] = value
-    return found
+        members[key] = value
+    return members
 
 
 def _no_number(text: str) -> NoReturn:
@@ -166,15 +179,22 @@ def _finite(text: str) -> float:
 
 
 def _field(name: str, schema: Any) -> Field:
-    """A field by the bounded schema of a property."""
-    own = schema if isinstance(schema, dict) else {}
-    either = [one for one in own.get("anyOf", ()) if one != {"type": "null"}]
-    inner = either[0] if len(either) == 1 < len(own["anyOf"]) else own  # as pydantic has it
+    """Describe the field of a property by its bounded schema."""
+    if not isinstance(schema, dict):
+        schema = {}
+    inner = schema
+    alternatives = [part for part in schema.get("anyOf", ()) if part != {"type": "null"}]
+    if len(alternatives) == 1 < len(schema["anyOf"]):  # pydantic writes optional fields so
+        inner = alternatives[0]
     kinds = [kind for kind in types_of(inner) if kind != "null"]
     is_list = kinds == ["array"] and isinstance(inner["items"], dict)
-    of = inner["items"] if is_list else inner
-    choices = tuple(one for one in of.get("enum", ()) if one is not None)
-    named = _TYPES.get("".join(kinds if not is_list else types_of(of)), "json")
-    kind = "choice" if choices else of["format"] if of.get("format") in ("date", "quote") else named
-    nullable = inner is not own or "null" in types_of(own) or None in own.get("enum", ())
-    return Field(name, kind, str(own.get("description", "")), choices, nullable, is_list)
+    item = inner["items"] if is_list else inner
+    choices = tuple(choice for choice in item.get("enum", ()) if choice is not None)
+    if choices:
+        kind = "choice"
+    elif item.get("format") in ("date", "quote"):
+        kind = item["format"]
+    else:
+        kind = _TYPES.get("".join(types_of(item) if is_list else kinds), "json")
+    nullable = inner is not schema or "null" in types_of(schema) or None in schema.get("enum", ())
+    return Field(name, kind, str(schema.get("description", "")), choices, nullable, is_list)

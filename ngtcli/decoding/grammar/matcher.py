@@ -24,80 +24,101 @@ _WITHOUT = "Leave the schema out, or give a model with a tokenizer.json."
 
 
 class Grammar:
-    """`text`, a grammar as llguidance writes it, over the first `size` ids of a tokenizer.
+    """A compiled grammar. It is immutable, and any number of answers may share it.
 
-    `ends` are the ids that end an answer. Immutable; any number of texts may share one. Raises
-    UsageError where it is none or too large, or llguidance is missing; ModelError for a tokenizer
-    that is not written in a tokenizer.json.
+    Args:
+        text: The grammar, as llguidance writes it.
+        tokenizer: Of the model.
+        size: The number of token ids that the model has logits for.
+        ends: The ids that end an answer.
+
+    Raises:
+        UsageError: The text is no grammar, or one that is too large.
+        MissingDependencyError: llguidance is not installed.
+        ModelError: The tokenizer is not written in a tokenizer.json.
     """
 
     def __init__(self, text: str, tokenizer: Tokenizer, size: int, ends: Collection[int]) -> None:
-        self.size, self.ends = size, frozenset(end for end in ends if 0 <= end < size)
+        self.size = size
+        self.ends = frozenset(end for end in ends if 0 <= end < size)
         # Of several ends the one that the tokenizer names is the likeliest.
-        own = getattr(tokenizer.backend, "eos_token_id", None)
-        self.end = own if own in self.ends else min(self.ends, default=size)  # of none: no token
+        eos = getattr(tokenizer.backend, "eos_token_id", None)
+        self.end = eos if eos in self.ends else min(self.ends, default=size)  # of none: no token
         words = _words(tokenizer, size, self.ends)
         # Without an end id llguidance takes another token for one.
         self.never = [token for token in words.eos_tokens if token not in self.ends]
         self._first = library().LLMatcher(words, text, log_level=0)
         if self._first.is_error():
-            what = f"the grammar is not usable: {in_a_line(self._first.get_error())}"
-            raise UsageError(what, hint=_SIMPLER)
+            raise UsageError(
+                f"the grammar is not usable: {in_a_line(self._first.get_error())}", hint=_SIMPLER
+            )
 
     def start(self) -> "Matcher":
-        """The state of an answer that has not begun."""
+        """Return the state of an answer that has not begun."""
         return Matcher(self, self._first.deep_copy())
 
 
 class Matcher:
-    """The state of one answer, of which `taken` tokens are known, an end token included."""
+    """The state of the grammar behind the tokens of one answer.
+
+    Args:
+        grammar: The grammar.
+        state: llguidance's LLMatcher.
+        taken: The number of tokens so far, an end token included.
+        over: Whether the last of them is an end token.
+    """
 
     def __init__(self, grammar: Grammar, state: Any, taken: int = 0, over: bool = False) -> None:
-        self.grammar, self.taken = grammar, taken
-        self._state, self._over = state, over  # whether an end token was taken
-        self._mask: bytes | None = None  # see `_bits`; None: not known yet
+        self.grammar = grammar
+        self.taken = taken
+        self._state = state
+        self._over = over
+        self._mask: bytes | None = None  # see `_bits`; None: not computed yet
 
     def copy(self) -> "Matcher":
-        """One in the same state, to look ahead."""
+        """Return a matcher in the same state, to look ahead with."""
         return Matcher(self.grammar, self._state.deep_copy(), self.taken, self._over)
 
     @property
     def accepts(self) -> bool:
-        """Whether the answer may end here."""
+        """Return whether the answer may end here."""
         return not self._over and bool(self._state.is_accepting())
 
     @property
     def ended(self) -> bool:
-        """Whether nothing may follow but an end token."""
+        """Return whether nothing may follow but an end token."""
         return self._over or bool(self._state.is_stopped() and self._state.is_accepting())
 
     @property
     def over(self) -> bool:
-        """Whether nothing follows any more, not even an end token."""
+        """Return whether nothing may follow any more, not even an end token."""
         return self._over or not self.grammar.ends and self.ended
 
     def mask(self) -> npt.NDArray[np.bool_]:
-        """Which tokens may follow, bool (size,). Raises ModelError as `allows`."""
-        bits, mask = np.frombuffer(self._bits(), np.uint8), np.zeros(self.grammar.size, np.bool_)
-        found = np.unpackbits(bits, bitorder="little")[: len(mask)]
-        mask[: len(found)] = found
+        """Compute which tokens may follow, bool (size,). Raises ModelError as `allows`."""
+        mask = np.zeros(self.grammar.size, np.bool_)
+        packed = np.frombuffer(self._bits(), np.uint8)
+        unpacked = np.unpackbits(packed, bitorder="little")[: len(mask)]
+        mask[: len(unpacked)] = unpacked
         mask[self.grammar.never] = False
         mask[list(self.grammar.ends)] = self.accepts
         return mask
 
     def allows(self, token: int) -> bool:
-        """Whether `token` may follow.
+        """Return whether a token may follow.
 
-        Raises ModelError where the tokenizer cannot write what must follow, or llguidance gives up.
+        Raises:
+            ModelError: The tokenizer cannot write what must follow, or llguidance gives up.
         """
         if token in self.grammar.ends:
             return self.accepts
         bits = self._bits()
-        known = token < min(self.grammar.size, 8 * len(bits)) and token not in self.grammar.never
-        return known and bool(bits[token >> 3] >> (token & 7) & 1)
+        if token >= min(self.grammar.size, 8 * len(bits)) or token in self.grammar.never:
+            return False
+        return bool(bits[token >> 3] >> (token & 7) & 1)
 
     def _bits(self) -> bytes:
-        """The mask as llguidance packs it, the lowest bit first; of end ids it says nothing."""
+        """Return the mask as llguidance packs it, the lowest bit first; end ids have no bit."""
         if self._mask is None:
             self._mask = b"" if self.ended else self._state.compute_bitmask()
             if self._state.is_error() or not (any(self._mask) or self.ended or self.accepts):
@@ -107,45 +128,55 @@ class Matcher:
         return self._mask
 
     def follow(self, token: int) -> bool:
-        """Go on with `token` if the grammar takes it, whether or not its bit is set; whether so.
+        """Go on with a token if the grammar takes it, whether or not its bit is set.
 
         No mask is made, which is quicker. What is refused here is not allowed either.
+
+        Returns:
+            Whether the grammar takes it.
         """
         is_end = token in self.grammar.ends
         takes = self.accepts if is_end else self._state.try_consume_tokens([token])
         if self._over or not takes:
             return False
-        self._over, self.taken, self._mask = is_end, self.taken + 1, None
+        self._over = is_end
+        self.taken += 1
+        self._mask = None
         return True
 
-    def force(self, most: int) -> list[int]:
-        """Go on with what must follow, `most` tokens at most; their ids.
+    def force(self, limit: int) -> list[int]:
+        """Go on with the tokens that must follow, at most `limit` of them; return their ids.
 
-        Where only an end may follow it is the usual one.
+        Where only an end may follow, it is the usual one.
         """
-        if self._over or most < 1:
+        if self._over or limit < 1:
             return []
-        found: list[int] = self._state.compute_ff_tokens()[:most]
-        found = found[: next((i for i, one in enumerate(found) if not self.follow(one)), most)]
-        end = self.grammar.end
-        return [*found, end] if len(found) < most and self.ended and self.follow(end) else found
+        forced: list[int] = []
+        for token in self._state.compute_ff_tokens()[:limit]:
+            if not self.follow(token):
+                break
+            forced.append(token)
+        if len(forced) < limit and self.ended and self.follow(self.grammar.end):
+            forced.append(self.grammar.end)
+        return forced
 
 
 def library() -> Any:
-    """The module llguidance. Raises MissingDependencyError."""
+    """Import llguidance. Raises MissingDependencyError."""
     try:
         import llguidance
     except ImportError:
-        what = "an answer by a schema needs the extra schema"
-        raise MissingDependencyError(what, hint="pip install 'ngtcli[schema]'") from None
+        raise MissingDependencyError(
+            "an answer by a schema needs the extra schema", hint="pip install 'ngtcli[schema]'"
+        ) from None
     return llguidance
 
 
 def matches(value: str, schema: Schema) -> bool:
-    """Whether a text is valid by the schema of a string, which the library has compiled before.
+    """Return whether a string is valid by a schema, which llguidance has compiled before.
 
-    A pattern of that schema means here what it means for answers; Python's `re` knows another
-    syntax, and may take without end. What the library gives up on is not valid.
+    A pattern of that schema means here what it means for answers; Python's `re` has another syntax,
+    and may search without end. A string that llguidance gives up on is not valid.
     """
     text = json.dumps(value, ensure_ascii=False).encode("utf-8", "replace")
     state = _string_grammar(json.dumps(schema, sort_keys=True)).deep_copy()
@@ -161,36 +192,41 @@ def _string_grammar(schema: str) -> Any:
 
 @lru_cache(maxsize=1)
 def _byte_words() -> Any:
-    """A tokenizer whose tokens are bytes."""
+    """Make a tokenizer whose tokens are bytes."""
     return library().LLTokenizer("byte")
 
 
-_kept: WeakKeyDictionary[Tokenizer, dict[Any, Any]] = WeakKeyDictionary()
+# llguidance's tokenizers, by the size and the end ids that they were made for.
+_converted: WeakKeyDictionary[Tokenizer, dict[Any, Any]] = WeakKeyDictionary()
 
 
 def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
-    """llguidance's form of a tokenizer, of at least `size` ids, which is kept as long as that.
+    """Convert a tokenizer to llguidance's LLTokenizer, with at least `size` ids.
 
-    It takes 60 to 550 ms to make (measured).
+    It takes 60 to 550 ms to make (measured), and is kept as long as the tokenizer lives.
     """
-    kept, key, backend = _kept.setdefault(tokenizer, {}), (size, ends), tokenizer.backend
-    if key in kept:
-        return kept[key]
+    by_key = _converted.setdefault(tokenizer, {})
+    key = size, ends
+    if key in by_key:
+        return by_key[key]
+    backend = tokenizer.backend
     fast = getattr(backend, "backend_tokenizer", None)
     if fast is None:
         raise ModelError("no schema with this model: its tokenizer has no fast form", hint=_WITHOUT)
-    room = max(size, len(backend))
+    vocab_size = max(size, len(backend))
     try:
-        own = library().LLTokenizer(fast.to_str(), n_vocab=room, eos_token=sorted(ends) or None)
+        converted = library().LLTokenizer(
+            fast.to_str(), n_vocab=vocab_size, eos_token=sorted(ends) or None
+        )
     except ValueError as error:
         raise ModelError(
             f"no schema with this tokenizer: {in_a_line(error)}", hint=_WITHOUT
         ) from None
-    return kept.setdefault(key, own)
+    return by_key.setdefault(key, converted)
 
 
 def in_a_line(error: object) -> str:
-    """What an error of llguidance's says, as far as a terminal's line goes; "" for nothing."""
+    """Shorten an error of llguidance to a line of a terminal; "" where it says nothing."""
     lines = str(error).partition("<state>")[0].splitlines() or [""]
-    line = next((one for one in lines if one.startswith("error: ")), lines[0])
+    line = next((text for text in lines if text.startswith("error: ")), lines[0])
     return shortened(line.replace("NoExtensionBias", "nothing matches it").strip(), 160)

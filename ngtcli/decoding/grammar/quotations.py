@@ -32,18 +32,20 @@ Warn = Callable[[str], object]
 
 
 def pieces(text: str) -> Iterator[str]:
-    """The words, white space and signs of a text, which together are it.
+    """Split a text into words, white space and signs; joined they are the text again.
 
     >>> list(pieces("a  don't 日本"))
     ['a', '  ', 'don', "'", 't', ' ', '日', '本']
     """
     for kind, run in groupby(text, _kind):
-        own = "".join(run)
-        yield from [own] if kind else own
+        if kind:
+            yield "".join(run)
+        else:
+            yield from run
 
 
 def _kind(character: str) -> str:
-    """What a character is a part of, "" for what stands by itself."""
+    """Return the kind of piece that a character is a part of; "" if it stands by itself."""
     if character.isspace():
         return "space"
     is_mark = unicodedata.category(character)[0] == "M" or character in "\u200c\u200d"
@@ -52,9 +54,10 @@ def _kind(character: str) -> str:
 
 
 def plain_grammar(texts: Sequence[str], warn: Warn) -> str:
-    """The Lark grammar of an answer of quotations, each of a paragraph, an empty line between two.
+    """Write the Lark grammar of an answer that consists of quotations.
 
-    Raises UsageError where the texts are empty.
+    Each quotation is from one paragraph; an empty line stands between two. Raises UsageError where
+    the texts are empty.
     """
     more = f'("\\n\\n" QUOTE{QUOTE}){{0,{MOST_QUOTATIONS - 1}}}'
     paragraphs = [part for text in texts for part in _PARAGRAPH.split(text)]
@@ -63,62 +66,94 @@ def plain_grammar(texts: Sequence[str], warn: Warn) -> str:
 
 
 def json_with_quotes(schema: Schema, texts: Sequence[str], warn: Warn) -> str:
-    """The Lark grammar of a bounded schema with quotations.
+    """Write the Lark grammar of a bounded schema with quotations.
 
-    Raises UsageError with the path of one that cannot be, or where the texts are empty.
+    Raises UsageError with the path of a quotation that cannot stand there, or where the texts are
+    empty.
     """
-    rules, lengths = list[str](), set[int]()
+    rules: list[str] = []
+    lengths: set[int] = set()
     start = f"start: {_rule(schema, '$', rules, lengths)}"
-    quotes = [_bounded(_IN_JSON, most) for most in sorted(lengths)]
+    quotes = [_bounded(_IN_JSON, max_length) for max_length in sorted(lengths)]
     escaped = _documents(texts, lambda piece: json.dumps(piece, ensure_ascii=False)[1:-1], warn)
     return "\n".join([start, *rules, *quotes, escaped])
 
 
-def _documents(texts: Sequence[str], form: Callable[[str], str], warn: Warn) -> str:
-    """The rule of stretches of texts, each piece in this form."""
-    found = [piece for text in texts for piece in (*map(form, pieces(text)), _BETWEEN)]
-    if not any(piece.strip() for piece in found if piece != _BETWEEN):
+def _documents(texts: Sequence[str], escape: Callable[[str], str], warn: Warn) -> str:
+    """Write the rule of all stretches of texts.
+
+    Args:
+        texts: Of the documents.
+        escape: Writes a piece as it stands in an answer.
+        warn: Gets a line where the texts are too long to be quoted whole.
+    """
+    chunks: list[str] = []
+    for text in texts:
+        chunks += map(escape, pieces(text))
+        chunks.append(_BETWEEN)
+    if not any(chunk.strip() for chunk in chunks if chunk != _BETWEEN):
         raise UsageError("there is no document to quote from", hint="Give documents, as with -d.")
-    if left := sum(map(len, found[MOST_PIECES:])):
-        warn(f"nothing is quoted of the last {left:,} characters: they are too many")
-    return f"DOCUMENTS: %regex {json.dumps({'substring_chunks': found[:MOST_PIECES]})}"
+    left_out = sum(map(len, chunks[MOST_PIECES:]))
+    if left_out:
+        warn(f"nothing is quoted of the last {left_out:,} characters: they are too many")
+    return f"DOCUMENTS: %regex {json.dumps({'substring_chunks': chunks[:MOST_PIECES]})}"
 
 
-def _bounded(characters: tuple[str, str], most: int) -> str:
-    """The rule of quotations of up to so many characters, white space neither first nor last."""
-    one, black = characters
-    more = f"(?:(?:{one}){{0,{most - 2}}}(?:{black}))?" if most > 1 else ""
-    return f"QUOTE{most}: DOCUMENTS & /(?s:(?:{black}){more})/"
+def _bounded(characters: tuple[str, str], max_length: int) -> str:
+    """Write the rule of quotations that neither begin nor end with white space.
+
+    Args:
+        characters: Regular expressions of any character, and of one that is not white space.
+        max_length: Characters of a quotation.
+    """
+    any_one, visible = characters
+    more = f"(?:(?:{any_one}){{0,{max_length - 2}}}(?:{visible}))?" if max_length > 1 else ""
+    return f"QUOTE{max_length}: DOCUMENTS & /(?s:(?:{visible}){more})/"
 
 
 def _rule(schema: Any, path: str, rules: list[str], lengths: set[int]) -> str:
-    """The name of the rule of a part, which `rules` get; `lengths` those of its quotations.
+    """Append the rule of a part of a schema; return the rule's name.
 
-    Beside quotations no key is left out.
+    In an object with quotations no key may be left out.
+
+    Args:
+        schema: The part.
+        path: Its path, for errors.
+        rules: The rules so far.
+        lengths: Gets the maximal lengths of its quotations.
     """
 
-    def inner(one: Any, at: str) -> str:
-        return _rule(one, f"{path}.{at}", rules, lengths)
+    def inner(part: Any, step: str) -> str:
+        return _rule(part, f"{path}.{step}", rules, lengths)
 
     kinds = [kind for kind in types_of(schema) if kind != "null"]
     if QUOTES not in json.dumps(schema):
-        says = f"%json {json_text(schema)}"
+        body = f"%json {json_text(schema)}"
     elif (
         kinds == ["string"]
         and not {"minLength", "pattern", "enum", "const"} & {*schema}
         and schema["maxLength"]
     ):
         lengths.add(schema["maxLength"])
-        says = f'"\\"" QUOTE{schema["maxLength"]} "\\""'
+        body = f'"\\"" QUOTE{schema["maxLength"]} "\\""'
     elif kinds == ["array"] and "prefixItems" not in schema and schema["maxItems"]:
-        least, item = schema.get("minItems", 0), inner(schema["items"], "items")
-        some = f'"[" {item} (", " {item}){{{max(least - 1, 0)},{schema["maxItems"] - 1}}} "]"'
-        says = some if least else f'"[]" | {some}'
+        min_items = schema.get("minItems", 0)
+        item = inner(schema["items"], "items")
+        more = f'(", " {item}){{{max(min_items - 1, 0)},{schema["maxItems"] - 1}}}'
+        body = f'"[" {item} {more} "]"'
+        if not min_items:
+            body = f'"[]" | {body}'
     elif kinds == ["object"] and "patternProperties" not in schema:
         keys = {key: json.dumps(f"{json.dumps(key)}: ") for key in schema["properties"]}
-        each = [f"{keys[k]} {inner(v, f'properties.{k}')}" for k, v in schema["properties"].items()]
-        says = '"{" ' + ' ", " '.join(each) + ' "}"'
+        members = [
+            f"{keys[name]} {inner(part, f'properties.{name}')}"
+            for name, part in schema["properties"].items()
+        ]
+        body = '"{" ' + ' ", " '.join(members) + ' "}"'
     else:
         raise refused(path, "a quotation does not stand there")
-    rules.append(f"r{len(rules)}: {says}" + ' | "null"' * ("null" in types_of(schema)))
-    return f"r{len(rules) - 1}"
+    if "null" in types_of(schema):
+        body += ' | "null"'
+    name = f"r{len(rules)}"
+    rules.append(f"{name}: {body}")
+    return name
