@@ -70,7 +70,7 @@ def use_own(hf: Any) -> None:
 
 
 def group_size(config: Any) -> int:
-    """How many heads share keys; 0 where the configuration does not say."""
+    """Return how many heads share keys; 0 where the configuration does not say."""
     heads = getattr(config, "num_attention_heads", None)
     key_heads = getattr(config, "num_key_value_heads", None)
     if type(heads) is not int or type(key_heads) is not int or key_heads < 1 or heads % key_heads:
@@ -122,7 +122,7 @@ def attend(
 
 
 def is_special(options: Mapping[str, Any]) -> bool:
-    """Whether attention is to do more than a softmax of products under a mask."""
+    """Return whether attention is to do more than a softmax of products under a mask."""
     values = [options.get(name) for name in _SPECIAL]
     return any(isinstance(value, Tensor) or bool(value) for value in values)
 

@@ -110,6 +110,6 @@ class BatchedAttention:
         return self.full.attend(call, single)
 
     def _slides(self, module: nn.Module) -> bool:
-        """Whether a module is the attention of a layer that attends to a window."""
+        """Return whether a module is the attention of a layer that attends to a window."""
         layer = getattr(module, "layer_idx", None)
         return layer is not None and self.sliding_layers[layer]

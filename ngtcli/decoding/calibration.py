@@ -1,4 +1,4 @@
-"""What a pass over k draft nodes costs on this device: a short calibration, stored per model."""
+"""Measures the time of a forward pass by its draft nodes, once for each model and device."""
 
 import time
 from collections.abc import Sequence

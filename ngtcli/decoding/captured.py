@@ -31,7 +31,7 @@ Capture = Callable[[Pass, Tensor], Pass]
 
 
 class Shape(NamedTuple):
-    """What a captured forward pass is known by.
+    """The key of a captured forward pass.
 
     Attributes:
         rows: Its query tokens.
@@ -66,10 +66,10 @@ LATER = 64  # runs of a shape before it is tried again, where memory ended; gues
 
 
 class Passes:
-    """Runs forward passes. The logits of one hold until the next.
+    """Runs forward passes. The logits of a forward pass hold until the next one.
 
     Args:
-        run_eagerly: Runs one eagerly.
+        run_eagerly: Runs a forward pass eagerly.
         vocab_size: Of the model.
         exact: Whether the model runs in float32.
 
@@ -102,22 +102,22 @@ class Passes:
         self.capturing = SUPPORTED
 
     def refuse(self, why: str) -> None:
-        """Capture nothing, and say why where passes are reported."""
+        """Capture nothing; forward passes are reported with the reason `why`."""
         self.capturing = Support.no(why)
 
     @property
     def captures(self) -> bool:
-        """Whether shapes are captured, after `USES` eager runs."""
+        """Return whether shapes are captured, after `USES` eager runs."""
         return self._capture is not None
 
     @property
     def kind(self) -> str:
-        """The name of how forward passes are run, for keys of measured times."""
+        """Name how forward passes are run, for keys of measured times."""
         return "captured" if self.captures else "eager"
 
     @property
     def captured(self) -> int:
-        """How many shapes are captured."""
+        """The number of captured shapes."""
         return len(self._captured)
 
     def report(self) -> PassesReport:
@@ -130,7 +130,16 @@ class Passes:
         self._outputs.clear()
 
     def run(self, packed: Tensor, shape: Shape, past: int) -> Outputs:
-        """The logits (rows, vocab_size), and hidden states where they are wanted."""
+        """Run a forward pass: replay the graph of its shape, or run it eagerly.
+
+        Args:
+            packed: The inputs (layout.py), on the CPU or on the device.
+            shape: Theirs.
+            past: The number of tokens before them, for models that ask their cache.
+
+        Returns:
+            The logits (rows, vocab_size), and hidden states where they are wanted.
+        """
         self.took_longer = False
         replay = self._captured.get(shape)
         if replay is not None:
@@ -296,5 +305,5 @@ class _GraphRecorder:
 
 
 def graph_recorder() -> Capture:
-    """A function that captures others as CUDA graphs, which share one pool of memory."""
+    """Return a function that captures others as CUDA graphs, which share one pool of memory."""
     return _GraphRecorder().capture

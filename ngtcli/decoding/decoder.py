@@ -49,12 +49,12 @@ class Decoder:
 
     @property
     def running(self) -> Sequence[DecodedSequence]:
-        """Those of the next step."""
+        """The sequences of the next step."""
         return self._scheduler.running
 
     @property
     def sequences(self) -> list[DecodedSequence]:
-        """Those that run, and behind them those that wait."""
+        """The sequences that run, and behind them those that wait."""
         return self._scheduler.sequences
 
     @property

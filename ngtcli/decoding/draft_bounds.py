@@ -1,4 +1,4 @@
-"""What a draft may be: how large, and behind which tokens that are expected already."""
+"""The bounds of a draft: its size, and the expected tokens in front of it."""
 
 from dataclasses import dataclass
 
@@ -37,7 +37,7 @@ class DraftBounds:
 
     @property
     def room(self) -> Room:
-        """What the drafter is told of them."""
+        """The bounds as the drafter needs them."""
         nodes = self.max_nodes if self.max_depth > 0 else 0
         return Room(max(0, nodes), self.origins.count(GRAMMAR))
 

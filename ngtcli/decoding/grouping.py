@@ -11,7 +11,7 @@ from ngtcli.decoding.support import UNTRIED, Support
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """What decides with which others a sequence is decoded.
+    """The properties of a sequence that decide whether it can join a batch.
 
     Attributes:
         shared: The values of the settings that all sequences of a batch have in common.
@@ -30,7 +30,7 @@ class Candidate:
 
 @dataclass(frozen=True, slots=True)
 class Batching:
-    """What a model and its engine allow.
+    """The batching that a model and its engine allow.
 
     Attributes:
         max_size: How many sequences are wanted in a batch at most; 0 for as many as fit.

@@ -1,4 +1,4 @@
-"""What the grammar of an answer allows next, and what it leaves of a draft."""
+"""Applies the grammar of an answer: to the next token, and to drafts."""
 
 from ngtcli.decoding.grammar.matcher import Matcher
 from ngtcli.decoding.reasoning import TextStream
@@ -27,7 +27,7 @@ class Guide:
 
     @property
     def decides_alone(self) -> bool:
-        """Whether nothing but the grammar decides which tokens may come next."""
+        """Return whether nothing but the grammar decides which tokens may come next."""
         return self.openings == ()
 
     def copy_for(self, stream: TextStream) -> "Guide":

@@ -42,8 +42,11 @@ class KVBuffers:
 
     def bytes_of(self, positions: int) -> int:
         """The bytes of so many positions of all layers; 0 before the first forward pass."""
-        of_layers = (states for both in self._shapes.values() for states in both)
-        return positions * sum(s.shape[1] * s.shape[3] * s.itemsize for s in of_layers)
+        bytes_each = 0
+        for keys_and_values in self._shapes.values():
+            for states in keys_and_values:
+                bytes_each += states.shape[1] * states.shape[3] * states.itemsize
+        return positions * bytes_each
 
     def make(self, layer: BufferedLayer, *states: Tensor) -> None:
         """Give a layer buffers for keys and values like these, and all layers that are known."""
@@ -55,7 +58,11 @@ class KVBuffers:
     def _allocated(
         self, layers: Sequence[BufferedLayer], capacity: int
     ) -> tuple[list[Tensor], list[Tensor]]:
-        """Buffers of zeros, and of these each layer's part of keys and of values, in turns."""
+        """Allocate buffers of zeros; of these each layer has a part for keys, one for values.
+
+        Returns:
+            The buffers, and the parts of the layers, keys and values in turns.
+        """
         alike: dict[tuple[Any, ...], list[int]] = {}
         shapes = [states for layer in layers for states in self._shapes[layer]]
         for number, states in enumerate(shapes):
@@ -74,13 +81,17 @@ class KVBuffers:
     ) -> None:
         self.tensors += buffers
         for layer, keys, values in zip(layers, parts[::2], parts[1::2], strict=True):
-            layer.keys, layer.values, layer.is_initialized = keys, values, True
+            layer.keys = keys
+            layer.values = values
+            layer.is_initialized = True
 
     def drop(self) -> None:
         """Have no buffers: the next forward pass makes them."""
         self.tensors = []
         for layer in self.layers:
-            layer.keys, layer.values, layer.is_initialized = None, None, False
+            layer.keys = None
+            layer.values = None
+            layer.is_initialized = False
 
     def copied(self, capacity: int, moves: Sequence[Move]) -> "NewBuffers":
         """Allocate buffers of another capacity, with what `moves` names.
@@ -98,7 +109,7 @@ class KVBuffers:
         return NewBuffers(capacity, layers, tensors, parts)
 
     def use(self, new: "NewBuffers") -> None:
-        """Use what `copied` gave."""
+        """Use the buffers that `copied` has allocated."""
         self.drop()
         self.capacity = new.capacity
         self._fill(new.layers, new.tensors, new.parts)

@@ -84,7 +84,7 @@ class Chunk:
 
 @dataclass(frozen=True, slots=True)
 class CachePolicy:
-    """What the prefix cache may do for a prompt.
+    """The rights of a prompt in the prefix cache.
 
     Attributes:
         owner: The client that sent the prompt, "" for the user. No prompt gets what was computed
@@ -266,7 +266,7 @@ class KVCache:
 
     @property
     def has_windows(self) -> bool:
-        """Whether sliding layers have buffers of their own."""
+        """Return whether sliding layers have buffers of their own."""
         return self._before is not None
 
     @property

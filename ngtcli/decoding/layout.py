@@ -1,4 +1,4 @@
-"""What a forward pass over a draft tree is given: its size, its inputs, and its attention masks.
+"""The inputs of a forward pass over draft trees: its size, its rows, and its attention masks.
 
 A forward pass is padded to one of a few sizes (sizes.py): its rows, which are the root and the
 draft nodes, and the capacity of the cache. The inputs are one tensor of integers, sent to the
@@ -165,22 +165,22 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
     ancestors = packed[integers:].view(np.uint8)[: rows * rows].reshape(rows, rows)
     stops = [*(span.rows.start for span in spans[1:]), rows]
     for (token, tree), span, stop in zip(roots, spans, stops, strict=True):
-        at = span.rows
+        own_rows = span.rows
         length = span.own.start
-        ids[at] = (token, *tree.tokens)
-        positions[at] = [length, *(length + depth for depth in tree.depths())]
-        slots[at] = np.arange(span.start + length, span.start + span.length)
-        reach[at] = length
-        begins[at.start : stop] = span.start
-        ancestors[at, at] = tree.ancestors()
+        ids[own_rows] = (token, *tree.tokens)
+        positions[own_rows] = [length, *(length + depth for depth in tree.depths())]
+        slots[own_rows] = np.arange(span.start + length, span.start + span.length)
+        reach[own_rows] = length
+        begins[own_rows.start : stop] = span.start
+        ancestors[own_rows, own_rows] = tree.ancestors()
 
-        padding = slice(at.stop, stop)
+        padding = slice(own_rows.stop, stop)
         end = span.start + span.length
         ids[padding] = token
         positions[padding] = length
-        slots[padding] = np.arange(end, end + stop - at.stop)
-        every = slice(at.start, stop)
-        window_slots[every] = slots[every] - span.start + span.window_origin
+        slots[padding] = np.arange(end, end + stop - own_rows.stop)
+        with_padding = slice(own_rows.start, stop)
+        window_slots[with_padding] = slots[with_padding] - span.start + span.window_origin
         np.fill_diagonal(ancestors[padding, padding], 1)
     return torch.from_numpy(packed)
 
@@ -297,7 +297,7 @@ class Masks:
         return self.of_seen(seen, near[:, first - begin :])
 
     def _is_near(self, keys: Tensor, positions: Tensor) -> Tensor:
-        """Whether keys are within the window of rows at `positions`, bool (rows, keys).
+        """Return whether keys are within the window of rows at `positions`, bool (rows, keys).
 
         `keys` are the positions of those that all rows have, or of those of each row.
         """

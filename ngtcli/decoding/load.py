@@ -90,7 +90,7 @@ class LoadReporter:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """What loading will do.
+    """A plan of loading a model.
 
     Attributes:
         device_map: How accelerate places the layers; None: all on the device.
@@ -146,8 +146,10 @@ def plan(spec: ModelSpec, progress: Notify = lambda _: None) -> Plan:
     config = read_config(name, path)
     weight_format = _format(spec, config, device, by_library)
     if spec.device_map != "none" and weight_format.bits:
-        what = f"{name}: --set device_map=auto places no integers that ngt computes itself"
-        raise ModelError(what, hint="Leave out --set device_map.")
+        raise ModelError(
+            f"{name}: --set device_map=auto places no integers that ngt computes itself",
+            hint="Leave out --set device_map.",
+        )
     planned = Plan(
         name=name,
         path=path,
@@ -167,8 +169,7 @@ def plan(spec: ModelSpec, progress: Notify = lambda _: None) -> Plan:
         )
     if planned.device_map is None:
         with loading(name):
-            dtype, bits = planned.format.dtype, planned.format.bits
-            memory = memory_words(path, config, device, dtype, bits)
+            memory = memory_words(path, config, device, planned.format.dtype, planned.format.bits)
         planned = replace(planned, memory=memory)
     return planned
 
@@ -202,7 +203,8 @@ def _dtype(spec: ModelSpec, config: Any, device: str, by_library: bool, bits: in
 
 def read(planned: Plan, reporter: LoadReporter) -> Any:
     """Read the `transformers` model of a plan, in its format. Raises ModelError."""
-    name, device = planned.name, planned.device
+    name = planned.name
+    device = planned.device
     if planned.memory:
         reporter.warn(f"{name}: {planned.memory}")
     _warn_of_dtype(planned, reporter.warn)
@@ -211,8 +213,10 @@ def read(planned: Plan, reporter: LoadReporter) -> Any:
         warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
         hf = _read_weights(planned, reporter)
         if hf.device.type == "meta":
-            what = f"{name}: no device has room for its embedding"
-            raise ModelError(what, hint="Free memory, or name a smaller model.")
+            raise ModelError(
+                f"{name}: no device has room for its embedding",
+                hint="Free memory, or name a smaller model.",
+            )
         if counts := Counter(place for _, place in places_of(hf)):
             parts = ", ".join(f"{count} on {place}" for place, count in counts.items())
             reporter.warn(f"{name}: of its parts {parts}")
@@ -236,7 +240,8 @@ def _warn_of_dtype(planned: Plan, warn: Notify) -> None:
 
 def _read_weights(planned: Plan, reporter: LoadReporter) -> Any:
     """Read the weights in the way of their format, and check that they fill the model."""
-    path, weight_format = planned.path, planned.format
+    path = planned.path
+    weight_format = planned.format
     if weight_format.bits:
         hf, report = load_quantized(path, weight_format, reporter.warn, reporter.progress)
         check_weights(planned.name, report, reporter.warn)
@@ -275,7 +280,8 @@ def _read_weights(planned: Plan, reporter: LoadReporter) -> Any:
 
 def prepare(planned: Plan, hf: Any, reporter: LoadReporter) -> TargetModel:
     """Make the target model of a `transformers` model that was read. Raises ModelError."""
-    name, kind = planned.name, planned.format.kind
+    name = planned.name
+    kind = planned.format.kind
     half_by_rule = planned.format.chosen_by_rule and hf.dtype != torch.float32
     origin = Origin(planned.weights, planned.format.why, half_by_rule)
     model = prepared(hf, planned.tokenizer, name, reporter.progress, origin)
@@ -308,6 +314,6 @@ def prepared(
     return target_model(hf, tokenizer, name, progress, origin)
 
 
-def use_threads(wanted: int) -> None:
-    """Compute with `wanted` threads on a CPU; 0: as many as there are cores."""
-    torch.set_num_threads(pick_threads(wanted))
+def use_threads(count: int) -> None:
+    """Compute with so many threads on a CPU; 0: as many as there are cores."""
+    torch.set_num_threads(pick_threads(count))

@@ -1,4 +1,4 @@
-"""What a run does when memory ends: shorter chunks of the prompt, smaller drafts, then an error.
+"""Goes on when memory ends: with shorter chunks of the prompt, smaller drafts, or an error.
 
 The rest of a prompt is prefilled again in chunks of half the length. Where one query token or the
 shortest chunk does not fit either, an error says what was too large.

@@ -1,4 +1,4 @@
-"""What memory a model needs here and what may be quickest, by its configuration alone."""
+"""The memory that a model needs here, and its fastest format, by its configuration alone."""
 
 import os
 from collections.abc import Collection, Iterator

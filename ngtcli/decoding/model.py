@@ -46,7 +46,7 @@ _NO_LONG_ROPE = (
 
 @dataclass(frozen=True, slots=True)
 class Origin:
-    """What a model was read from, and why it is computed as it is.
+    """The files that a model was read from, and why it is computed as it is.
 
     Attributes:
         weights: What tells the files of the weights; "" where they are not known.
@@ -151,29 +151,29 @@ class TargetModel:
             self.draws = Replays("draws are", self.device, warn)
 
     def find_batching(self, try_batching: Callable[["TargetModel"], Support]) -> Support:
-        """Whether several sequences can be decoded in one batch; it is tried once."""
+        """Return whether several sequences can be decoded in one batch; it is tried once."""
         if self.batching.ability is Ability.UNTRIED:
             self.batching = try_batching(self)
         return self.batching
 
     @property
     def verifies_trees(self) -> bool:
-        """Whether this model verifies any draft tree; its cache can be rolled back."""
+        """Return whether this model verifies any draft tree; its cache can be rolled back."""
         return self.mode.support is DraftSupport.TREES
 
     @property
     def takes_chains(self) -> bool:
-        """Whether this model verifies drafts that have no branches, and no others."""
+        """Return whether this model verifies drafts that have no branches, and no others."""
         return self.mode.support is DraftSupport.CHAINS
 
     @property
     def takes_drafts(self) -> bool:
-        """Whether this model verifies drafts at all."""
+        """Return whether this model verifies drafts at all."""
         return self.mode.support is not DraftSupport.STEPS
 
     @property
     def runner(self) -> ModelRunner:
-        """What plans and runs the forward passes of a model that verifies draft trees."""
+        """Plans and runs the forward passes of a model that verifies draft trees."""
         assert isinstance(self.slots, TreeSlots)
         return self.slots.runner
 
@@ -189,7 +189,7 @@ class TargetModel:
 
     @property
     def reader(self) -> StateReader | None:
-        """What gets the hidden states of the sequence that was begun last."""
+        """The reader of the hidden states of the sequence that was begun last."""
         return self.slots.reader
 
     @property
@@ -199,7 +199,7 @@ class TargetModel:
 
     @property
     def took_longer(self) -> bool:
-        """Whether the last forward pass took longer than others of its size.
+        """Return whether the last forward pass took longer than others of its size.
 
         It was one of those before a capture, or one without drafts that read tokens again.
         """
@@ -208,7 +208,7 @@ class TargetModel:
 
     @property
     def prefix_caching(self) -> Support:
-        """Whether what is prefilled can be cached for later prompts."""
+        """Return whether what is prefilled can be cached for later prompts."""
         if not self.verifies_trees:
             return Support.no(self.mode.why)
         return prefix_caching(self.hf)
@@ -266,9 +266,9 @@ class TargetModel:
         """Have room for `count` sequences of this capacity. Raises as KVCache.resize."""
         self.slots.resize(count, capacity)
 
-    def close(self, at: int, last: int) -> None:
-        """A sequence of several is done: the `last` takes its slot. With the last memory goes."""
-        self.slots.close(at, last)
+    def close(self, number: int, last: int) -> None:
+        """Free the slot of a sequence of a batch, as `TreeSlots.close`."""
+        self.slots.close(number, last)
 
     def prefill(
         self,

@@ -1,4 +1,4 @@
-"""How the end of memory is told apart from other errors."""
+"""Tells the end of memory apart from other errors."""
 
 import torch
 
@@ -17,7 +17,7 @@ _SIGNS = (
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an error says that memory has ended, the device's or the machine's."""
+    """Return whether an error says that memory has ended, the device's or the machine's."""
     if isinstance(error, MemoryError | torch.OutOfMemoryError):
         return True
     text = str(error).lower()

@@ -74,11 +74,11 @@ class Output:
 
     @property
     def tokens_left(self) -> int:
-        """Tokens that can still be emitted."""
-        left = self.max_tokens - self.log.emitted
-        if self.stream.part == Part.ANSWER:
-            left = min(left, self._limits.max_tokens - self.stream.answer_tokens)
-        return left
+        """The number of tokens that can still be emitted."""
+        in_all = self.max_tokens - self.log.emitted
+        if self.stream.part != Part.ANSWER:
+            return in_all
+        return min(in_all, self._limits.max_tokens - self.stream.answer_tokens)
 
     def append(self, token: int, is_end: bool, origin: str = OWN, finish_reason: str = "") -> Token:
         """Emit a token.

@@ -1,4 +1,4 @@
-"""What the KV cache and attention need to know about one forward pass."""
+"""The plan of a forward pass: where it writes keys and values, and what it attends to."""
 
 from dataclasses import dataclass
 from typing import Any

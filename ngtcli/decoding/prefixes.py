@@ -52,7 +52,7 @@ _Cached = tuple[Chunk, ChunkStates]
 
 @dataclass(frozen=True, slots=True)
 class PromptPrefix:
-    """What of a prompt may be found, and how it is cached.
+    """The part of a prompt that may be cached, and how.
 
     Attributes:
         token_ids: Of the prompt.

@@ -45,9 +45,14 @@ NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two
 # Families whose lossless drafting the tests prove, and whether they prove it for a sliding window,
 # too. A model of any other family is probed when it is first loaded.
 _PROVEN = {
-    "llama": False, "gemma": False, "mistral": True, "qwen2": True, "qwen3": True, "gemma2": True,
+    "llama": False,
+    "gemma": False,
+    "mistral": True,
+    "qwen2": True,
+    "qwen3": True,
+    "gemma2": True,
     "gemma3_text": True,
-}  # fmt: skip
+}
 # Tokens of a prompt: longer than the common windows of 4,096; a CPU takes minutes to prefill more.
 MAX_PROMPT = 4224
 _MIN_PROMPT = 24
@@ -178,7 +183,7 @@ def find_mode(model: TargetModel) -> ExecutionMode:
 
 
 def _obstacle_by_config(model: TargetModel) -> NoTrees | None:
-    """What keeps the model from verifying trees by its configuration; None: a trial must tell."""
+    """Find what keeps a model from verifying trees in its configuration; None: a trial decides."""
     if model.config.model_type in _START_ANEW:
         return NoTrees(Obstacle.STARTS_ANEW)
     kinds = _kinds(model)
@@ -195,7 +200,10 @@ def _obstacle_by_config(model: TargetModel) -> NoTrees | None:
 
 
 def _obstacle_by_trial(model: TargetModel, reference: Reference, siblings: int) -> NoTrees | None:
-    """What keeps the model from verifying trees; None: it does, in the mode probed last."""
+    """Find by trial what keeps a model from verifying trees.
+
+    None where it verifies them, in the mode that was probed last.
+    """
     claims = (_steps_agree, _tree_agrees, _end_agrees)
     for window in (True, False) if model.window is not None else (True,):
         model.use(ExecutionMode(window=window))
@@ -225,7 +233,7 @@ def modes_without_trees(no_trees: NoTrees) -> list[ExecutionMode]:
 
 
 def _holds(claim: Callable[..., bool], *args: Any) -> bool:
-    """Whether a claim is true; it is false of a model that raises an error meanwhile."""
+    """Return whether a claim is true; it is false of a model that raises an error meanwhile."""
     try:
         return claim(*args)
     except Exception as error:
@@ -235,9 +243,9 @@ def _holds(claim: Callable[..., bool], *args: Any) -> bool:
 
 
 def _steps_agree(model: TargetModel, reference: Reference, siblings: int) -> bool:
-    """Whether single steps after a prompt that is prefilled in chunks give the right logits.
+    """Return whether single steps after a prompt that is prefilled in chunks have the right logits.
 
-    The last chunk has two to four tokens: what it does not know of those before shows most.
+    The last chunk has two to four tokens, as errors about the tokens before it show most there.
     """
     model.start(len(reference.prompt) + siblings + 2 * NEW_TOKENS)
     model.prefill(reference.prompt[:-1], max(1, len(reference.prompt) // 3 - 1))
@@ -255,7 +263,7 @@ def _one_by_one(model: TargetModel, tokens: Sequence[int]) -> list[Tensor]:
 
 
 def _tree_agrees(model: TargetModel, reference: Reference, siblings: int) -> bool:
-    """Whether the path behind all wrong siblings, and two of these, have the right logits."""
+    """Return whether the path behind all wrong siblings, and two of these, have right logits."""
     start = len(reference.prompt) - 1
     root = reference.prompt[-1]
     model.truncate(start)
@@ -276,7 +284,7 @@ def _tree_agrees(model: TargetModel, reference: Reference, siblings: int) -> boo
 
 
 def _chains_agree(model: TargetModel, reference: Reference, siblings: int) -> bool:
-    """Whether rejected chains leave no trace in the logits of what follows.
+    """Return whether rejected chains leave no trace in the logits of what follows.
 
     One chain is wrong from its first token, as long as the windows; one is wrong from its second.
     """
@@ -302,7 +310,7 @@ def _wide_tree(reference: Reference, siblings: int, vocab_size: int) -> DraftTre
 
 
 def _end_agrees(model: TargetModel, reference: Reference, _: int) -> bool:
-    """Whether a tree at the end of the context has the logits that its path has token by token.
+    """Return whether a tree at the end of the context has the logits of its path token by token.
 
     The keys and values before the tree are zeros: no prompt is prefilled.
     """
@@ -326,7 +334,8 @@ def _references(model: TargetModel, length: int) -> Iterator[Reference]:
     for logits that are not numbers.
     """
     rng = random.Random(0)
-    hf, name = model.hf, model.name
+    hf = model.hf
+    name = model.name
     prompt = [rng.randrange(model.vocabulary) for _ in range(length)]
     continuation = [rng.randrange(model.vocabulary) for _ in range(NEW_TOKENS)]
     failure = Exception("no scores")
@@ -343,8 +352,9 @@ def _references(model: TargetModel, length: int) -> Iterator[Reference]:
         yield Reference(prompt, tokens, logits, not rounds(hf))
     if not has_one:
         lines = str(failure).strip().splitlines() or [type(failure).__name__]
-        what = f"{name}: cannot be run ({lines[0]})"
-        raise ModelError(what, hint="Give a model that generates text.") from failure
+        raise ModelError(
+            f"{name}: cannot be run ({lines[0]})", hint="Give a model that generates text."
+        ) from failure
 
 
 def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
@@ -431,7 +441,10 @@ def _try_batching(model: TargetModel) -> Support:
 
 
 def _batch_agrees(model: TargetModel) -> bool:
-    """Whether two short sequences, one with a draft, have in a batch the logits of each alone."""
+    """Return whether two sequences have the same logits in a batch as by themselves.
+
+    Both are short, and one of them has a draft.
+    """
     forked = DraftTree((1 % model.vocabulary, 2 % model.vocabulary), (ROOT, ROOT))
     prompts = [[(7 * i + n) % model.vocabulary for i in range(n)] for n in _BATCH_LENGTHS]
     roots = [(prompts[0][-1], forked), (prompts[1][-1], DraftTree())]

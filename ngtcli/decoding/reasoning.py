@@ -14,7 +14,7 @@ from ngtcli.models.tokenizer import Detokenizer, overlap
 
 
 class Part(StrEnum):
-    """What follows a mark."""
+    """The part of an output that follows a mark."""
 
     REASONING = "reasoning"
     ANSWER = "answer"
@@ -26,7 +26,7 @@ class Part(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """How a family sets its reasoning off.
+    """The marks around the reasoning of a family of models.
 
     Attributes:
         marks: The marks, with what follows each.
@@ -67,7 +67,7 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """How a model's reasoning is set off behind a prompt.
+    """The marks around a model's reasoning behind a prompt.
 
     Attributes:
         tokens: The marks that are tokens of their own, with what follows each.
@@ -178,7 +178,7 @@ class TextStream:
         )
 
     def may_force(self, ahead: int) -> bool:
-        """Whether one of the next `ahead` tokens may be forced."""
+        """Return whether one of the next `ahead` tokens may be forced."""
         if self._thinking is None:
             return False
         return self.reasoning_tokens + ahead > self._max_reasoning

@@ -42,7 +42,7 @@ class Replays:
         self._eager_runs.clear()
 
     def buffer(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """A tensor (rows, width) that stays where it is, for a function to read."""
+        """Return a tensor (rows, width) that stays where it is, for a function to read."""
         if (rows, width) not in self._buffers:
             self._buffers[rows, width] = torch.zeros(rows, width, dtype=dtype, device=self._device)
         return self._buffers[rows, width]

@@ -197,11 +197,11 @@ class ModelRunner:
     # --- plans ---
 
     def is_narrow(self, cache: KVCache, shape: Shape, captures: bool) -> bool:
-        """Whether sliding layers are given the keys of their window alone.
+        """Return whether sliding layers are given the keys of their window alone.
 
-        Else they are given all, under a mask, as where that saves nothing; and in exact forward
-        passes, as the order in which a query's keys are added up may change its bits. Where their
-        buffers do not hold all, there is no choice.
+        Otherwise they are given all keys, under a mask: where the window saves nothing, and in
+        exact forward passes, as the order in which a query's keys are added up may change its bits.
+        Where their buffers do not hold all keys, there is no choice.
         """
         if self.window is None or not shape.any_kernel:
             return False
@@ -254,7 +254,7 @@ class ModelRunner:
         captures: bool,
     ) -> PassPlan:
         """Trees of several sequences, which find their own slots among all keys."""
-        every = range(cache.slot_capacity * len(cache.slots))
+        full_keys = range(cache.slot_capacity * len(cache.slots))
         sliding: range | Tensor = range(cache.window_capacity * len(cache.slots))
         seen: Tensor | None = None
         in_windows: BatchKeys | None = None
@@ -262,9 +262,9 @@ class ModelRunner:
             sliding, seen = self._gathered(inputs, shape)
             in_windows = _gathered_keys(shape, len(sliding) // shape.sequences)
         elif self.window is not None:
-            # How long the sequences are is not known from spans of equal size.
-            is_known = bool(spans) and shape.any_kernel
-            is_narrow = is_known and (shape.narrow or self._device.type == "cpu")
+            # Spans of equal size do not say how long the sequences are.
+            has_lengths = bool(spans) and shape.any_kernel
+            is_narrow = has_lengths and (shape.narrow or self._device.type == "cpu")
             in_windows = BatchKeys.of_windows(
                 spans or _equal_spans(shape, cache.window_capacity),
                 cache.window_capacity,
@@ -275,7 +275,7 @@ class ModelRunner:
         mask = self.masks.of_tree(inputs, shape.capacity, seen)
         return PassPlan(
             inputs.slots,
-            every,
+            full_keys,
             sliding,
             shape.capacity,
             mask,
@@ -284,28 +284,36 @@ class ModelRunner:
         )
 
     def _gathered(self, inputs: Inputs, shape: Shape) -> tuple[Tensor, Tensor]:
-        """The KV positions in the windows of all sequences, and which of them each query sees."""
+        """Gather the windows of sequences that have as many query tokens each.
+
+        Returns:
+            The KV positions in the windows of all sequences, int64, and which of those of its
+            sequence each query token sees, bool (rows, keys of a sequence).
+        """
         before = self.masks.window_before(inputs, shape.sequences)
         seen = self.masks.of_window(inputs, before)
-        own = inputs.window_slots.view(shape.sequences, -1)
-        origins = own[:, :1] - inputs.positions.view(shape.sequences, -1)[:, :1]
+        written = inputs.window_slots.view(shape.sequences, -1)
+        origins = written[:, :1] - inputs.positions.view(shape.sequences, -1)[:, :1]
         before = before.clamp_min(0) + origins
-        return torch.cat([before, own], 1).flatten(), seen
+        return torch.cat([before, written], 1).flatten(), seen
 
 
 def _equal_spans(shape: Shape, capacity: int) -> list[Span]:
-    """The spans of sequences with as many query tokens each, whose slots have this capacity."""
-    each = shape.rows // shape.sequences
-    return [
-        Span(slice(at * each, (at + 1) * each), at * capacity, shape.capacity, at * capacity)
-        for at in range(shape.sequences)
-    ]
+    """Return the spans of sequences with as many query tokens each, in slots of this capacity."""
+    rows_each = shape.rows // shape.sequences
+    spans = []
+    for number in range(shape.sequences):
+        rows = slice(number * rows_each, (number + 1) * rows_each)
+        start = number * capacity
+        spans.append(Span(rows, start, shape.capacity, start))
+    return spans
 
 
 def _gathered_keys(shape: Shape, count: int) -> BatchKeys:
-    """The keys of sequences that have so many each, those of one behind those of another."""
-    each = shape.rows // shape.sequences
-    spans = [
-        Span(slice(at * each, (at + 1) * each), at * count, count) for at in range(shape.sequences)
-    ]
+    """Return the keys of sequences that have `count` each, those of one behind another's."""
+    rows_each = shape.rows // shape.sequences
+    spans = []
+    for number in range(shape.sequences):
+        rows = slice(number * rows_each, (number + 1) * rows_each)
+        spans.append(Span(rows, number * count, count))
     return BatchKeys(spans, count)

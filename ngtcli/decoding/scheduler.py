@@ -64,7 +64,7 @@ class Scheduler:
 
     @property
     def sequences(self) -> list[DecodedSequence]:
-        """Those that run, and those that wait."""
+        """The sequences that run, and behind them those that wait."""
         return [*self.running, *self.waiting]
 
     @property

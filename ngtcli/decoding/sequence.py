@@ -122,12 +122,12 @@ class DecodedSequence:
 
     @property
     def has_ended(self) -> bool:
-        """Whether no more steps come."""
+        """Return whether no more steps come."""
         return self.error is not None or bool(self.finish_reason)
 
     @property
     def is_exact(self) -> bool:
-        """Whether in any dtype the tokens do not depend on what is drafted."""
+        """Return whether in any dtype the tokens do not depend on what is drafted."""
         return self.numerics.is_exact or not self._model.takes_drafts
 
     @property
@@ -137,7 +137,7 @@ class DecodedSequence:
 
     @property
     def max_depth(self) -> int:
-        """How deep a draft may be: behind it one more token can be emitted."""
+        """Return how deep a draft may be: behind it one more token can be emitted."""
         return self.output.tokens_left - 1
 
     @property

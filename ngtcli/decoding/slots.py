@@ -43,7 +43,7 @@ _SHARE = 0.25
 
 @dataclass(frozen=True, slots=True)
 class Need:
-    """What a sequence needs.
+    """The needs of a sequence that is opened.
 
     Attributes:
         tokens: KV positions, drafts included.
@@ -68,7 +68,7 @@ class Need:
 
 
 class Slot(Protocol):
-    """What one sequence has in memory."""
+    """The memory of one sequence."""
 
     @property
     def length(self) -> int:

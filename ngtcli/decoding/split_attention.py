@@ -71,17 +71,29 @@ class PrefixAndTree:
         parts = len(ends) - 1
 
         of_prefix, prefix_sums, *_rest = ops._flash_attention_forward(
-            tree_query.transpose(0, 1).repeat(parts, 1, 1), key[0].transpose(0, 1),
-            value[0].transpose(0, 1), begins, ends, folded, key.shape[2], 0.0, False, False,
+            tree_query.transpose(0, 1).repeat(parts, 1, 1),
+            key[0].transpose(0, 1),
+            value[0].transpose(0, 1),
+            begins,
+            ends,
+            folded,
+            key.shape[2],
+            0.0,  # dropout
+            False,  # not causal
+            False,  # no debug mask
             scale=scale,
-        )  # fmt: skip
+        )
         is_empty = (ends[1:] == ends[:-1])[:, None]
         prefix_sums = prefix_sums.view(key_heads, parts, folded).masked_fill(is_empty, -torch.inf)
 
         of_tree, tree_sums, *_rest = ops._scaled_dot_product_efficient_attention(
-            tree_query[None], key.index_select(2, self.write_at),
-            value.index_select(2, self.write_at), mask, True, scale=scale,
-        )  # fmt: skip
+            tree_query[None],
+            key.index_select(2, self.write_at),
+            value.index_select(2, self.write_at),
+            mask,
+            True,  # with the log-sum-exp of each query
+            scale=scale,
+        )
 
         shares = torch.cat([prefix_sums, tree_sums[0, :, None, :folded]], 1).softmax(1)
         of_prefix = of_prefix.view(parts, folded, key_heads, width).permute(2, 0, 1, 3)
@@ -116,18 +128,20 @@ def can_split(hf: Any) -> bool:
     heads = config.num_attention_heads
     width = getattr(config, "head_dim", None) or config.hidden_size // heads
     draw = partial(torch.randn, dtype=hf.dtype, device=hf.device)
-    at = torch.arange(128, device=hf.device)
+    positions = torch.arange(128, device=hf.device)
     tree = slice(100, 108)
     end = slice(tree.stop)
     query = draw(1, heads, 8, width)
     key = draw(1, heads // group_size(config), 128, width)
     value = draw(1, heads // group_size(config), 128, width)
 
-    seen = at <= at[tree, None]
+    seen = positions <= positions[tree, None]
     truth = grouped(query, key, value, seen[None, None], None).transpose(1, 2).float()
     mask = torch.where(seen[:, tree], 0.0, torch.finfo(hf.dtype).min).to(hf.dtype)[None, None]
     try:
-        by_tree = PrefixAndTree(at[tree], at[100], mask).compute(query, key, value, None)
+        by_tree = PrefixAndTree(positions[tree], positions[100], mask).compute(
+            query, key, value, None
+        )
         by_chunk = PrefillChunk().compute(query, key[:, :, end], value[:, :, end], None)
     except (RuntimeError, AttributeError, TypeError):  # no such kernel for this GPU or these sizes
         return False

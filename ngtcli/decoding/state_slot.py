@@ -144,7 +144,7 @@ class StateSlot:
         if not self._chain:
             return
         chain = self._chain
-        kept = chain[:count]
+        accepted = chain[:count]
         rejected = len(chain) - count
         self._chain = []
         if self._crops:
@@ -154,7 +154,7 @@ class StateSlot:
         elif rejected and self._before is not None:
             self._state = _restored(self._before, self._state)
             self.length -= len(self._unread) + len(chain)
-            self._unread += kept
+            self._unread += accepted
         else:  # a single token stays: it is read without a copy of the state
             self._unread = []
         self._before = None
@@ -165,23 +165,23 @@ def _caches(state: dict[str, Any]) -> list[Any]:
 
 
 def _copied(state: dict[str, Any]) -> dict[str, Any]:
-    """A copy, which has of keys and values that only grow the number of positions.
+    """Copy a state; of keys and values that only grow, the copy has the number of positions.
 
-    Those of a sliding window, which drops its first positions, stay where they are: a forward pass
-    makes others.
+    Keys and values of a sliding window, which drops its first positions, are not copied: a forward
+    pass makes new tensors.
     """
-    known: dict[int, Any] = {}
+    copies: dict[int, Any] = {}  # as `deepcopy` takes what is copied already, by id
     for cache in _caches(state):
         for layer in cache.layers:
             for name in _GROWN:
                 states = getattr(layer, name, None)
                 if isinstance(states, Tensor) and states.ndim > 1:
-                    known[id(states)] = states if layer.is_sliding else states.shape[-2]
-    return deepcopy(state, known)
+                    copies[id(states)] = states if layer.is_sliding else states.shape[-2]
+    return deepcopy(state, copies)
 
 
 def _restored(before: dict[str, Any], now: dict[str, Any]) -> dict[str, Any]:
-    """The state that `_copied` gave, with keys and values of the one that took its place."""
+    """Return a copy of `_copied` with the keys and values that the present state still has."""
     for copied, cache in zip(_caches(before), _caches(now), strict=False):
         for old, layer in zip(copied.layers, cache.layers, strict=False):
             for name in _GROWN:

@@ -1,4 +1,4 @@
-"""What a model supports: drafts, batches, a prefix cache, CUDA graphs. Knows no torch.
+"""The features that a model supports: drafts, batches, a prefix cache, CUDA graphs. No torch.
 
 Code decides by enums; a sentence (`why`) is for people alone.
 """
@@ -9,7 +9,7 @@ from typing import Self
 
 
 class Ability(Enum):
-    """Whether something is possible with a model."""
+    """The answer to whether something is possible with a model."""
 
     YES = "yes"
     NO = "no"
@@ -18,7 +18,7 @@ class Ability(Enum):
 
 @dataclass(frozen=True, slots=True)
 class Support:
-    """Whether a model supports something, and for people why not."""
+    """An answer, and the reason against it, for people."""
 
     ability: Ability
     why: str = ""
@@ -30,12 +30,12 @@ class Support:
 
     @property
     def is_supported(self) -> bool:
-        """Whether it is known to be possible."""
+        """Return whether it is known to be possible."""
         return self.ability is Ability.YES
 
     @property
     def is_refused(self) -> bool:
-        """Whether it is known to be impossible."""
+        """Return whether it is known to be impossible."""
         return self.ability is Ability.NO
 
 
@@ -52,7 +52,7 @@ class DraftSupport(Enum):
 
 
 class Obstacle(Enum):
-    """What keeps a model from verifying draft trees."""
+    """An obstacle to verifying draft trees."""
 
     KEEPS_STATE = "keeps-state"
     STARTS_ANEW = "starts-anew"
@@ -105,7 +105,7 @@ class NoTrees:
 
 @dataclass(frozen=True, slots=True)
 class ExecutionMode:
-    """How the forward passes of a model are run.
+    """The way in which the forward passes of a model are run.
 
     Attributes:
         support: The drafts that it verifies.

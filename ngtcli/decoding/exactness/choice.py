@@ -26,14 +26,14 @@ class Exactness:
         self._progress = progress
         self._results: dict[tuple[PassRows, int], bool] = {}  # by rows and capacity
 
-    def numerics(self, wanted: str, num_draft: int, max_tokens: int) -> Numerics:
-        """Whether an answer is decoded exactly, and with which rows.
+    def numerics(self, exact: str, num_draft: int, max_tokens: int) -> Numerics:
+        """Return whether an answer is decoded exactly, and with which rows.
 
         Any number of rows comes first, for it costs nothing. A model that verifies only chains
         decodes plainly when it is to be exact, a row at a time.
 
         Args:
-            wanted: "auto", "on" or "off".
+            exact: "auto", "on" or "off".
             num_draft: The most draft nodes of a forward pass.
             max_tokens: The most tokens of prompt and answer.
 
@@ -41,13 +41,13 @@ class Exactness:
             ModelError: It is to be exact ("on") and cannot be.
         """
         model = self._model
-        if wanted == "off" or not model.takes_drafts or places_of(model.hf):
+        if exact == "off" or not model.takes_drafts or places_of(model.hf):
             return NOT_EXACT
-        is_needed = wanted == "on" or model.origin.half_by_rule
+        is_needed = exact == "on" or model.origin.half_by_rule
         if not model.verifies_trees:
             return _exact(PassRows.fixed(1)) if is_needed else NOT_EXACT
         # On other devices kernels are chosen by the number of rows.
-        if model.device.type == "cpu" and (wanted == "on" or rounds(model.hf)):
+        if model.device.type == "cpu" and (exact == "on" or rounds(model.hf)):
             rows = self.any_number(num_draft, max_tokens)
             if rows is not None:
                 return _exact(rows)
@@ -56,7 +56,7 @@ class Exactness:
         rows = PassRows.fixed(fixed_size(num_draft + 1))
         if self._is_exact(rows, capacity_for(max_tokens + rows.max)):
             return _exact(rows)
-        if wanted == "on":
+        if exact == "on":
             raise ModelError(
                 f"{model.name} cannot decode exactly here: tokens get other scores where passes"
                 " group them differently",

@@ -1,4 +1,4 @@
-"""Whether half precision that a rule chose for a model may stay: only where it is exact.
+"""Half precision that a rule chose for a model: it may stay only where it is exact.
 
 Drafts must change no token unless the user says so. Where forward passes of any number of rows are
 not exact, the model is loaded again in float32; that is stored, so that a later start reads it
@@ -34,17 +34,17 @@ class HalfPrecision:
 
     @property
     def is_conditional(self) -> bool:
-        """Whether a rule chose half precision, and it must be exact to stay."""
+        """Return whether a rule chose half precision, and it must be exact to stay."""
         is_half = self.format.dtype in HALF_DTYPES
         return self.format.chosen_by_rule and is_half and self.num_draft is not None
 
     @property
     def is_known_to_fail(self) -> bool:
-        """Whether an earlier start found that it is not exact."""
+        """Return whether an earlier start found that it is not exact."""
         return self.is_conditional and self._stored.load() is False
 
     def holds(self, model: TargetModel, exactness: Exactness) -> bool:
-        """Whether the model that was loaded stays as it is; a failure is stored."""
+        """Return whether the model that was loaded stays as it is; a failure is stored."""
         if not self.is_conditional or self.num_draft is None:
             return True
         if not model.verifies_trees:  # to be exact it decodes plainly
@@ -57,6 +57,9 @@ class HalfPrecision:
     @property
     def _stored(self) -> Trial[bool]:
         depends_on = (
-            self.weights, name_of(self.format.dtype), self.format.kind, self.format.packed
-        )  # fmt: skip
+            self.weights,
+            name_of(self.format.dtype),
+            self.format.kind,
+            self.format.packed,
+        )
         return Trial("halves", torch.device("cpu"), depends_on, bool)

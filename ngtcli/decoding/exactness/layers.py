@@ -1,4 +1,4 @@
-"""Whether each layer of a model, by itself, gives a row the same bits in any number of rows.
+"""Tries whether each layer of a model gives a row the same bits in any number of rows.
 
 One that adds up in another order shows in one number of ten thousand once it is rounded to half
 precision: the forward passes of a model show too few numbers, so each kind and size of layer is
@@ -46,7 +46,7 @@ def layers_are_invariant(hf: Any, sizes: Sequence[int]) -> bool:
 def layer_is_invariant(
     layer: Any, size: tuple[int, int], dtype: torch.dtype, sizes: Sequence[int]
 ) -> bool:
-    """Whether one layer gives a row the same bits in each of several numbers of rows.
+    """Return whether one layer gives a row the same bits in each of several numbers of rows.
 
     Args:
         layer: A module; all tensors that it returns are compared.
@@ -80,6 +80,6 @@ def layer_is_invariant(
 
 
 def has_experts(hf: Any) -> bool:
-    """Whether parts of a model are named as experts are."""
+    """Return whether parts of a model are named as experts are."""
     names = (f"{name}.{type(module).__name__}" for name, module in hf.named_modules())
     return any("expert" in name.lower() for name in names)

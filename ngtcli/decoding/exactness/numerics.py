@@ -1,4 +1,4 @@
-"""What exact decoding asks of the forward passes of one answer. Knows no torch."""
+"""The demands of exact decoding on the forward passes of one answer. Knows no torch."""
 
 from dataclasses import dataclass, field
 
@@ -7,7 +7,7 @@ from ngtcli.decoding.exactness.rows import PassRows
 
 @dataclass(frozen=True, slots=True)
 class Numerics:
-    """Whether an answer is decoded exactly, and with which rows its forward passes are.
+    """The exactness of an answer, and the rows of its forward passes.
 
     The layout of a forward pass asks for its size; all else follows from `is_exact`.
 
@@ -21,7 +21,7 @@ class Numerics:
 
     @property
     def is_exact(self) -> bool:
-        """Whether tokens do not depend on what is drafted, in any dtype."""
+        """Return whether tokens do not depend on what is drafted, in any dtype."""
         return self.rows is not None
 
     @property
@@ -31,7 +31,7 @@ class Numerics:
 
     @property
     def allows_any_kernel(self) -> bool:
-        """Whether a forward pass may take the kernel that is fastest for its shape.
+        """Return whether a forward pass may take the kernel that is fastest for its shape.
 
         Otherwise the order in which attention adds up a row's keys could change its bits.
         """

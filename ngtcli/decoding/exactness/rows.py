@@ -1,4 +1,4 @@
-"""How many rows the forward passes of exact decoding have. Knows no torch."""
+"""The numbers of rows of forward passes in exact decoding. Knows no torch."""
 
 from dataclasses import dataclass
 from typing import Self
@@ -33,7 +33,7 @@ class PassRows:
 
     @property
     def are_fixed(self) -> bool:
-        """Whether every forward pass has the same number of rows."""
+        """Return whether every forward pass has the same number of rows."""
         return self.min == self.max
 
     def padded(self, rows: int) -> int:
@@ -55,7 +55,7 @@ class PassRows:
         return sorted({self.size(device, rows) for rows in range(1, self.max + 1)})
 
     def rows_in_place(self, length: int) -> int:
-        """How many rows of a forward pass, the first at position `length`, may count.
+        """Return how many rows of a forward pass, the first at position `length`, may count.
 
         They are those at whose own position a forward pass would begin with the same capacity.
 

@@ -1,4 +1,4 @@
-"""Whether a model gives a token the same bits in forward passes of several shapes, as tried here.
+"""Tries whether a model gives a token the same bits in forward passes of several shapes.
 
 Exact decoding rests on that. A path of arbitrary tokens is read one token a forward pass, and again
 in chains of several with other tokens in the same passes: the logits, and the rows in the cache,
@@ -42,7 +42,7 @@ _TWIN_SHARE = 0.7  # of the other tokens, where they are to be those of the path
 def is_exact(
     model: TargetModel, rows: PassRows, capacity: int, progress: Callable[[str], None]
 ) -> bool:
-    """Whether forward passes of such `rows` over a cache of a capacity are exact.
+    """Return whether forward passes of such `rows` over a cache of a capacity are exact.
 
     The result of a trial is stored where the files of the weights are known: some weights show a
     fault that others hide. The model's cache may be emptied.
@@ -59,8 +59,13 @@ def is_exact(
         f"{type(module).__module__}.{type(module).__name__}" for module in model.hf.modules()
     )
     depends_on = (
-        model.passes.kind, sorted(kinds.items()), model.origin.weights, rows.max, rows.min, capacity
-    )  # fmt: skip
+        model.passes.kind,
+        sorted(kinds.items()),
+        model.origin.weights,
+        rows.max,
+        rows.min,
+        capacity,
+    )
     return remembered("exact", model.hf, bool, *depends_on).find(try_it)
 
 
@@ -126,16 +131,16 @@ class PathTrial:
             _PATH_TOKENS if self._draws_sizes else max(size, _SINGLE_TOKENS) for size in sizes
         ]
         path = [rng.randrange(model.vocabulary) for _ in range(max(lengths))]
-        known = self._read(path[: min(lengths)])
+        expected = self._read(path[: min(lengths)])
         for seed, (size, length) in enumerate(zip(sizes, lengths, strict=True), self.text):
             bits = self._read(path[:length], size, random.Random(seed))
-            compared = min(len(known[0]), length)
-            pairs = zip(known, bits, strict=True)
+            compared = min(len(expected[0]), length)
+            pairs = zip(expected, bits, strict=True)
             are_equal = all(torch.equal(a[:compared], b[:compared]) for a, b in pairs)
             if self.ragged.found or not are_equal:
                 return False
             if compared < length:
-                known = bits
+                expected = bits
         return True
 
     @property

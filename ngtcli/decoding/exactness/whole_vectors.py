@@ -78,7 +78,7 @@ def use_whole_vectors(hf: Any) -> None:
 
 
 def has_two_formulas(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -> bool:
-    """Whether a function, which may work in place, shows which numbers fill a vector."""
+    """Return whether a function, which may work in place, shows which numbers fill a vector."""
     generator = torch.Generator().manual_seed(0)
     if dtype.itemsize == 2:  # all that are finite, shuffled
         order = torch.randperm(_TRIED, generator=generator) - _TRIED // 2
@@ -116,13 +116,15 @@ class RaggedFunctions(TorchDispatchMode):  # type: ignore[no-untyped-call]
         kwargs = kwargs or {}
         result = func(*args, **kwargs)
         if not self.found and torch.Tag.pointwise in func.tags and isinstance(result, Tensor):
-            inputs, *others = args
-            is_single = not any(isinstance(other, Tensor) and other.ndim for other in others)
+            inputs, *arguments = args
+            is_single = not any(
+                isinstance(argument, Tensor) and argument.ndim for argument in arguments
+            )
             if is_single and _are_floats(inputs) and _are_floats(result) and not _is_whole(inputs):
-                key = func, inputs.dtype, str(others), str(kwargs)
+                key = func, inputs.dtype, str(arguments), str(kwargs)
                 if key not in self._has_two:
                     self._has_two[key] = has_two_formulas(
-                        lambda numbers: func(numbers, *others, **kwargs), inputs.dtype
+                        lambda numbers: func(numbers, *arguments, **kwargs), inputs.dtype
                     )
                 self.found = self._has_two[key]
         return result
@@ -133,7 +135,7 @@ def _are_floats(value: Any) -> bool:
 
 
 def _is_whole(inputs: Tensor) -> bool:
-    """Whether a tensor is computed on whole vectors."""
+    """Return whether a tensor is computed on whole vectors."""
     count = inputs.numel()
     step = _STEP_BYTES // inputs.itemsize
     rows_are_whole = inputs.ndim > 0 and inputs.stride(-1) == 1 and inputs.shape[-1] % step == 0

@@ -1,1 +1,1 @@
-"""What an answer may be, and which tokens may come next of one. Knows no torch."""
+"""Grammars of answers, and the tokens that they allow next. Knows no torch."""

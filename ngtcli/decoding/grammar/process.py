@@ -51,7 +51,7 @@ class CompileProcess:
         self._is_fresh = False
 
     def error(self, request: dict[str, object], seconds: float) -> tuple[str, float]:
-        """What is wrong with a grammar, "" for nothing, and the seconds that it took.
+        """Return the fault of a grammar, "" for none, and the seconds that finding it took.
 
         Raises CompileError where the process crashes over it or takes too much; OSError where none
         can be started.
@@ -59,19 +59,20 @@ class CompileProcess:
         line = json.dumps({**request, "seconds": seconds}).encode() + b"\n"
         while True:
             self._start()
-            was_fresh, self._is_fresh = self._is_fresh, False
+            was_fresh = self._is_fresh
+            self._is_fresh = False
             reply = self._ask(line, _WALL * (seconds + _START_S))
             if reply:
-                found = json.loads(reply)
-                if found["error"] == "memory":
+                result = json.loads(reply)
+                if result["error"] == "memory":
                     raise _lost(-signal.SIGKILL)
-                return found["error"], found["seconds"]
+                return result["error"], result["seconds"]
             code = self.close()
             if was_fresh or code == -signal.SIGPROF:
                 raise _lost(code)
 
     def _ask(self, line: bytes, wall_s: float) -> bytes:
-        """The reply to a request; b"" where the process ends or stands still."""
+        """Send a request; return the reply, or b"" where the process ends or hangs."""
         assert self._process and self._process.stdin and self._process.stdout
         try:
             self._process.stdin.write(line)
@@ -84,11 +85,12 @@ class CompileProcess:
         if self._process is not None and self._process.poll() is None:
             return
         self.close()
-        own = str(Path(ngtcli.__file__).parents[1])
-        left_out = {os.getcwd()} - {own}  # it may be a folder of documents
-        places = [place for place in sys.path if os.path.isabs(place) and place not in left_out]
+        package = str(Path(ngtcli.__file__).parents[1])
+        left_out = {os.getcwd()} - {package}  # it may be a folder of documents
+        folders = [folder for folder in sys.path if os.path.isabs(folder)]
+        folders = [folder for folder in folders if folder not in left_out]
         self._process = subprocess.Popen(
-            [sys.executable, "-I", "-S", "-c", _CODE, str(_MEMORY), *places, own],
+            [sys.executable, "-I", "-S", "-c", _CODE, str(_MEMORY), *folders, package],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
@@ -100,10 +102,11 @@ class CompileProcess:
         self._is_fresh = True
 
     def close(self) -> int:
-        """End the process, if there is one; its exit code, negative for a signal."""
-        if self._process is None:
+        """End the process, if there is one; return its exit code, negative for a signal."""
+        process = self._process
+        if process is None:
             return 0
-        process, self._process = self._process, None
+        self._process = None
         try:
             code = process.wait(0.2)  # one that crashed is gone by then; guess
         except subprocess.TimeoutExpired:
@@ -119,24 +122,27 @@ class CompileProcess:
 
 
 def _lost(code: int) -> CompileError:
-    """The error for a grammar over which a process ended with this code."""
+    """Make the error for a grammar over which a process ended with this code."""
     if code == -signal.SIGKILL:
         return CompileError("compiling it takes too much memory or time")
     return CompileError("the grammar library crashes over it", is_slow=code == -signal.SIGPROF)
 
 
 def _line(stream: IO[bytes], wall_s: float) -> bytes:
-    """A line of a pipe; b"" where it ends, or takes longer."""
-    found, end = b"", time.monotonic() + wall_s
-    (waiting := select.poll()).register(stream, select.POLLIN)
-    while not found.endswith(b"\n"):
-        left = end - time.monotonic()
-        if left <= 0 or not waiting.poll(1000 * left):
+    """Read a line of a pipe; b"" where it ends, or the line takes longer than `wall_s`."""
+    line = b""
+    deadline = time.monotonic() + wall_s
+    poll = select.poll()
+    poll.register(stream, select.POLLIN)
+    while not line.endswith(b"\n"):
+        left_s = deadline - time.monotonic()
+        if left_s <= 0 or not poll.poll(1000 * left_s):
             return b""
-        if not (more := os.read(stream.fileno(), 1 << 16)):
+        data = os.read(stream.fileno(), 1 << 16)
+        if not data:
             return b""
-        found += more
-    return found
+        line += data
+    return line
 
 
 class Trials:
@@ -146,10 +152,15 @@ class Trials:
         self._seconds = self._left = seconds
 
     def error(self, grammar: str, form: str = "grammar", words: str = "") -> str:
-        """What llguidance has against a grammar, in one line; "" for nothing.
+        """Return what llguidance has against a grammar, in one line; "" where it takes it.
 
-        `form` "regex": it is a pattern, as others write it. With `words`, a tokenizer.json, answers
-        by it are tried. Raises UsageError where it crashes the library, or takes too long.
+        Args:
+            grammar: The grammar.
+            form: "regex" where it is a pattern in the usual syntax.
+            words: A tokenizer.json, with whose tokens some answers are tried; "" for no such trial.
+
+        Raises:
+            UsageError: The grammar crashes the library, or takes too long.
         """
         library()  # where it is missing, that is said here
         request: dict[str, object] = {"grammar": grammar, "form": form, "words": words}
@@ -157,15 +168,14 @@ class Trials:
         try:
             error, seconds = process.error(request, max(self._left, 0.001))
         except CompileError as failed:
+            problem = str(failed)
             if failed.is_slow:
-                what = f"compiling it takes more than {self._seconds:g} s"
-            else:
-                what = str(failed)
-            raise UsageError(what, hint=_SIMPLER) from None
+                problem = f"compiling it takes more than {self._seconds:g} s"
+            raise UsageError(problem, hint=_SIMPLER) from None
         except OSError as failure:
-            what = f"no process to compile a grammar in can be started ({reason_of(failure)})"
             raise NgtError(
-                what, hint="Close other programs, or raise the limit of processes."
+                f"no process to compile a grammar in can be started ({reason_of(failure)})",
+                hint="Close other programs, or raise the limit of processes.",
             ) from None
         except BaseException:  # a reply that nobody read must not be that to another request
             process.close()
@@ -181,7 +191,7 @@ _count = threading.Semaphore(_PROCESSES)  # those that are not made yet
 
 
 def _borrow() -> CompileProcess:
-    """A process that nobody uses; waits for one where all are made and used."""
+    """Take a process that nobody uses; wait for one where all are in use."""
     try:
         return _idle.get_nowait()
     except queue.Empty:

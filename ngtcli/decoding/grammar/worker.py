@@ -24,8 +24,9 @@ from typing import Any, NoReturn
 # the model: what passes here does not overflow there.
 _STACK = 1 << 20
 _IDLE_S = 120  # after which the process ends; guess
-# Tokens of an answer that is tried by a pattern, and answers; guesses, 20 ms of usual patterns.
-_STEPS, _WALKS = 150, 2
+# Answers that are tried by a pattern, and their tokens; guesses, 20 ms of usual patterns.
+_WALKS = 2
+_STEPS = 150
 
 _tokenizers: dict[str, Any] = {}
 
@@ -46,7 +47,8 @@ def serve(memory: int) -> NoReturn:
 
 
 def _answer_all() -> None:
-    requests, replies = sys.stdin.buffer, sys.stdout.buffer
+    requests = sys.stdin.buffer
+    replies = sys.stdout.buffer
     while select.select([requests], [], [], _IDLE_S)[0] and (line := requests.readline()):
         request = json.loads(line)
         before = time.process_time()
@@ -59,7 +61,7 @@ def _answer_all() -> None:
 
 
 def _error(text: str, form: str, words: str) -> str:
-    """What llguidance has against a grammar; "" for nothing.
+    """Return what llguidance has against a grammar; "" where it takes it.
 
     Some expressions are too large only where tokens are looked for, or behind a bracket, or after
     many tokens. `words` is the tokenizer.json whose tokens such answers are tried with; "" for no
@@ -94,7 +96,8 @@ def _error(text: str, form: str, words: str) -> str:
 
 def _walk(matcher: Any, tokenizer: Any, seed: int) -> None:
     """Go on with tokens drawn from those that are allowed, if any is that ends no text."""
-    draw, goes_on = random.Random(seed), _going_on(tokenizer)
+    draw = random.Random(seed)
+    goes_on = _going_on(tokenizer)
     for _ in range(_STEPS):
         mask = matcher.compute_bitmask()
         if matcher.is_error():
@@ -102,17 +105,17 @@ def _walk(matcher: Any, tokenizer: Any, seed: int) -> None:
         longer = int.from_bytes(mask, "little") & goes_on
         mask = longer.to_bytes(len(mask), "little") if longer else mask
         first = draw.randrange(len(mask))
-        turned = mask[first:] + mask[:first]
-        at = next((at for at, byte in enumerate(turned) if byte), None)
-        if at is None:
+        rotated = mask[first:] + mask[:first]
+        offset = next((i for i, byte in enumerate(rotated) if byte), None)
+        if offset is None:
             return
-        bits = [bit for bit in range(8) if turned[at] >> bit & 1]
-        matcher.consume_token(8 * ((first + at) % len(mask)) + draw.choice(bits))
+        bits = [bit for bit in range(8) if rotated[offset] >> bit & 1]
+        matcher.consume_token(8 * ((first + offset) % len(mask)) + draw.choice(bits))
 
 
 @cache
 def _going_on(tokenizer: Any) -> int:
-    """The mask of the tokens that end neither an answer nor a string in it."""
+    """Return the mask of the tokens that end neither an answer nor a string in it."""
     mask = bytearray(tokenizer.vocab_size // 8 + 1)
     for token in range(tokenizer.vocab_size):
         if token != tokenizer.eos_token and '"' not in tokenizer.decode_str([token]):
