@@ -37,7 +37,7 @@ class Guesser(Protocol):
 
     @property
     def depth(self) -> int:
-        """How deep a guessed node can be."""
+        """Return how deep a guessed node can be."""
 
     def first(self, root: int) -> Guessed:
         """All that it guesses behind `root`, the last token, which follows all rows read."""
@@ -52,7 +52,7 @@ class StateReader(Protocol):
 
     @property
     def reads_all(self) -> bool:
-        """Whether it wants those of every row, else of the last alone."""
+        """Return whether it wants those of every row, else of the last alone."""
 
     def reset(self, start: int = 0) -> None:
         """A new text, whose rows before `start` are not given."""

@@ -52,7 +52,7 @@ class Pool:
 
     @property
     def tokens(self) -> int:
-        """How many ids there are."""
+        """Return how many ids there are."""
         return sum(map(len, self.answers))
 
     def add(

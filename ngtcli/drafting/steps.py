@@ -34,7 +34,7 @@ class Token:
 
     @property
     def drafted(self) -> bool:
-        """Whether it was an accepted draft."""
+        """Return whether it was an accepted draft."""
         return self.origin != OWN
 
 

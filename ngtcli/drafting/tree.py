@@ -34,7 +34,7 @@ class DraftTree:
 
     @property
     def drafts(self) -> int:
-        """How many nodes can be accepted; they come before the probes."""
+        """Return how many nodes can be accepted; they come before the probes."""
         return len(self.tokens) - self.probes
 
     def origin(self, node: int) -> str:
@@ -42,7 +42,7 @@ class DraftTree:
         return self.names[self.origins[node]] if self.origins else self.names[0]
 
     def drafts_of(self, origin: str) -> int:
-        """How many drafts come from there.
+        """Return how many drafts come from there.
 
         >>> DraftTree((7, 8), (-1, -1), origins=[0, 1], names=("a", "b")).drafts_of("b")
         1

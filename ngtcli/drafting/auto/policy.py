@@ -78,7 +78,7 @@ class Policy:
         return size, int(best) if pays else 0
 
     def drafts_cheaply(self, sequences: int) -> bool:
-        """Whether proposals take so little of a pass that pauses would save nothing."""
+        """Return whether proposals take so little of a pass that pauses would save nothing."""
         plain = float(self.curve.table(sequences)[sequences - 1])
         return self.drafting_s < CONFIG.cheap_drafting * plain
 

@@ -41,7 +41,7 @@ class PromptCounts:
         self._is_turned = not self._is_turned
 
     def shared(self, ids: Ints, spans: Spans) -> int:
-        """How many tokens need not be counted again for another prompt; 0 if all must be."""
+        """Return how many tokens need not be counted again for another prompt; 0 if all must be."""
         known = len(self.spans)
         if list(spans[:known]) != self.spans:
             return 0

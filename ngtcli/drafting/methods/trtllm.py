@@ -168,7 +168,7 @@ class NGramPool:
 
 
 def _behind(table: dict[Ngram, Any], key: Ngram) -> int:
-    """How many keys of a table were added after `key`."""
+    """Return how many keys of a table were added after `key`."""
     return next(at for at, other in enumerate(reversed(table)) if other == key)
 
 

@@ -53,16 +53,16 @@ class BackgroundCounts:
     classes: npt.NDArray[np.int8] = field(default_factory=lambda: np.zeros(0, np.int8))
 
     def __len__(self) -> int:
-        """How many nodes there are, without the root."""
+        """Return how many nodes there are, without the root."""
         return len(self.nodes) - 2
 
     @property
     def counted(self) -> int:
-        """How many sequences have a count; read from all nodes."""
+        """Return how many sequences have a count; read from all nodes."""
         return int((self.nodes[1:-1, COUNT] > 0).sum())
 
     def holds(self, sequence: Sequence[int]) -> bool:
-        """Whether a sequence of tokens was counted; no longer one than DEPTH was."""
+        """Return whether a sequence of tokens was counted; no longer one than DEPTH was."""
         node = 0
         for token in sequence:
             first, end = self.nodes[node : node + 2, FIRST].tolist()

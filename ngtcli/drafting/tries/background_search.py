@@ -60,5 +60,5 @@ def count_in(nodes: Any, row: int, total: float) -> Any:
 
 @njit(inline="always")
 def in_vocabulary(nodes: Any, row: int) -> Any:
-    """Whether a row's token is one that may be drafted."""
+    """Return whether a row's token is one that may be drafted."""
     return 0 <= nodes[row, TOKEN] < nodes[0, TOKEN]

@@ -156,7 +156,7 @@ class Corpus:
 
     @property
     def sequences(self) -> int:
-        """How many different sequences of at most `depth` tokens there are."""
+        """Return how many different sequences of at most `depth` tokens there are."""
         if self._sequences is None:
             self._sequences = self._count_sequences()
         return self._sequences

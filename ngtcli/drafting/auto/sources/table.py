@@ -116,7 +116,7 @@ class Sources:
 
     @property
     def repeats(self) -> bool:
-        """Whether the last tokens stood in the text before, and something followed them."""
+        """Return whether the last tokens stood in the text before, and something followed them."""
         for source in (self.own_text, self.prompt):
             node = source.matches[0, _RUN]
             if node != NONE and source.trie.arrays.counts[node, FOLLOWED] > 0:
