@@ -31,15 +31,21 @@ Ints = npt.NDArray[np.int32]
 SEPARATOR = -1
 NOWHERE = range(0)
 _ZERO = np.zeros(1, np.int64)
-_MOST_KEPT = 4096  # sequences of many places whose continuations are kept; guess
+_MAX_CACHED = 4096  # sequences of many places whose continuations are cached; guess
 _FEW = 32  # places that are looked at one by one; guess: numpy takes 20 us for any number
 
 
 class Corpus:
-    """Lookup over `stream` and `order`, int32, one-dimensional.
+    """Lookup over a stream of documents.
 
-    With an order that is not that of the suffixes, as a manipulated file may have it, what is found
-    is wrong, but consists of tokens of the stream. `sequences` is their number where it is known.
+    With an order that is not that of the suffixes, as a manipulated file may have it, results are
+    wrong, but consist of tokens of the stream.
+
+    Args:
+        stream: int32, one-dimensional, as in the module's docstring.
+        order: int32, one-dimensional, as well.
+        depth: The tokens by which the places are sorted.
+        sequences: The number of different sequences of at most `depth` tokens; None: not counted.
 
     >>> corpus = build([[1, 2, 3], [1, 2, 4]], depth=3)
     >>> [(token, len(found)) for token, _, found in corpus.below(corpus.find([1]), 1)]
@@ -47,10 +53,14 @@ class Corpus:
     """
 
     def __init__(self, stream: Ints, order: Ints, depth: int, sequences: int | None = None) -> None:
-        self.stream, self.order, self.depth = stream, order, depth
+        self.stream = stream
+        self.order = order
+        self.depth = depth
         self._sequences = sequences
         # Slices of a memoryview become Python ints without numpy's overhead per element.
-        self._stream, self._order = stream.data, order.data
+        self._stream = stream.data
+        self._order = order.data
+        # Continuations of sequences with many places, by their range and depth.
         self._many: dict[tuple[int, int, int], list[tuple[int, int, range]]] = {}
 
     def __len__(self) -> int:
@@ -58,55 +68,76 @@ class Corpus:
         return len(self.order)
 
     def find(self, sequence: Sequence[int]) -> range:
-        """The indices in `order` of the places where `sequence` occurs and has a continuation.
+        """Find where a sequence occurs and has a continuation.
 
-        `sequence` has less than `depth` tokens.
+        Args:
+            sequence: Fewer than `depth` token ids.
+
+        Returns:
+            The range of the indices in `order` of these places: the node of the sequence.
         """
-        size, needle = len(sequence), list(sequence)
+        size = len(sequence)
+        needle = list(sequence)
 
-        def text(at: int, length: int) -> list[int]:
-            place = self._order[at]
+        def text(index: int, length: int) -> list[int]:
+            place = self._order[index]
             return self._stream[place : place + length].tolist()
 
-        every = range(len(self.order))
-        low = bisect_left(every, [*needle, 0], key=lambda at: text(at, size + 1))
-        return range(low, bisect_right(every, needle, lo=low, key=lambda at: text(at, size)))
+        indices = range(len(self.order))
+        low = bisect_left(indices, [*needle, 0], key=lambda index: text(index, size + 1))
+        high = bisect_right(indices, needle, lo=low, key=lambda index: text(index, size))
+        return range(low, high)
 
-    def child(self, found: range, depth: int, token: int) -> range:
-        """Where, of the places `found` of a sequence of `depth` tokens, `token` follows it."""
+    def child(self, node: range, depth: int, token: int) -> range:
+        """Return the child of a node for a token; an empty range where there is none.
+
+        Args:
+            node: Of a sequence, as `find` returns it.
+            depth: The tokens of the sequence.
+            token: The one that follows it.
+        """
         last = len(self._stream) - 1
 
-        def following(at: int) -> int:
-            return self._stream[min(self._order[at] + depth, last)]
+        def following(index: int) -> int:
+            return self._stream[min(self._order[index] + depth, last)]
 
-        low = bisect_left(found, token, key=following)
-        return found[low : bisect_right(found, token, lo=low, key=following)]
+        low = bisect_left(node, token, key=following)
+        return node[low : bisect_right(node, token, lo=low, key=following)]
 
-    def below(self, found: range, depth: int) -> Iterator[tuple[int, int, range]]:
-        """What follows a sequence of `depth` tokens at its places `found`: (token, the first place
-        of the sequence with it, all of these), the most frequent first, then the earliest.
+    def below(self, node: range, depth: int) -> Iterator[tuple[int, int, range]]:
+        """Yield the children of a node, the most frequent first, then the earliest.
+
+        Args:
+            node: Of a sequence, as `find` returns it.
+            depth: The tokens of the sequence.
+
+        Yields:
+            The token, the first place of the sequence with that token behind it, and its node.
         """
-        if not found:
+        if not node:
             return
-        places, last = self._order[found.start : found.stop], len(self._stream) - 1
+        places = self._order[node.start : node.stop]
+        last = len(self._stream) - 1
         token = self._stream[min(places[0] + depth, last)]
-        if len(found) == 1 and token != SEPARATOR:
-            yield token, places[0], found
-        elif len(found) > _FEW:  # such sequences come again and again
-            many = self._many.get(key := (found.start, found.stop, depth))
-            if many is None:
-                if len(self._many) >= _MOST_KEPT:
+        if len(node) == 1 and token != SEPARATOR:
+            yield token, places[0], node
+        elif len(node) > _FEW:  # such sequences come again and again
+            key = node.start, node.stop, depth
+            children = self._many.get(key)
+            if children is None:
+                if len(self._many) >= _MAX_CACHED:
                     self._many.clear()
-                many = self._many[key] = self._below_many(found, depth)
-            yield from many
+                children = self._many[key] = self._below_many(node, depth)
+            yield from children
         elif token == self._stream[min(places[-1] + depth, last)] != SEPARATOR:
-            yield token, min(places), found  # sorted, so all are the same
+            yield token, min(places), node  # sorted, so all are the same
         else:
-            yield from self._below_few(places.tolist(), found.start, depth)
+            yield from self._below_few(places.tolist(), node.start, depth)
 
     def _below_few(
         self, places: Sequence[int], start: int, depth: int
     ) -> Iterator[tuple[int, int, range]]:
+        """As `below`, in plain Python; `start` is that of the node."""
         runs: list[tuple[int, int, int, int]] = []  # (-count, first place, index, token)
         last = len(self._stream) - 1
         tokens = [self._stream[min(place + depth, last)] for place in places]
@@ -119,14 +150,16 @@ class Corpus:
         for count, first, begin, token in sorted(runs):
             yield token, first, range(start + begin, start + begin - count)
 
-    def _below_many(self, found: range, depth: int) -> list[tuple[int, int, range]]:
-        places = self.order[found.start : found.stop]
+    def _below_many(self, node: range, depth: int) -> list[tuple[int, int, range]]:
+        """As `below`, with numpy."""
+        places = self.order[node.start : node.stop]
         tokens = self.stream.take(places + depth, mode="clip")
         begins = np.concatenate([_ZERO, np.flatnonzero(tokens[1:] != tokens[:-1]) + 1])
         counts = np.concatenate([begins[1:], [len(tokens)]]) - begins
-        firsts, tokens = np.minimum.reduceat(places, begins), tokens[begins]
+        firsts = np.minimum.reduceat(places, begins)
+        tokens = tokens[begins]
         order = np.argsort(counts * -(1 << 32) + firsts)  # by falling count, then by first place
-        begins += found.start
+        begins += node.start
         rows = (row[order].tolist() for row in (tokens, firsts, begins, begins + counts))
         return [
             (token, first, range(begin, end))
@@ -134,20 +167,20 @@ class Corpus:
             if token != SEPARATOR
         ]
 
-    def most_frequent(self, size: int, most: int) -> list[tuple[list[int], int]]:
-        """The `most` most frequent sequences of `size` tokens, as (sequence, count), in order."""
+    def most_frequent(self, size: int, limit: int) -> list[tuple[list[int], int]]:
+        """List the most frequent sequences of `size` tokens, at most `limit`, with their counts."""
         heap: list[tuple[int, int, list[int], range]] = [(0, 0, [], range(len(self)))]
-        out: list[tuple[list[int], int]] = []
+        frequent: list[tuple[list[int], int]] = []
         pushed = 0
-        while heap and len(out) < most:
-            _, _, sequence, found = heappop(heap)
+        while heap and len(frequent) < limit:
+            _, _, sequence, node = heappop(heap)
             if len(sequence) == size:
-                out.append((sequence, len(found)))
+                frequent.append((sequence, len(node)))
                 continue
-            for token, _, longer in self.below(found, len(sequence)):
+            for token, _, child in self.below(node, len(sequence)):
                 pushed += 1
-                heappush(heap, (-len(longer), pushed, [*sequence, token], longer))
-        return out
+                heappush(heap, (-len(child), pushed, [*sequence, token], child))
+        return frequent
 
     @property
     def arrays(self) -> dict[str, Ints]:
@@ -162,12 +195,13 @@ class Corpus:
         return self._sequences
 
     def _count_sequences(self) -> int:
-        places, total = self.order.astype(np.int64), 0
+        total = 0
+        places = self.order.astype(np.int64)
         differs = np.zeros(len(places), bool)  # from the one before, within the tokens looked at
         differs[:1] = True
         inside = np.ones(len(places), bool)
-        for at in range(self.depth):
-            tokens = self.stream[np.minimum(places + at, len(self.stream) - 1)]
+        for offset in range(self.depth):
+            tokens = self.stream[np.minimum(places + offset, len(self.stream) - 1)]
             inside &= tokens != SEPARATOR
             differs[1:] |= tokens[1:] != tokens[:-1]
             total += int((differs & inside).sum())
@@ -175,28 +209,39 @@ class Corpus:
 
 
 def build(documents: Sequence[Sequence[int] | Ints], depth: int) -> Corpus:
-    """The corpus of `documents`, each a sequence of token ids, sorted by `depth` tokens."""
-    stream, left = join(documents)
-    return Corpus(stream, sorted_places(stream, left, depth).astype(np.int32), depth)
+    """Build the corpus of documents, each a sequence of token ids, sorted by `depth` tokens."""
+    stream, tokens_left = join(documents)
+    return Corpus(stream, sorted_places(stream, tokens_left, depth).astype(np.int32), depth)
 
 
 def join(documents: Sequence[Sequence[int] | Ints]) -> tuple[Ints, Ints]:
-    """The stream, and per place the number of tokens from it to its document's end, at least 0."""
+    """Join documents, each a sequence of token ids.
+
+    Returns:
+        The stream, and for each of its places the number of tokens from it to the end of its
+        document, 0 at a separator; int32 both.
+    """
     parts: list[Any] = []
-    lefts: list[Any] = []
+    counts: list[Any] = []
     for ids in documents:
         parts += [np.asarray(ids, dtype=np.int32), np.array([SEPARATOR], dtype=np.int32)]
-        lefts.append(np.arange(len(ids), -1, -1, dtype=np.int32))
+        counts.append(np.arange(len(ids), -1, -1, dtype=np.int32))
     if not parts:
         return np.zeros(0, np.int32), np.zeros(0, np.int32)
-    return np.concatenate(parts), np.concatenate(lefts)
+    return np.concatenate(parts), np.concatenate(counts)
 
 
-def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
-    """Places sorted by the n tokens that start there, by prefix doubling (Manber & Myers 1990).
+def sorted_places(stream: Ints, tokens_left: Ints, n: int) -> npt.NDArray[np.int64]:
+    """Sort places by the n tokens that start there, by prefix doubling (Manber & Myers 1990).
 
-    `stream` and `left` are those of `join`. Returns int64 (tokens,): a sequence that ends with its
-    document precedes its extensions, equal ones keep the text's order, separators are left out.
+    Args:
+        stream: As `join` returns it.
+        tokens_left: As well.
+        n: Tokens.
+
+    Returns:
+        int64 (tokens,). A sequence that ends with its document precedes its extensions, equal ones
+        keep the text's order, separators are left out.
     """
     places = np.arange(len(stream))
     rank = stream.astype(np.int64) + 1  # 0: the separator, which sorts before every token
@@ -205,7 +250,7 @@ def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
         step = min(width, n - width)  # the second half may overlap the first
         second = np.zeros_like(rank)
         second[: max(len(rank) - step, 0)] = rank[step:]
-        second[left <= step] = 0  # beyond the document's end nothing follows
+        second[tokens_left <= step] = 0  # beyond the document's end nothing follows
         key = rank * (int(rank.max(initial=0)) + 1) + second
         order = np.argsort(key)
         sorted_key = key[order]
@@ -213,6 +258,6 @@ def sorted_places(stream: Ints, left: Ints, n: int) -> npt.NDArray[np.int64]:
         is_first[1:] = sorted_key[1:] != sorted_key[:-1]
         rank = np.empty_like(rank)
         rank[order] = np.cumsum(is_first)
-        rank[left == 0] = 0
+        rank[tokens_left == 0] = 0
         width += step
-    return places[np.argsort(rank, kind="stable")][int((left == 0).sum()) :]
+    return places[np.argsort(rank, kind="stable")][int((tokens_left == 0).sum()) :]

@@ -68,20 +68,28 @@ def find(slots: Any, node: int, token: int) -> Any:
 @unowned
 def count_child(node: int, token: int, trie: Any, used: int) -> Any:
     """Count `token` after `node` and move it before its siblings; (the child, nodes in use)."""
-    nodes, counts, slots = trie.nodes, trie.counts, trie.slots
+    nodes = trie.nodes
+    counts = trie.counts
+    slots = trie.slots
     slot = slot_of(slots, node, token)
     child = slots[slot, CHILD]
     if child == NONE:
         child = used
         used += 1
-        slots[slot, PARENT], slots[slot, KEY], slots[slot, CHILD] = node, token, child
-        nodes[child, TOKEN], nodes[child, FIRST_CHILD], nodes[child, CHILDREN] = token, NONE, 0
+        slots[slot, PARENT] = node
+        slots[slot, KEY] = token
+        slots[slot, CHILD] = child
+        nodes[child, TOKEN] = token
+        nodes[child, FIRST_CHILD] = NONE
+        nodes[child, CHILDREN] = 0
         nodes[node, CHILDREN] += 1
-        counts[child, COUNT], counts[child, FOLLOWED] = 0.0, 0.0
+        counts[child, COUNT] = 0.0
+        counts[child, FOLLOWED] = 0.0
     else:
         _unlink(nodes, node, child)
     front = nodes[node, FIRST_CHILD]
-    nodes[child, NEXT_SIBLING], nodes[child, PREVIOUS_SIBLING] = front, NONE
+    nodes[child, NEXT_SIBLING] = front
+    nodes[child, PREVIOUS_SIBLING] = NONE
     if front != NONE:
         nodes[front, PREVIOUS_SIBLING] = child
     nodes[node, FIRST_CHILD] = child
@@ -93,7 +101,8 @@ def count_child(node: int, token: int, trie: Any, used: int) -> Any:
 @njit(inline="always")
 def _unlink(nodes: Any, node: int, child: int) -> None:
     """Remove `child` from the list of `node`'s children."""
-    before, after = nodes[child, PREVIOUS_SIBLING], nodes[child, NEXT_SIBLING]
+    before = nodes[child, PREVIOUS_SIBLING]
+    after = nodes[child, NEXT_SIBLING]
     if before == NONE:
         nodes[node, FIRST_CHILD] = after
     else:
@@ -120,22 +129,22 @@ def count_ids(ids: Any, trie: Any, open_nodes: Any, used: int) -> int:
 @unowned
 def _rank(child: int, counts: Any, frequent: Any) -> None:
     """Restore the order of `frequent` by count after `child` was counted."""
-    at = 0
-    while at < len(frequent) - 2 and frequent[at] != child and frequent[at] != NONE:
-        at += 1
-    if frequent[at] != child:
-        if frequent[at] != NONE and counts[frequent[at], COUNT] >= counts[child, COUNT]:
+    rank = 0
+    while rank < len(frequent) - 2 and frequent[rank] != child and frequent[rank] != NONE:
+        rank += 1
+    if frequent[rank] != child:
+        if frequent[rank] != NONE and counts[frequent[rank], COUNT] >= counts[child, COUNT]:
             return
-        frequent[at] = child
-    while at > 0 and counts[frequent[at - 1], COUNT] < counts[child, COUNT]:
-        frequent[at], frequent[at - 1] = frequent[at - 1], frequent[at]
-        at -= 1
+        frequent[rank] = child
+    while rank > 0 and counts[frequent[rank - 1], COUNT] < counts[child, COUNT]:
+        frequent[rank], frequent[rank - 1] = frequent[rank - 1], frequent[rank]
+        rank -= 1
 
 
 @njit()
 def _count_logged(
     ids: Any, arrays: Any, open_nodes: Any, used: int, steps: Any, frequent: Any
-) -> int:  # fmt: skip
+) -> int:
     """As `count_ids`, with what `_take_back` needs of each token in `steps` and `frequent`."""
     trie = CountArrays(arrays[0], arrays[1], arrays[2], arrays[3])
     for i in range(len(ids)):
@@ -145,9 +154,10 @@ def _count_logged(
             open_nodes[k + 1] = NONE
             steps[i, k, _CHILD] = NONE
             if open_nodes[k] != NONE:
-                known = find(trie.slots, open_nodes[k], token)
-                before = trie.nodes[known, PREVIOUS_SIBLING] if known != NONE else _NEW
-                steps[i, k, _PARENT], steps[i, k, _BEFORE] = open_nodes[k], before
+                child = find(trie.slots, open_nodes[k], token)
+                before = trie.nodes[child, PREVIOUS_SIBLING] if child != NONE else _NEW
+                steps[i, k, _PARENT] = open_nodes[k]
+                steps[i, k, _BEFORE] = before
                 open_nodes[k + 1], used = count_child(open_nodes[k], token, trie, used)
                 steps[i, k, _CHILD] = open_nodes[k + 1]
         _rank(open_nodes[1], trie.counts, trie.frequent)
@@ -155,12 +165,14 @@ def _count_logged(
 
 
 @njit()
-def _take_back(arrays: Any, used: int, steps: Any, frequent: Any, kept: int) -> int:
-    """Undo the steps behind the first `kept`, the last first; returns the nodes in use."""
+def _take_back(arrays: Any, used: int, steps: Any, frequent: Any, remaining: int) -> int:
+    """Undo all steps but the first `remaining`, the last first; return the nodes in use."""
     nodes, counts, slots, of_root = arrays
-    for i in range(len(steps) - 1, kept - 1, -1):
+    for i in range(len(steps) - 1, remaining - 1, -1):
         for k in range(steps.shape[1]):
-            child, parent, before = steps[i, k, _CHILD], steps[i, k, _PARENT], steps[i, k, _BEFORE]
+            child = steps[i, k, _CHILD]
+            parent = steps[i, k, _PARENT]
+            before = steps[i, k, _BEFORE]
             if child == NONE:
                 continue
             counts[child, COUNT] -= 1.0
@@ -174,7 +186,8 @@ def _take_back(arrays: Any, used: int, steps: Any, frequent: Any, kept: int) -> 
                 used -= 1
                 continue
             after = nodes[before, NEXT_SIBLING]
-            nodes[child, PREVIOUS_SIBLING], nodes[child, NEXT_SIBLING] = before, after
+            nodes[child, PREVIOUS_SIBLING] = before
+            nodes[child, NEXT_SIBLING] = after
             nodes[before, NEXT_SIBLING] = child
             if after != NONE:
                 nodes[after, PREVIOUS_SIBLING] = child
@@ -185,26 +198,28 @@ def _take_back(arrays: Any, used: int, steps: Any, frequent: Any, kept: int) -> 
 @njit(inline="always")
 def _free(slots: Any, slot: int) -> None:
     """Free a row. Those behind it move up, so that they are found (Knuth, 6.4, algorithm R)."""
-    mask, at = len(slots) - 1, slot
+    mask = len(slots) - 1
+    candidate = slot
     slots[slot, CHILD] = NONE
     while True:
-        at = (at + 1) & mask
-        if slots[at, CHILD] == NONE:
+        candidate = (candidate + 1) & mask
+        if slots[candidate, CHILD] == NONE:
             return
-        first = _first_slot(slots, slots[at, PARENT], slots[at, KEY])
-        if (at - first) & mask >= (at - slot) & mask:
-            slots[slot] = slots[at]
-            slots[at, CHILD] = NONE
-            slot = at
+        first = _first_slot(slots, slots[candidate, PARENT], slots[candidate, KEY])
+        if (candidate - first) & mask >= (candidate - slot) & mask:
+            slots[slot] = slots[candidate]
+            slots[candidate, CHILD] = NONE
+            slot = candidate
 
 
 @dataclass(frozen=True, slots=True)
 class Log:
-    """How to take tokens back that a trie has counted.
+    """A record of counted tokens, with which a trie takes them back.
 
-    `steps`, int32 (tokens, depth, 3), has of each token and each depth the parent of the node that
-    was counted, the sibling before it then, _NEW if there was no such node, and the node.
-    `frequent`, int32 (tokens, FREQUENT + 1), is the root's list before each token.
+    Attributes:
+        steps: int32 (tokens, depth, 3): of each token and each depth the parent of the node that
+            was counted, the sibling before it then (_NEW if there was no such node), and the node.
+        frequent: int32 (tokens, FREQUENT + 1): the root's list before each token.
     """
 
     steps: npt.NDArray[np.int32]
@@ -214,17 +229,17 @@ class Log:
         return len(self.steps)
 
     def first(self, tokens: int) -> "Log":
-        """That of the first tokens."""
+        """Return the log of the first tokens."""
         return Log(self.steps[:tokens], self.frequent[:tokens])
 
     def last(self, tokens: int) -> "Log":
-        """That of the last tokens, or of all if there are fewer."""
+        """Return the log of the last tokens, or of all if there are fewer."""
         start = max(0, len(self) - tokens)
         return Log(self.steps[start:].copy(), self.frequent[start:].copy())
 
     @staticmethod
     def joined(logs: "Sequence[Log]") -> "Log":
-        """That of tokens which follow each other."""
+        """Return the log of tokens that follow each other, of their logs."""
         steps = np.concatenate([log.steps for log in logs])
         return Log(steps, np.concatenate([log.frequent for log in logs]))
 
@@ -270,13 +285,16 @@ class CountTrie:
         self.tokens += len(ids)
         return log
 
-    def take_back(self, log: Log, kept: int, text: npt.NDArray[np.int32]) -> None:
-        """Take back the last tokens, which are those of `log` but for its first `kept`.
+    def take_back(self, log: Log, remaining: int, text: npt.NDArray[np.int32]) -> None:
+        """Take back the last tokens.
 
-        `text` is all that was counted before them.
+        Args:
+            log: Of the last tokens.
+            remaining: The number of its first tokens that are not taken back.
+            text: All tokens that were counted before those that are taken back, int32 (tokens,).
         """
-        self.used = _take_back(tuple(self.arrays), self.used, log.steps, log.frequent, kept)
-        self.tokens -= len(log) - kept
+        self.used = _take_back(tuple(self.arrays), self.used, log.steps, log.frequent, remaining)
+        self.tokens -= len(log) - remaining
         self.open_nodes[1:] = NONE
         for k in range(1, min(self.depth, len(text)) + 1):
             node = 0
@@ -286,10 +304,11 @@ class CountTrie:
 
     def reserve(self, tokens: int) -> None:
         """Make room for `tokens` more; this may replace `arrays` by larger ones."""
-        wanted, capacity = self.used + tokens * self.depth, len(self.arrays.nodes)
-        if wanted <= capacity:
+        needed = self.used + tokens * self.depth
+        capacity = len(self.arrays.nodes)
+        if needed <= capacity:
             return
-        while capacity < wanted:
+        while capacity < needed:
             capacity *= 2
         old = self.arrays
         self.arrays = _allocate(capacity, old.frequent)
@@ -309,11 +328,14 @@ class CountTrie:
 @njit()
 def _turn_round(nodes: Any, used: int) -> None:
     for node in range(used):
-        child, before = nodes[node, FIRST_CHILD], NONE
+        child = nodes[node, FIRST_CHILD]
+        before = NONE
         while child != NONE:
             following = nodes[child, NEXT_SIBLING]
-            nodes[child, NEXT_SIBLING], nodes[child, PREVIOUS_SIBLING] = before, following
-            child, before = following, child
+            nodes[child, NEXT_SIBLING] = before
+            nodes[child, PREVIOUS_SIBLING] = following
+            before = child
+            child = following
         nodes[node, FIRST_CHILD] = before
 
 
@@ -336,40 +358,57 @@ def _rehash(old: Any, slots: Any) -> None:
 def learn_prompt(
     trie: CountTrie, ids: npt.NDArray[Any], spans: Sequence[tuple[int, int]]
 ) -> npt.NDArray[np.int64]:
-    """Count the sequences of a prompt, `ids` int32 (tokens,), whose documents have these `spans`.
+    """Count the sequences of a prompt.
 
-    Returns int64 (2 * documents,): the number of nodes in use at each document's start and end,
-    alternating. Nodes between an even and the next odd entry were first counted in a document.
+    Args:
+        trie: The counts.
+        ids: The prompt, int32 (tokens,).
+        spans: Start and end of each document in it, ascending.
+
+    Returns:
+        int64 (2 * documents,): the number of nodes in use at each document's start and end,
+        alternating. Nodes between an even and the next odd entry were first counted in a document.
     """
     borders: list[int] = []
-    at = 0
+    counted = 0
     for start, end in spans:
-        trie.extend(ids[at:start])
+        trie.extend(ids[counted:start])
         borders.append(trie.used)
         trie.extend(ids[start:end])
         borders.append(trie.used)
-        at = end
-    trie.extend(ids[at:])
+        counted = end
+    trie.extend(ids[counted:])
     return np.array(borders, np.int64)
 
 
 def spans_of(ids: npt.NDArray[Any], references: Sequence[Sequence[int]]) -> list[tuple[int, int]]:
-    """Where documents, `references`, stand in a prompt, `ids` int32 (tokens,), in their order."""
+    """Find documents in a prompt, in their order; return start and end of each.
+
+    Args:
+        ids: The prompt, int32 (tokens,).
+        references: The token ids of the documents.
+    """
     spans: list[tuple[int, int]] = []
-    at = 0
+    end = 0
     for reference in references:
         run = np.asarray(reference, dtype=np.int32)
-        if (start := _place_of(run, ids, at)) >= 0:
-            at = start + len(run)
-            spans.append((start, at))
+        start = _find_run(run, ids, end)
+        if start >= 0:
+            end = start + len(run)
+            spans.append((start, end))
     return spans
 
 
-def _place_of(run: npt.NDArray[Any], ids: npt.NDArray[Any], at: int) -> int:
-    """The first index, from `at` on, of `run` in `ids`, int32; -1 if it has none or is empty."""
+def _find_run(run: npt.NDArray[Any], ids: npt.NDArray[Any], start: int) -> int:
+    """Return the first index of a run in `ids` from `start` on, int32 both; -1 for none.
+
+    An empty run has none.
+    """
     if not len(run):
         return -1
-    text, sought, byte = ids.tobytes(), run.tobytes(), 4 * at  # bytes are found in linear time
+    text = ids.tobytes()  # bytes are found in linear time
+    sought = run.tobytes()
+    byte = 4 * start
     while (byte := text.find(sought, byte)) % 4 and byte >= 0:
         byte += 1
     return byte // 4 if byte >= 0 else -1
