@@ -13,7 +13,7 @@ from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.options import MethodOptions
 from ngtcli.errors import UsageError
 
-_AS_GIVEN = AutoOptions(trust=1e6)  # probabilities stay the head's own: none are calibrated
+_UNCALIBRATED = AutoOptions(trust=1e6)  # probabilities stay those of the head
 
 
 class Learned(Auto):
@@ -22,8 +22,8 @@ class Learned(Auto):
     def __init__(self, settings: DraftSettings, options: MethodOptions) -> None:
         if settings.heads is None:
             raise UsageError("there is no head of this kind", hint="Name one with --heads.")
-        own = replace(settings, costs=None, pool=None, background=None)
-        super().__init__(own, _AS_GIVEN, heads_only=True)
+        without_sources = replace(settings, costs=None, pool=None, background=None)
+        super().__init__(without_sources, _UNCALIBRATED, heads_only=True)
         self.tallies.trust_heads()
 
     def begin(self, context: Context) -> None:

@@ -37,20 +37,22 @@ class Lookahead(Drafter):
     """The window and the pool of one prompt."""
 
     def begin(self, context: Context) -> None:
-        o, ids = self.options, list(context.ids) or [0]
+        options = self.options
+        ids = list(context.ids) or [0]
         rng = random.Random(10)
         # Level 0 loses a token in each of the `level` - 2 steps that add the other levels.
-        self._levels = [[rng.choice(ids) for _ in range(o.window_size + o.level - 3)]]
+        length = options.window_size + options.level - 3
+        self._levels = [[rng.choice(ids) for _ in range(length)]]
         self._pool: dict[int, list[tuple[int, ...]]] = {}
         self._last = ids[-1]
         self._proposed = DraftTree()
         self._newest: list[int] = []
-        if o.pool_from_prompt:
-            for at in range(len(ids) - o.level + 1):
-                self._remember(ids[at], tuple(ids[at + 1 : at + o.level]))
+        if options.pool_from_prompt:
+            for start in range(len(ids) - options.level + 1):
+                self._remember(ids[start], tuple(ids[start + 1 : start + options.level]))
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
-        """The n-grams pooled for the last token, at most `room.nodes`; the window as probes."""
+        """Draft the n-grams that are pooled for the last token, with the window as probes."""
         self._last = log.token_ids[-1]
         tokens, parents = self._guesses(room.nodes)
         drafts = len(tokens)
@@ -72,7 +74,7 @@ class Lookahead(Drafter):
         return Draft(self._proposed, top_k=1)
 
     def _guesses(self, budget: int) -> tuple[list[int], list[int]]:
-        """(tokens, parents) of the tree of n-grams pooled for the last token, newest first."""
+        """Return tokens and parents of the tree of n-grams of the last token, newest first."""
         tokens: list[int] = []
         parents: list[int] = []
         node_of: dict[tuple[int, ...], int] = {(): ROOT}
@@ -96,19 +98,19 @@ class Lookahead(Drafter):
         levels = self._levels
         if len(levels) == self.options.level - 1:
             # The guess in `new` completes the n-gram of its column.
-            for first, *rest in zip([self._last, *levels[0]], *levels[1:], new, strict=False):
-                self._remember(first, tuple(rest))
+            for first, *following in zip([self._last, *levels[0]], *levels[1:], new, strict=False):
+                self._remember(first, tuple(following))
             self._levels = [levels[1][1:], *levels[2:], new]
         elif len(levels) == 1:
             self._levels = [levels[0][1:], new]
         else:
             self._levels = [*(level[1:] for level in levels), new[1:]]
 
-    def _remember(self, first: int, rest: tuple[int, ...]) -> None:
-        """Pool the n-gram `first`, `rest` as the newest; the oldest goes if there are too many."""
-        grams = self._pool.setdefault(first, [])
-        if rest in grams:
-            grams.remove(rest)
-        elif len(grams) == self.options.guess_set_size:
-            del grams[0]
-        grams.append(rest)
+    def _remember(self, first: int, following: tuple[int, ...]) -> None:
+        """Pool an n-gram as the newest of its first token; of too many the oldest goes."""
+        ngrams = self._pool.setdefault(first, [])
+        if following in ngrams:
+            ngrams.remove(following)
+        elif len(ngrams) == self.options.guess_set_size:
+            del ngrams[0]
+        ngrams.append(following)

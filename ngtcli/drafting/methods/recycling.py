@@ -20,16 +20,48 @@ from ngtcli.drafting.tree import ROOT, in_depth_first_order
 
 # The paper's tree (its appendix; version 2.2.2 of the authors' code): path of ranks -> children.
 _CHILDREN = {
-    "": 8, "0": 8, "1": 4, "2": 3, "3": 2, "4": 1, "5": 1, "6": 1, "7": 1,
-    "00": 8, "01": 3, "02": 2, "03": 1, "04": 1, "05": 1, "06": 1, "07": 1,
-    "10": 2, "11": 1, "20": 1, "30": 1, "40": 1, "50": 1,
-    "000": 5, "001": 2, "002": 1, "003": 1, "004": 1, "010": 1, "020": 1, "100": 1, "200": 1,
+    "": 8,
+    "0": 8,
+    "1": 4,
+    "2": 3,
+    "3": 2,
+    "4": 1,
+    "5": 1,
+    "6": 1,
+    "7": 1,
+    "00": 8,
+    "01": 3,
+    "02": 2,
+    "03": 1,
+    "04": 1,
+    "05": 1,
+    "06": 1,
+    "07": 1,
+    "10": 2,
+    "11": 1,
+    "20": 1,
+    "30": 1,
+    "40": 1,
+    "50": 1,
+    "000": 5,
+    "001": 2,
+    "002": 1,
+    "003": 1,
+    "004": 1,
+    "010": 1,
+    "020": 1,
+    "100": 1,
+    "200": 1,
     "300": 1,
-    "0000": 3, "0001": 1, "0002": 1, "0010": 1, "0100": 1, "1000": 1,
-    "00000": 2, "00010": 1,
-}  # fmt: skip
-
-
+    "0000": 3,
+    "0001": 1,
+    "0002": 1,
+    "0010": 1,
+    "0100": 1,
+    "1000": 1,
+    "00000": 2,
+    "00010": 1,
+}
 _PATHS = [path + str(rank) for path, count in _CHILDREN.items() for rank in range(count)]
 # (cost, path) of the nodes, sorted, which puts parents before children.
 STATIC_TREE = sorted((sum(int(rank) + 1 for rank in path), path) for path in _PATHS)
@@ -57,7 +89,7 @@ class Recycling(Drafter):
         self._successors = {} if context.private else self._shared
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
-        """The static tree, filled from the matrix below the last token."""
+        """Fill the static tree from the matrix, below the last token."""
         self._root = log.token_ids[-1]
         tokens: list[int] = []
         parents: list[int] = []
@@ -65,7 +97,8 @@ class Recycling(Drafter):
         node_of: dict[str, int] = {"": ROOT}
         edges: set[tuple[int, int]] = set()
         for cost, path in STATIC_TREE:
-            rank, above = int(path[-1]), path[:-1]
+            rank = int(path[-1])
+            above = path[:-1]
             if len(tokens) == room.nodes or rank >= self._top_k or above not in node_of:
                 continue
             parent = node_of[above]

@@ -82,56 +82,71 @@ class Rest(Drafter):
     def propose(self, log: TokenLog, room: Room) -> Draft:
         assert self._datastore is not None
         options = self.options
-        found, span = longest_match(self._datastore, log.token_ids, options.max_token_span)
-        if not found:
+        matches, span = longest_match(self._datastore, log.token_ids, options.max_token_span)
+        if not matches:
             return Draft()
-        found, choices = found[: options.k], options.choices
-        paths = most_frequent(self._datastore, found, span, options.long, choices)
+        matches = matches[: options.k]
+        paths = most_frequent(self._datastore, matches, span, options.long, options.choices)
         if options.cut:
-            paths = cut_to_choices(paths, choices)
-        place: dict[Path, int] = {(): -1}  # each path follows its prefix
-        kept = list(paths)[: room.nodes]
-        for path in kept:
-            place[path] = len(place) - 1
+            paths = cut_to_choices(paths, options.choices)
+        # Each path follows its prefix, so a cut leaves no path without its parent.
+        nodes = list(paths)[: room.nodes]
+        number_of: dict[Path, int] = {(): -1}
+        for number, path in enumerate(nodes):
+            number_of[path] = number
         tree = in_depth_first_order(
-            [path[-1] for path in kept],
-            [place[path[:-1]] for path in kept],
-            [paths[path] for path in kept],
+            [path[-1] for path in nodes],
+            [number_of[path[:-1]] for path in nodes],
+            [paths[path] for path in nodes],
         )
         return Draft(tree)
 
 
 def longest_match(datastore: Corpus, ids: Sequence[int], longest: int) -> tuple[range, int]:
-    """The matches of the longest suffix of `ids`, 2 to `longest` tokens, that has any; its length.
+    """Find the longest suffix of `ids`, of 2 to `longest` tokens, that the datastore has.
 
-    The length is found by bisection, since a match of a suffix is one of all shorter ones.
+    Its length is found by bisection, since a match of a suffix is one of all shorter suffixes.
+
+    Returns:
+        Its matches, as `Corpus.find`, and its length.
     """
-    low, high = min(2, len(ids)), min(longest, len(ids))
-    found = datastore.find(ids[len(ids) - low :])
-    while found and low < high:
+    low = min(2, len(ids))
+    high = min(longest, len(ids))
+    matches = datastore.find(ids[len(ids) - low :])
+    while matches and low < high:
         middle = (low + high + 1) // 2
-        wider = datastore.find(ids[len(ids) - middle :])
-        if wider:
-            found, low = wider, middle
+        longer = datastore.find(ids[len(ids) - middle :])
+        if longer:
+            matches = longer
+            low = middle
         else:
             high = middle - 1
-    return found, low
+    return matches, low
 
 
 def most_frequent(
-    datastore: Corpus, found: range, span: int, long: int, choices: int
+    datastore: Corpus, matches: range, span: int, long: int, choices: int
 ) -> dict[Path, int]:
-    """The `choices` most frequent continuations of matches of `span` tokens, with their counts.
+    """Return the most frequent continuations of matches, with their counts.
 
-    They have `long` tokens at most. The most frequent is first; ties: the shorter, then the one
-    with the smaller ids, so that a prefix precedes its extensions.
+    The most frequent comes first; of equally frequent ones the shorter, then the one with the
+    smaller ids, so that a prefix precedes its extensions.
+
+    Args:
+        datastore: The corpus.
+        matches: Of one sequence, as `Corpus.find`.
+        span: The tokens of that sequence.
+        long: The most tokens of a continuation.
+        choices: The number of continuations.
     """
     paths: dict[Path, int] = {}
-    waiting: list[tuple[int, int, Path, range]] = [(0, 0, (), found)]  # (-count, tokens, …)
+    waiting: list[tuple[int, int, Path, range]] = [(0, 0, (), matches)]  # (-count, tokens, …)
     while waiting and len(paths) <= choices:
         count, size, path, places = heappop(waiting)
         paths[path] = -count
-        for token, _, longer in datastore.below(places, span + size) if size < long else ():
+        if size >= long:
+            continue
+        for token, _, longer in datastore.below(places, span + size):
             heappush(waiting, (-len(longer), size + 1, (*path, token), longer))
     del paths[()]
     return paths
@@ -151,6 +166,8 @@ def cut_to_choices(paths: dict[Path, int], choices: int) -> dict[Path, int]:
             break
         total -= distinct[path]
         dropped.add(path)
-    kept = [path for path in paths if path not in dropped]
-    needed = {path[:size] for path in kept for size in range(1, len(path) + 1)}
+    needed: set[Path] = set()
+    for path in paths:
+        if path not in dropped:
+            needed.update(path[:size] for size in range(1, len(path) + 1))
     return {path: count for path, count in paths.items() if path in needed}

@@ -43,8 +43,10 @@ class Space(Drafter):
     def __init__(self, settings: DraftSettings, options: Options) -> None:
         super().__init__(settings, options)
         if not settings.masks:
-            what = "the model was not tuned to fill masks"
-            raise UsageError(what, hint="Its config.json must have mask_id and mask_num (SPACE).")
+            raise UsageError(
+                "the model was not tuned to fill masks",
+                hint="Its config.json must have mask_id and mask_num (SPACE).",
+            )
 
     def begin(self, context: Context) -> None:
         self._takes_masks = not context.chains
@@ -52,23 +54,32 @@ class Space(Drafter):
         self._guessed = NOTHING
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
-        """The nodes that the masks of the last pass guessed, and masks below them."""
-        guessed, self._guessed = self._guessed, NOTHING
+        """Draft the nodes that the masks of the last forward pass guessed, and masks below them."""
+        guessed = self._guessed
+        self._guessed = NOTHING
         if not self._takes_masks:
             return Draft()
-        masks, options, nodes = self.settings.masks, self.options, room.nodes
+        masks = self.settings.masks
+        options = self.options
+        nodes = room.nodes
         if self._shares:
             masks = masks[: room.nodes]
             nodes = room.nodes - len(masks)
-        wanted, width = (options.nodes, WIDTH) if options.nodes else (len(masks), 1)
-        tokens, parents, probabilities = likeliest_nodes(guessed, min(wanted, nodes), width)
+        if options.nodes:
+            nodes = min(options.nodes, nodes)
+            width = WIDTH
+        else:
+            nodes = min(len(masks), nodes)
+            width = 1
+        tokens, parents, probabilities = likeliest_nodes(guessed, nodes, width)
         masked = min(len(tokens), options.masked) if options.masked else len(tokens)
         if self._shares:
             masked = min(masked, (room.nodes - len(tokens)) // len(masks) - 1)
         order = depth_first(parents, probabilities)
-        place = {node: i for i, node in enumerate([ROOT, *order], ROOT)}
+        number_of = {node: i for i, node in enumerate([ROOT, *order], ROOT)}
         tree = DraftTree(tuple(tokens), tuple(parents)).take(order)
-        return Draft(with_masks(tree, [place[node] for node in range(ROOT, masked)], masks))
+        with_mask = [number_of[node] for node in range(ROOT, masked)]
+        return Draft(with_masks(tree, with_mask, masks))
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
         """Keep what the masks behind the last accepted token guess."""
@@ -79,13 +90,20 @@ class Space(Drafter):
 def likeliest_nodes(
     guessed: Guessed, nodes: int, width: int
 ) -> tuple[list[int], list[int], list[float]]:
-    """(tokens, parents, probabilities of paths) of the likeliest nodes, falling.
+    """Choose the likeliest nodes, in descending order of the probabilities of their paths.
 
-    Row d of `guessed` holds for all nodes of depth d, whatever leads to them; of each row `width`
-    tokens are read.
+    Args:
+        guessed: Row d holds for all nodes of depth d, whatever leads to them.
+        nodes: The number of nodes.
+        width: Tokens of each row that are read.
+
+    Returns:
+        Tokens, parents, and the probabilities of the paths.
     """
-    tokens, parents, probabilities = list[int](), list[int](), list[float]()
-    waiting = list[tuple[float, int, int, int]]()  # (-probability, parent, depth, rank)
+    tokens: list[int] = []
+    parents: list[int] = []
+    probabilities: list[float] = []
+    waiting: list[tuple[float, int, int, int]] = []  # (-probability, parent, depth, rank)
 
     def offer(path: float, parent: int, depth: int, rank: int) -> None:
         if depth < len(guessed.tokens) and rank < min(width, guessed.tokens.shape[1]):
@@ -104,13 +122,14 @@ def likeliest_nodes(
 
 
 def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> DraftTree:
-    """A tree without probes, with a chain of `masks` below each of the nodes, or the root.
+    """Add to a tree without probes a chain of masks below each of some nodes, or the root.
 
     >>> tree = with_masks(DraftTree((5,), (-1,)), [-1, 0], [9, 9])
     >>> tree.tokens, tree.parents, tree.probes
     ((5, 9, 9, 9, 9), (-1, -1, 1, 0, 3), 4)
     """
-    tokens, parents = list(tree.tokens), list(tree.parents)
+    tokens = list(tree.tokens)
+    parents = list(tree.parents)
     for above in nodes:
         for mask in masks:
             parents.append(above)
@@ -124,26 +143,29 @@ def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> D
 
 
 def masks_after(tree: DraftTree, stop: int) -> list[int]:
-    """The masks whose rows guess the tokens behind the one chosen after node `stop`, in order.
+    """Return the masks whose rows guess the tokens behind the one chosen after node `stop`.
 
-    They hang below that node, or else below the nearest above it that has some; as many of those as
-    there are nodes between are left out.
+    They hang below that node, or else below the nearest node above it that has masks. Then as many
+    of them as there are nodes between are left out.
 
     >>> tree = with_masks(DraftTree((5, 6), (-1, 0)), [-1, 0], [9, 9])
     >>> masks_after(tree, -1), masks_after(tree, 0), masks_after(tree, 1)
     ([2, 3], [4, 5], [5])
     """
-    passed = 0
-    while not (found := _below(tree, stop)) and stop != ROOT:
-        stop, passed = tree.parents[stop], passed + 1
-    return found[passed:]
+    levels_up = 0
+    masks = _masks_below(tree, stop)
+    while not masks and stop != ROOT:
+        stop = tree.parents[stop]
+        levels_up += 1
+        masks = _masks_below(tree, stop)
+    return masks[levels_up:]
 
 
-def _below(tree: DraftTree, node: int) -> list[int]:
-    """The chain of probes below a node."""
-    found: list[int] = []
+def _masks_below(tree: DraftTree, node: int) -> list[int]:
+    """Return the chain of probes below a node."""
+    chain: list[int] = []
     for probe in range(tree.drafts, len(tree)):
         if tree.parents[probe] == node:
-            found.append(probe)
+            chain.append(probe)
             node = probe
-    return found
+    return chain

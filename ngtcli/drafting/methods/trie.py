@@ -105,7 +105,8 @@ class TrieDrafter(Indexed):
     """The paper's method; with `learn_output` it also drafts from the output so far."""
 
     def clear(self, context: Context) -> None:
-        self._documents, n = context.documents or _NOTHING, self.settings.n
+        n = self.settings.n
+        self._documents = context.documents or _NOTHING
         self._outside = build(context.outside, n) if context.outside else _NOTHING
         last = tuple(context.outside[-1]) if context.outside else ()
         # Where the prompt ends inside a document the output starts another text.
@@ -123,18 +124,29 @@ class TrieDrafter(Indexed):
     def draft(self, budget: int) -> DraftTree:
         for length in range(min(self.settings.lp, len(self.token_ids)), 0, -1):
             sequence = self.token_ids[-length:]
-            found = self._documents.find(sequence), self._outside.find(sequence)
-            tree = self._grow((*found, self._output.match(sequence)), length, budget)
+            match = (
+                self._documents.find(sequence),
+                self._outside.find(sequence),
+                self._output.match(sequence),
+            )
+            tree = self._grow(match, length, budget)
             if tree is not None:
                 return tree
         return DraftTree()
 
     def _grow(self, start: Match, depth: int, budget: int) -> DraftTree | None:
-        """The best-first tree below `start`, a sequence of `depth` tokens; None without a child."""
+        """Grow the best-first tree below a match; None where nothing follows it.
+
+        Args:
+            start: The match of the last tokens.
+            depth: How many tokens these are.
+            budget: The most nodes.
+        """
         tokens: list[int] = []
         parents: list[int] = []
         priority: list[float] = []
-        n, lp = self.settings.n, self.settings.lp
+        n = self.settings.n
+        lp = self.settings.lp
         heap: list[tuple[int, int, int, int, int, Match, Iterator[Child]]] = []
         pushed = 0
 
@@ -158,30 +170,42 @@ class TrieDrafter(Indexed):
         return in_depth_first_order(tokens, parents, priority) if tokens else None
 
     def _children(self, match: Match, depth: int) -> Iterator[Child]:
-        """What follows a sequence of `depth` tokens in all three, the most frequent first.
+        """Yield the tokens that follow a sequence in any of the three texts.
 
-        Of equally frequent ones those outside the documents come first, each in the text's order.
+        The most frequent comes first. Of equally frequent ones those outside the documents come
+        first, each in the order of its text.
+
+        Args:
+            match: Of the sequence.
+            depth: Its tokens.
         """
         documents, outside, output = match
-        said = output.children if output else {}
-        if not documents and not said:
-            for token, _, found in self._outside.below(outside, depth):
-                yield token, len(found), (NOWHERE, found, None)
+        output_children = output.children if output else {}
+        if not documents and not output_children:
+            for token, _, child in self._outside.below(outside, depth):
+                yield token, len(child), (NOWHERE, child, None)
             return
-        own = (
-            (t, len(f), (f, NOWHERE, None)) for t, _, f in self._documents.below(documents, depth)
+        in_documents = (
+            (token, len(child), (child, NOWHERE, None))
+            for token, _, child in self._documents.below(documents, depth)
         )
-        if not outside and not said:
-            yield from own
+        if not outside and not output_children:
+            yield from in_documents
             return
-        places = {token: (first, at) for token, first, at in self._outside.below(outside, depth)}
-        for first, (token, new) in enumerate(said.items(), len(self._outside.stream)):
-            if new.count:
-                places.setdefault(token, (first, NOWHERE))
-        near: list[Child] = []
-        for token, (_, at) in sorted(places.items(), key=lambda place: place[1][0]):
-            inside, node = self._documents.child(documents, depth, token), said.get(token)
-            count = len(inside) + len(at) + (node.count if node else 0)
-            near.append((token, count, (inside, at, node)))
-        near.sort(key=_falling)
-        yield from merge(near, (one for one in own if one[0] not in places), key=_falling)
+
+        # Of each token outside the documents: its first place, and its child in the prompt.
+        near = {
+            token: (first, child) for token, first, child in self._outside.below(outside, depth)
+        }
+        for first, (token, node) in enumerate(output_children.items(), len(self._outside.stream)):
+            if node.count:
+                near.setdefault(token, (first, NOWHERE))
+        near_children: list[Child] = []
+        for token, (_, in_prompt) in sorted(near.items(), key=lambda item: item[1][0]):
+            in_document = self._documents.child(documents, depth, token)
+            in_output = output_children.get(token)
+            count = len(in_document) + len(in_prompt) + (in_output.count if in_output else 0)
+            near_children.append((token, count, (in_document, in_prompt, in_output)))
+        near_children.sort(key=_falling)
+        others = (child for child in in_documents if child[0] not in near)
+        yield from merge(near_children, others, key=_falling)

@@ -101,7 +101,8 @@ class NGramPool:
             self._size -= len(values)
             if change.replaced is not None:
                 values, short = change.replaced
-                self._values[change.key], self._short[change.key] = values, short
+                self._values[change.key] = values
+                self._short[change.key] = short
             elif change.added is not None:
                 values.pop(change.added, None)
                 short.pop(change.added, None)
@@ -114,16 +115,16 @@ class NGramPool:
             if not short:
                 del self._short[change.key]
 
-    def forget_oldest(self, most: int) -> None:
-        """Drop the keys that were added first until there are at most `most` values."""
+    def forget_oldest(self, limit: int) -> None:
+        """Drop the keys that were added first until there are at most `limit` values."""
         for key in list(self._values):
-            if self._size <= most:
+            if self._size <= limit:
                 return
             self._size -= len(self._values.pop(key))
             self._short.pop(key, None)
 
     def find(self, key: Ngram) -> Ngram | None:
-        """The value of `key` to draft, or None."""
+        """Return the value of a key to draft; None where it has none."""
         values = self._values.get(key)
         if values is None:
             return None
@@ -153,13 +154,20 @@ class NGramPool:
 
     def _drop(self, key: Ngram, length: int, changes: list[Change] | None) -> None:
         """Remove values shorter than `length`, except one directly after a removed one."""
-        values, short = self._values[key], self._short[key]
+        values = self._values[key]
+        short = self._short[key]
         removed_at = -1  # the number of full values before the value just removed
         for value, full in list(short.items()):
             if len(value) < length and full != removed_at:
                 if changes is not None:
-                    behind = _behind(values, value), _behind(short, value)
-                    changes.append(Change(key, None, None, value, full, *behind))
+                    change = Change(
+                        key,
+                        dropped=value,
+                        full_before=full,
+                        values_behind=_count_behind(values, value),
+                        short_behind=_count_behind(short, value),
+                    )
+                    changes.append(change)
                 del values[value], short[value]
                 self._size -= 1
                 removed_at = full
@@ -167,14 +175,14 @@ class NGramPool:
                 removed_at = -1
 
 
-def _behind(table: dict[Ngram, Any], key: Ngram) -> int:
+def _count_behind(table: dict[Ngram, Any], key: Ngram) -> int:
     """Return how many keys of a table were added after `key`."""
-    return next(at for at, other in enumerate(reversed(table)) if other == key)
+    return next(i for i, later_key in enumerate(reversed(table)) if later_key == key)
 
 
-def _insert(table: dict[Ngram, Any], key: Ngram, value: Any, behind: int) -> None:
+def _insert(table: dict[Ngram, Any], key: Ngram, value: Any, count_behind: int) -> None:
     """Put a key into a table, with so many of those there behind it."""
-    later = [table.popitem() for _ in range(min(behind, len(table)))]
+    later = [table.popitem() for _ in range(min(count_behind, len(table)))]
     table[key] = value
     table.update(reversed(later))
 
@@ -212,7 +220,7 @@ class Trtllm(Indexed):
         return DraftTree()
 
     def _learn(self) -> int:
-        """Add new text to the pool; the number of tokens of the longest possible key."""
+        """Add new text to the pool; return the number of tokens of the longest possible key."""
         token_ids = self.token_ids
         start = self._start
         longest: int = min(self.options.max_matching_ngram_size, len(token_ids) - 1)
@@ -232,6 +240,6 @@ class Trtllm(Indexed):
 
 
 def batch_drafting(settings: DraftSettings, options: Options) -> Drafting:
-    """The drafters of a batch; their pool is one, if it is public."""
+    """Return the drafters of a batch, which share one pool if it is public."""
     public = NGramPool(options)
     return Drafting(lambda context: Trtllm(settings, options, public), settings.num_draft)
