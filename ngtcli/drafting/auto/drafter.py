@@ -141,7 +141,7 @@ class Auto(Drafter):
         self._pause = Pause()
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
-        """The likeliest continuations, at most `room.nodes` nodes and no more than pay."""
+        """Draft the likeliest continuations, at most `room.nodes` nodes and no more than pay."""
         (draft,) = propose_together([self], [log], [room])
         return draft
 
@@ -159,7 +159,8 @@ class Auto(Drafter):
 
     def close(self, keep: bool = True) -> PolicyReport | None:
         """End an answer: it joins the pool, with the tallies as they now are."""
-        log, self._log = self._log, None
+        log = self._log
+        self._log = None
         if log is not None:
             self.sync(log)
             self._log = None
@@ -170,8 +171,8 @@ class Auto(Drafter):
             weights = self.weights.stored
             if weights is not None:  # an answer without the stage leaves what it learned before
                 self.pool.factors, self.pool.squares = weights
-            kept = self.pool.add(log.output, prompt, self.settings.background)
-            self.shared.earlier.add(kept, self.pool)
+            pieces = self.pool.add(log.output, prompt, self.settings.background)
+            self.shared.earlier.add(pieces, self.pool)
         self.shared.end_step()
         policy = self.shared.policy
         if policy is None:
@@ -183,10 +184,10 @@ class Auto(Drafter):
     def sync(self, log: TokenLog) -> None:
         """Learn what is new in `log`, and forget what was taken back."""
         self._log = log
-        known, new = log.since(self._mark)
+        unchanged, new = log.since(self._mark)
         self._mark = log.mark
-        if known < self._length:
-            self._go_back(log, known)
+        if unchanged < self._length:
+            self._go_back(log, unchanged)
         self._extend(new)
 
     def _go_back(self, log: TokenLog, length: int) -> None:
@@ -211,7 +212,7 @@ class Auto(Drafter):
         self._extend(log.token_ids[self._length : length])
 
     def _extend(self, tokens: Sequence[int]) -> None:
-        """The log goes on with `tokens`: count what became of the last draft, and learn them."""
+        """Count what became of the last draft, and learn the tokens with which the log goes on."""
         if not tokens:
             return
         start = self._length
@@ -247,10 +248,10 @@ class Auto(Drafter):
     # --- a draft, as `propose_together` makes it ---
 
     def search(self, log: TokenLog, room: Room) -> npt.NDArray[np.float64] | None:
-        """Find the likeliest nodes; their falling probabilities, None in a pause.
+        """Find the likeliest nodes; return their falling probabilities, None in a pause.
 
-        Where few nodes paid last few are searched; a chain is searched to its end, which costs
-        little.
+        Where few nodes paid in the last step, few are searched. A chain is searched to its end,
+        which costs little.
         """
         self.sync(log)
         self._growth = None
@@ -269,7 +270,7 @@ class Auto(Drafter):
             token_s = self._pace_s / self._pace_tokens if policy is not None else 0.0
             self.sources.heads.propose(log.token_ids, token_s)
         floor = self._last_probability * CONFIG.floor_share if self._children > 1 else 0.0
-        found = grow(
+        growth = grow(
             self.sources.arrays,
             self.sources.stage.arrays,
             self.sources.matches,
@@ -278,11 +279,11 @@ class Auto(Drafter):
             floor,
             self._children,
         )
-        self._growth = Growth(*found)
+        self._growth = Growth(*growth)
         return self._growth.probabilities
 
     def take(self, nodes: int) -> Draft:
-        """The tree of the first `nodes` of those that the last search found."""
+        """Return the tree of the first `nodes` nodes of the last search."""
         assert self._growth is not None
         tokens, parents, probabilities, credited, matches = self._growth
         self._nodes_paid = nodes
@@ -300,17 +301,17 @@ class Auto(Drafter):
         return Draft(tree, top_k)
 
     def rest_unless(self, pays: bool) -> bool:
-        """Learn whether the last draft paid; whether a pause begins."""
+        """Learn whether the last draft paid; return whether a pause begins."""
         return self._pause.learn(pays)
 
 
 def propose_together(
     drafters: Sequence[Auto], logs: Sequence[TokenLog], rooms: Sequence[Room]
 ) -> list[Draft]:
-    """Drafts for the sequences of one forward pass; together no more nodes than pay.
+    """Draft for the sequences of one forward pass, together no more nodes than pay.
 
-    The drafters share what they share in one object. Where searching costs something, a sequence
-    of which no nodes pay pauses.
+    All drafters have the same `Shared`. Where searching costs something, a sequence of which no
+    nodes pay pauses.
     """
     if not drafters:
         return []
@@ -321,9 +322,9 @@ def propose_together(
     searches = [
         drafter.search(log, room) for drafter, log, room in zip(drafters, logs, rooms, strict=True)
     ]
-    found = [probabilities for probabilities in searches if probabilities is not None]
+    searched = [probabilities for probabilities in searches if probabilities is not None]
     certain = len(drafters) + sum(room.forced for room in rooms)
-    shares = iter(share(found, certain, policy))
+    shares = iter(share(searched, certain, policy))
     drafts: list[Draft] = []
     for drafter, probabilities in zip(drafters, searches, strict=True):
         if probabilities is None:
@@ -334,13 +335,13 @@ def propose_together(
         if policy is not None:
             pays = paying > 0 or policy.drafts_cheaply(len(drafters))
             policy.stand_downs += drafter.rest_unless(pays)
-    if found:
+    if searched:
         shared.note_search(time.perf_counter() - started)
     return drafts
 
 
 def batch_drafting(settings: DraftSettings = _SETTINGS, options: Options = _OPTIONS) -> Drafting:
-    """The drafters of a batch: their nodes compete for the rows of the forward pass."""
+    """Make the drafters of a batch, whose nodes compete for the rows of the forward pass."""
     shared = Shared(settings, options)
 
     def make(context: Context) -> Auto:

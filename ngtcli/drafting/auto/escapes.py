@@ -57,43 +57,50 @@ class EscapeTallies:
 
         Nothing changes where there are none, or where they are of another shape.
         """
-        of_sources = self.predicted[: self.heads], self.reached[: self.heads]
-        size, shape = of_sources[0].size, of_sources[0].shape
-        if predicted is None or reached is None or not predicted.size == reached.size == size:
+        if predicted is None or reached is None:
             return
-        predicted, reached = predicted.reshape(shape), reached.reshape(shape)
+        predicted_of_sources = self.predicted[: self.heads]
+        reached_of_sources = self.reached[: self.heads]
+        shape = reached_of_sources.shape
+        if not predicted.size == reached.size == reached_of_sources.size:
+            return
+        predicted = predicted.reshape(shape)
+        reached = reached.reshape(shape)
         weight = np.minimum(1.0, self._trust / np.maximum(reached, 1e-9))
-        of_sources[0][:] = predicted * weight
-        of_sources[1][:] = np.maximum(reached * weight, 1e-3)
+        predicted_of_sources[:] = predicted * weight
+        reached_of_sources[:] = np.maximum(reached * weight, 1e-3)
         update_escapes(self.arrays)
 
     def bound(self) -> None:
-        """Let what was observed weigh so much at most that a process which runs on still learns."""
-        most = max(CONFIG.most_observed, self._trust)
-        weight = np.minimum(1.0, most / np.maximum(self.reached, 1e-9))
+        """Limit the weight of observations, so that a process that runs for long still learns."""
+        max_reached = max(CONFIG.most_observed, self._trust)
+        weight = np.minimum(1.0, max_reached / np.maximum(self.reached, 1e-9))
         self.predicted *= weight
         self.reached *= weight
 
     def copied(self) -> Floats:
-        """The tallies as they now are, for `changes_since`."""
+        """Copy the tallies, for `changes_since`."""
         return self._tallies.copy()
 
     def changes_since(self, before: Floats) -> TallyChanges:
-        """What was learned since the tallies were as `before`."""
-        now, earlier = self._tallies.reshape(-1), before.reshape(-1)
-        at = np.flatnonzero(now != earlier)
-        return TallyChanges(at, earlier[at], now[at])
+        """Return what was learned since the tallies were as `before`."""
+        now = self._tallies.reshape(-1)
+        earlier = before.reshape(-1)
+        changed = np.flatnonzero(now != earlier)
+        return TallyChanges(changed, earlier[changed], now[changed])
 
     def undo(self, changes: TallyChanges) -> None:
         """Forget what was learned; what other sequences taught the same tallies since stays."""
-        tallies, at = self._tallies.reshape(-1), changes.at
+        tallies = self._tallies.reshape(-1)
+        changed = changes.at
         learned = changes.after - changes.before
-        is_last = tallies[at] == changes.after  # nothing was learned since: no rounding either
-        tallies[at] = np.where(is_last, changes.before, tallies[at] - learned)
+        # Where nothing was learned since, nothing is rounded.
+        is_last = tallies[changed] == changes.after
+        tallies[changed] = np.where(is_last, changes.before, tallies[changed] - learned)
         predicted, reached = self._tallies.reshape(2, -1)
-        places = np.unique(at % len(reached))
-        reached[places] = np.maximum(reached[places], 1e-3)
-        predicted[places] = np.clip(predicted[places], 0.0, reached[places])
+        cells = np.unique(changed % len(reached))
+        reached[cells] = np.maximum(reached[cells], 1e-3)
+        predicted[cells] = np.clip(predicted[cells], 0.0, reached[cells])
         update_escapes(self.arrays)
 
     def trust_heads(self) -> None:

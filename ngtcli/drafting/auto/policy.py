@@ -62,10 +62,14 @@ class Policy:
         self.budgets[0] += 1
 
     def choose(self, probabilities: Floats, sequences: int = 1) -> tuple[int, int]:
-        """(How many nodes to draft, how many pay): these differ where another number is tried.
+        """Choose how many nodes to draft.
 
-        `probabilities`, falling, are those of being accepted, of the nodes of all of the
-        `sequences` that a pass serves.
+        Args:
+            probabilities: Of being accepted, falling, of the nodes of all sequences together.
+            sequences: The number of sequences that a forward pass serves.
+
+        Returns:
+            How many nodes to draft, and how many pay. These differ where another number is tried.
         """
         costs = self.curve.table(len(probabilities) + sequences)
         self.tally *= CONFIG.trust_decay ** (self._age + 1)
@@ -83,7 +87,7 @@ class Policy:
         return self.drafting_s < CONFIG.cheap_drafting * plain
 
     def _explore(self, probabilities: Floats, best: int, pays: bool, sequences: int) -> int:
-        """`best`, or now and then another size, so that a cost once measured wrong is found out.
+        """Return `best`, or now and then another size, so that a wrongly measured cost shows.
 
         Where drafts pay: twice the nodes, the best by the costs as calibrated, or none. Where not,
         after many plain steps: the best by those costs, or 2 to 16 nodes.
@@ -108,7 +112,7 @@ class Policy:
         self.drafting_s = averaged(before, seconds, CONFIG.drafting_rate)
 
     def report(self) -> PolicyReport:
-        """What was decided, and on what grounds."""
+        """Report what was decided, and on what grounds."""
         accepted, expected = self.tally.sum(axis=1)
         return PolicyReport(
             budgets=dict(self.budgets),
@@ -134,12 +138,18 @@ class Pause:
         longest: int = CONFIG.longest_pause,
     ) -> None:
         self.left = 0
-        self._patience, self._first, self._longest = patience, first, longest
+        self._patience = patience
+        self._first = first
+        self._longest = longest
         self._next = first
         self._unpaid = 0  # proposals in a row that did not pay
 
     def goes_on(self, repeats: bool = False) -> bool:
-        """Begin a step; whether it is one of a pause. `repeats`: the text repeats itself."""
+        """Begin a step; return whether it is one of a pause.
+
+        Args:
+            repeats: Whether the sequence repeats itself, which ends a pause.
+        """
         if repeats or not self.left:
             self.left = 0
             return False
@@ -147,12 +157,14 @@ class Pause:
         return True
 
     def learn(self, pays: bool) -> bool:
-        """Learn whether a proposal paid; whether a pause begins.
+        """Learn whether a proposal paid; return whether a pause begins.
 
-        One that does not begins a pause if it is the first after a pause, or one of several.
+        A proposal that does not pay begins a pause if it is the first after a pause, or one of
+        several in a row.
         """
         if pays:
-            self._unpaid, self._next = 0, self._first
+            self._unpaid = 0
+            self._next = self._first
             return False
         self._unpaid += 1
         if self._unpaid < self._patience:

@@ -22,13 +22,13 @@ class PoolCounts:
         self._texts = texts
         self._count_again(answers)
 
-    def add(self, kept: Sequence[Ints], pool: Pool) -> None:
-        """Count what `pool` has just kept of an answer."""
-        new_tokens = sum(map(len, kept))
+    def add(self, pieces: Sequence[Ints], pool: Pool) -> None:
+        """Count the pieces of an answer that the pool has just learned."""
+        new_tokens = sum(map(len, pieces))
         if self.trie.tokens - self._text_tokens + new_tokens > 2 * pool.limit:
             self._count_again(pool.answers)  # the oldest answers cannot be taken out of counts
         else:
-            self._count(kept)
+            self._count(pieces)
 
     def _count_again(self, answers: Sequence[Ints]) -> None:
         self.trie = CountTrie(CONFIG.orders)

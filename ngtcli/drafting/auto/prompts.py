@@ -19,15 +19,22 @@ _KEPT = 2  # prompts; guess: two documents that are asked about in turns
 
 
 class PromptCounts:
-    """The counts of a prompt, `ids`, whose documents have these `spans` in it.
+    """The counts of a prompt.
 
     The tokens behind the last document can be taken back, so that those of another question take
-    their place. `borders` are the numbers of nodes in use at each document's start and end,
-    alternating: nodes between were first counted in a document.
+    their place.
+
+    Attributes:
+        ids: The prompt, int32 (tokens,).
+        spans: Start and end of each document in it.
+        trie: The counts.
+        borders: The numbers of nodes in use at each document's start and end, alternating: nodes
+            between were first counted in a document.
     """
 
     def __init__(self, ids: Ints, spans: Spans) -> None:
-        self.ids, self.spans = ids, list(spans)
+        self.ids = ids
+        self.spans = list(spans)
         self.trie = CountTrie(CONFIG.orders)
         last = self.spans[-1][1] if self.spans else 0
         self._first = max(last, len(ids) - _TAIL)  # tokens from here on can be taken back
@@ -42,32 +49,37 @@ class PromptCounts:
 
     def shared(self, ids: Ints, spans: Spans) -> int:
         """Return how many tokens need not be counted again for another prompt; 0 if all must be."""
-        known = len(self.spans)
-        if list(spans[:known]) != self.spans:
+        counted_spans = len(self.spans)
+        if list(spans[:counted_spans]) != self.spans:
             return 0
         length = min(len(ids), len(self.ids))
         different = np.flatnonzero(ids[:length] != self.ids[:length])
         length = int(different[0]) if len(different) else length
-        if len(spans) > known:  # the border of another document has to be met
-            length = min(length, spans[known][0])
+        if len(spans) > counted_spans:  # the border of another document has to be met
+            length = min(length, spans[counted_spans][0])
         return length if length >= self._first else 0
 
     def change_to(self, ids: Ints, spans: Spans) -> None:
         """Make these the counts of another prompt, of which more than 0 tokens are shared."""
-        length, known = self.shared(ids, spans), len(self.spans)
+        length = self.shared(ids, spans)
+        new_spans = spans[len(self.spans) :]
         if self._is_turned:
             self.put_first_met_first()
         self.trie.take_back(self._log, length - self._first, self.ids[:length])
-        log, at, borders = [self._log.first(length - self._first)], length, list(self.borders)
-        for start, end in spans[known:]:
-            log.append(self.trie.extend_logged(ids[at:start]))
+        logs = [self._log.first(length - self._first)]
+        borders = list(self.borders)
+        counted = length
+        for start, end in new_spans:
+            logs.append(self.trie.extend_logged(ids[counted:start]))
             borders.append(self.trie.used)
-            log.append(self.trie.extend_logged(ids[start:end]))
+            logs.append(self.trie.extend_logged(ids[start:end]))
             borders.append(self.trie.used)
-            at = end
-        log.append(self.trie.extend_logged(ids[at:]))
-        self.ids, self.spans, self.borders = ids, list(spans), np.array(borders, np.int64)
-        self._log = Log.joined(log).last(_TAIL)
+            counted = end
+        logs.append(self.trie.extend_logged(ids[counted:]))
+        self.ids = ids
+        self.spans = list(spans)
+        self.borders = np.array(borders, np.int64)
+        self._log = Log.joined(logs).last(_TAIL)
         self._first = len(ids) - len(self._log)
         if self.spans and self.spans[-1][1] > self._first:  # a document is never taken back
             self._log = self._log.last(len(ids) - self.spans[-1][1])
@@ -81,14 +93,14 @@ class PromptMemory:
         self._kept: list[PromptCounts] = []
 
     def keep(self, counts: PromptCounts) -> None:
-        """Keep what nobody uses any more, unless it is short; what was kept first goes."""
+        """Keep counts that nobody uses any more, unless they are short; the oldest go."""
         if len(counts.ids) < _SHORT:
             return
         self._kept = [*self._kept, counts][-_KEPT:]
 
     def counts_of(self, ids: Ints, spans: Spans) -> PromptCounts:
-        """The counts of a prompt: those of the most similar one, changed, or new ones."""
-        best = max(self._kept, key=lambda kept: kept.shared(ids, spans), default=None)
+        """Return the counts of a prompt: those of the most similar one, changed, or new ones."""
+        best = max(self._kept, key=lambda counts: counts.shared(ids, spans), default=None)
         if best is None or not best.shared(ids, spans):
             return PromptCounts(ids, spans)
         self._kept.remove(best)

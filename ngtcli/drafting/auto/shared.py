@@ -63,12 +63,16 @@ class Shared:
         self._pass: tuple[int, float] | None = None  # rows and seconds of this step's pass
 
     def settings_for(self, settings: DraftSettings, private: bool) -> DraftSettings:
-        """The settings of one of several drafters: heads read one sequence, this has the costs."""
-        own = replace(settings, costs=None, heads=None)
-        return replace(own, pool=None) if private else own
+        """Return the settings of one drafter of a batch.
+
+        It has no heads, which read one sequence alone, and no costs, which are here. A private
+        sequence has no pool either.
+        """
+        settings = replace(settings, costs=None, heads=None)
+        return replace(settings, pool=None) if private else settings
 
     def tallies_of(self, settings: DraftSettings) -> EscapeTallies:
-        """For a sequence with such settings: the pool's, which all share, or else those fitted."""
+        """Return the tallies of a sequence: the pool's, which all share, or else fitted ones."""
         pool = settings.pool
         heads = len(settings.heads.guessers) if settings.heads else 0
         if pool is not None and self._tallies is not None:
@@ -80,7 +84,7 @@ class Shared:
         return tallies
 
     def weights_of(self, settings: DraftSettings) -> StageWeights:
-        """The weights of the log-linear stage for such a sequence: the pool's, or its own."""
+        """Return the weights of a sequence's log-linear stage: the pool's, or its own."""
         pool = settings.pool
         if pool is not None and self._weights is not None:
             return self._weights
@@ -104,26 +108,28 @@ class Shared:
             self.policy.start(self._costs.at_length(len(context.ids)))
 
     def use_costs(self, curve: CostCurve) -> None:
-        """Decide by the costs of `curve`, which were not known before."""
+        """Decide by the costs of a curve from now on."""
         self.policy = self._policy_with_costs = Policy(curve)
 
     def note_search(self, seconds: float) -> None:
-        """Note what the drafts of this step took."""
+        """Note the seconds that the drafts of this step took."""
         self._drafting_s = seconds
 
     def note_learning(self, seconds: float) -> None:
-        """Note what learning from this step took, if it had drafts."""
+        """Note the seconds that learning from this step took, if it had drafts."""
         if self._drafting_s:
             self._drafting_s += seconds
 
     def note_pass(self, rows: int, seconds: float) -> None:
-        """Note what the pass of this step took. Each of its sequences may say so."""
+        """Note the seconds of this step's forward pass. Each of its sequences may do so."""
         self._pass = rows, seconds
 
     def end_step(self) -> None:
         """Learn from what was noted since the last step."""
-        drafting_s, self._drafting_s = self._drafting_s, 0.0
-        timed, self._pass = self._pass, None
+        drafting_s = self._drafting_s
+        timed = self._pass
+        self._drafting_s = 0.0
+        self._pass = None
         if self.policy is None:
             return
         if drafting_s:
@@ -132,11 +138,13 @@ class Shared:
             self.policy.curve.learn(*timed)
 
 
-def share(found: Sequence[Floats], sequences: int, policy: Policy | None) -> list[tuple[int, int]]:
+def share(
+    searched: Sequence[Floats], sequences: int, policy: Policy | None
+) -> list[tuple[int, int]]:
     """Share the nodes of a forward pass among sequences: the likeliest nodes win.
 
     Args:
-        found: Of each sequence the falling probabilities that its nodes are accepted.
+        searched: Of each sequence the falling probabilities that its nodes are accepted.
         sequences: Tokens that the pass yields without drafts, each of which takes a row: one of
             each sequence, and those that are certain.
         policy: Decides how many nodes pay; None where all do.
@@ -146,16 +154,17 @@ def share(found: Sequence[Floats], sequences: int, policy: Policy | None) -> lis
         differ where the policy tries another number of nodes.
     """
     if policy is None:
-        return [(len(probabilities), len(probabilities)) for probabilities in found]
-    if not found:
+        return [(len(probabilities), len(probabilities)) for probabilities in searched]
+    if not searched:
         policy.skip()
         return []
-    if len(found) == 1:
-        return [policy.choose(found[0], sequences)]
-    owner = np.repeat(np.arange(len(found)), [len(p) for p in found])
-    probabilities = np.concatenate(found)
+    if len(searched) == 1:
+        return [policy.choose(searched[0], sequences)]
+    count = len(searched)
+    owner = np.repeat(np.arange(count), [len(probabilities) for probabilities in searched])
+    probabilities = np.concatenate(searched)
     order = np.argsort(-probabilities, kind="stable")
     drafted, paying = policy.choose(probabilities[order], sequences)
-    drafted_of = np.bincount(owner[order[:drafted]], minlength=len(found))
-    paying_of = np.bincount(owner[order[:paying]], minlength=len(found))
+    drafted_of = np.bincount(owner[order[:drafted]], minlength=count)
+    paying_of = np.bincount(owner[order[:paying]], minlength=count)
     return list(zip(drafted_of.tolist(), paying_of.tolist(), strict=True))

@@ -76,34 +76,35 @@ class StageWeights:
             return
         if not factors.shape == squares.shape == self.factors.shape:
             return
-        most = CONFIG.stage_max_factor
-        self.factors[:] = np.clip(factors, 1 / most, most)
+        max_factor = CONFIG.stage_max_factor
+        self.factors[:] = np.clip(factors, 1 / max_factor, max_factor)
         self.squares[:] = np.maximum(squares, 0.0)
         self.bound()
 
     def bound(self) -> None:
-        """Let what was seen count so much at most that a process which runs on still learns."""
+        """Limit the weight of observations, so that a process that runs for long still learns."""
         np.minimum(self.squares, CONFIG.stage_most_squares, out=self.squares)
 
     def copied(self) -> Floats:
-        """The weights as they now are, for `changes_since`."""
+        """Copy the weights, for `changes_since`."""
         return self._both.copy()
 
     def changes_since(self, before: Floats) -> WeightChanges:
-        """What was learned since the weights were as `before`."""
+        """Return what was learned since the weights were as `before`."""
         return WeightChanges(*changed_cells(before, self._both))
 
     def undo(self, changes: WeightChanges) -> None:
         """Forget what was learned; what other sequences taught the same weights since stays."""
-        at = changes.at
-        (factors, squares), (factors_after, squares_after) = changes.before, changes.after
+        cells = changes.at
+        factors, squares = changes.before
+        factors_after, squares_after = changes.after
         # Where nothing was learned since, nothing is rounded.
-        is_last = (self.factors[at] == factors_after) & (self.squares[at] == squares_after)
-        most = CONFIG.stage_max_factor
-        without = np.clip(self.factors[at] * (factors / factors_after), 1 / most, most)
-        self.factors[at] = np.where(is_last, factors, without)
-        left = np.maximum(self.squares[at] - (squares_after - squares), 0.0)
-        self.squares[at] = np.where(is_last, squares, left)
+        is_last = (self.factors[cells] == factors_after) & (self.squares[cells] == squares_after)
+        limit = CONFIG.stage_max_factor
+        without = np.clip(self.factors[cells] * (factors / factors_after), 1 / limit, limit)
+        self.factors[cells] = np.where(is_last, factors, without)
+        squares_without = np.maximum(self.squares[cells] - (squares_after - squares), 0.0)
+        self.squares[cells] = np.where(is_last, squares, squares_without)
 
     @property
     def stored(self) -> tuple[Floats, Floats] | None:

@@ -56,7 +56,7 @@ class HeadUse:
         self._pause = Pause(patience=1, first=1, longest=CONFIG.guess_rest)
 
     def report(self) -> HeadReport:
-        """What was learned of the head."""
+        """Report what was learned of the head."""
         return HeadReport(self._asks, self._gain, self._first_s)
 
     @property
@@ -69,22 +69,29 @@ class HeadUse:
         self.asked = False
 
     def wants(self, token_s: float) -> bool:
-        """Begin a step; whether to ask. `token_s`: seconds that a token takes, 0.0 if not known."""
-        self._was_asked, self.asked = self.asked, not self._pause.goes_on()
+        """Begin a step; return whether to ask the head.
+
+        Args:
+            token_s: The seconds that a token takes; 0.0 if not known.
+        """
+        self._was_asked = self.asked
+        self.asked = not self._pause.goes_on()
         has_read = self.asked and self._was_asked
         if has_read and token_s and self._asks >= CONFIG.guess_trials:
             self._pause.learn(self._gain * token_s > self._first_s)
         return self.asked
 
     def took(self, seconds: float) -> None:
-        """Learn what a call took, if it read the tokens of one step alone."""
+        """Learn the seconds of a call, if it read the tokens of one step alone."""
         if self._was_asked:
             self._calls_s.append(seconds)
 
     def learn(self, reached: float, gain: float) -> None:
-        """Learn from a step, in which it guessed before so many of its tokens.
+        """Learn from a step.
 
-        `gain` is by how much it raised the probabilities of the tokens that came.
+        Args:
+            reached: The number of its tokens for which the head had a guess.
+            gain: By how much it raised the probabilities of the tokens that came.
         """
         if not self.asked or not reached:
             return
@@ -94,7 +101,7 @@ class HeadUse:
 
 
 class HeadSource(Source):
-    """What the learned heads of the model propose in a step: a row of escapes for each head.
+    """The proposals of the model's learned heads in a step: a row of escapes for each head.
 
     Their states share one table: each head has `guess_states` rows of it, the first of which is the
     end of the text. A copied token leads to a state as a proposed one does, if the head was asked
@@ -107,8 +114,8 @@ class HeadSource(Source):
     root = NONE
 
     def __init__(self, resources: Resources) -> None:
-        self._given = resources.heads
-        self.heads = tuple(self._given.guessers) if self._given is not None else ()
+        self._reader = resources.heads
+        self.heads = tuple(self._reader.guessers) if self._reader is not None else ()
         self.uses = [HeadUse() for _ in self.heads]
         self.rows = len(self.heads)
         states = max(1, self.rows * _MAX_STATES)
@@ -122,7 +129,7 @@ class HeadSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """A guess, by the length of the longest match beside a proposal."""
+        """Return a guess, by the length of the longest match beside a proposal."""
         by_order = np.asarray(CONFIG.guess_escapes)[:, None]
         return np.broadcast_to(by_order, (1, ORDERS, BUCKETS))
 
@@ -132,7 +139,10 @@ class HeadSource(Source):
             use.start()
 
     def report(self) -> dict[str, HeadReport] | None:
-        """What was learned of the heads, by their kind, behind its first numbered; or None."""
+        """Report what was learned of the heads, by their kind; None without heads.
+
+        Of several heads of a kind all but the first have a number behind it.
+        """
         reports: dict[str, HeadReport] = {}
         for number, (head, use) in enumerate(zip(self.heads, self.uses, strict=True), 1):
             name = f"{head.kind} {number}" if head.kind in reports else head.kind
@@ -146,8 +156,9 @@ class HeadSource(Source):
         """
         self.forget()
         asked = [head for head, use in enumerate(self.uses) if use.wants(token_s)]
-        clock = time.perf_counter()  # what was accepted is read now: the first asked counts it
-        if asked and self._given is not None and not self._given.follow(token_ids):
+        # The heads read the accepted tokens now: that counts as time of the first that is asked.
+        clock = time.perf_counter()
+        if asked and self._reader is not None and not self._reader.follow(token_ids):
             return
         for head in asked:
             proposed = self.heads[head].first(token_ids[-1])
@@ -161,12 +172,13 @@ class HeadSource(Source):
         self.matches[:] = NONE
 
     def retract(self, count: int, output: Sequence[int]) -> None:
-        """Forget what was proposed in a step that is taken back."""
+        """Forget the proposals of a step that is taken back."""
         self.forget()
 
     def _set(self, head: int, proposed: Guessed) -> None:
         """Fill the rows of a head with its states, and with what leads to them."""
-        count, width = min(len(proposed.tokens), _MAX_STATES), proposed.tokens.shape[1]
+        count = min(len(proposed.tokens), _MAX_STATES)
+        width = proposed.tokens.shape[1]
         first = head * _MAX_STATES
         rows = slice(first, first + count)
         self.arrays.tokens[rows, :width] = proposed.tokens[:count]
@@ -180,7 +192,7 @@ class HeadSource(Source):
         self.arrays.facts[rows, ROW_BUCKET] = levels + np.where(depths > 0, len(_SURE) + 1, 0)
 
     def _link(self, first: int, count: int, proposed: Guessed) -> Ints:
-        """Set what leads to the rows from `first` on; returns their depths, int32 (count,)."""
+        """Set what leads to the rows from `first` on; return their depths, int32 (count,)."""
         links = self.arrays.links[first : first + count]
         links[:] = NONE
         depths = np.arange(count, dtype=np.int32)

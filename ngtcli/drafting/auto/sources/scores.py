@@ -21,7 +21,7 @@ _MIN_WEIGHT = CONFIG.min_rank_weight
 
 
 def no_ranks(vocab_size: int) -> RowArrays:
-    """A row for each token, with nothing learned."""
+    """Make a row for each token, with nothing learned."""
     width = CONFIG.ranks_kept
     return RowArrays(
         np.zeros((vocab_size, width), np.int32),
@@ -47,12 +47,14 @@ def learn_ranks(tokens: Any, top_ids: Any, plain: Any) -> None:
         token = tokens[i]
         if token < 0 or token >= len(rows.tokens):
             continue
-        successors, weights = rows.tokens[token], rows.weights[token]
+        successors = rows.tokens[token]
+        weights = rows.weights[token]
         for j in range(len(weights)):
             weights[j] *= _DECAY
         for rank in range(top_ids.shape[1]):
             _gain(successors, weights, top_ids[i, rank], 1.0 / (rank + 1))
-        total, distinct = np.float32(0.0), 0
+        total = np.float32(0.0)
+        distinct = 0
         for j in range(len(weights)):
             if weights[j] < _MIN_WEIGHT:
                 weights[j] = 0.0
@@ -65,7 +67,8 @@ def learn_ranks(tokens: Any, top_ids: Any, plain: Any) -> None:
 @njit(inline="always")
 def _gain(successors: Any, weights: Any, successor: int, gain: float) -> None:
     """Add to the weight of a successor; a new one takes the place of the weakest."""
-    weakest, place = 0, -1
+    weakest = 0
+    place = -1
     for j in range(len(weights)):
         if weights[j] > 0.0 and successors[j] == successor:
             place = j
@@ -100,13 +103,13 @@ class ScoreSource(Source):
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """A guess, which the first steps correct: no recording holds logits."""
+        """Return a guess, which the first steps correct: no recording holds logits."""
         escapes = same_everywhere(CONFIG.scores_escape)
         escapes[:, 0] = CONFIG.unused_escape
         return escapes
 
     def begin(self, context: Context) -> None:
-        """Forget what is private, or of another vocabulary."""
+        """Forget ranks that are private, or of another vocabulary."""
         if context.vocabulary != self.vocab_size or context.private or self._is_private:
             self._start(context.vocabulary)
         self._is_private = context.private

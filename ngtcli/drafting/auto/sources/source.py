@@ -1,4 +1,4 @@
-"""What a source of `auto` is: a table of one of three forms, what it learns, and its first escapes.
+"""The base of `auto`'s sources: a table of one of three forms, learning, and first escapes.
 
 A source is a file beside this one with a subclass of `Source`, and an entry in `table.py`. Compiled
 code knows nothing of it but the form of its table (core/forms.py).
@@ -32,7 +32,7 @@ _ESCAPES = Path(__file__).parent.parent / "escapes.json"
 
 @dataclass(frozen=True, slots=True)
 class Resources:
-    """What outlives an answer and is handed to the sources of each drafter.
+    """The objects that outlive an answer, for the sources of each drafter.
 
     Attributes:
         answers: Counts of earlier answers.
@@ -49,7 +49,9 @@ class Resources:
 
 @cache
 def fitted(name: str) -> Floats:
-    """The escape probabilities fitted to recorded runs, float64 (rows, orders, buckets).
+    """Return escape probabilities that were fitted to recorded runs.
+
+    float64 (rows, orders, buckets), by the name of the source.
 
     They were fitted by `tests/tools/fit_escapes.py`, in the history up to d643cb9d.
     """
@@ -58,7 +60,7 @@ def fitted(name: str) -> Floats:
 
 
 def same_everywhere(escape: float) -> Floats:
-    """One escape probability for all orders and buckets of one row."""
+    """Return one escape probability for all orders and buckets of one row."""
     return np.full((1, ORDERS, BUCKETS), escape)
 
 
@@ -94,7 +96,7 @@ class Source:
 
     @classmethod
     def first_escapes(cls) -> Floats:
-        """The escapes before anything was observed, float64 (rows, orders, buckets)."""
+        """Return the escapes before anything was observed, float64 (rows, orders, buckets)."""
         raise NotImplementedError
 
     def begin(self, context: Context) -> None:
@@ -106,7 +108,7 @@ class Source:
         self.matches[:, 0] = self.root
 
     def refresh(self, tokens: int) -> bool:
-        """Make room for `tokens` more tokens of the answer; whether `table` is another then."""
+        """Make room for `tokens` more tokens of the answer; return whether `table` is replaced."""
         return False
 
     def extend(self, tokens: Ints) -> None:

@@ -1,4 +1,4 @@
-"""The table of all sources, and what is done with all of them at once.
+"""The table of all sources, and what a drafter does with all of them at once.
 
 To add a source: write its file beside this one (`predicted.py` is short), and add its class to
 SOURCES. Sources are asked in that order, at each order of matches from the longest on.
@@ -37,7 +37,7 @@ SOURCES: tuple[type[Source], ...] = (
     BackgroundSource,
     ScoreSource,
 )
-# What the tokens of a draft may be shown as, in the order of numbers in compiled code.
+# The origins that tokens of a draft may have; their order is that of the numbers in compiled code.
 ORIGINS = tuple(
     dict.fromkeys(
         [kind.origin for kind in SOURCES]
@@ -198,9 +198,13 @@ class Sources:
 
 @cache
 def first_escapes(heads: int = 0) -> Floats:
-    """The escape probabilities before anything was observed, with those of a number of heads.
+    """Return the escape probabilities before anything was observed.
 
-    float64 (rows, orders, buckets), in the order of the rows of matches; not to be written to.
+    Args:
+        heads: The number of learned heads.
+
+    Returns:
+        float64 (rows, orders, buckets), read-only, in the order of the rows of matches.
     """
     kinds: list[type[Source]] = [*SOURCES, CopySource, *[HeadSource] * heads]
     escapes = np.concatenate([kind.first_escapes() for kind in kinds])
@@ -209,7 +213,7 @@ def first_escapes(heads: int = 0) -> Floats:
 
 
 def _spec_of(sources: Sequence[Source]) -> Ints:
-    """The spec of Tables, a row for each row of matches."""
+    """Make the spec of Tables, a row for each row of matches."""
     lines: list[tuple[int, ...]] = []
     tables = dict.fromkeys(_FORMS, 0)
     for source in sources:
