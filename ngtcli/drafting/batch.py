@@ -56,10 +56,10 @@ class Drafting:
         """Return how many nodes each of `count` sequences may draft in this step."""
         if self._propose_together is not None:
             return [self.max_nodes] * count
-        share, rest = divmod(self.max_nodes, count)
+        share, remainder = divmod(self.max_nodes, count)
         first = self._turn
-        self._turn = (first + rest) % count
-        return [share + 1 if (i - first) % count < rest else share for i in range(count)]
+        self._turn = (first + remainder) % count
+        return [share + 1 if (i - first) % count < remainder else share for i in range(count)]
 
     def propose(
         self, drafters: Sequence[Drafter], logs: Sequence[TokenLog], rooms: Sequence[Room]

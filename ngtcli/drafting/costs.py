@@ -54,39 +54,44 @@ class CostCurve:
         self._since = 0
 
     def _size(self, rows: int) -> int:
-        """The size that a pass over `rows` is padded to; one beyond the last is not."""
-        at = bisect_left(self.sizes, rows)
-        return self.sizes[at] if at < len(self.sizes) else rows
+        """Return the size that a forward pass over `rows` is padded to; beyond the last: `rows`."""
+        index = bisect_left(self.sizes, rows)
+        return self.sizes[index] if index < len(self.sizes) else rows
 
     def filled(self, nodes: int) -> int:
-        """The most nodes that a pass has room for at the cost of one over `nodes` and the root."""
+        """Return the most nodes that cost no more than `nodes`, as rows are padded."""
         return self._size(nodes + 1) - 1
 
     def _over(self, rows: Iterable[int], seconds: Sequence[float]) -> Floats:
-        """Seconds of passes over `rows`, by those at `self.rows`; beyond them the slope goes on."""
-        sizes = np.array([self._size(r) for r in rows], np.int64)
-        known = self.rows
-        out: Floats = np.interp(sizes, known, seconds)
-        if len(known) > 1:
-            slope = (seconds[-1] - seconds[-2]) / (known[-1] - known[-2])
-            out = out + slope * np.maximum(sizes - known[-1], 0)
-        return out
+        """Interpolate the seconds of passes over `rows`; beyond the last point the slope goes on.
+
+        Args:
+            rows: Of the passes.
+            seconds: At the points `self.rows`.
+        """
+        sizes = np.array([self._size(count) for count in rows], np.int64)
+        points = self.rows
+        interpolated: Floats = np.interp(sizes, points, seconds)
+        if len(points) > 1:
+            slope = (seconds[-1] - seconds[-2]) / (points[-1] - points[-2])
+            interpolated = interpolated + slope * np.maximum(sizes - points[-1], 0)
+        return interpolated
 
     def at(self, rows: int) -> float:
         """Seconds of a pass over `rows` rows."""
         return float(self._over([rows], self._seconds)[0])
 
-    def table(self, most: int) -> Floats:
-        """Seconds of passes over 1 to at least `most` rows; a few steps old at most."""
-        if len(self._table) < most or self._step - self._since >= CONFIG.table_age:
-            self._table = self._over(range(1, max(most, 65) + 1), self._seconds)
+    def table(self, max_rows: int) -> Floats:
+        """Return the seconds of passes over 1 to at least `max_rows` rows, a few steps old."""
+        if len(self._table) < max_rows or self._step - self._since >= CONFIG.table_age:
+            self._table = self._over(range(1, max(max_rows, 65) + 1), self._seconds)
             self._since = self._step
         return self._table
 
-    def table_measured(self, most: int) -> Floats:
-        """The same as calibration found them."""
-        measured = _never_falling([self.measured[r] for r in self.rows])
-        return self._over(range(1, most + 1), measured)
+    def table_measured(self, max_rows: int) -> Floats:
+        """Return the seconds of passes over 1 to `max_rows` rows, as calibration found them."""
+        measured = _never_falling([self.measured[rows] for rows in self.rows])
+        return self._over(range(1, max_rows + 1), measured)
 
     def learn(self, rows: int, seconds: float) -> None:
         """Move the costs toward what a pass over `rows` just took.
@@ -98,12 +103,13 @@ class CostCurve:
         """
         self._step += 1
         rows = self._size(rows)
-        known, costs = self.rows, self._seconds
-        above = min(max(bisect(known, rows), 1), len(known) - 1)
+        points = self.rows
+        costs = self._seconds
+        above = min(max(bisect(points, rows), 1), len(points) - 1)
         below = max(above - 1, 0)
         share = 1.0  # of the point above, where the size lies between two
         if above > below:
-            share = (rows - known[below]) / (known[above] - known[below])
+            share = (rows - points[below]) / (points[above] - points[below])
         near = above if share > 0.5 else below
         gap = self._step - self._seen[near]
         self._seen[near] = self._step
@@ -118,11 +124,11 @@ class CostCurve:
                 return
             ratio = min(slower)
             slower.clear()
-        own = min(CONFIG.most_own_rate, CONFIG.own_rate * gap)
+        local_rate = min(CONFIG.most_own_rate, CONFIG.own_rate * gap)
         common = ratio ** (CONFIG.common_rate / gap)
         costs = self._seconds = [common * cost for cost in costs]
-        costs[above] *= ratio ** (own * min(1.0, share))
-        costs[below] *= ratio ** (own * max(0.0, 1.0 - share))
+        costs[above] *= ratio ** (local_rate * min(1.0, share))
+        costs[below] *= ratio ** (local_rate * max(0.0, 1.0 - share))
         # A pass over more rows is no quicker: the points about this one give way to it.
         for i in range(near):
             costs[i] = min(costs[i], costs[near])
@@ -130,17 +136,21 @@ class CostCurve:
             costs[i] = max(costs[i], costs[i - 1])
 
     def quickest(self, seconds: Mapping[int, float]) -> "CostCurve":
-        """A curve of the lower cost of each of its sizes, of its own and of `seconds` by rows."""
-        lower = {rows: min(own, seconds.get(rows, own)) for rows, own in self.by_rows().items()}
+        """Return a curve with the lower of two costs at each size: its own, and that in `seconds`.
+
+        Args:
+            seconds: By rows.
+        """
+        lower = {rows: min(cost, seconds.get(rows, cost)) for rows, cost in self.by_rows().items()}
         return CostCurve(lower, sizes=self.sizes)
 
     def by_rows(self) -> dict[int, float]:
-        """Seconds by rows; more rows never cost less."""
+        """Return the seconds by rows; more rows never cost less."""
         return dict(zip(self.rows, self._seconds, strict=True))
 
 
 def _never_falling(seconds: Sequence[float]) -> list[float]:
-    """The seconds of rising numbers of rows, each no more than those after it.
+    """Lower the seconds of rising numbers of rows, so that none is above those after it.
 
     A pass may be padded to more rows, so it costs no more than they do; and what disturbs a
     measurement adds to it. So of two that contradict each other the quicker is right.
@@ -181,18 +191,18 @@ class Costs:
         self.curves = curves
 
     def at_length(self, tokens: int) -> CostCurve:
-        """The curve for a context of `tokens`."""
+        """Return the curve for a context of so many tokens."""
         border = SHORT
         while border < tokens:
             border *= 4
         if border not in self.curves:
-            nearest = min(self.curves, key=lambda known: max(known, border) / min(known, border))
+            nearest = min(self.curves, key=lambda length: max(length, border) / min(length, border))
             curve = self.curves[nearest]
             self.curves[border] = CostCurve(curve.by_rows(), curve.measured, curve.sizes)
         return self.curves[border]
 
     def stored(self) -> dict[int, StoredCurve]:
-        """What is kept of them, by lengths of context."""
+        """Return the curves to store, by lengths of context."""
         return {
             border: StoredCurve(curve.by_rows(), curve.measured)
             for border, curve in self.curves.items()
@@ -200,5 +210,8 @@ class Costs:
 
 
 def costs_of(stored: Mapping[int, StoredCurve], sizes: tuple[int, ...]) -> Costs:
-    """The costs that were stored, of passes that are padded to `sizes`."""
-    return Costs({n: CostCurve(c.seconds, c.measured, sizes) for n, c in stored.items()})
+    """Make costs of stored curves, of passes that are padded to `sizes`."""
+    curves = {
+        length: CostCurve(curve.seconds, curve.measured, sizes) for length, curve in stored.items()
+    }
+    return Costs(curves)

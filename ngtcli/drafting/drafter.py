@@ -28,15 +28,20 @@ _EMPTY = DraftTree()
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """What is known before decoding starts.
+    """The prompt of a sequence, and the facts that bound its drafts.
 
-    `ids` is the whole prompt; `documents` the cached corpus of the documents in it, None without;
-    `outside` the runs of prompt ids outside `documents`; `references` the runs of prompt ids that
-    are documents. `tokenizer` is its fingerprint, `vocabulary` the model's size of it. With
-    `free_nodes` all forward passes have one shape, so a node costs nothing; with `probes_count`
-    probes take nodes of the budget. With `chains` drafts have no branches. `private`: nothing is
-    drafted from other texts, and nothing learned for them. `predicted` are the ids of a text beside
-    the prompt that the answer is said to be like.
+    Attributes:
+        ids: The token ids of the whole prompt.
+        documents: The cached corpus of the documents in it; None without.
+        outside: The runs of prompt ids outside `documents`.
+        references: The runs of prompt ids that are documents.
+        tokenizer: The tokenizer's fingerprint.
+        vocabulary: The number of token ids that the model has logits for.
+        free_nodes: All forward passes have one shape, so that a node costs nothing.
+        probes_count: Probes take nodes of the budget.
+        chains: Drafts have no branches.
+        private: Nothing is drafted from other sequences, and nothing learned for them.
+        predicted: The token ids of a text, beside the prompt, that the answer should resemble.
     """
 
     ids: Sequence[int]
@@ -59,7 +64,7 @@ class Assistant(Protocol):
         """Start on a new prompt."""
 
     def draft(self, log: TokenLog, count: int) -> list[int]:
-        """`count` tokens to follow those of a log, fewer where the model's context ends.
+        """Draft `count` tokens behind those of a log, fewer where the model's context ends.
 
         The log is that of the sequence that began with the last prompt. Raises MemoryError and the
         like where memory ends.
@@ -68,11 +73,19 @@ class Assistant(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class DraftSettings:
-    """The settings that every drafter may read; each reads the ones it knows.
+    """The settings of drafters; each drafter reads those that it knows.
 
-    `assistant`, `costs` (of passes), `pool` (earlier answers), `background` (counts of a general
-    text) and `heads` are None where there is none. `masks` are the ids of the tokens that the model
-    was tuned to fill, in their order below a token.
+    Attributes:
+        n: Tokens of the longest n-gram.
+        lp: Tokens of the longest prefix that is looked up.
+        num_draft: The most nodes of a draft.
+        learn_output: Whether the answer itself is drafted from.
+        assistant: The draft model; None without.
+        costs: Of forward passes, as measured; None: not measured.
+        pool: Earlier answers; None without.
+        background: Counts of general text; None without.
+        heads: The learned heads; None without.
+        masks: The ids of the tokens that the model was tuned to fill, in their order below a token.
     """
 
     n: int = _DEFAULTS.drafting.n
@@ -93,7 +106,7 @@ class DraftSettings:
 
 
 def draft_settings(settings: Settings) -> DraftSettings:
-    """The part of the settings that drafters read."""
+    """Return the part of the settings that drafters read."""
     return DraftSettings(
         settings.drafting.n,
         settings.drafting.lp,
@@ -128,7 +141,7 @@ class Draft:
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What one forward pass said of a draft, accepted or not.
+    """The result of one forward pass for a draft, accepted or not.
 
     Attributes:
         tree: The tree that was verified, which may be a cut of the one proposed.
@@ -151,7 +164,7 @@ class Outcome:
     seconds: float | None = None
 
     def without_front(self, front: int) -> "Outcome | None":
-        """What the pass said of the draft below the chain of its first `front` nodes.
+        """Return the outcome of the draft below the chain of its first `front` nodes.
 
         None where the chain was cut.
         """
@@ -192,7 +205,8 @@ class Drafter:
     heads: Heads | None = None
 
     def __init__(self, settings: DraftSettings, options: Any) -> None:
-        self.settings, self.options = settings, options
+        self.settings = settings
+        self.options = options
 
     def begin(self, context: Context) -> None:
         """Start on a new prompt."""

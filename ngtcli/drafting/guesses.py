@@ -1,4 +1,4 @@
-"""What a learned head guesses: a few likely tokens after each of some nodes. Knows no torch."""
+"""The guesses of learned heads: a few likely tokens after each of some nodes. Knows no torch."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -12,12 +12,14 @@ WIDTH = 16  # likeliest tokens of a guess that are read; guess: growth takes the
 
 @dataclass(frozen=True, slots=True)
 class Guessed:
-    """What may follow each of m nodes of a draft, the root first; the likeliest first.
+    """Likely tokens after each of m nodes of a draft, the root first; the likeliest first.
 
-    `tokens` int32 and `probabilities` float64 are (m, width), width at most WIDTH; a probability is
-    that among all tokens the head knows. `led`, int (2, m - 1), has of each node but the first the
-    number of its parent, which comes before it, and the token that leads to it. Where a guess does
-    not depend on the tokens that lead to a node it is None: node d stands for all of depth d.
+    Attributes:
+        tokens: int32 (m, width), width at most WIDTH.
+        probabilities: float64 (m, width), among all tokens that the head knows.
+        led: int32 (2, m - 1): of each node but the first the number of its parent, which comes
+            before it, and the token that leads to it. None where guesses do not depend on the
+            tokens that lead to a node: then node d stands for all nodes of depth d.
     """
 
     tokens: npt.NDArray[np.int32]
@@ -40,11 +42,11 @@ class Guesser(Protocol):
         """Return how deep a guessed node can be."""
 
     def first(self, root: int) -> Guessed:
-        """All that it guesses behind `root`, the last token, which follows all rows read."""
+        """Guess what follows the last token, `root`, which stands behind all rows read."""
 
 
 class StateReader(Protocol):
-    """What is given the hidden states of a text's rows, as they are read or kept."""
+    """Reads the hidden states of a sequence's tokens, as they are prefilled or accepted."""
 
     @property
     def layers(self) -> tuple[int, ...]:
@@ -55,10 +57,10 @@ class StateReader(Protocol):
         """Return whether it wants those of every row, else of the last alone."""
 
     def reset(self, start: int = 0) -> None:
-        """A new text, whose rows before `start` are not given."""
+        """Begin a sequence; the hidden states of its first `start` tokens do not come."""
 
     def add(self, ids: list[int], states: Any) -> None:
-        """The text's next rows: their tokens, and a tensor (rows, layers, hidden size)."""
+        """Read the next tokens: their ids, and a tensor (tokens, layers, hidden size)."""
 
 
 class Heads(StateReader, Protocol):
@@ -69,10 +71,14 @@ class Heads(StateReader, Protocol):
         """The heads."""
 
     def of_kind(self, kind: str) -> "Heads | None":
-        """Those of one kind alone; None if there are none."""
+        """Return the heads of one kind alone; None if there are none."""
 
     def follow(self, ids: Sequence[int]) -> bool:
-        """Let the heads read what waits; `ids` are those of prompt and output so far.
+        """Let the heads read what waits.
 
-        False where the last of them does not follow the last row: then there are no guesses.
+        Args:
+            ids: The token ids of prompt and output so far.
+
+        Returns:
+            False where the last of them does not follow the last row: then there are no guesses.
         """

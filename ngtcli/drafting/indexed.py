@@ -36,7 +36,7 @@ class Indexed(Drafter):
         raise NotImplementedError
 
     def draft(self, budget: int) -> DraftTree:
-        """A tree of at most `budget` nodes to follow `token_ids`."""
+        """Return a tree of at most `budget` nodes to follow `token_ids`."""
         raise NotImplementedError
 
     def begin(self, context: Context) -> None:
@@ -59,13 +59,13 @@ class Indexed(Drafter):
 
     def sync(self, log: TokenLog) -> None:
         """Make the index that of the tokens of `log`."""
-        known, new = log.since(self._mark)
+        unchanged, new = log.since(self._mark)
         self._mark = log.mark
-        if known < len(self.token_ids):
-            self.shorten(known)
+        if unchanged < len(self.token_ids):
+            self.shorten(unchanged)
         if new:
             self.token_ids += new
-            self.index(known)
+            self.index(unchanged)
 
     def shorten(self, length: int) -> None:
         """Go back to the first `length` tokens: undo what depends on others, the latest first."""

@@ -12,7 +12,7 @@ AnyOptions = TypeVar("AnyOptions")
 
 
 def option(default: Any, low: float, high: float) -> Any:
-    """A field of `MethodOptions`, which has a value from `low` to `high`."""
+    """Declare a field of `MethodOptions` with a value from `low` to `high`."""
     return field(default=default, metadata={"within": (low, high)})
 
 
@@ -21,24 +21,30 @@ class MethodOptions:
     """A method's own options; here there are none. Raises UsageError for a value out of range."""
 
     def __post_init__(self) -> None:
-        for each in fields(self):
-            if "within" in each.metadata:
-                check_range(each.name, getattr(self, each.name), *each.metadata["within"])
+        for declared in fields(self):
+            if "within" in declared.metadata:
+                low, high = declared.metadata["within"]
+                check_range(declared.name, getattr(self, declared.name), low, high)
 
 
 def read_options(defaults: AnyOptions, options: Mapping[str, str]) -> AnyOptions:
-    """`defaults`, a dataclass, with fields replaced by values written as text. Raises UsageError.
+    """Replace fields of a dataclass by values that are written as text.
 
-    Fields may be int, float, bool ("true" or "false") or str.
+    Args:
+        defaults: The dataclass; its fields are int, float, bool ("true" or "false") or str.
+        options: The values by the names of the fields.
+
+    Raises:
+        UsageError: There is no such field, or the value is not of its type or range.
     """
-    known = {f.name: getattr(defaults, f.name) for f in fields(defaults)}  # type: ignore[arg-type]
+    names = [declared.name for declared in fields(defaults)]  # type: ignore[arg-type]
     values: dict[str, Any] = {}
     for key, text in options.items():
-        if key not in known:
+        if key not in names:
             raise UsageError(
-                f"no option {key!r}", hint=nearest(key, known) if known else "It has none."
+                f"no option {key!r}", hint=nearest(key, names) if names else "It has none."
             )
-        values[key] = _read(key, text, type(known[key]))
+        values[key] = _read(key, text, type(getattr(defaults, key)))
     return replace(defaults, **values)  # type: ignore[type-var]
 
 
@@ -52,7 +58,7 @@ def _read(key: str, text: str, kind: type) -> Any:
 def check_range(name: str, value: float, low: float, high: float) -> None:
     """Raise UsageError unless `low <= value <= high`."""
     if not low <= value <= high:
-        what = f"{name} is {plain_number(value)}"
         raise UsageError(
-            what, hint=f"Give a value from {plain_number(low)} to {plain_number(high)}."
+            f"{name} is {plain_number(value)}",
+            hint=f"Give a value from {plain_number(low)} to {plain_number(high)}.",
         )

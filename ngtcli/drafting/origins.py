@@ -1,4 +1,4 @@
-"""What is said of drafts: where they come from, and what a drafter decided. Loads nothing heavy."""
+"""The origins of draft tokens, and reports of drafters. Loads nothing heavy."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field

@@ -61,18 +61,18 @@ class Pool:
         prompt: Sequence[int],
         background: BackgroundCounts | None = None,
     ) -> list[Ints]:
-        """Learn an answer to a prompt, as `own_words`; the pieces of it that were kept."""
+        """Learn an answer to a prompt, as `own_words`; return the pieces that the pool takes."""
         pieces = [answer] if self.quotes else list(own_words(answer, prompt, background))
-        kept = [np.array(p[: self.limit], np.int32) for p in pieces if len(p) > 1]
-        self.new = newest(self.new + kept, self.limit)
-        self.answers = newest(self.answers + kept, self.limit)
-        return kept
+        learned = [np.array(piece[: self.limit], np.int32) for piece in pieces if len(piece) > 1]
+        self.new = newest(self.new + learned, self.limit)
+        self.answers = newest(self.answers + learned, self.limit)
+        return learned
 
 
 def own_words(
     answer: Sequence[int], prompt: Sequence[int], background: BackgroundCounts | None = None
 ) -> Iterator[list[int]]:
-    """The runs of `answer` that are left when what it has from `prompt` is taken out.
+    """Yield the runs of an answer that are left when what it has from its prompt is taken out.
 
     That is every run of QUOTE tokens that stands in the prompt, and every shorter one that the
     `background` does not know, names of people above all. Without a background only single tokens
@@ -93,15 +93,18 @@ def own_words(
 
 
 def _runs_known(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[npt.NDArray[np.bool_]]:
-    """For runs of 1 to QUOTE tokens, whether that at each place of `answer` stands in `prompt`."""
+    """Yield, for runs of 1 to QUOTE tokens, which runs of the answer stand in the prompt.
+
+    bool (runs of the answer,), by the start of the run.
+    """
     first = len(prompt)
-    both = np.unique(np.concatenate([prompt, answer]), return_inverse=True)[1]  # numbered tokens
-    runs = both
+    numbered = np.unique(np.concatenate([prompt, answer]), return_inverse=True)[1]
+    runs = numbered
     for size in range(1, QUOTE + 1):
-        if size > len(both):
+        if size > len(numbered):
             return
         if size > 1:  # equal runs get equal numbers: of a shorter run and the token behind it
-            longer = runs[:-1] * len(both) + both[size - 1 :]
+            longer = runs[:-1] * len(numbered) + numbered[size - 1 :]
             runs = np.unique(longer, return_inverse=True)[1]
         yield np.isin(runs[first:], runs[: max(0, first - size + 1)])
 
@@ -111,23 +114,23 @@ def _is_general(run: Sequence[int], background: BackgroundCounts | None) -> bool
 
 
 def newest(answers: Sequence[Ints], limit: int) -> list[Ints]:
-    """The last answers that together have at most `limit` tokens."""
-    kept: list[Ints] = []
+    """Return the last answers that together have at most `limit` tokens."""
+    last_first: list[Ints] = []
     for answer in reversed(answers):
         limit -= len(answer)
         if limit < 0:
             break
-        kept.append(answer)
-    return kept[::-1]
+        last_first.append(answer)
+    return last_first[::-1]
 
 
 def pool_path(fingerprint: str, model: str) -> Path:
-    """The file for answers of `model` with the tokenizer of that fingerprint."""
+    """Return the file for answers of a model with the tokenizer of that fingerprint."""
     return POOLS.path(key_of(POOLS.format, fingerprint, model))
 
 
 def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
-    """The pool in `path`, empty where there is none.
+    """Load the pool in a file; an empty one where there is no file.
 
     Raises DamagedFileError where the file is damaged, foreign or holds impossible numbers.
     """

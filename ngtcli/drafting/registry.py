@@ -96,7 +96,7 @@ _SHARED = tuple(f.name for f in fields(DraftSettings) if f.name not in _OBJECTS)
 
 
 def method_names() -> list[str]:
-    """All names of methods."""
+    """List the names of all methods."""
     return list(_METHODS)
 
 
@@ -115,7 +115,7 @@ class MethodSpec:
     options: Any
 
     def build(self) -> Drafter:
-        """A new drafter. Raises UsageError where something that it needs is missing."""
+        """Make a new drafter. Raises UsageError where something that it needs is missing."""
         settings = self.settings
         if self.entry.heads and settings.heads is not None:
             settings = replace(settings, heads=settings.heads.of_kind(self.name))
@@ -123,14 +123,14 @@ class MethodSpec:
             return self._prepared()(settings, self.options)
 
     def _prepared(self) -> type[Drafter]:
-        """The class of drafters, with all that they need compiled."""
+        """Return the class of drafters, with all that they need compiled."""
         if self.entry.compiled:
             _module("auto.drafter").compile_loops()
         drafter: type[Drafter] = getattr(_module(self.entry.module), self.entry.drafter)
         return drafter
 
     def build_batch(self) -> Drafting:
-        """The drafters of a batch. Raises UsageError as `build` does."""
+        """Make the drafters of a batch. Raises UsageError as `build` does."""
         if not self.entry.batch:
             return Drafting(lambda context: self.build(), self.settings.num_draft)
         self._prepared()
@@ -180,8 +180,9 @@ def parse_method(spec: str, settings: DraftSettings) -> MethodSpec:
     entry = _METHODS[name]
     with _named(name):
         defaults = getattr(_module(entry.options or entry.module), "Options", MethodOptions)()
-        own = read_options(defaults, {k: v for k, v in options.items() if k not in _SHARED})
-    return MethodSpec(spec, name, entry, shared, own)
+        own_options = {key: value for key, value in options.items() if key not in _SHARED}
+        method_options = read_options(defaults, own_options)
+    return MethodSpec(spec, name, entry, shared, method_options)
 
 
 @contextmanager

@@ -57,9 +57,11 @@ class DraftTree:
         return depths
 
     def ancestors(self) -> npt.NDArray[np.bool_]:
-        """Tree attention (paper, section 3.2): row i is true at i's ancestors and at i itself.
+        """Return the mask of tree attention (paper, section 3.2).
 
-        Shape (k + 1, k + 1), the root in row and column 0.
+        Returns:
+            bool (k + 1, k + 1), the root in row and column 0. Row i is true at the ancestors of i
+            and at i itself.
         """
         rows = [bytearray(len(self) + 1)]  # quicker than rows of an array
         rows[0][0] = 1
@@ -71,7 +73,7 @@ class DraftTree:
         return seen.reshape(len(rows), len(rows))
 
     def under(self, front: Sequence[int], origins: Sequence[str]) -> "DraftTree":
-        """The chain of `front`, tokens with `origins`, and this tree below its last token.
+        """Return the chain of `front`, tokens with `origins`, and this tree below its last token.
 
         >>> chain([7]).under([5, 6], ["a", "b"]).parents
         (-1, 0, 1)
@@ -79,17 +81,17 @@ class DraftTree:
         if not front:
             return self
         names = tuple(dict.fromkeys((*self.names, *origins)))
-        own = self.origins if len(self.origins) else [0] * len(self)
+        tree_origins = self.origins if len(self.origins) else [0] * len(self)
         return DraftTree(
             (*front, *self.tokens),
             (*range(ROOT, len(front) - 1), *(parent + len(front) for parent in self.parents)),
             self.probes,
-            [*map(names.index, origins), *own],
+            [*map(names.index, origins), *tree_origins],
             names,
         )
 
     def extended(self, node: int, tokens: Sequence[int], origin: str) -> "DraftTree":
-        """The tree with a chain of `tokens` below a draft, next to it in order.
+        """Return the tree with a chain of tokens below a draft, next to it in order.
 
         >>> DraftTree((1, 2), (-1, -1)).extended(0, [3, 4], "a").parents
         (-1, 0, 1, -1)
@@ -97,32 +99,34 @@ class DraftTree:
         if not tokens:
             return self
         names = tuple(dict.fromkeys((*self.names, origin)))
-        own = list(self.origins) if len(self.origins) else [0] * len(self)
-        at, count = node + 1, len(tokens)
-        later = [parent + count if parent >= at else parent for parent in self.parents[at:]]
+        origins = list(self.origins) if len(self.origins) else [0] * len(self)
+        start = node + 1
+        count = len(tokens)
+        later = [parent + count if parent >= start else parent for parent in self.parents[start:]]
         return DraftTree(
-            (*self.tokens[:at], *tokens, *self.tokens[at:]),
-            (*self.parents[:at], *range(node, node + count), *later),
+            (*self.tokens[:start], *tokens, *self.tokens[start:]),
+            (*self.parents[:start], *range(node, node + count), *later),
             self.probes,
-            [*own[:at], *[names.index(origin)] * count, *own[at:]],
+            [*origins[:start], *[names.index(origin)] * count, *origins[start:]],
             names,
         )
 
     def take(self, nodes: Sequence[int]) -> "DraftTree":
-        """The tree of some nodes, in this order: each behind its parent, probes last."""
-        place = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
+        """Return the tree of some nodes, in this order: each behind its parent, probes last."""
+        number_of = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
         return DraftTree(
             tuple([self.tokens[i] for i in nodes]),
-            tuple([place[self.parents[i]] for i in nodes]),
+            tuple([number_of[self.parents[i]] for i in nodes]),
             sum([i >= self.drafts for i in nodes]),
             [self.origins[i] for i in nodes] if len(self.origins) else (),
             self.names,
         )
 
     def first_chain(self) -> "DraftTree":
-        """The tree itself if it has no branches, else the first child, its first child, and so on.
+        """Return the chain of the first child, its first child, and so on.
 
-        Methods put the likelier sibling first. Probes are left out.
+        A tree without branches is returned as it is. Methods put the likelier sibling first. Probes
+        are left out.
 
         >>> DraftTree((1, 2, 3, 4), (-1, -1, 0, 1)).first_chain().tokens
         (1, 3)
@@ -136,10 +140,14 @@ class DraftTree:
     def cut(
         self, depth: int, nodes: int, probe_depth: int | None = None, rows: int | None = None
     ) -> "DraftTree":
-        """The tree without what is deeper than `depth`, and its first `nodes` drafts at most.
+        """Return the tree cut to some bounds.
 
-        Probes may reach down to `probe_depth`, where it is given. Of `rows`, for drafts and probes
-        together, probes have the first claim, if there is one for all of them; else none is left.
+        Args:
+            depth: Nodes that are deeper are left out.
+            nodes: The number of drafts; the first ones stay.
+            probe_depth: The depth of probes; None: `depth`.
+            rows: The number of drafts and probes together; None: any. All probes stay if there is
+                room for them, at the expense of drafts; else none stays.
         """
         if rows is not None and len(self) > rows:
             has_room = self.probes <= rows
@@ -150,32 +158,40 @@ class DraftTree:
         limits = [depth] * self.drafts + [deepest] * self.probes
         if self.drafts <= nodes and all(map(le, depths, limits)):
             return self
-        kept, drafts = {ROOT}, 0
+        remaining = {ROOT}
+        drafts = 0
         for i, (level, limit) in enumerate(zip(depths, limits, strict=True)):
-            is_draft = i < self.drafts
-            if level <= limit and self.parents[i] in kept and not (is_draft and drafts == nodes):
-                kept.add(i)
-                drafts += is_draft
-        return self.take(sorted(kept)[1:])
+            if level > limit or self.parents[i] not in remaining:
+                continue
+            if i < self.drafts:
+                if drafts == nodes:
+                    continue
+                drafts += 1
+            remaining.add(i)
+        return self.take(sorted(remaining)[1:])
 
 
 def chain(tokens: Sequence[int]) -> DraftTree:
-    """A tree without branches."""
+    """Make a tree without branches."""
     return DraftTree(tuple(tokens), tuple(range(-1, len(tokens) - 1)))
 
 
 def in_depth_first_order(
     tokens: Sequence[int], parents: Sequence[int], priority: Sequence[float]
 ) -> DraftTree:
-    """A tree, its nodes in the order of `depth_first`."""
+    """Make a tree with its nodes in the order of `depth_first`."""
     return DraftTree(tuple(tokens), tuple(parents)).take(depth_first(parents, priority))
 
 
 def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
-    """The nodes of a tree, each followed by its best child's subtree first.
+    """Order the nodes of a tree, each followed by its best child's subtree first.
 
     The likeliest chain thus comes first, so that its accepted rows already lie where they belong
-    in the cache of keys and values. `priority` is per node; ties keep the given order.
+    in the KV cache.
+
+    Args:
+        parents: Of each node, -1 for the root.
+        priority: Of each node; the higher is the better. Equal ones keep their order.
 
     >>> depth_first([-1, -1, 0, 1], [0.2, 0.5, 0.1, 0.1])
     [1, 3, 0, 2]
