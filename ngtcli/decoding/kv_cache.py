@@ -174,13 +174,13 @@ class KVLayer(CacheLayerMixin):  # type: ignore[misc]  # transformers ships no t
         write_at = write_at.to(self.keys.device)  # layers may be on several
         self.keys.index_copy_(2, write_at, keys)
         self.values.index_copy_(2, write_at, values)
-        wanted = plan.sliding if self.slides else plan.full
-        if isinstance(wanted, Tensor):
-            wanted = wanted.to(self.keys.device)
-            return self.keys.index_select(2, wanted), self.values.index_select(2, wanted)
-        if wanted.start == 0 and wanted.stop == self.keys.shape[2]:
+        attended = plan.sliding if self.slides else plan.full
+        if isinstance(attended, Tensor):
+            attended = attended.to(self.keys.device)
+            return self.keys.index_select(2, attended), self.values.index_select(2, attended)
+        if attended.start == 0 and attended.stop == self.keys.shape[2]:
             return self.keys, self.values
-        return self.keys[:, :, _part(wanted)], self.values[:, :, _part(wanted)]
+        return self.keys[:, :, _part(attended)], self.values[:, :, _part(attended)]
 
     def get_mask_sizes(self, query_length: int) -> tuple[int, int]:
         raise NotImplementedError("a forward pass without a plan")
@@ -310,29 +310,30 @@ class KVCache:
         return rows
 
     def bytes_of(self, length: int) -> int:
-        """The bytes of a sequence of so many tokens; 0 before the first forward pass."""
+        """Return the bytes of a sequence of so many tokens; 0 before the first forward pass."""
         in_windows = length if self.has_whole_windows else min(length, self._window_need)
         return self._full.bytes_of(length) + self._windowed.bytes_of(in_windows)
 
     @property
     def chunk_bytes(self) -> int:
-        """The bytes of what `chunk` gives."""
+        """The bytes of the keys and values of a chunk, as `chunk` returns them."""
         return self._full.bytes_of(CHUNK)
 
     def length_in(self, size: int) -> int:
-        """How many tokens a sequence may have for its keys and values to take `size` bytes."""
+        """Return how many tokens a sequence may have if its keys and values take `size` bytes."""
         left = size - self._windowed.bytes_of(self._window_need)
-        each = self._full.bytes_of(1)
         if self._windowed.bytes_of(1) and left < 0:
             return size // self.bytes_of(1)
-        return left // each if each else _UNBOUNDED
+        bytes_each = self._full.bytes_of(1)
+        return left // bytes_each if bytes_each else _UNBOUNDED
 
     # --- slots ---
 
     def reset(self, slot: KVSlot, chunks: int = 0) -> None:
         """Empty a slot but for so many chunks at its start, whose window is to be restored."""
         kept = chunks * CHUNK
-        # First: where an interrupt comes between, no chunk may be known whose states are gone.
+        # The bookkeeping goes before the data: an interrupt in between must not leave chunks listed
+        # whose keys and values are gone.
         slot.cache_policy = None
         slot.length = kept
         slot.refused = False

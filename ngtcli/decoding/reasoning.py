@@ -222,10 +222,10 @@ class TextStream:
         text = self._without_lead(self._held_back + text)
         while True:
             marks = [(text.find(mark), mark) for mark in self._marks()]
-            found = [(start, mark) for start, mark in marks if start >= 0]
-            if not found:
+            in_text = [(start, mark) for start, mark in marks if start >= 0]
+            if not in_text:
                 break
-            start, mark = min(found)
+            start, mark = min(in_text)
             self._emit(text[:start])
             if mark in self._marks():
                 self._follow(self._texts[mark])

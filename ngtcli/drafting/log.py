@@ -120,14 +120,14 @@ class TokenLog:
         """Return what has changed for the holder of `mark`.
 
         Returns:
-            The number of first tokens that he knows and that still stand, and the tokens behind
-            them, which are new to him. Where a token was taken back and came again, it is new.
+            The number of first tokens that the holder knows and that still stand, and the tokens
+            behind them, which are new to it. A token that was taken back and came again is new.
         """
         first_later_cut = bisect_right(self._cut_numbers, mark.cuts)
-        known = mark.length
+        unchanged = mark.length
         if first_later_cut < len(self._cut_lengths):
-            known = min(known, self._cut_lengths[first_later_cut])
-        return known, self.token_ids[known:]
+            unchanged = min(unchanged, self._cut_lengths[first_later_cut])
+        return unchanged, self.token_ids[unchanged:]
 
 
 def _common_prefix(first: Sequence[int], second: Sequence[int]) -> int:

@@ -26,7 +26,8 @@ from ngtcli.drafting.tries.files import POOLS
 from ngtcli.system.files import DamagedFileError, key_of, private_folder
 from ngtcli.system.journal import LineFile
 
-QUOTE, TOKENS = CONFIG.quote, CONFIG.pool_tokens
+QUOTE = CONFIG.quote
+TOKENS = CONFIG.pool_tokens
 _SCALE = CONFIG.tally_scale
 _MOST = (2**31 - 1) // (2 * _SCALE)  # observations that a tally has in a file; derived: int32
 _LOCK_S = 10.0  # longest wait for another process that writes; guess
@@ -148,9 +149,11 @@ def load_pool(path: Path, vocabulary: int, limit: int, quotes: bool) -> Pool:
         raise DamagedFileError("impossible weights")
     borders = np.flatnonzero(stream == SEPARATOR)
     pool.answers = newest([a[a >= 0] for a in np.split(stream, borders) if (a >= 0).any()], limit)
-    pool.predicted, pool.reached = predicted / _SCALE, reached / _SCALE
+    pool.predicted = predicted / _SCALE
+    pool.reached = reached / _SCALE
     if len(factors):
-        pool.factors, pool.squares = factors.copy(), squares.copy()
+        pool.factors = factors.copy()
+        pool.squares = squares.copy()
     return pool
 
 
@@ -161,12 +164,12 @@ def save_pool(path: Path, pool: Pool, model: str, vocabulary: int) -> None:
     private_folder(path.parent)
     lock = path.parent / "pools.lock"
     with LineFile(lock, wait_s=_LOCK_S):
-        there = Pool()
+        stored = Pool()
         with suppress(DamagedFileError):
-            there = load_pool(path, vocabulary, pool.limit, pool.quotes)
-        answers = newest(there.answers + pool.new, pool.limit)
+            stored = load_pool(path, vocabulary, pool.limit, pool.quotes)
+        answers = newest(stored.answers + pool.new, pool.limit)
         # Answers without the log-linear stage say nothing about its weights.
-        learned = there if pool.factors is None or pool.squares is None else pool
+        learned = stored if pool.factors is None or pool.squares is None else pool
         weight = _SCALE * np.minimum(1.0, _MOST / np.maximum(pool.reached.ravel(), 1e-9))
         stream = [part for a in answers for part in (a, np.array([SEPARATOR], np.int32))]
         arrays: dict[str, Any] = {

@@ -8,7 +8,18 @@ from typing import TextIO
 
 from rich.cells import cell_len, set_cell_size
 
-from ngtcli.drafting.origins import DOCUMENT, DRAFT, GRAMMAR, HEAD, PREDICTED, SOURCES
+from ngtcli.drafting.origins import (
+    BACKGROUND,
+    DOCUMENT,
+    DRAFT,
+    GRAMMAR,
+    HEAD,
+    OWN_TEXT,
+    POOL,
+    PREDICTED,
+    PROMPT,
+    SCORES,
+)
 
 # C0 controls become their pictures (U+2400…), DEL U+2421; C1 and bidirectional overrides U+FFFD.
 _VISIBLE = {code: 0x2400 + code for code in range(0x20) if chr(code) not in "\n\t"}
@@ -50,7 +61,11 @@ COLORS = {
     HEAD: "bold cyan",
     GRAMMAR: "bold blue",
     PREDICTED: "bold magenta",
-    **dict(zip(SOURCES[1:], ("magenta", "blue", "yellow", "red", "green"), strict=True)),
+    OWN_TEXT: "magenta",
+    PROMPT: "blue",
+    POOL: "yellow",
+    BACKGROUND: "red",
+    SCORES: "green",
 }
 DIM = "dim"  # a style, in words of Rich
 _CODES = {"bold": 1, "dim": 2, "underline": 4} | {

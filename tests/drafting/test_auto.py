@@ -22,11 +22,12 @@ from ngtcli.drafting.auto.core.sizes import best_size, count_accepted
 from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.auto.escapes import EscapeTallies
 from ngtcli.drafting.auto.policy import Pause, Policy
+from ngtcli.drafting.auto.sources import table
 from ngtcli.drafting.auto.sources.scores import learn_ranks, no_ranks
 from ngtcli.drafting.auto.sources.table import first_escapes
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs
 from ngtcli.drafting.drafter import Context, DraftSettings
-from ngtcli.drafting.origins import SOURCES
+from ngtcli.drafting.origins import ORIGINS, SOURCES
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.drafting.tries.counts import (
@@ -37,7 +38,7 @@ from ngtcli.drafting.tries.counts import (
     PREVIOUS_SIBLING,
     TOKEN,
     CountTrie,
-    _place_of,
+    _find_run,
 )
 from ngtcli.drafting.tries.files import POOLS
 from ngtcli.system.arrays import read_header
@@ -56,6 +57,12 @@ DEAR = CostCurve({1: 1.0, 2: 9.0, 64: 99.0})
 
 def costing(curve: CostCurve) -> DraftSettings:
     return DraftSettings(costs=Costs({SHORT: curve}))
+
+
+def test_sources_and_origins_stand_in_one_order_everywhere() -> None:
+    """The numbers in compiled code are indices into the tables, the reports name origins."""
+    assert tuple(kind.origin for kind in table.SOURCES) == SOURCES
+    assert table.ORIGINS == ORIGINS
 
 
 @given(st.lists(ids, max_size=4), st.integers(1, 5))
@@ -676,4 +683,4 @@ def test_a_reference_is_found_where_a_plain_search_finds_it(
         last = len(text) - len(run)
         matches = (i for i in range(start, last + 1) if text[i : i + len(run)] == run)
         expected = next(matches, -1)
-    assert _place_of(np.array(run, np.int32), np.array(text, np.int32), start) == expected
+    assert _find_run(np.array(run, np.int32), np.array(text, np.int32), start) == expected

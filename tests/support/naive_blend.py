@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from ngtcli.drafting import origins
 from ngtcli.drafting.auto.config import CONFIG
 from ngtcli.drafting.auto.core.forms import bucket_of
 from ngtcli.drafting.origins import SOURCES
@@ -14,7 +15,16 @@ from ngtcli.drafting.tries.background import DEPTH
 from tests.support.naive_copy import NaiveCopy
 
 ORDERS = CONFIG.orders
-PREDICTED, OWN, PROMPT, POOL, BACKGROUND, _ = range(len(SOURCES))
+PREDICTED, OWN, PROMPT, POOL, BACKGROUND = (
+    SOURCES.index(origin)
+    for origin in (
+        origins.PREDICTED,
+        origins.OWN_TEXT,
+        origins.PROMPT,
+        origins.POOL,
+        origins.BACKGROUND,
+    )
+)
 
 
 class Part(NamedTuple):

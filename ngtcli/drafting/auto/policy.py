@@ -30,7 +30,7 @@ Floats = npt.NDArray[np.float64]
 
 
 def averaged(average: float, seconds: float, rate: float) -> float:
-    """A moving average with what was just taken, as four times the average at most."""
+    """Return a moving average with the last seconds, which count as four averages at most."""
     return average + rate * (min(seconds, 4 * average) - average) if average else seconds
 
 
@@ -43,7 +43,8 @@ class Policy:
 
     def __init__(self, curve: CostCurve) -> None:
         self.drafting_s = 0.0
-        self._proposals, self._trials = 0, 0
+        self._proposals = 0
+        self._trials = 0
         self._plain = 0  # steps since one with drafts
         self.start(curve)
 

@@ -72,7 +72,7 @@ class Akunu(Indexed):
 
     def draft(self, budget: int) -> DraftTree:
         context = self.token_ids[-self._longest :]
-        known = len(context)
+        length = len(context)
         for _ in range(min(self.options.draft_count, budget)):
             sizes = range(min(self._longest, len(context)), 0, -1)
             suffixes = (tuple(context[-size:]) for size in sizes)
@@ -80,4 +80,4 @@ class Akunu(Indexed):
             if longest is None:
                 break
             context.append(self._best[longest])
-        return chain(context[known:])
+        return chain(context[length:])

@@ -68,10 +68,10 @@ class BackgroundCounts:
             first, end = self.nodes[node : node + 2, FIRST].tolist()
             if not 0 <= first <= end <= len(self.by_token):
                 return False
-            at = first + int(np.searchsorted(self.by_token[first:end, TOKEN], token))
-            if at >= end or self.by_token[at, TOKEN] != token:
+            index = first + int(np.searchsorted(self.by_token[first:end, TOKEN], token))
+            if index >= end or self.by_token[index, TOKEN] != token:
                 return False
-            node = int(self.by_token[at, ROW])
+            node = int(self.by_token[index, ROW])
             if not 0 < node < len(self.nodes) - 1:
                 return False
         return bool(self.nodes[node, COUNT] > 0)
@@ -87,15 +87,23 @@ class BackgroundCounts:
 
 
 def load_counts(
-    file: ArrayFile, path: Path, vocabulary: int, wanted: Mapping[str, str] | None = None
+    file: ArrayFile, path: Path, vocabulary: int, expected: Mapping[str, str] | None = None
 ) -> BackgroundCounts:
-    """The counts in a file, mapped and shared by all processes that open it.
+    """Map the counts in a file, which all processes that open it share.
 
-    `vocabulary` bounds the ids that are drafted. Raises FileNotFoundError; DamagedFileError where
-    the file is damaged, foreign, or has other metadata than `wanted`.
+    Args:
+        file: The kind of file.
+        path: The file.
+        vocabulary: Token ids from this number on are not drafted.
+        expected: Metadata that the file must have.
+
+    Raises:
+        FileNotFoundError: There is no file.
+        DamagedFileError: It is damaged, foreign, or has other metadata.
     """
-    arrays, _ = file.map(path, wanted)
-    nodes, by_token = arrays["nodes"], arrays["by_token"]
+    arrays, _ = file.map(path, expected)
+    nodes = arrays["nodes"]
+    by_token = arrays["by_token"]
     rows = len(nodes) // 4
     if rows < 2 or len(nodes) != 4 * rows or len(by_token) != 2 * rows:
         raise DamagedFileError("no rows of nodes")
@@ -122,13 +130,20 @@ class Level:
 
 
 def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
-    """The arrays of nodes given depth by depth, as `BackgroundCounts` has them."""
-    nodes, pairs = [np.array([[LARGEST, 0, 1, 0]], np.int32)], [np.zeros((1, 2), np.int32)]
-    place, end = np.zeros(1, np.int64), 1  # of each node of the depth before, in its own order
+    """Lay out nodes as `BackgroundCounts` has them.
+
+    Args:
+        levels: The nodes of each depth, from 1 on.
+    """
+    nodes = [np.array([[LARGEST, 0, 1, 0]], np.int32)]
+    pairs = [np.zeros((1, 2), np.int32)]
+    place = np.zeros(1, np.int64)  # of each node of the depth before, in its own order
+    end = 1
     for level in levels:
         of_root = len(nodes) == 1
-        every = np.arange(level.tokens.max(initial=-1)) if of_root else np.zeros(0, np.int64)
-        added = np.setdiff1d(every, level.tokens)  # ids below the largest that are not counted
+        # The root gets a child for every id up to the largest, counted or not.
+        ids = np.arange(level.tokens.max(initial=-1)) if of_root else np.zeros(0, np.int64)
+        added = np.setdiff1d(ids, level.tokens)
         tokens = np.concatenate([level.tokens, added])
         counts = np.concatenate([np.minimum(level.counts, LARGEST), np.zeros_like(added)])
         above = np.concatenate([place[level.parents], np.zeros_like(added)])
@@ -140,7 +155,8 @@ def lay_out(levels: Iterable[Level]) -> BackgroundCounts:
         by_token = np.lexsort((tokens, above))
         pairs.append(np.column_stack([tokens, end + placed])[by_token].astype(np.int32))
         rows = np.zeros((len(order), 4), np.int32)
-        rows[:, TOKEN], rows[:, COUNT] = tokens[order], counts[order]
+        rows[:, TOKEN] = tokens[order]
+        rows[:, COUNT] = counts[order]
         end += len(order)
         rows[:, FIRST] = end  # until the next depth has children
         nodes.append(rows)

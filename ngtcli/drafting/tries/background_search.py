@@ -21,11 +21,12 @@ class BackgroundArrays(NamedTuple):
 
 @njit(inline="always")
 def child_rows(nodes: Any, node: int) -> Any:
-    """The rows of a node's children, (first, end); none where the array is damaged.
+    """Return first and end of the rows of a node's children; 0, 0 where the array is damaged.
 
-    `node` is below the array's last row.
+    The node is below the array's last row.
     """
-    first, end = nodes[node, FIRST], nodes[node + 1, FIRST]
+    first = nodes[node, FIRST]
+    end = nodes[node + 1, FIRST]
     if first <= node or end >= len(nodes) or end < first:
         return 0, 0
     return first, end
@@ -33,12 +34,14 @@ def child_rows(nodes: Any, node: int) -> Any:
 
 @njit(inline="always")
 def find_row(background: Any, node: int, token: int) -> Any:
-    """The child of `node` for `token`, or NONE."""
-    nodes, by_token = background.nodes, background.by_token
+    """Return the child of `node` for `token`, or NONE."""
+    nodes = background.nodes
+    by_token = background.by_token
     first, end = child_rows(nodes, node)
     if node == 0:  # a child for every token
         return first + token if 0 <= token < end - first else NONE
-    low, high = first, end
+    low = first
+    high = end
     while low < high:
         middle = (low + high) // 2
         if by_token[middle, TOKEN] < token:
@@ -53,7 +56,7 @@ def find_row(background: Any, node: int, token: int) -> Any:
 
 @njit(inline="always")
 def count_in(nodes: Any, row: int, total: float) -> Any:
-    """The count of a child, in units, of `total` that followed its parent; 0 for no count."""
+    """Return the count of a child, in units, of `total` that followed its parent; 0 for none."""
     count = nodes[row, COUNT]
     return count if 0 < count <= total else 0
 

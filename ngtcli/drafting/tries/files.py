@@ -86,14 +86,14 @@ _KINDS: dict[str, tuple[ArrayFile, tuple[str, ...]]] = {  # and what else their 
 
 
 def describe(path: Path) -> KeptFile | None:
-    """The description of a trie, datastore or background; None for any other file."""
+    """Describe a trie, datastore or background; None for any other file."""
     kinds = [kind for kind, (file, _) in _KINDS.items() if path.name.endswith(file.suffix)]
     if not kinds:
         return None
     kind: Any = kinds[0]
     try:
         meta, _ = read_header(path)
-        own: dict[str, Any] = {
+        facts: dict[str, Any] = {
             name: int(meta[name]) if name in _NUMBERS else meta[name] for name in _KINDS[kind][1]
         }
         return KeptFile(
@@ -104,14 +104,18 @@ def describe(path: Path) -> KeptFile | None:
             bytes=path.stat().st_size,
             documents=parse_json(meta["documents"], tuple[str, ...]),
             created=float(meta["created"]),
-            **own,
+            **facts,
         )
     except (DamagedFileError, OSError, LookupError, ValueError):
         return None
 
 
 def list_files(*kinds: ArrayFile) -> list[KeptFile]:
-    """All readable tries, datastores and backgrounds, or those of some kinds, the newest first."""
-    every = kinds or [file for file, _ in _KINDS.values()]
-    found = [file for kind in every for path in kind.paths() if (file := describe(path))]
-    return sorted(found, key=lambda file: -file.created)
+    """List all readable tries, datastores and backgrounds, or some kinds, the newest first."""
+    files: list[KeptFile] = []
+    for kind in kinds or [file for file, _ in _KINDS.values()]:
+        for path in kind.paths():
+            description = describe(path)
+            if description is not None:
+                files.append(description)
+    return sorted(files, key=lambda file: -file.created)

@@ -31,20 +31,23 @@ def document_trie(
     *,
     keep: bool = True,
 ) -> tuple[Corpus, TrieReport]:
-    """The corpus of these documents, from the cache or else built and saved there.
+    """Return the corpus of documents, from the cache or else built and saved there.
 
-    Without `keep` it is built and the cache left alone: for texts that hardly come again. Each
-    document is encoded by itself, so that its n-grams are the same for all prompts. `vocabulary`
-    bounds the token ids of a cached file. A damaged file is made again; `warn` gets a line about
-    that, and if the cache cannot be written.
+    Each document is encoded by itself, so that its n-grams are the same for all prompts. A damaged
+    file is made again; `warn` gets a line about that, and if the cache cannot be written. Without
+    `keep` the corpus is built and the cache left alone: for texts that hardly come again. The token
+    ids of a cached file must be below `vocabulary`.
     """
-    clock, status = time.perf_counter(), "built"
+    started = time.perf_counter()
+    status = "built"
     key = trie_key(tokenizer.fingerprint, documents, n, lp) if keep else ""
     corpus = path = None
     if keep:
         try:
-            if (corpus := load_trie(key, n, lp, vocabulary)) is not None:
-                status, path = "cached", TRIES.path(key)
+            corpus = load_trie(key, n, lp, vocabulary)
+            if corpus is not None:
+                status = "cached"
+                path = TRIES.path(key)
         except DamagedFileError as error:
             warn(f"the cached trie is rebuilt: {error}")
             status = "rebuilt"
@@ -56,68 +59,70 @@ def document_trie(
             except OSError as error:
                 warn(f"the trie is not cached: {reason_of(error)}")
     nodes = corpus.sequences  # counted where it is not known, which takes time as well
-    return corpus, TrieReport(status, time.perf_counter() - clock, nodes, path)
+    return corpus, TrieReport(status, time.perf_counter() - started, nodes, path)
 
 
 def trie_key(fingerprint: str, documents: Sequence[Document], n: int, lp: int) -> str:
-    """A hash of tokenizer, documents' texts in order, n, lp and format version; 32 hex digits."""
+    """Hash tokenizer, documents' texts in order, n, lp and format version to 32 hex digits."""
     return key_of(TRIES.format, fingerprint, n, lp, *(document.sha256 for document in documents))
 
 
 def trie_file(
     corpus: Corpus, key: str, lp: int, documents: Sequence[Document]
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """The arrays and the metadata of a trie's file."""
+    """Return the arrays and the metadata of a trie's file."""
     sizes = {"n": corpus.depth, "lp": lp, "tokens": len(corpus), "nodes": corpus.sequences}
     numbers = {name: str(size) for name, size in sizes.items()}
     return corpus.arrays, {"key": key, **numbers, **about(documents)}
 
 
 def about(documents: Sequence[Document]) -> dict[str, str]:
-    """Metadata of a file: time in seconds since 1970, and the names of the first 50 documents."""
+    """Return metadata of a file: seconds since 1970, and the names of the first 50 documents."""
     names = json.dumps([d.name for d in documents[:50]])
     return {"created": str(int(time.time())), "documents": names}
 
 
 def load_trie(key: str, n: int, lp: int, vocabulary: int) -> Corpus | None:
-    """The cached corpus with that key; None without a file. Raises DamagedFileError.
+    """Load the cached corpus with that key; None without a file.
 
-    `vocabulary` bounds its token ids.
+    Raises DamagedFileError, also for token ids that are not below `vocabulary`.
     """
     return _load(TRIES, key, n, vocabulary, n=str(n), lp=str(lp))
 
 
 def datastore_key(name: str, fingerprint: str) -> str:
-    """A hash of name, tokenizer and format version; 32 hex digits."""
+    """Hash name, tokenizer and format version to 32 hex digits."""
     return key_of(DATASTORES.format, fingerprint, name)
 
 
 def save_datastore(
     texts: Sequence[Sequence[int]], name: str, fingerprint: str, documents: Sequence[Document]
 ) -> tuple[Path, int]:
-    """Write the ids of `documents` to the cache: the path, and how many there are.
+    """Write the token ids of documents to the cache; return the path, and how many there are.
 
     A datastore of the same name is replaced. Raises OSError, EFBIG if it is too large.
     """
-    key, corpus = datastore_key(name, fingerprint), build(texts, DATASTORE_DEPTH)
+    key = datastore_key(name, fingerprint)
+    corpus = build(texts, DATASTORE_DEPTH)
     metadata = {"key": key, "name": name, "tokens": str(len(corpus)), **about(documents)}
     return DATASTORES.write(DATASTORES.path(key), corpus.arrays, metadata), len(corpus)
 
 
 def load_datastore(name: str, fingerprint: str, vocabulary: int) -> Corpus | None:
-    """The datastore of that name; None without a file. Raises DamagedFileError.
+    """Load the datastore of that name; None without a file.
 
-    `vocabulary` bounds its token ids; 0 leaves them unchecked.
+    Raises DamagedFileError, also for token ids that are not below `vocabulary`, unless that is 0.
     """
     return _load(DATASTORES, datastore_key(name, fingerprint), DATASTORE_DEPTH, vocabulary)
 
 
-def _load(file: ArrayFile, key: str, depth: int, vocabulary: int, **wanted: str) -> Corpus | None:
+def _load(file: ArrayFile, key: str, depth: int, vocabulary: int, **expected: str) -> Corpus | None:
     try:
-        arrays, metadata = file.map(file.path(key), {"key": key, **wanted})
+        arrays, metadata = file.map(file.path(key), {"key": key, **expected})
     except FileNotFoundError:
         return None
-    stream, order = arrays["stream"], arrays["order"]
+    stream = arrays["stream"]
+    order = arrays["order"]
     if stream.size and stream[-1] != SEPARATOR:
         raise DamagedFileError("the last document has no end")
     if (stream < SEPARATOR).any() or (vocabulary and (stream >= vocabulary).any()):
