@@ -27,15 +27,15 @@ def start() -> "subprocess.Popen[bytes]":
 
 
 def descendants(process: int) -> set[int]:
-    """The processes that descend from one, but for this one."""
-    found: set[int] = set()
+    """Return the processes that descend from one, but for this one."""
+    children: set[int] = set()
     try:
         for thread in os.listdir(f"/proc/{process}/task"):
             with open(f"/proc/{process}/task/{thread}/children") as file:
-                found |= {int(child) for child in file.read().split()} - {os.getpid()}
+                children |= {int(child) for child in file.read().split()} - {os.getpid()}
     except OSError:  # it has ended
         return set()
-    return found.union(*map(descendants, found))
+    return children.union(*map(descendants, children))
 
 
 def runs(process: int) -> bool:

@@ -56,24 +56,29 @@ def drafts(settings: Settings) -> bool:
 def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
     """Raise UsageError for settings that vLLM cannot follow."""
     if settings.drafting.method not in METHODS:
-        what = f"method {settings.drafting.method} does not draft for vLLM"
-        raise UsageError(what, hint=f"Use {' or '.join(METHODS)}.")
+        raise UsageError(
+            f"method {settings.drafting.method} does not draft for vLLM",
+            hint=f"Use {' or '.join(METHODS)}.",
+        )
     for name, (low, high) in _RANGES.items():
         if not low <= settings.get(name) <= high:
             hint = f"vLLM takes values from {plain_number(low)} to {plain_number(high)}."
             raise UsageError(f"{name} is {settings.get(name)}", hint=hint)
     if not drafts(settings):
         return
-    if (
-        settings.engine.pipeline_parallel > 1
-    ):  # its runner V1, 0.32, has a drafter on the last rank alone
-        what = "vLLM does not take drafts for a pipeline (--set pipeline_parallel)"
-        raise UsageError(what, hint="Give --method none as well, or --set tensor_parallel alone.")
+    # Its runner V1, 0.32, has a drafter on the last rank alone.
+    if settings.engine.pipeline_parallel > 1:
+        raise UsageError(
+            "vLLM does not take drafts for a pipeline (--set pipeline_parallel)",
+            hint="Give --method none as well, or --set tensor_parallel alone.",
+        )
     if settings.answer.min_p > 0:
         raise UsageError("vLLM has no min_p with drafts", hint="Give --method none as well.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):
-        what = f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program"
-        raise UsageError(what, hint="Unset it, or give --method none.")
+        raise UsageError(
+            f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program",
+            hint="Unset it, or give --method none.",
+        )
 
 
 def environment(settings: Settings) -> dict[str, str]:
@@ -269,9 +274,11 @@ class VllmEngine:
 
 
 def last_error(log: str) -> str:
-    """The last error in a log that is not about another one; "" without any."""
-    found = [m for m in _ERROR.finditer(log) if _OF_PARENT not in m[1]]
-    return first_words(log[found[-1].start(1) :]) if found else ""
+    """Return the last error in a log that is not about another one; "" without any."""
+    errors = [match for match in _ERROR.finditer(log) if _OF_PARENT not in match[1]]
+    if not errors:
+        return ""
+    return first_words(log[errors[-1].start(1) :])
 
 
 def first_words(error: str) -> str:

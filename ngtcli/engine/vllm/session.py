@@ -42,8 +42,10 @@ class VllmRun:
     ) -> None:
         room = min(limits.max_output, model.context - len(ids))
         if room < 1:
-            what = f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}"
-            raise ContextOverflowError(what, hint="Shorten the prompt.")
+            raise ContextOverflowError(
+                f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}",
+                hint="Shorten the prompt.",
+            )
         self.model = model
         self.drafter = parse_method("none", DraftSettings()).build()  # vLLM's is in its process
         self.statistics = Statistics(prompt_tokens=len(ids))
@@ -84,14 +86,15 @@ class VllmRun:
 
     async def steps(self) -> AsyncGenerator[Step]:
         """The steps, in the engine's event loop."""
-        clock, s = time.perf_counter(), self.statistics
+        began = time.perf_counter()
+        statistics = self.statistics
         async with aclosing(self._engine.pieces(self._ids, self._parameters)) as pieces:
             async for piece in pieces:
-                seconds = time.perf_counter() - clock
+                seconds = time.perf_counter() - began
                 if self.output.log.emitted:
-                    s.decode_s = seconds - s.prefill_s
+                    statistics.decode_s = seconds - statistics.prefill_s
                 else:
-                    s.prefill_s = seconds
+                    statistics.prefill_s = seconds
                 yield self._step(piece)
                 if self.finish_reason:  # perhaps before vLLM has seen it
                     return
@@ -115,14 +118,19 @@ class VllmRun:
 
     def _count(self, piece: Piece) -> None:
         """Count tokens and steps; how often drafts were accepted is in the last piece."""
-        s, accepted = self.statistics, Counter(dict(enumerate(piece.accepted)))
-        s.new_tokens, s.drafted_tokens = self.output.log.emitted, piece.drafted
-        s.thought_tokens = self.output.stream.reasoning_tokens if self.limits.thinking else None
+        statistics = self.statistics
+        histogram = Counter(dict(enumerate(piece.accepted)))  # steps by their accepted drafts
+        statistics.new_tokens = self.output.log.emitted
+        statistics.drafted_tokens = piece.drafted
+        statistics.thought_tokens = None
+        if self.limits.thinking:
+            statistics.thought_tokens = self.output.stream.reasoning_tokens
         # Drafts behind the end of the answer were accepted, and left out of it.
-        s.accepted_tokens = min(sum(accepted.elements()), max(0, s.new_tokens - 1))
-        s.steps = s.new_tokens - s.accepted_tokens
-        accepted[0] += max(0, s.steps - sum(piece.accepted))
-        s.acceptance_histogram = +accepted  # without what never was
+        accepted = sum(histogram.elements())
+        statistics.accepted_tokens = min(accepted, max(0, statistics.new_tokens - 1))
+        statistics.steps = statistics.new_tokens - statistics.accepted_tokens
+        histogram[0] += max(0, statistics.steps - sum(piece.accepted))
+        statistics.acceptance_histogram = +histogram  # without counts of 0
 
 
 class VllmSession(Session):
