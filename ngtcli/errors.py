@@ -66,7 +66,8 @@ class GrammarError(UsageError):
 
     def __init__(self, message: str, text: str, place: int, hint: str) -> None:
         super().__init__(message, hint=hint)
-        self.text, self.place = text, place
+        self.text = text
+        self.place = place
 
 
 class MissingDependencyError(UsageError):

@@ -102,8 +102,10 @@ class Int8Kernel:
                 rows = torch.randint(
                     -self.qmax, self.qmax + 1, (9, in_features), generator=generator
                 )
-                weight[0], weight[1] = QMAX, -QMAX
-                rows[0], rows[1] = self.qmax, -self.qmax
+                weight[0] = QMAX
+                weight[1] = -QMAX
+                rows[0] = self.qmax
+                rows[1] = -self.qmax
                 dtype = torch.int8 if self.signed else torch.uint8
                 activations = (rows + self.zero_point).to(dtype)
                 buffer = prepack(weight.to(torch.int8), layouts)

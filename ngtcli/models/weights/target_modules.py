@@ -122,7 +122,8 @@ def target_modules(hf: Any, device: str = "cpu") -> list[TargetModule]:
     for module in hf.modules():
         for name in _expert_weights(module, device):
             weight_name = f"{names[id(module)]}.{name}"
-            transposed, count = bool(module.is_transposed), int(module.num_experts)
+            transposed = bool(module.is_transposed)
+            count = int(module.num_experts)
             targets.append(TargetModule(module, name, weight_name, transposed, count))
     return targets
 
