@@ -3,6 +3,11 @@
 The fields of a dataclass are the keys of its object, in their order. Where the JSON differs from
 the field, `json_key` says how in the field's metadata; `json_property` makes a property a key.
 
+What is sent, stored and taken from clients is msgspec's. What is printed is not: msgspec writes
+`NaN` as `null` and `1e-07` as `1e-7`, leaves control characters unescaped, refuses half a surrogate
+pair, knows neither properties as keys nor rounded floats, and makes no schema of a `Path` or a
+`Counter`. The classes that are printed would also have to import it for `ngt --help`.
+
 >>> from dataclasses import field
 >>> @dataclass(frozen=True)
 ... class Reading:
