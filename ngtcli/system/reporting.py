@@ -6,7 +6,8 @@ Who shows it says so once, for the work that it starts; who works reports, and p
         answer(question)
 
 It is a context variable, as for logging per request: a thread that was not given the context
-reports to nobody.
+reports to nobody. What outlives the context that makes it, such as a model or what `auto` learns,
+holds the reporter that was `current` then, and so never reports to another request.
 """
 
 from collections.abc import Iterator
@@ -32,6 +33,17 @@ class _Destination:
     said: set[str] = field(default_factory=set)  # by `status_once`
 
 
+class _Silent:
+    """Shows nothing."""
+
+    def status(self, text: str, /) -> None:
+        """As `Reporter.status`."""
+
+    def warn(self, text: str, /) -> None:
+        """As `Reporter.warn`."""
+
+
+_SILENT = _Silent()
 _destination: ContextVar[_Destination | None] = ContextVar("destination", default=None)
 
 
@@ -45,11 +57,15 @@ def reporting_to(reporter: Reporter) -> Iterator[None]:
         _destination.reset(token)
 
 
+def current() -> Reporter:
+    """Return the reporter of this context; one that shows nothing where there is none."""
+    destination = _destination.get()
+    return _SILENT if destination is None else destination.reporter
+
+
 def status(text: str) -> None:
     """Report what is being done."""
-    destination = _destination.get()
-    if destination is not None:
-        destination.reporter.status(text)
+    current().status(text)
 
 
 def status_once(text: str) -> None:
@@ -62,6 +78,4 @@ def status_once(text: str) -> None:
 
 def warn(text: str) -> None:
     """Report what the user should know."""
-    destination = _destination.get()
-    if destination is not None:
-        destination.reporter.warn(text)
+    current().warn(text)
