@@ -12,9 +12,13 @@ WIDTH = 32
 _SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", "[", "]", "sep", ".", "?", ":"]
 _LETTERS = [prefix + letter for letter in "abcdefghijklmnopqrstuvwxyz" for prefix in ("", "##")]
 _SIZES = {
-    "hidden_size": WIDTH, "num_hidden_layers": 2, "num_attention_heads": 4,
-    "intermediate_size": 48, "max_position_embeddings": 64, "initializer_range": 0.5,
-}  # fmt: skip
+    "hidden_size": WIDTH,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "intermediate_size": 48,
+    "max_position_embeddings": 64,
+    "initializer_range": 0.5,
+}
 
 
 def make_meaning_embedder(folder: Path, concepts: Sequence[Sequence[str]]) -> Path:

@@ -60,17 +60,24 @@ def docx(
 ) -> bytes:
     """A Word file; parts lie in `word/`, and those of usual names are related to."""
     parts = parts or {}
-    kinds = {"numbering.xml": "numbering", "styles.xml": "styles", "comments.xml": "comments",
-             "footnotes.xml": "footnotes", "endnotes.xml": "endnotes",
-             "settings.xml": "settings"}  # fmt: skip
+    kinds = {
+        "numbering.xml": "numbering",
+        "styles.xml": "styles",
+        "comments.xml": "comments",
+        "footnotes.xml": "footnotes",
+        "endnotes.xml": "endnotes",
+        "settings.xml": "settings",
+    }
     usual = {f"u{kind}": (kind, name) for name, kind in kinds.items() if name in parts}
-    return zipped({
-        "[Content_Types].xml": CONTENT_TYPES,
-        "_rels/.rels": relations({"r1": ("officeDocument", "word/document.xml")}),
-        "word/document.xml": xml("w:document", f"<w:body>{body}</w:body>"),
-        "word/_rels/document.xml.rels": relations({**usual, **(targets or {})}),
-        **{f"word/{name}": part for name, part in parts.items()},
-    })  # fmt: skip
+    return zipped(
+        {
+            "[Content_Types].xml": CONTENT_TYPES,
+            "_rels/.rels": relations({"r1": ("officeDocument", "word/document.xml")}),
+            "word/document.xml": xml("w:document", f"<w:body>{body}</w:body>"),
+            "word/_rels/document.xml.rels": relations({**usual, **(targets or {})}),
+            **{f"word/{name}": part for name, part in parts.items()},
+        }
+    )
 
 
 def paragraph(text: str, properties: str = "", run: str = "") -> str:

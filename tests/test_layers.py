@@ -11,10 +11,27 @@ from tests.support.helpers import run_and_look
 PACKAGE = Path(__file__).parents[1] / "ngtcli"
 # From the bottom up: a file imports only from its own package and from those before it.
 LAYERS = [
-    "__init__", "builtin", "words", "errors", "removed", "system", "config", "documents",
-    "models", "retrieval", "drafting", "decoding", "heads", "prompts", "engine", "bench",
-    "render", "server", "cli", "__main__",
-]  # fmt: skip
+    "__init__",
+    "builtin",
+    "words",
+    "errors",
+    "removed",
+    "system",
+    "config",
+    "documents",
+    "models",
+    "retrieval",
+    "drafting",
+    "decoding",
+    "heads",
+    "prompts",
+    "engine",
+    "bench",
+    "render",
+    "server",
+    "cli",
+    "__main__",
+]
 # Imports that go upward until the engine is redrawn. None may be added.
 UPWARD = {}
 # Files that may load torch and transformers as they are imported.
@@ -116,10 +133,23 @@ def reachable(start: str, edges: dict[str, set[str]]) -> set[str]:
 
 
 LIGHT = [
-    "--help", "summarize --help", "--version", "presets list", "config show", "cache path",
-    "env", "summarize nowhere.txt", "models list", "bench --help", "tune --help",
-    "tune --sweep n=x", "trie list", "cache list", "batch --help", "batch nowhere.jsonl",
-]  # fmt: skip
+    "--help",
+    "summarize --help",
+    "--version",
+    "presets list",
+    "config show",
+    "cache path",
+    "env",
+    "summarize nowhere.txt",
+    "models list",
+    "bench --help",
+    "tune --help",
+    "tune --sweep n=x",
+    "trie list",
+    "cache list",
+    "batch --help",
+    "batch nowhere.jsonl",
+]
 
 
 def test_light_commands_load_neither_torch_nor_transformers() -> None:

@@ -18,8 +18,14 @@ PAGES = [ROOT_FOLDER / "README.md", ROOT_FOLDER / "ngtcli" / "README.md", *topic
 SLOW = ("bench", "check", "tune", "serve")
 # Of others.
 ELSEWHERE = {
-    "--engine", "--heads", "pull", "rm", "--think", "--quantize", "--dtype",
-}  # fmt: skip
+    "--engine",
+    "--heads",
+    "pull",
+    "rm",
+    "--think",
+    "--quantize",
+    "--dtype",
+}
 
 
 def commands() -> Iterator[tuple[str, list[str]]]:
@@ -45,10 +51,21 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The files that the examples name."""
     folder = tmp_path_factory.mktemp("manual")
     text = Path(HARBOUR).read_text("utf-8")
-    for name in ("article.txt", "report.txt", "notes.md", "reports/a.txt", "reports/b.md",
-                 "notes/a.md", "old-answers/a.txt", "old-summary.txt", "parser.py",
-                 "report.md", "prompt.txt", "ngtcli/examples/harbour.txt",
-                 "ngtcli/examples/letters/offer.txt"):  # fmt: skip
+    for name in (
+        "article.txt",
+        "report.txt",
+        "notes.md",
+        "reports/a.txt",
+        "reports/b.md",
+        "notes/a.md",
+        "old-answers/a.txt",
+        "old-summary.txt",
+        "parser.py",
+        "report.md",
+        "prompt.txt",
+        "ngtcli/examples/harbour.txt",
+        "ngtcli/examples/letters/offer.txt",
+    ):
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
         (folder / name).write_text(text, "utf-8")
     line = {"question": "When is high tide?", "context": text[:300]}
@@ -81,8 +98,10 @@ def test_a_quick_example_succeeds(
 ) -> None:
     """With four tokens an answer and the built-in model in the place of every other."""
     known = {
-        "mine": "summarize", "~/models/Qwen2.5-7B-Instruct": "builtin", "Qwen/Qwen3-8B": "builtin",
-    }  # fmt: skip
+        "mine": "summarize",
+        "~/models/Qwen2.5-7B-Instruct": "builtin",
+        "Qwen/Qwen3-8B": "builtin",
+    }
     words = [known.get(word, word) for word in words]
     piped = words == ["summarize"] or words[:2] == ["batch", "-"]
     stdin = (world / "in.jsonl").read_bytes() if piped else b""

@@ -55,9 +55,11 @@ pytestmark = [
 LONG = int(os.environ.get("SECOND_RUNS", "0"))  # stories of a long run
 STORIES = settings(
     max_examples=LONG or examples(8),
-    stateful_step_count=40 if LONG else 20, deadline=None,
-    suppress_health_check=list(HealthCheck), print_blob=True,
-)  # fmt: skip
+    stateful_step_count=40 if LONG else 20,
+    deadline=None,
+    suppress_health_check=list(HealthCheck),
+    print_blob=True,
+)
 WORDS = [f"{a}{b}" for a in ("ba", "do", "fi", "ga", "lo", "mi", "na", "po") for b in "aeiou"]
 CONTEXT = 128  # tokens of the model; no document fits
 
@@ -98,9 +100,13 @@ FORMATS: dict[str, Callable[[list[str]], bytes]] = {
     ".pdf": _pdf,
 }
 BROKEN = {
-    "": b"", ".txt": b"\0\1\2", ".json": b'{"notes": [', ".csv": b"a\0b,c\n",
-    ".html": b"<html></html>", ".pdf": b"%PDF-1.4 and nothing else",
-}  # fmt: skip
+    "": b"",
+    ".txt": b"\0\1\2",
+    ".json": b'{"notes": [',
+    ".csv": b"a\0b,c\n",
+    ".html": b"<html></html>",
+    ".pdf": b"%PDF-1.4 and nothing else",
+}
 NAMES = [f"{stem}{suffix}" for stem in ("a", "b", "sub/a") for suffix in FORMATS]
 names, numbers = st.sampled_from(NAMES), st.integers(0, 99)
 targets = st.just(0) | numbers  # mostly the folder
@@ -303,8 +309,13 @@ class SecondRuns(RuleBasedStateMachine):
                 stack.enter_context(patch.object(NewFile, "__init__", no_space))
                 stack.enter_context(patch("ngtcli.system.journal.write_all", no_space))
                 stack.enter_context(patch.object(store._Store, "execute", only_read))
-            done = ngt(*map(str, words), NGT_HOME=str(home or self.home), NGT_CACHE_MB="1",
-                       NGT_MODEL=str(self.model), NGT_BACKGROUND="none")  # fmt: skip
+            done = ngt(
+                *map(str, words),
+                NGT_HOME=str(home or self.home),
+                NGT_CACHE_MB="1",
+                NGT_MODEL=str(self.model),
+                NGT_BACKGROUND="none",
+            )
         self.done[" ".join(map(str, words[: 1 + (words[0] == "docs")]))] += kept
         assert b"--debug" not in done.stderr, done.stderr.decode()
         return done
@@ -345,8 +356,18 @@ class SecondRuns(RuleBasedStateMachine):
             self.ask_of(self.target(one), question, dense)
 
     def ask_of(self, target: Path, question: str, dense: bool) -> None:
-        words = ["ask", "-d", target, f"{question}?", "--passages", 1, *CUTTING, "--dry-run",
-                 "--json", *(["--set", f"embedder={self.embedder}"] if dense else [])]  # fmt: skip
+        words = [
+            "ask",
+            "-d",
+            target,
+            f"{question}?",
+            "--passages",
+            1,
+            *CUTTING,
+            "--dry-run",
+            "--json",
+            *(["--set", f"embedder={self.embedder}"] if dense else []),
+        ]
         self.cut.clear()
         done = self.ngt(*words)
         cut = len(self.cut)
@@ -372,8 +393,19 @@ class SecondRuns(RuleBasedStateMachine):
     def answer(self, which: int, seed: int) -> None:
         """A real answer, which a trie drafts."""
         question = " ".join(random.Random(seed).sample(WORDS, 2))
-        done, wanted = self.twice("ask", "-d", self.target(which), question, "--method", "trie",
-                                  "--max-tokens", 3, "--passages", 1, *CUTTING)  # fmt: skip
+        done, wanted = self.twice(
+            "ask",
+            "-d",
+            self.target(which),
+            question,
+            "--method",
+            "trie",
+            "--max-tokens",
+            3,
+            "--passages",
+            1,
+            *CUTTING,
+        )
         assert done.stdout == wanted.stdout
 
     @rule(which=targets, beside=st.booleans())
@@ -528,8 +560,12 @@ def machine(
     answer_with(monkeypatch, answers)
     monkeypatch.setattr(index, "passages", cutting)
     monkeypatch.setattr(catalog, "_RACE_NS", 0)  # files are as old as they say
-    for name, value in {"model": models[0], "embedder": models[1], "answers": answers,
-                        "cut": cut}.items():  # fmt: skip
+    for name, value in {
+        "model": models[0],
+        "embedder": models[1],
+        "answers": answers,
+        "cut": cut,
+    }.items():
         monkeypatch.setattr(SecondRuns, name, value, raising=False)
     return SecondRuns
 

@@ -152,10 +152,19 @@ def config_file(values: dict[str, Any]) -> Path:
 
 @pytest.mark.parametrize(
     ("name", "value"),
-    [("system", "@secret"), ("schema", "@secret"), ("schema", " @secret"), ("schema", "./secret"),
-     ("schema", " ./secret"), ("schema", "s.json"), ("schema", " s.json "), ("schema", "s.txt"),
-     ("schema", "~/s.md"), ("schema_multi", "@secret")],
-)  # fmt: skip
+    [
+        ("system", "@secret"),
+        ("schema", "@secret"),
+        ("schema", " @secret"),
+        ("schema", "./secret"),
+        ("schema", " ./secret"),
+        ("schema", "s.json"),
+        ("schema", " s.json "),
+        ("schema", "s.txt"),
+        ("schema", "~/s.md"),
+        ("schema_multi", "@secret"),
+    ],
+)
 def test_a_file_in_the_current_folder_has_no_other_file_read(
     name: str, value: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -284,8 +293,9 @@ def test_an_empty_variable_counts_as_unset(monkeypatch: pytest.MonkeyPatch) -> N
 def test_an_unknown_variable_gets_one_line_with_the_nearest_name() -> None:
     environ = {"NGT_NUM_DRAFTS": "16", "NGT_ZZZZZZ": "1", "NGT_HOME": "/x", "NGT_N": "", "PATH": ""}
     assert unknown_variables(environ) == [
-        ("NGT_NUM_DRAFTS", "Did you mean NGT_NUM_DRAFT?"), ("NGT_ZZZZZZ", "See ngt config show."),
-    ]  # fmt: skip
+        ("NGT_NUM_DRAFTS", "Did you mean NGT_NUM_DRAFT?"),
+        ("NGT_ZZZZZZ", "See ngt config show."),
+    ]
     result, code, _ = run("config", "show", NGT_NUM_DRAFTS="16", NGT_SEED="3")
     assert code == 0
     assert result.stderr == "ngt: NGT_NUM_DRAFTS is not read. Did you mean NGT_NUM_DRAFT?\n"
@@ -301,15 +311,20 @@ def test_valid_yaml_is_read_as_the_safe_loader_reads_it() -> None:
 # --- options that would be ignored ---
 
 
-@pytest.mark.parametrize("given", [
-    "--set top_p=0.5 --temperature 0.7",
-    "--set top_p=0.5 --temperature 0",  # as scripts give them together
-    "--seed 3",  # greedy decoding repeats itself, as was asked for
-    "--set top_k=0 --set top_p=1",
-    "--method trie --set n=9 --set lp=2 --set learn_output=yes --set pool=no",
-    "--method none --set n=9 --num-draft 8 --set pool=yes",
-    "--json --color never", "--json --json-tokens", "--dry-run --json --temperature 1",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "given",
+    [
+        "--set top_p=0.5 --temperature 0.7",
+        "--set top_p=0.5 --temperature 0",  # as scripts give them together
+        "--seed 3",  # greedy decoding repeats itself, as was asked for
+        "--set top_k=0 --set top_p=1",
+        "--method trie --set n=9 --set lp=2 --set learn_output=yes --set pool=no",
+        "--method none --set n=9 --num-draft 8 --set pool=yes",
+        "--json --color never",
+        "--json --json-tokens",
+        "--dry-run --json --temperature 1",
+    ],
+)
 def test_options_with_an_effect_or_nothing_to_lose_are_taken(given: str) -> None:
     assert run("summarize", "nowhere.txt", *given.split())[1] == 3  # on to the missing document
 

@@ -22,9 +22,17 @@ from tests.support.helpers import HARBOUR, NGT, run_and_look
 
 EXAMPLE = Path(__file__).parents[1] / "ngtcli" / "examples" / "harbour.txt"
 TEXTS = [
-    "", " ", "x", "The harbour at Wrenmouth was dug by hand.", "  two  spaces\n\n\tand tabs ",
-    "naïve café – déjà vu", "안녕하세요 세계", "🐚🌊 e\u0301", "<s>a</s> <|end|>", "1234567 3.14",
-]  # fmt: skip
+    "",
+    " ",
+    "x",
+    "The harbour at Wrenmouth was dug by hand.",
+    "  two  spaces\n\n\tand tabs ",
+    "naïve café – déjà vu",
+    "안녕하세요 세계",
+    "🐚🌊 e\u0301",
+    "<s>a</s> <|end|>",
+    "1234567 3.14",
+]
 SUFFIXES = ("", "Fast")
 
 
@@ -95,15 +103,29 @@ def test_broken_files_are_left_to_autotokenizer(text: str, tmp_path: Path) -> No
     assert tokenizer_class(str(tmp_path / "model")) == ""
 
 
-@pytest.mark.parametrize("values", [
-    {"vocab_size": 9, "max_position_embeddings": 77},
-    {"vocab_size": 9},
-    {"vocab_size": 9, "max_position_embeddings": 77, "rope_scaling": {
-        "rope_type": "dynamic", "factor": 2.0}},
-    {"vocab_size": 9, "max_position_embeddings": 77, "rope_parameters": {
-        "rope_type": "longrope", "rope_theta": 1e4, "original_max_position_embeddings": 33,
-        "short_factor": [1.0] * 64, "long_factor": [1.0] * 64}},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "values",
+    [
+        {"vocab_size": 9, "max_position_embeddings": 77},
+        {"vocab_size": 9},
+        {
+            "vocab_size": 9,
+            "max_position_embeddings": 77,
+            "rope_scaling": {"rope_type": "dynamic", "factor": 2.0},
+        },
+        {
+            "vocab_size": 9,
+            "max_position_embeddings": 77,
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 1e4,
+                "original_max_position_embeddings": 33,
+                "short_factor": [1.0] * 64,
+                "long_factor": [1.0] * 64,
+            },
+        },
+    ],
+)
 def test_what_is_read_of_a_configuration_is_what_its_class_says(
     values: dict[str, Any], tmp_path: Path
 ) -> None:
@@ -123,8 +145,11 @@ def test_without_a_model_to_run_torch_is_not_loaded() -> None:
     commands = [
         ["summarize", HARBOUR, "--dry-run"],
         ["ask", "When?", "-d", HARBOUR, "--dry-run", "--set", "whole_tokens=0"],
-        ["trie", "build", HARBOUR], ["trie", "show", HARBOUR], ["trie", "list"], ["env"],
-    ]  # fmt: skip
+        ["trie", "build", HARBOUR],
+        ["trie", "show", HARBOUR],
+        ["trie", "list"],
+        ["env"],
+    ]
     run_and_look(commands, {"torch", "numba"})
 
 

@@ -10,9 +10,12 @@ from ngtcli.errors import InputError
 
 # The longer mark first: UTF-32's begins with UTF-16's.
 _MARKS = (
-    (BOM_UTF32_LE, "utf-32-le"), (BOM_UTF32_BE, "utf-32-be"), (BOM_UTF8, "utf-8"),
-    (BOM_UTF16_LE, "utf-16-le"), (BOM_UTF16_BE, "utf-16-be"),
-)  # fmt: skip
+    (BOM_UTF32_LE, "utf-32-le"),
+    (BOM_UTF32_BE, "utf-32-be"),
+    (BOM_UTF8, "utf-8"),
+    (BOM_UTF16_LE, "utf-16-le"),
+    (BOM_UTF16_BE, "utf-16-be"),
+)
 # First bytes of files packed in ways that are not read, the way, and what unpacks them.
 _PACKED = (
     (b"BZh91AY&SY", "bzip2", "bunzip2"),

@@ -227,8 +227,9 @@ def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[t
         shown = unmarked("\n\n".join(texts))
         coded = tokenizer.locate(shown.text, special=True)
     starts = coded.starts
-    spans = [(bisect_left(starts, first), bisect_left(starts, last))
-             for first, last in shown.documents]  # fmt: skip
+    spans = [
+        (bisect_left(starts, first), bisect_left(starts, last)) for first, last in shown.documents
+    ]
     return shown.text, coded.ids, spans if starts else []
 
 

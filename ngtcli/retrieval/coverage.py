@@ -58,10 +58,18 @@ _EMPTY = frozenset(
 )
 # Endings of English words, and what may stand in their place in the word's base.
 _ENDINGS = {
-    "ies": ("y",), "ied": ("y",), "es": ("", "e"), "s": ("",), "ed": ("", "e"),
-    "ing": ("", "e"), "ly": ("",), "ers": ("", "e"), "er": ("", "e"), "ions": ("", "e"),
+    "ies": ("y",),
+    "ied": ("y",),
+    "es": ("", "e"),
+    "s": ("",),
+    "ed": ("", "e"),
+    "ing": ("", "e"),
+    "ly": ("",),
+    "ers": ("", "e"),
+    "er": ("", "e"),
+    "ions": ("", "e"),
     "ion": ("", "e"),
-}  # fmt: skip
+}
 _MIN_BASE = 3  # letters of a base; guess
 
 

@@ -53,9 +53,11 @@ class _Encoder:
             with loading(name), warnings.catch_warnings(), _library(name, self.spare) as library:
                 warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
                 self._model = getattr(library, self.kind)(
-                    str(self.folder), device=pick_device(device), local_files_only=True,
+                    str(self.folder),
+                    device=pick_device(device),
+                    local_files_only=True,
                     model_kwargs={"dtype": "float32", "ignore_mismatched_sizes": True},
-                )  # fmt: skip
+                )
             if (labels := getattr(self._model, "num_labels", 1)) != 1:
                 raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", hint=HINT)
 

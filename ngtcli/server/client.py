@@ -223,9 +223,13 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
         with open(log, "wb") as out, open(os.devnull, "rb") as empty_input:
             started = subprocess.Popen(
                 [*command, f"--keep-warm={settings.engine.keep_warm}"],
-                stdin=empty_input, stdout=out, stderr=out, env=_environment(), cwd="/",
+                stdin=empty_input,
+                stdout=out,
+                stderr=out,
+                env=_environment(),
+                cwd="/",
                 start_new_session=True,
-            )  # fmt: skip
+            )
         # Where it ends before this process does, it is waited for, or it would stay a zombie.
         threading.Thread(target=started.wait, daemon=True).start()
     except (OSError, NgtError) as error:

@@ -462,9 +462,13 @@ async def _stdout_is_stderr(_: MCPServer[None]) -> AsyncIterator[None]:
 
 
 async def _with_owner(
-    app: ASGIApp, owners: OrderedDict[str, str], owner: str, scope: Scope, receive: Receive,
+    app: ASGIApp,
+    owners: OrderedDict[str, str],
+    owner: str,
+    scope: Scope,
+    receive: Receive,
     send: Send,
-) -> None:  # fmt: skip
+) -> None:
     """Have a request answered by `app`; a session that it begins belongs to its owner."""
 
     async def noted(message: StarletteMessage) -> None:

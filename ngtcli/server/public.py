@@ -24,9 +24,13 @@ class RequestError(UsageError):
     """What a request asks for is wrong, or not here; `param` names what."""
 
     def __init__(
-        self, message: str, hint: str = "", param: str | None = None,
-        code: str = "invalid_value", status: int = 400,
-    ) -> None:  # fmt: skip
+        self,
+        message: str,
+        hint: str = "",
+        param: str | None = None,
+        code: str = "invalid_value",
+        status: int = 400,
+    ) -> None:
         super().__init__(message, hint=hint)
         self.param, self.code, self.status = param, code, status
 
@@ -44,12 +48,16 @@ def public(event: Event) -> Event | None:
         case Ended():
             spans = tuple(
                 replace(
-                    source, name=one_line(source.name), path="", quote=visible(source.quote),
-                    before=visible(source.before), after=visible(source.after),
+                    source,
+                    name=one_line(source.name),
+                    path="",
+                    quote=visible(source.quote),
+                    before=visible(source.before),
+                    after=visible(source.after),
                     heading=source.heading and one_line(source.heading),
                 )
                 for source in event.sources.spans
-            )  # fmt: skip
+            )
             return replace(
                 event,
                 steps=tuple(map(_step, event.steps)),

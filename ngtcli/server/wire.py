@@ -86,10 +86,18 @@ _ERRORS: dict[str, type[NgtError]] = {
 _KINDS: dict[str, Any] = {
     kind.__name__: kind
     for kind in (
-        Ask, Served, Failed, events.Message, events.Reading, events.Part, events.Prompted,
-        events.Started, events.Stepped, events.Ended,
+        Ask,
+        Served,
+        Failed,
+        events.Message,
+        events.Reading,
+        events.Part,
+        events.Prompted,
+        events.Started,
+        events.Stepped,
+        events.Ended,
     )
-}  # fmt: skip
+}
 
 
 class WireError(Exception):

@@ -33,9 +33,13 @@ Schema = dict[str, Any]
 Getter = TypeVar("Getter", bound=Callable[..., Any])
 _METADATA = "json"
 _TYPES: dict[Any, str] = {
-    str: "string", Path: "string", bool: "boolean", int: "integer", float: "number",
+    str: "string",
+    Path: "string",
+    bool: "boolean",
+    int: "integer",
+    float: "number",
     type(None): "null",
-}  # fmt: skip
+}
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

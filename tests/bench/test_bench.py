@@ -17,9 +17,21 @@ from tests.tools.replay import replay
 
 def test_a_live_run_prints_one_object() -> None:
     done = ngt(
-        "bench", "--limit", "1", "--rounds", "1", "--max-tokens", "6", "--against", "hf",
-        "--methods", "trie,nonsense", "--num-draft", "4,16", "--json",
-    )  # fmt: skip
+        "bench",
+        "--limit",
+        "1",
+        "--rounds",
+        "1",
+        "--max-tokens",
+        "6",
+        "--against",
+        "hf",
+        "--methods",
+        "trie,nonsense",
+        "--num-draft",
+        "4,16",
+        "--json",
+    )
     assert done.returncode == 0, done.stderr
     assert done.stderr.startswith(b"ngt: nonsense takes no part: no method 'nonsense'")
     body = json.loads(done.stdout)
@@ -30,8 +42,12 @@ def test_a_live_run_prints_one_object() -> None:
     assert body["kind"] == "live" and body["questions"] == 2
     rows = body["rows"]
     assert [(r["method"], r["num_draft"]) for r in rows] == [
-        ("none", None), ("trie", 4), ("trie", 16), ("hf", None), ("hf-prompt-lookup", None),
-    ]  # fmt: skip
+        ("none", None),
+        ("trie", 4),
+        ("trie", 16),
+        ("hf", None),
+        ("hf-prompt-lookup", None),
+    ]
     assert all(r["same_ids"] == 2 and r["new_tokens"] > 0 for r in rows)
     assert rows[0]["mean_acceptance_length"] == rows[3]["mean_acceptance_length"] == 1.0
     assert [r["method"] for r in body["refused"]] == ["nonsense"]
@@ -48,9 +64,18 @@ def test_prompts_come_from_json_lines_and_the_table_goes_to_a_file(tmp_path: Pat
     message = "Say this again: the slate came by rail, the slate came by rail."
     lines.write_text(json.dumps({"id": 1, "task": "qa", "message": message}) + "\n")
     done = ngt(
-        "bench", "--prompts", str(lines), "--methods", "trie", "--rounds", "1", "--max-tokens",
-        "6", "-o", str(tmp_path / "out.txt"),
-    )  # fmt: skip
+        "bench",
+        "--prompts",
+        str(lines),
+        "--methods",
+        "trie",
+        "--rounds",
+        "1",
+        "--max-tokens",
+        "6",
+        "-o",
+        str(tmp_path / "out.txt"),
+    )
     assert done.returncode == 0 and done.stdout == done.stderr == b""
     title, headings, plain, trie, empty, facts = (tmp_path / "out.txt").read_text().splitlines()
     assert title == "# 1 prompt, at most 64 draft nodes a step" and empty == ""

@@ -35,15 +35,23 @@ def read_one(folder: Path, line: object) -> Item:
 def test_our_own_lines_name_documents_question_and_answers(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("Slate came by rail.")
     line = {
-        "id": "q1", "task": "rag", "question": " How? ", "answers": ["by rail", "rail", "rail"],
+        "id": "q1",
+        "task": "rag",
+        "question": " How? ",
+        "answers": ["by rail", "rail", "rail"],
         "documents": ["One.", {"name": "Two", "text": "2."}, {"file": "a.txt"}],
-    }  # fmt: skip
+    }
     assert read_one(tmp_path, line) == Item(
-        "q1", "rag",
-        (Document("passage 1", "One."), Document("Two", "2."),
-         Document("a.txt", "Slate came by rail.")),
-        "How?", ("by rail", "rail"),
-    )  # fmt: skip
+        "q1",
+        "rag",
+        (
+            Document("passage 1", "One."),
+            Document("Two", "2."),
+            Document("a.txt", "Slate came by rail."),
+        ),
+        "How?",
+        ("by rail", "rail"),
+    )
 
 
 def passage(text: str, number: int = 1) -> Document:
@@ -53,14 +61,20 @@ def passage(text: str, number: int = 1) -> Document:
 @pytest.mark.parametrize(
     ("line", "item"),
     [
-        ({"context": "A text.", "answers": "Short."},  # without a question: a summary
-         Item("1", "summarize", (passage("A text."),), "", ("Short.",))),
-        ({"id": 7, "task": "rag", "message": "Hello."},
-         Item("7", "rag", (Document("message", "Hello."),), message=True)),
-        ({"question": "Who?", "passages": ["a", "b"], "answers": ["Ida", "Ida"]},
-         Item("1", "ask", (passage("a"), passage("b", 2)), "Who?", ("Ida",))),
+        (
+            {"context": "A text.", "answers": "Short."},  # without a question: a summary
+            Item("1", "summarize", (passage("A text."),), "", ("Short.",)),
+        ),
+        (
+            {"id": 7, "task": "rag", "message": "Hello."},
+            Item("7", "rag", (Document("message", "Hello."),), message=True),
+        ),
+        (
+            {"question": "Who?", "passages": ["a", "b"], "answers": ["Ida", "Ida"]},
+            Item("1", "ask", (passage("a"), passage("b", 2)), "Who?", ("Ida",)),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_line_is_read_by_the_kind_that_its_keys_tell(
     line: dict[str, Any], item: Item, tmp_path: Path
 ) -> None:
@@ -70,11 +84,16 @@ def test_a_line_is_read_by_the_kind_that_its_keys_tell(
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("{", "not JSON"), ("[1]", "no JSON object"), ({"question": "Why?"}, "no documents"),
-        ({"documents": []}, "documents is []"), ({"documents": [3]}, "documents[0] is 3"),
-        ({"context": "  "}, "passage 1: empty"), ({"context": "a", "question": 4}, "question is 4"),
+        ("{", "not JSON"),
+        ("[1]", "no JSON object"),
+        ({"question": "Why?"}, "no documents"),
+        ({"documents": []}, "documents is []"),
+        ({"documents": [3]}, "documents[0] is 3"),
+        ({"context": "  "}, "passage 1: empty"),
+        ({"context": "a", "question": 4}, "question is 4"),
         ({"context": "a", "answers": [{"x": 1}]}, "answers[0] is"),
-        ({"context": "a", "id": True}, "id is true"), ({"message": " "}, "message: empty"),
+        ({"context": "a", "id": True}, "id is true"),
+        ({"message": " "}, "message: empty"),
         ({"documents": [{"file": "../secret"}]}, "is in another folder"),
         ({"documents": [{"file": "nowhere"}]}, "cannot be read: no such file"),
         ({"documents": [{"file": "loop"}]}, "cannot be read"),
@@ -87,7 +106,7 @@ def test_a_line_is_read_by_the_kind_that_its_keys_tell(
         ('{"context": "a", "answers": ' + "[" * 300_000, "nested too deeply"),
         ('{"context": "a", "id": ' + "7" * 5000 + "}", "not JSON"),
     ],
-)  # fmt: skip
+)
 def test_a_wrong_line_is_named_with_what_is_expected(tmp_path: Path, line, words) -> None:
     (tmp_path / "loop").symlink_to("loop")
     path = written(tmp_path, {"id": "fine", "context": "\U0001f99c"}, "", line)

@@ -64,9 +64,19 @@ def test_cells_take_turns_at_each_prompt_in_rotating_order() -> None:
     turns = by_prompt([cell("a"), cell("b")], 2, 2)
     taken = [(r.cell, r.prompt, r.round) for r in take(source, turns, "12")]
     assert source.log == [
-        "a begins", "a1", "b begins", "b1", "b2", "a2",
-        "b begins", "b1", "a begins", "a1", "a2", "b2",
-    ]  # fmt: skip
+        "a begins",
+        "a1",
+        "b begins",
+        "b1",
+        "b2",
+        "a2",
+        "b begins",
+        "b1",
+        "a begins",
+        "a1",
+        "a2",
+        "b2",
+    ]
     assert taken[:4] == [("a", 0, 0), ("b", 0, 0), ("b", 1, 0), ("a", 1, 0)] and len(taken) == 8
     list(take(source, by_prompt([cell("c")], 2, 1), "12", fresh=True))
     assert source.log[12:] == ["c begins", "c1", "c begins", "c2"]
@@ -305,11 +315,13 @@ def stored(prompt: int, **generation: Any) -> dict[str, Any]:
 @pytest.mark.parametrize(
     "records",
     [
-        [stored(0)], [stored(0), stored(0)], [[1], stored(1)],
+        [stored(0)],
+        [stored(0), stored(0)],
+        [[1], stored(1)],
         [stored(0), {**stored(1), "cell": "b"}],
         *([stored(0), stored(1, **bad)] for bad in ({"steps": -1}, {"decode_s": 10**400})),
     ],
-)  # fmt: skip
+)
 def test_a_damaged_line_is_measured_again(records: Any, tmp_path: Path) -> None:
     path = tmp_path / "s"
     go_on(path)

@@ -151,18 +151,30 @@ def without(row: dict[str, Any], key: str) -> str:
         ("traces.jsonl", json.dumps({**LINE, "output_ids": []}), ":1: key 'output_ids' is missing"),
         ("traces.jsonl", json.dumps({**LINE, "task": "\ud800"}), ":1: half of a character"),
         ("traces.jsonl", "\0", "binary"),
-        ("traces.jsonl", json.dumps({**LINE, "output_ids": [9, 999]}),
-         ":1: output_ids[1] is 999, no id below 97"),
-        ("traces.jsonl", json.dumps({**LINE, "references": [[1], [True]]}),
-         ":1: references[1][0] is true"),
+        (
+            "traces.jsonl",
+            json.dumps({**LINE, "output_ids": [9, 999]}),
+            ":1: output_ids[1] is 999, no id below 97",
+        ),
+        (
+            "traces.jsonl",
+            json.dumps({**LINE, "references": [[1], [True]]}),
+            ":1: references[1][0] is true",
+        ),
         ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[1], [2]]}}), ":1: top has 2 rows"),
         ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[1]]}}), "0 of log-probabilities"),
-        ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[1]], "log_probabilities": [[]]}}),
-         ":1: the rows of top have different widths, or none"),
-        ("traces.jsonl", json.dumps({**LINE, "top": {"ids": [[97]], "log_probabilities": [[0]]}}),
-         ":1: top.ids[0][0] is 97, no id below 97"),
+        (
+            "traces.jsonl",
+            json.dumps({**LINE, "top": {"ids": [[1]], "log_probabilities": [[]]}}),
+            ":1: the rows of top have different widths, or none",
+        ),
+        (
+            "traces.jsonl",
+            json.dumps({**LINE, "top": {"ids": [[97]], "log_probabilities": [[0]]}}),
+            ":1: top.ids[0][0] is 97, no id below 97",
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_broken_recording_is_named_with_what_is_wrong(
     name: str, text: str, words: str, tmp_path: Path
 ) -> None:
@@ -202,9 +214,12 @@ def test_a_number_of_drafts_in_a_spec_is_what_is_drafted_and_what_the_row_says(
     rows = replayed(tmp_path / "t", specs, [4, 12]).rows
     whole = [r for r in rows if r.task == "overall"]
     assert [(r.method, r.num_draft) for r in whole] == [
-        ("trie", 4), ("trie", 12), ("trie:num_draft=8", 8), ("trie:n=13:num_draft=0", 0),
+        ("trie", 4),
+        ("trie", 12),
+        ("trie:num_draft=8", 8),
+        ("trie:n=13:num_draft=0", 0),
         ("none", 0),
-    ]  # fmt: skip
+    ]
     assert whole[2].steps == 40 // 9 + 1 and whole[3].steps == 40
     assert all((r.nodes_per_step or 0) <= (r.num_draft or 0) for r in whole)
     (asked,) = (r for r in replayed(tmp_path / "t", ["trie"], [8]).rows if r.task == "a")

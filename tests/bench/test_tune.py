@@ -43,13 +43,17 @@ from tests.support.helpers import HARBOUR, ngt
 @pytest.mark.parametrize(
     ("text", "values"),
     [
-        ("num-draft=0,8..10,100", (0, 8, 9, 10, 100)), ("lp=3", (3,)), ("lp=3,2,3", (3, 2)),
-        ("temperature=0..1", (0.0, 1.0)), ("top_p=.5,1e-1", (0.5, 0.1)),
+        ("num-draft=0,8..10,100", (0, 8, 9, 10, 100)),
+        ("lp=3", (3,)),
+        ("lp=3,2,3", (3, 2)),
+        ("temperature=0..1", (0.0, 1.0)),
+        ("top_p=.5,1e-1", (0.5, 0.1)),
         ("presence_penalty=-1..1+.5", (-1.0, -0.5, 0.0, 0.5, 1.0)),
         ("learn_output=true,False", (True, False)),
-        ("method=none,trie:lp=4,auto", ("none", "trie:lp=4", "auto")), ("stop=END", (("END",),)),
+        ("method=none,trie:lp=4,auto", ("none", "trie:lp=4", "auto")),
+        ("stop=END", (("END",),)),
     ],
-)  # fmt: skip
+)
 def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
     assert parse_axis(text) == (text.partition("=")[0].replace("-", "_"), values)
     assert [type(v) for v in parse_axis(text)[1]] == [type(v) for v in values]
@@ -58,15 +62,29 @@ def test_an_axis_is_read(text: str, values: tuple[Any, ...]) -> None:
 @pytest.mark.parametrize(
     ("text", "caret"),
     [
-        ("m=8", "^"), ("n", " ^"), ("n=", "  ^"), ("n=8,,9", "    ^"), ("n=x", "  ^"),
-        ("n=8..", "  ^"), ("n=8.16", "  ^"), ("n=8..16x", "  ^"), ("n=9,8..16+", "    ^"),
-        ("n=8..16+0", "  ^"), ("n=8..16*1", "  ^"), ("n=9,16..8", "    ^"), ("n=8.5", "  ^"),
-        ("n=7,100", "    ^"), ("temperature=0..1*2", "            ^"), ("n=８", "  ^"),
-        ("temperature=0..1+1e-9", "            ^"), ("temperature=1e99", "            ^"),
-        ("learn_output=yes", "             ^"), ("method=trie,tire", "            ^"),
+        ("m=8", "^"),
+        ("n", " ^"),
+        ("n=", "  ^"),
+        ("n=8,,9", "    ^"),
+        ("n=x", "  ^"),
+        ("n=8..", "  ^"),
+        ("n=8.16", "  ^"),
+        ("n=8..16x", "  ^"),
+        ("n=9,8..16+", "    ^"),
+        ("n=8..16+0", "  ^"),
+        ("n=8..16*1", "  ^"),
+        ("n=9,16..8", "    ^"),
+        ("n=8.5", "  ^"),
+        ("n=7,100", "    ^"),
+        ("temperature=0..1*2", "            ^"),
+        ("n=８", "  ^"),
+        ("temperature=0..1+1e-9", "            ^"),
+        ("temperature=1e99", "            ^"),
+        ("learn_output=yes", "             ^"),
+        ("method=trie,tire", "            ^"),
         ("device=cpu,gpu", "           ^"),
     ],
-)  # fmt: skip
+)
 def test_errors_of_a_sweep_have_a_caret(text: str, caret: str) -> None:
     with pytest.raises(GrammarError) as caught:
         parse_axis(text)
@@ -143,11 +161,16 @@ def test_cells_that_cannot_be_are_skipped_and_named() -> None:
 
 def cell(label: str, speeds: list[float], prompts: list[float], size: int | None) -> CellRow:
     return CellRow(
-        cell=label, values={"num_draft": len(label)}, rounds=len(speeds),
-        tokens_per_s=median(speeds), tokens_per_s_least_and_most=(min(speeds), max(speeds)),
-        mean_acceptance_length=2.0, prompts=[(100, seconds) for seconds in prompts],
-        trie_build_s=0.001, trie_bytes=size,
-    )  # fmt: skip
+        cell=label,
+        values={"num_draft": len(label)},
+        rounds=len(speeds),
+        tokens_per_s=median(speeds),
+        tokens_per_s_least_and_most=(min(speeds), max(speeds)),
+        mean_acceptance_length=2.0,
+        prompts=[(100, seconds) for seconds in prompts],
+        trie_build_s=0.001,
+        trie_bytes=size,
+    )
 
 
 def summarize(rounds: list[list[Generation]]) -> CellRow:
@@ -170,10 +193,17 @@ def test_a_cell_is_summed_up_by_the_medians_of_its_rounds() -> None:
         for seconds, build in ((1.0, 0.1), (2.0, 0.3), (4.0, 0.2))
     ]
     assert summarize(rounds) == CellRow(
-        cell="n=8", values={"n": 8}, rounds=3, tokens_per_s=100 / 6,
-        tokens_per_s_least_and_most=(100 / 12, 100 / 3), mean_acceptance_length=2.5,
-        prompts=[(60, 2.0), (40, 4.0)], trie_build_s=0.2, trie_bytes=20, standing="",
-    )  # fmt: skip
+        cell="n=8",
+        values={"n": 8},
+        rounds=3,
+        tokens_per_s=100 / 6,
+        tokens_per_s_least_and_most=(100 / 12, 100 / 3),
+        mean_acceptance_length=2.5,
+        prompts=[(60, 2.0), (40, 4.0)],
+        trie_build_s=0.2,
+        trie_bytes=20,
+        standing="",
+    )
     without = summarize([[Generation([1], 1, decode_s=0.0)]])
     assert (without.tokens_per_s, without.trie_build_s, without.trie_bytes) == (0.0, None, None)
 
@@ -195,7 +225,7 @@ NINE, SLOW = [1.0] * 9, [2.0] * 9  # seconds of each prompt
         ([("a", [100], [1.0] * 6, 5), ("bb", [50], [2.0] * 6, 5)], 1, "a"),
         ([("fast", [100, 101], NINE, 5), ("slow", [50, 51], SLOW, 5)], 1, "fast"),
     ],
-)  # fmt: skip
+)
 def test_the_verdict(cells: list[Any], tied: int, chosen: str) -> None:
     rows = [cell(*one) for one in cells]
     verdict = judge(rows)
@@ -326,8 +356,9 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     from ngtcli.engine.local import LocalSession
 
     preset, settings = load_preset("summarize"), Settings().replace(max_tokens=12)
-    items = preset_items([Document("a.txt", "The tide came in at noon. The slate came by rail.")],
-                         preset)  # fmt: skip
+    items = preset_items(
+        [Document("a.txt", "The tide came in at noon. The slate came by rail.")], preset
+    )
     said: list[str] = []
     source = Live(items, preset, said.append, said.append, sweeps=True)
     about = source.about(settings)
@@ -358,11 +389,20 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
 
 def report_of(*cells: CellRow, **changes: Any) -> SweepReport:
     values: dict[str, Any] = {
-        "about": ABOUT, "sweep": {"n": (3, 8)}, "rounds": 3, "measured": 6, "planned": 6,
-        "complete": True, "cells": cells, "skipped_cells": [], "best": "n=8",
-        "tied": ["n=8", "n=3"], "chosen": "n=3", "reason": "2 cells are statistically tied",
+        "about": ABOUT,
+        "sweep": {"n": (3, 8)},
+        "rounds": 3,
+        "measured": 6,
+        "planned": 6,
+        "complete": True,
+        "cells": cells,
+        "skipped_cells": [],
+        "best": "n=8",
+        "tied": ["n=8", "n=3"],
+        "chosen": "n=3",
+        "reason": "2 cells are statistically tied",
         "state": "s.jsonl",
-    }  # fmt: skip
+    }
     return SweepReport(**values | changes)
 
 

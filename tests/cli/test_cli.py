@@ -137,9 +137,17 @@ def test_what_is_wrong_is_told_in_two_lines_with_the_exit_code_of_the_table(
 def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
     """Not even where a document says yes to the question that transformers would ask."""
     (tmp_path / "config.json").write_text(
-        json.dumps({"model_type": "own", "auto_map": {"AutoConfig": "own.C",
-                    "AutoModelForCausalLM": "own.M", "AutoTokenizer": ["own.T", None]}})
-    )  # fmt: skip
+        json.dumps(
+            {
+                "model_type": "own",
+                "auto_map": {
+                    "AutoConfig": "own.C",
+                    "AutoModelForCausalLM": "own.M",
+                    "AutoTokenizer": ["own.T", None],
+                },
+            }
+        )
+    )
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
     done = ngt("summarize", "-m", str(tmp_path), stdin=b"y\ny\ny\n")
     assert done.returncode == 4 and done.stdout == b"" and not (tmp_path / "ran").exists()
@@ -157,8 +165,17 @@ def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
 def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     text, model = tmp_path / "long.txt", changed(tmp_path / "model", max_position_embeddings=560)
     text.write_text("the " * 514)
-    asked = ("summarize", str(text), "-m", model, "--json", "--max-tokens", "200", "--overflow",
-             "error")  # fmt: skip
+    asked = (
+        "summarize",
+        str(text),
+        "-m",
+        model,
+        "--json",
+        "--max-tokens",
+        "200",
+        "--overflow",
+        "error",
+    )
     done = ngt(*asked)
     body = json.loads(done.stdout)
     figures = body["statistics"]
@@ -317,18 +334,28 @@ def test_check_takes_summaries_and_questions_of_the_examples(
 
 
 WRONG = [
-    ("-m nobody/nothing", 4, "nobody/nothing"), ("-m ./no-model", 4, "no such folder"),
-    ("-m broken", 4, "Mend the chat template"), ("--device mps", 4, "has no mps device"),
+    ("-m nobody/nothing", 4, "nobody/nothing"),
+    ("-m ./no-model", 4, "no such folder"),
+    ("-m broken", 4, "Mend the chat template"),
+    ("--device mps", 4, "has no mps device"),
     ("-m model --system Brief.", 4, "fails: None here"),
-    ("--set background=mine", 2, "no backgrounds of your own"), ("--method auto:typo=1", 2, "typo"),
-]  # fmt: skip
+    ("--set background=mine", 2, "no backgrounds of your own"),
+    ("--method auto:typo=1", 2, "typo"),
+]
 COMMANDS = {  # and how many of these each may be given
-    "summarize nowhere.txt": 7, "summarize nowhere.txt -o out/": 7, "ask -d nowhere.txt Who?": 7,
-    "check nowhere.txt": 7, "batch in.jsonl": 7, "bench nowhere.txt --methods auto,none": 6,
-    "tune nowhere.txt --sweep n=8,9": 5, "summarize nowhere.txt --dry-run": 3,
+    "summarize nowhere.txt": 7,
+    "summarize nowhere.txt -o out/": 7,
+    "ask -d nowhere.txt Who?": 7,
+    "check nowhere.txt": 7,
+    "batch in.jsonl": 7,
+    "bench nowhere.txt --methods auto,none": 6,
+    "tune nowhere.txt --sweep n=8,9": 5,
+    "summarize nowhere.txt --dry-run": 3,
     "trie build nowhere.txt": 2,
-    "trie show nowhere.txt": 2, "docs list nowhere.txt": 2, "docs show nowhere.txt": 2,
-}  # fmt: skip
+    "trie show nowhere.txt": 2,
+    "docs list nowhere.txt": 2,
+    "docs show nowhere.txt": 2,
+}
 
 
 @pytest.mark.parametrize("command", COMMANDS)

@@ -15,8 +15,10 @@ def tab(line: str, **environ: str) -> list[str]:
     """What bash is offered after `line`; a word begins anew after a space."""
     words = line.split(" ")
     asked = {
-        "_NGT_COMPLETE": "complete_bash", "COMP_WORDS": line, "COMP_CWORD": f"{len(words) - 1}",
-    }  # fmt: skip
+        "_NGT_COMPLETE": "complete_bash",
+        "COMP_WORDS": line,
+        "COMP_CWORD": f"{len(words) - 1}",
+    }
     done = CliRunner().invoke(app, [], env={**asked, **environ}, prog_name="ngt")
     assert done.stderr == "" and done.exit_code == 0
     return done.stdout.split()

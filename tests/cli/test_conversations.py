@@ -67,14 +67,16 @@ def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "said", "code", "words"),
     [
-        ([], b"/sorces\n", 2, "no command /sorces"), ([], b"/docs add /no/such\n", 3, "/no/such"),
+        ([], b"/sorces\n", 2, "no command /sorces"),
+        ([], b"/docs add /no/such\n", 3, "/no/such"),
         ([], b"/docs add 'x\n", 2, "Close the quotes."),
-        ([], b"/docs drop x\n", 2, "Say /docs add"), ([], b"/save\n", 2, "/save names no file"),
+        ([], b"/docs drop x\n", 2, "Say /docs add"),
+        ([], b"/save\n", 2, "/save names no file"),
         ([], b"/save in.txt\n", 2, "in.txt already exists"),
         (["-d", "-"], b"x\n", 2, "what is asked comes from standard input"),
         (["--overflow", "truncate"], b"x\n", 2, "no room for what is said"),
     ],
-)  # fmt: skip
+)
 def test_in_a_pipe_what_is_wrong_ends_the_conversation(
     arguments: list[str], said: bytes, code: int, words: str, tmp_path: Path
 ) -> None:
@@ -199,8 +201,19 @@ def test_a_plain_terminal_has_lines_and_no_control_sequences(own_home: Path) -> 
 
 
 def test_ctrl_c_in_a_pipe_ends_the_command() -> None:
-    process = Warm("chat", "--temperature", "100", "--max-tokens", "3500", "--method", "none",
-                   "--set", "max_repeats=0", stdin=-1, start_new_session=True)  # fmt: skip
+    process = Warm(
+        "chat",
+        "--temperature",
+        "100",
+        "--max-tokens",
+        "3500",
+        "--method",
+        "none",
+        "--set",
+        "max_repeats=0",
+        stdin=-1,
+        start_new_session=True,
+    )
     assert process.stdin is not None and process.stdout is not None
     process.stdin.write(b"Tell me.\nMore.\n")
     process.stdout.read1(1)  # type: ignore[attr-defined]

@@ -31,8 +31,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(catalog, "_RACE_NS", 0)
     names = "columns.pdf orchard.docx bus.html book.epub people.csv scan.pdf locked.pdf letter.eml"
     files = {name: made.FILES[name]() for name in names.split()}
-    path = fill(tmp_path / "docs", notes_txt="Plain notes.", empty_txt="", picture_gif="GIF89a",
-                binary_txt=bytes(range(256)) * 20, **files)  # fmt: skip
+    path = fill(
+        tmp_path / "docs",
+        notes_txt="Plain notes.",
+        empty_txt="",
+        picture_gif="GIF89a",
+        binary_txt=bytes(range(256)) * 20,
+        **files,
+    )
     (path / "loop").symlink_to(".")
     os.mkfifo(path / "pipe")
     return path
@@ -63,8 +69,12 @@ def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> 
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "document\tformat\tpages\tcharacters\ttokens"
     assert len(lines) == 8 and lines[3].startswith(f"{folder / 'columns.pdf'}\tpdf\t4\t")
-    for words in (b"locked.pdf: encrypted", b"7 lines of repeated headers and footers",
-                  b"letter.eml: attachments are not read", b"7 documents,"):  # fmt: skip
+    for words in (
+        b"locked.pdf: encrypted",
+        b"7 lines of repeated headers and footers",
+        b"letter.eml: attachments are not read",
+        b"7 documents,",
+    ):
         assert words in done.stderr
 
 

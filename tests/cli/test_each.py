@@ -147,8 +147,9 @@ def test_a_document_is_known_by_its_path_whatever_others_are_called(
         assert ask(docs, "-o", where).returncode == 0
     assert len(fake.asked) == 2 and all("Text b" in text for text in fake.asked)
     assert {one.name: one.read_text() for one in out.glob("*.txt")} == {
-        "notes.txt": "Text a of three.\n", "b_notes.txt": "Text b of three.\n",
-    }  # fmt: skip
+        "notes.txt": "Text a of three.\n",
+        "b_notes.txt": "Text b of three.\n",
+    }
     assert [row["file"] for row in cells(tmp_path / "t.csv")] == ["a/notes.txt", "b/notes.txt"]
 
 

@@ -68,8 +68,11 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("words", "code", "says"),
     [
-        (("--schema", '{"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}}}'), 2,
-         "$.properties.a.minimum: minimum (5) is greater"),
+        (
+            ("--schema", '{"properties": {"a": {"type": "integer", "minimum": 5, "maximum": 1}}}'),
+            2,
+            "$.properties.a.minimum: minimum (5) is greater",
+        ),
         (("--schema", "a foo"), 2, "unknown type 'foo' of the field 'a'"),
         (("--regex", ""), 2, "--regex is empty"),
         (("--schema", ""), 2, "--schema is empty"),
@@ -84,7 +87,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
         (("--regex", ".*(a.{12}b|c.{12}d).*"), 2, "regex: its grammar would be too large"),
         (("--regex", "(\udc80"), 2, "regex: "),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_is_refused_before_a_model_is_loaded(
     words: tuple[str, ...], code: int, says: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

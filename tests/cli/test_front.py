@@ -50,8 +50,12 @@ def test_settings_of_each_type_are_set_by_name_and_checked() -> None:
     names = tuple(SETTINGS)
     given = ["num-draft=9", "temperature=0.5", "pool=no", "model=x", "template-arg=a=1"]
     assert set_values(given, names) == {
-        "num_draft": 9, "temperature": 0.5, "pool": False, "model": "x", "template_arg": ("a=1",),
-    }  # fmt: skip
+        "num_draft": 9,
+        "temperature": 0.5,
+        "pool": False,
+        "model": "x",
+        "template_arg": ("a=1",),
+    }
     for name in ("num_draft", "temperature", "pool"):
         with pytest.raises(UsageError, match=f"--set: {name} is"):
             set_values([f"{name}=much"], names)

@@ -41,8 +41,13 @@ LINES = {
     Situation.NO_PASSAGES: "docs show nowhere.txt",
 }
 OTHERS = {"top_p": "0.5", "min_p": "0.5", "keep_warm": "9s", "passages": "2"}  # than the default
-VALUES = {"--limit": ["2"], "--predict": [HARBOUR], "--html": ["page.html"], "-o": ["out.txt"],
-          "--sources": ["columns"]}  # fmt: skip
+VALUES = {
+    "--limit": ["2"],
+    "--predict": [HARBOUR],
+    "--html": ["page.html"],
+    "-o": ["out.txt"],
+    "--sources": ["columns"],
+}
 CASES = [(row, flag) for row in TABLE for flag in row.flags]
 
 

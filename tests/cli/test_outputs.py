@@ -18,7 +18,8 @@ from tests.support.helpers import HARBOUR, ngt, without_note
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("summarize", "a.txt", "-o", "a.txt"), ("summarize", "a.txt", "-o", "link.txt"),
+        ("summarize", "a.txt", "-o", "a.txt"),
+        ("summarize", "a.txt", "-o", "link.txt"),
         ("summarize", "a.txt", "--html", "a.txt"),
         ("ask", "Who?", "-d", "folder", "-d", "a.txt", "--html", "./folder/../a.txt"),
         ("bench", "a.txt", "-o", "a.txt", "--force"),
@@ -26,7 +27,7 @@ from tests.support.helpers import HARBOUR, ngt, without_note
         ("tune", "--sweep", "n=8,9", "a.txt", "-o", "a.txt", "--force"),
         ("tune", "--sweep", "n=8,9", "--prompts", "naming.jsonl", "-o", "a.txt", "--force"),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "a.txt").write_text('{"context": "The tide.", "question": "When?"}\n')
     (tmp_path / "folder").mkdir()

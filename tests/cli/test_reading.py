@@ -59,9 +59,14 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> str:
     return str(fill(tmp_path / "notes", a_txt=text, b_txt="", c_gif="%GIF"))
 
 
-@pytest.mark.parametrize("command", [
-    "summarize {} --dry-run --json", "trie build {} --json", "trie build {} --json --rest",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "summarize {} --dry-run --json",
+        "trie build {} --json",
+        "trie build {} --json --rest",
+    ],
+)
 def test_the_object_of_json_names_what_was_left_out(command: str, folder: str) -> None:
     done = CliRunner().invoke(app, command.format(folder).split())
     assert done.exit_code == 0, done.exception
@@ -72,10 +77,20 @@ def test_the_object_of_json_names_what_was_left_out(command: str, folder: str) -
     assert "left out" in done.stderr and "1 file of other kinds: .gif 1" in done.stderr
 
 
-@pytest.mark.parametrize("command", [
-    "summarize {}", "ask Why? -d {}", "check {}", "check -d {}", "bench {}", "bench -d {}",
-    "tune --sweep num_draft=2,4 -d {}", "trie build {}", "trie show {}",
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "command",
+    [
+        "summarize {}",
+        "ask Why? -d {}",
+        "check {}",
+        "check -d {}",
+        "bench {}",
+        "bench -d {}",
+        "tune --sweep num_draft=2,4 -d {}",
+        "trie build {}",
+        "trie show {}",
+    ],
+)
 def test_every_command_that_reads_documents_can_be_strict(command: str, folder: str) -> None:
     done = CliRunner().invoke(app, [*command.format(folder).split(), "--set", "strict=yes"])
     assert isinstance(done.exception, InputError) and "b.txt: empty" in str(done.exception)

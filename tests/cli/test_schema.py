@@ -18,10 +18,16 @@ from ngtcli.system.json_form import schema_of
 from tests.support.helpers import HARBOUR, ROOT_FOLDER, changed, ngt
 
 TINY = {
-    "architectures": ["LlamaForCausalLM"], "model_type": "llama", "hidden_size": 16,
-    "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2,
-    "num_key_value_heads": 1, "vocab_size": 8000, "max_position_embeddings": 4096,
-}  # fmt: skip
+    "architectures": ["LlamaForCausalLM"],
+    "model_type": "llama",
+    "hidden_size": 16,
+    "intermediate_size": 32,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "num_key_value_heads": 1,
+    "vocab_size": 8000,
+    "max_position_embeddings": 4096,
+}
 
 
 def printed(*arguments: str, code: int = 0) -> Any:
@@ -135,9 +141,15 @@ def test_what_is_built_listed_and_removed_is_as_described(own_home: Path) -> Non
 
 @pytest.mark.parametrize(
     "command",
-    ["config show --stop a", "presets list", "presets show ask", "models list",
-     "cache path", "env"],
-)  # fmt: skip
+    [
+        "config show --stop a",
+        "presets list",
+        "presets show ask",
+        "models list",
+        "cache path",
+        "env",
+    ],
+)
 def test_what_is_set_and_where_is_as_described(own_home: Path, command: str) -> None:
     folder = own_home / "config" / "presets"
     folder.mkdir(parents=True)

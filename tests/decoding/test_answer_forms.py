@@ -198,22 +198,28 @@ QUOTES = {"type": "string", "format": "quote"}
 LISTS: Schema = {"type": "string"}
 for _ in range(60):
     LISTS = {"type": "array", "items": LISTS}
-DOUBLING = {f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$defs/d{i - 1}"})
-            for i in range(1, 40)}  # fmt: skip
+DOUBLING = {
+    f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$defs/d{i - 1}"})
+    for i in range(1, 40)
+}
 
 
 @pytest.mark.parametrize(
     ("schema", "place"),
     [
-        (objects(total={"type": "integer", "minimum": 5, "maximum": 1}),
-         "$.properties.total.minimum"),
+        (
+            objects(total={"type": "integer", "minimum": 5, "maximum": 1}),
+            "$.properties.total.minimum",
+        ),
         (objects(a={"type": "string", "minLength": 5, "maxLength": 1}), "$.properties.a.minLength"),
         (objects(a={"enum": []}), "$.properties.a.enum"),
         (objects(a={"type": "text"}), "$.properties.a.type"),
         (objects(a={"type": [["string"]]}), "$.properties.a"),
         (objects(a=3), "$.properties.a"),
-        (objects(q={"type": "string", "format": "quote"}, a={"type": "array", "maxItems": -1}),
-         "$.properties.a.maxItems"),
+        (
+            objects(q={"type": "string", "format": "quote"}, a={"type": "array", "maxItems": -1}),
+            "$.properties.a.maxItems",
+        ),
         (objects(a={"type": "string", "maxLength": "x"}), "$.properties.a"),
         (objects(a={"type": "array", "items": {"not": {}}}), "$.properties.a.items.not"),
         (objects(a={"type": "array", "uniqueItems": True}), "$.properties.a.uniqueItems"),
@@ -225,8 +231,13 @@ DOUBLING = {f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$de
         (objects(a={"oneOf": [{"type": "integer"}, {"type": "number"}]}), "$.properties.a.oneOf"),
         (objects(a={"allOf": [{"type": "null"}, {"type": "string"}]}), "$.properties.a.allOf"),
         (objects(a={"$ref": "#"}), "$.properties.a.$ref: recursion"),
-        ({"$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}}}, "$ref": "#/$defs/x"},
-         "$.$defs.x.items.$ref: recursion"),
+        (
+            {
+                "$defs": {"x": {"type": "array", "items": {"$ref": "#/$defs/x"}}},
+                "$ref": "#/$defs/x",
+            },
+            "$.$defs.x.items.$ref: recursion",
+        ),
         (objects(a={"$ref": "#/$defs/none"}), "$.properties.a"),
         (objects(a={"$ref": "http://example.com/x"}), "$.properties.a.$ref"),
         ({"$ref": "#/$defs/d39", "$defs": {"d0": {"type": "null"}, **DOUBLING}}, "more than 1000"),
@@ -237,11 +248,13 @@ DOUBLING = {f"d{i}": objects(a={"$ref": f"#/$defs/d{i - 1}"}, b={"$ref": f"#/$de
         ({"type": "array", "items": QUOTES, "maxItems": "2"}, "$.maxItems"),
         ({"type": "array", "items": QUOTES, "minItems": -1}, "$.minItems"),
         ({"type": "array", "items": QUOTES, "uniqueItems": True}, "$.uniqueItems"),
-        ({"properties": {f"p{i}": {"type": "null"} for i in range(900)}},
-         "$.properties: its grammar would be too large"),
+        (
+            {"properties": {f"p{i}": {"type": "null"} for i in range(900)}},
+            "$.properties: its grammar would be too large",
+        ),
         ({"type": "array", "prefixItems": [QUOTES]}, "$: a quotation"),
     ],
-)  # fmt: skip
+)
 def test_what_a_grammar_cannot_say_is_refused_with_its_path(schema: Schema, place: str) -> None:
     with pytest.raises(UsageError) as caught:
         form(schema)
@@ -364,24 +377,50 @@ def test_a_pattern_that_is_too_large_only_behind_many_letters_is_refused_at_once
     ("schema", "valid", "invalid"),
     [
         ({"required": ["a"], "additionalProperties": {"type": "integer"}}, {"a": 1}, {"a": "x"}),
-        ({"required": ["xa"], "patternProperties": {"^x": {"type": "integer"}}}, {"xa": 1},
-         {"xa": "x"}),
-        ({"required": ["xa"], "patternProperties": {"^x": objects(b={"type": "integer"})}},
-         {"xa": {"b": 1}}, {"xa": 1}),
-        ({"required": ["a"], "properties": {"b": {"type": "integer"}},
-          "additionalProperties": {"type": "integer"}}, {"b": 1, "a": 2}, {"b": 1, "a": "x"}),
+        (
+            {"required": ["xa"], "patternProperties": {"^x": {"type": "integer"}}},
+            {"xa": 1},
+            {"xa": "x"},
+        ),
+        (
+            {"required": ["xa"], "patternProperties": {"^x": objects(b={"type": "integer"})}},
+            {"xa": {"b": 1}},
+            {"xa": 1},
+        ),
+        (
+            {
+                "required": ["a"],
+                "properties": {"b": {"type": "integer"}},
+                "additionalProperties": {"type": "integer"},
+            },
+            {"b": 1, "a": 2},
+            {"b": 1, "a": "x"},
+        ),
         (objects(a={"$ref": "#/$defs/any"}) | {"$defs": {"any": True}}, {"a": "x"}, {"b": 1}),
-        (objects(a={"$ref": "#/$defs/a~1b"}) | {"$defs": {"a/b": {"type": "integer"}}}, {"a": 1},
-         {"a": "x"}),
-        (objects(a={"$ref": "#/$defs/a~0%20b"}) | {"$defs": {"a~ b": {"type": "integer"}}},
-         {"a": 1}, {"a": "x"}),
-        (objects(a={"$ref": "#/$defs/x/properties/y"}) | {"$defs": {"x": objects(y={"const": 2})}},
-         {"a": 2}, {"a": 3}),
-        (objects(a={"type": "null"}, b={"anyOf": [{"$ref": "#/$defs/l/prefixItems/0"}]})
-         | {"$defs": {"l": {"prefixItems": [{"const": 5}]}}}, {"a": None, "b": 5},
-         {"a": None, "b": 6}),
+        (
+            objects(a={"$ref": "#/$defs/a~1b"}) | {"$defs": {"a/b": {"type": "integer"}}},
+            {"a": 1},
+            {"a": "x"},
+        ),
+        (
+            objects(a={"$ref": "#/$defs/a~0%20b"}) | {"$defs": {"a~ b": {"type": "integer"}}},
+            {"a": 1},
+            {"a": "x"},
+        ),
+        (
+            objects(a={"$ref": "#/$defs/x/properties/y"})
+            | {"$defs": {"x": objects(y={"const": 2})}},
+            {"a": 2},
+            {"a": 3},
+        ),
+        (
+            objects(a={"type": "null"}, b={"anyOf": [{"$ref": "#/$defs/l/prefixItems/0"}]})
+            | {"$defs": {"l": {"prefixItems": [{"const": 5}]}}},
+            {"a": None, "b": 5},
+            {"a": None, "b": 6},
+        ),
     ],
-)  # fmt: skip
+)
 def test_answers_are_those_that_the_schema_allows(
     schema: Schema, valid: Schema, invalid: Schema
 ) -> None:
@@ -410,9 +449,14 @@ def test_a_pattern_that_takes_exponential_time_beside_a_required_key_is_refused(
 
 def test_all_that_is_unbounded_gets_a_bound() -> None:
     schema = objects(
-        text={"type": "string"}, whole={"type": "integer"}, real={"type": "number"}, some={},
-        list={"type": "array"}, free={"type": "object"}, at_least={"type": "integer", "minimum": 3},
-    )  # fmt: skip
+        text={"type": "string"},
+        whole={"type": "integer"},
+        real={"type": "number"},
+        some={},
+        list={"type": "array"},
+        free={"type": "object"},
+        at_least={"type": "integer", "minimum": 3},
+    )
     of = form(schema).schema["properties"]
     assert of["text"]["maxLength"] == STRING and of["list"]["maxItems"] == ITEMS
     assert (of["whole"]["minimum"], of["whole"]["maximum"]) == (-WHOLE, WHOLE)
@@ -429,8 +473,9 @@ def test_days_are_those_of_the_calendar() -> None:
     grammar = grammar_of(form("day date"))
     day, last = date(1899, 12, 1), date(2101, 1, 1)
     real = {(day + timedelta(i)).isoformat() for i in range((last - day).days)}
-    tried = [f"{y}-{m:02}-{d:02}" for y in (1900, 2000, 2023, 2024)
-             for m in range(14) for d in range(33)]  # fmt: skip
+    tried = [
+        f"{y}-{m:02}-{d:02}" for y in (1900, 2000, 2023, 2024) for m in range(14) for d in range(33)
+    ]
     wrong = [t for t in share(tried) if takes(grammar, f'{{"day": "{t}"}}') != (t in real)]
     assert not wrong
 
@@ -467,27 +512,42 @@ plain = st.one_of(
     st.fixed_dictionaries({"type": st.just("string")}, optional={"maxLength": st.integers(2, 9)}),
     st.sampled_from(
         [
-            {"type": "integer"}, {"type": "number"}, {"type": "boolean"}, {"type": "null"}, {},
-            {"enum": ["x", 2, None, [1], {"k": 1.5}]}, {"const": 'a "b"\n'}, {"type": "object"},
-            {"type": "number", "minimum": 0, "maximum": 0.25}, {"type": ["integer", "null"]},
-            {"type": "string", "format": "date"}, {"type": "string", "pattern": "^[a-f]{2,5}$"},
-            {"type": "integer", "exclusiveMinimum": 7}, {"type": "array"}, {"$ref": "#/$defs/own"},
-            {"type": "object", "additionalProperties": {"type": "integer"}}, {"minLength": 3},
+            {"type": "integer"},
+            {"type": "number"},
+            {"type": "boolean"},
+            {"type": "null"},
+            {},
+            {"enum": ["x", 2, None, [1], {"k": 1.5}]},
+            {"const": 'a "b"\n'},
+            {"type": "object"},
+            {"type": "number", "minimum": 0, "maximum": 0.25},
+            {"type": ["integer", "null"]},
+            {"type": "string", "format": "date"},
+            {"type": "string", "pattern": "^[a-f]{2,5}$"},
+            {"type": "integer", "exclusiveMinimum": 7},
+            {"type": "array"},
+            {"$ref": "#/$defs/own"},
+            {"type": "object", "additionalProperties": {"type": "integer"}},
+            {"minLength": 3},
             {"allOf": [{"$ref": "#/$defs/own"}], "description": "one"},
         ]
     ),
-)  # fmt: skip
+)
 schemas = st.recursive(
     plain,
     lambda inner: st.one_of(
-        st.builds(lambda p, n: objects(**p) | {"required": [*p][:n]},
-                  st.dictionaries(names, inner, max_size=3), st.integers(0, 3)),
-        st.builds(lambda i, n: {"type": "array", "items": i, "minItems": n},
-                  inner, st.integers(0, 2)),
+        st.builds(
+            lambda p, n: objects(**p) | {"required": [*p][:n]},
+            st.dictionaries(names, inner, max_size=3),
+            st.integers(0, 3),
+        ),
+        st.builds(
+            lambda i, n: {"type": "array", "items": i, "minItems": n}, inner, st.integers(0, 2)
+        ),
         st.builds(lambda i: {"anyOf": [i, {"type": "null"}]}, inner),
     ),
     max_leaves=5,
-)  # fmt: skip
+)
 
 
 @settings(max_examples=200, deadline=None)

@@ -39,8 +39,10 @@ class Layer:
 def states(groups: int, rows: int, length: int, dtype: torch.dtype = torch.float32) -> list[Tensor]:
     """Queries, keys and values of two key heads, and a mask under which each row sees itself."""
     torch.manual_seed(rows)
-    out = [torch.randn(1, heads, n, 16).to(dtype) for heads, n in
-           ((2 * groups, rows), (2, length), (2, length))]  # fmt: skip
+    out = [
+        torch.randn(1, heads, n, 16).to(dtype)
+        for heads, n in ((2 * groups, rows), (2, length), (2, length))
+    ]
     hidden = torch.rand(1, 1, rows, length) < 0.5
     hidden[..., range(rows), range(rows)] = False
     return [
@@ -93,9 +95,14 @@ def test_the_bits_of_a_row_depend_on_its_place_and_neighbours_no_more_than_torch
             assert bits_of_a_row_stay(grouped, groups, rows, dtype)
 
 
-@pytest.mark.parametrize("special", [
-    {}, {"position_bias": torch.ones(1, 8, 5, 5)}, {"dropout": 0.0, "is_causal": True},
-])  # fmt: skip
+@pytest.mark.parametrize(
+    "special",
+    [
+        {},
+        {"position_bias": torch.ones(1, 8, 5, 5)},
+        {"dropout": 0.0, "is_causal": True},
+    ],
+)
 def test_what_is_special_is_left_to_the_original(special: dict[str, Any]) -> None:
     query, key, value, mask = states(4, 5, 5)
     layer: Any = Layer(4)

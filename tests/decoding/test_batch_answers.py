@@ -31,9 +31,13 @@ from ngtcli.prompts.preset import load_preset
 from tests.support.given import GivenPrompts, NumberedPrompt, answers
 
 TEXTS = [
-    "The harbour was built in", "Once there was a ship. Once there was", "1 2 3 4 1 2 3 4 1 2",
-    "A", "The lighthouse keeper wrote every evening that", "list: a b c a b c a b c a b",
-]  # fmt: skip
+    "The harbour was built in",
+    "Once there was a ship. Once there was",
+    "1 2 3 4 1 2 3 4 1 2",
+    "A",
+    "The lighthouse keeper wrote every evening that",
+    "list: a b c a b c a b c a b",
+]
 
 
 TOLD = [
@@ -95,9 +99,13 @@ def test_answers_with_settings_of_their_own_share_passes_and_are_those_given_alo
 ) -> None:
     base: dict[str, Any] = {"method": method, "calibrate": False, "pool": False}
     of_each: list[dict[str, Any]] = [
-        {}, {"temperature": 0.9, "seed": 3}, {"temperature": 0.9, "seed": 4, "top_k": 5},
-        {"max_tokens": 3}, {"stop": ("e",)}, {"repetition_penalty": 1.5},
-    ]  # fmt: skip
+        {},
+        {"temperature": 0.9, "seed": 3},
+        {"temperature": 0.9, "seed": 4, "top_k": 5},
+        {"max_tokens": 3},
+        {"stop": ("e",)},
+        {"repetition_penalty": 1.5},
+    ]
     sessions = [session_with(**base, **more) for more in of_each]
     asked = given(sessions[0])
     alone = [next(answered(s, [one], 1)) for s, one in zip(sessions, asked, strict=True)]

@@ -84,9 +84,11 @@ def test_each_text_has_the_tokens_of_its_run_alone(
     ]
     right = {tuple(text): output for text, output in zip(texts, alone, strict=True)}
     for drafts in (
-        own(), each_by_itself(lambda: Scripted(guess), 16),
-        each_by_itself(lambda: Scripted(drafts_of(right)), 16), joint(Pool(1000)),
-    ):  # fmt: skip
+        own(),
+        each_by_itself(lambda: Scripted(guess), 16),
+        each_by_itself(lambda: Scripted(drafts_of(right)), 16),
+        joint(Pool(1000)),
+    ):
         found = together(model, texts, drafts, size, sampling, rising)
         assert outputs(found) == alone
         assert [m.finish_reason for m in found] == [

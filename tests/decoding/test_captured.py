@@ -91,10 +91,13 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     GIVEN.clear()
     numbers = itertools.count()
     for name, stand_in in {
-        "Stream": NoStream, "current_stream": NoStream, "CUDAGraph": FixedBuffers,
-        "stream": lambda _: contextlib.nullcontext(), "empty_cache": lambda: None,
+        "Stream": NoStream,
+        "current_stream": NoStream,
+        "CUDAGraph": FixedBuffers,
+        "stream": lambda _: contextlib.nullcontext(),
+        "empty_cache": lambda: None,
         "graph_pool_handle": lambda: next(numbers),
-    }.items():  # fmt: skip
+    }.items():
         monkeypatch.setattr(torch.cuda, name, stand_in)
     monkeypatch.setattr(captured, "USES", 0)
     return GIVEN

@@ -51,9 +51,13 @@ def small_tiers() -> Iterator[None]:
 
 @settings(max_examples=120, deadline=None)
 @given(
-    st.integers(0, 2**32), st.integers(1, 20), st.integers(1, 70), st.integers(1, 12), SAMPLINGS,
+    st.integers(0, 2**32),
+    st.integers(1, 20),
+    st.integers(1, 70),
+    st.integers(1, 12),
+    SAMPLINGS,
     st.sampled_from(["none", "stop", "end", "thought"]),
-)  # fmt: skip
+)
 def test_exact_decoding_is_plain_decoding_whatever_is_drafted(
     seed: int, prompt_tokens: int, max_tokens: int, rows: int, sampling: Settings, end: str
 ) -> None:
@@ -205,10 +209,17 @@ def test_what_the_check_says_of_this_machine_holds_for_other_texts(
 
 def with_experts(seed: int) -> Any:
     config = transformers.MixtralConfig(
-        vocab_size=97, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, max_position_embeddings=CONTEXT,
-        num_local_experts=6, num_experts_per_tok=2, sliding_window=None,
-    )  # fmt: skip
+        vocab_size=97,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        max_position_embeddings=CONTEXT,
+        num_local_experts=6,
+        num_experts_per_tok=2,
+        sliding_window=None,
+    )
     torch.manual_seed(seed)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
     hf.set_experts_implementation("eager")  # the grouped products know no float64

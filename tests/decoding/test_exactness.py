@@ -75,9 +75,13 @@ def telling(function: nn.Module, dtype: torch.dtype) -> torch.Tensor:
 @pytest.mark.usefixtures("threads")
 @settings(max_examples=100, deadline=None)
 @given(
-    st.sampled_from(ACTIVATIONS), st.sampled_from(FLOATS), st.integers(1, 9),
-    st.integers(1, 70), st.sampled_from([64, 65, 1152, 4864, 6912]), st.integers(0, 2**32),
-)  # fmt: skip
+    st.sampled_from(ACTIVATIONS),
+    st.sampled_from(FLOATS),
+    st.integers(1, 9),
+    st.integers(1, 70),
+    st.sampled_from([64, 65, 1152, 4864, 6912]),
+    st.integers(0, 2**32),
+)
 def test_a_row_of_an_activation_function_has_the_same_bits_alone_and_among_others(
     function: nn.Module, dtype: torch.dtype, count: int, rows: int, width: int, seed: int
 ) -> None:
@@ -264,17 +268,23 @@ def test_rows_of_a_prompt_have_the_same_bits_in_a_cache_of_any_size(
 
 # Families with their heads of queries and of keys, packed or not.
 KINDS = [
-    ("llama", 4, 4, False), ("llama", 7, 1, True), ("qwen2", 4, 2, True),
-    ("mistral-sliding", 4, 1, False), ("gemma2-sliding", 4, 2, False),
+    ("llama", 4, 4, False),
+    ("llama", 7, 1, True),
+    ("qwen2", 4, 2, True),
+    ("mistral-sliding", 4, 1, False),
+    ("gemma2-sliding", 4, 2, False),
     ("gemma3-sliding", 4, 4, True),
-]  # fmt: skip
+]
 
 
 @settings(max_examples=20, deadline=None)
 @given(
-    st.sampled_from(share(KINDS)), st.integers(0, 2**32), st.integers(1, 60),
-    st.sampled_from([3, 8, 20, 32]), SAMPLINGS,
-)  # fmt: skip
+    st.sampled_from(share(KINDS)),
+    st.integers(0, 2**32),
+    st.integers(1, 60),
+    st.sampled_from([3, 8, 20, 32]),
+    SAMPLINGS,
+)
 def test_drafts_of_any_form_change_no_token_and_no_bit_of_a_kept_row(
     kind: tuple[str, int, int, bool], seed: int, length: int, most: int, sampling: Settings
 ) -> None:

@@ -176,8 +176,13 @@ def test_another_family_is_run_as_in_the_table(family: Family) -> None:
 
 def table() -> str:
     """Each way to run a model, how many types of models are run so, and which."""
-    titles = {TREES: "trees", CROPS: "chains, cropped", RESTORES: "chains, state restored",
-              STEPS: "none", NO_DECODER: "no decoder"}  # fmt: skip
+    titles = {
+        TREES: "trees",
+        CROPS: "chains, cropped",
+        RESTORES: "chains, state restored",
+        STEPS: "none",
+        NO_DECODER: "no decoder",
+    }
     groups: dict[str, list[Family]] = {title: [] for title in titles.values()}
     for family in sorted([*FAMILIES, *OTHERS], key=lambda f: f.name):
         groups[titles[NO_DECODER if family.reason == NO_DECODER else family.way]].append(family)

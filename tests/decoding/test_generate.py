@@ -15,9 +15,11 @@ def sent(*arguments: str, stdin: bytes = b"", cwd: Path | None = None) -> str:
 def test_a_prompt_comes_from_an_argument_a_file_or_a_pipe(tmp_path: Path) -> None:
     (tmp_path / "p.txt").write_text("\n Tell of boats.\r\n")
     for prompt in (
-        sent("Tell of boats."), sent("@p.txt", cwd=tmp_path), sent("-", stdin=b"Tell of boats.\n"),
+        sent("Tell of boats."),
+        sent("@p.txt", cwd=tmp_path),
+        sent("-", stdin=b"Tell of boats.\n"),
         sent(stdin=b"Tell of boats.\n"),
-    ):  # fmt: skip
+    ):
         assert prompt == "<|user|>Tell of boats.<|end|><|assistant|>"
 
 
@@ -37,8 +39,9 @@ def test_an_answer_is_printed_as_that_of_a_question_is() -> None:
 
 def test_a_pipe_is_not_blank_and_not_the_document_as_well() -> None:
     for words, stdin, code, told in (
-        (["-"], b" \n", 3, b"prompt: empty"), (["-", "-d", "-"], b"x", 2, b"both standard input"),
-    ):  # fmt: skip
+        (["-"], b" \n", 3, b"prompt: empty"),
+        (["-", "-d", "-"], b"x", 2, b"both standard input"),
+    ):
         done = ngt("generate", *words, stdin=stdin)
         assert (done.returncode, done.stdout) == (code, b"") and told in done.stderr
         assert done.stderr.count(b"\n") == 2

@@ -59,16 +59,18 @@ from tests.support.tiny_models import (
     make_target,
     paths,
     supply,
-)  # fmt: skip
+)
 from tests.support.together import joint, outputs, own, sequence_of, together
 from tests.support.tokenizers_of_kinds import KINDS
 
 pytestmark = pytest.mark.search
 SAMPLED = Settings.of(temperature=1.2, top_p=0.95, seed=5)
 SAMPLINGS = [
-    GREEDY, SAMPLED, Settings.of(temperature=0.9, top_k=40, seed=2, repetition_penalty=1.3),
+    GREEDY,
+    SAMPLED,
+    Settings.of(temperature=0.9, top_k=40, seed=2, repetition_penalty=1.3),
     Settings.of(repetition_penalty=1.2, presence_penalty=0.4, frequency_penalty=0.3),
-]  # fmt: skip
+]
 TOKENS = 40
 STRICT = {"whitespace_flexible": False}
 any_sampling = pytest.mark.parametrize(
@@ -134,17 +136,25 @@ _LIST_OF_STRINGS = {"type": "array", "items": _SHORT, "maxItems": 4}
 LIST = schema_grammar(object_schema({"a": object_schema({"b": _LIST_OF_STRINGS})}))
 WORDS = regex_grammar("[a-z ]{3,20}(so|no)")
 _VALUES = st.recursive(
-    st.sampled_from([
-        _SHORT, {"type": "integer"}, {"type": "boolean"}, {"type": "number"}, {"const": 7},
-        {"enum": ["so", "so so", "nine"]}, {"type": ["string", "null"]},
-        {"type": "string", "pattern": "^[a-c]{2,4}$"},
-    ]),
+    st.sampled_from(
+        [
+            _SHORT,
+            {"type": "integer"},
+            {"type": "boolean"},
+            {"type": "number"},
+            {"const": 7},
+            {"enum": ["so", "so so", "nine"]},
+            {"type": ["string", "null"]},
+            {"type": "string", "pattern": "^[a-c]{2,4}$"},
+        ]
+    ),
     lambda inner: st.one_of(
         st.builds(lambda items: {"type": "array", "items": items, "maxItems": 2}, inner),
         st.dictionaries(st.sampled_from("ab"), inner, min_size=1).map(object_schema),
         st.builds(lambda first, second: {"anyOf": [first, second]}, inner, inner),
-    ), max_leaves=3,
-)  # fmt: skip
+    ),
+    max_leaves=3,
+)
 _NAMES = st.sampled_from(["name", "the year", 'q"', "größe"])
 SCHEMAS = st.dictionaries(_NAMES, _VALUES, min_size=1).map(object_schema)
 _PIECES = ["[a-z]+", "The ferry ", "(so|no)", "[0-9]{1,3}", "x?", " *", "é", "."]
@@ -169,9 +179,13 @@ def naive_answer(
 
 
 def is_naive_answer(
-    model: TargetModel, prompt: Sequence[int], grammar: str, settings: Settings, max_tokens: int,
+    model: TargetModel,
+    prompt: Sequence[int],
+    grammar: str,
+    settings: Settings,
+    max_tokens: int,
     answer: Sequence[int],
-) -> bool:  # fmt: skip
+) -> bool:
     """Whether the naive loop gives this answer, by the logits of one forward pass over it."""
     logits = raw_logits(model, [*prompt, *answer])[len(prompt) - 1 :]
     expected = [
@@ -191,9 +205,13 @@ def guidance_tokenizer(model: TargetModel) -> LLTokenizer:
 
 
 def naive_token(
-    model: TargetModel, prompt: Sequence[int], output: Sequence[int], grammar: str,
-    settings: Settings, logits: torch.Tensor,
-) -> int | None:  # fmt: skip
+    model: TargetModel,
+    prompt: Sequence[int],
+    output: Sequence[int],
+    grammar: str,
+    settings: Settings,
+    logits: torch.Tensor,
+) -> int | None:
     """The token after `output`, from logits masked by a new matcher; None at the end."""
     tokenizer = guidance_tokenizer(model)
     end_ids = list(model.end_ids)
@@ -240,9 +258,14 @@ def penalized(
 
 
 def answer(
-    model: TargetModel, drafter: Drafter, prompt: Sequence[int], grammar: Grammar | None,
-    sampling: Settings = GREEDY, max_tokens: int = TOKENS, **limits: Any,
-) -> tuple[Run, list[Any]]:  # fmt: skip
+    model: TargetModel,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    grammar: Grammar | None,
+    sampling: Settings = GREEDY,
+    max_tokens: int = TOKENS,
+    **limits: Any,
+) -> tuple[Run, list[Any]]:
     """The run after its end, and its tokens."""
     text = tuple(prompt)
     context = Context(prompt, outside=(text,), references=(text,), vocabulary=model.vocabulary)
@@ -255,9 +278,13 @@ def prompt_of(model: TargetModel) -> list[int]:
 
 
 def check(
-    model: TargetModel, grammar: str, sampling: Settings, methods: Sequence[str],
-    max_tokens: int = TOKENS, prompt: Sequence[int] = (),
-) -> list[int]:  # fmt: skip
+    model: TargetModel,
+    grammar: str,
+    sampling: Settings,
+    methods: Sequence[str],
+    max_tokens: int = TOKENS,
+    prompt: Sequence[int] = (),
+) -> list[int]:
     """Assert that the plain and the drafted answers are that of the naive loop; return it."""
     prompt = prompt or prompt_of(model)
     matched = grammar_for(model, grammar)
@@ -291,9 +318,11 @@ unhurried = settings(deadline=None, suppress_health_check=list(HealthCheck))
 
 @settings(unhurried, max_examples=examples(6))
 @given(
-    st.lists(SCHEMAS, min_size=8, max_size=8), st.sampled_from(SAMPLINGS), st.booleans(),
+    st.lists(SCHEMAS, min_size=8, max_size=8),
+    st.sampled_from(SAMPLINGS),
+    st.booleans(),
     st.integers(2, 8),
-)  # fmt: skip
+)
 def test_answers_are_valid_and_those_of_the_naive_loop(
     schemas: list[dict[str, Any]], sampling: Settings, is_tiny: bool, size: int
 ) -> None:
@@ -417,10 +446,13 @@ def rounding_model(seed: int) -> Any:
 
 @settings(max_examples=examples(200), deadline=None)
 @given(
-    st.integers(0, 2**32), st.integers(1, 12), st.sampled_from(SAMPLINGS), st.integers(1, 40),
+    st.integers(0, 2**32),
+    st.integers(1, 12),
+    st.sampled_from(SAMPLINGS),
+    st.integers(1, 40),
     st.sampled_from(['\\{"ab":("a"|"b1")(,"x":[01]{2,9})?\\}', "(ab|ba|x)+ 01", ".*"]),
     st.sampled_from([(), ("a",), ('"x',)]),
-)  # fmt: skip
+)
 def test_exact_passes_have_the_tokens_of_plain_ones(
     seed: int, rows: int, sampling: Settings, max_tokens: int, pattern: str, stop: tuple[str, ...]
 ) -> None:

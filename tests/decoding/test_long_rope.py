@@ -33,17 +33,29 @@ LENGTHS = (150, 185, BORDER - 1, BORDER, BORDER + 1, 330)  # 30 tokens later onl
 @cache
 def long_rope() -> TargetModel:
     config = transformers.Phi3Config(
-        vocab_size=VOCABULARY, hidden_size=32, intermediate_size=48, num_hidden_layers=2,
-        num_attention_heads=4, num_key_value_heads=2, pad_token_id=0, bos_token_id=1,
-        eos_token_id=2, sliding_window=None, attention_dropout=0.0, embd_pdrop=0.0,
-        resid_pdrop=0.0, max_position_embeddings=CONTEXT,
+        vocab_size=VOCABULARY,
+        hidden_size=32,
+        intermediate_size=48,
+        num_hidden_layers=2,
+        num_attention_heads=4,
+        num_key_value_heads=2,
+        pad_token_id=0,
+        bos_token_id=1,
+        eos_token_id=2,
+        sliding_window=None,
+        attention_dropout=0.0,
+        embd_pdrop=0.0,
+        resid_pdrop=0.0,
+        max_position_embeddings=CONTEXT,
         original_max_position_embeddings=BORDER,
         rope_parameters={
-            "rope_type": "longrope", "rope_theta": 10000.0,
+            "rope_type": "longrope",
+            "rope_theta": 10000.0,
             "original_max_position_embeddings": BORDER,
-            "short_factor": [1.0, 1.1, 1.2, 1.3], "long_factor": [3.0, 4.0, 5.0, 6.0],
+            "short_factor": [1.0, 1.1, 1.2, 1.3],
+            "long_factor": [3.0, 4.0, 5.0, 6.0],
         },
-    )  # fmt: skip
+    )
     torch.manual_seed(3)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
     with torch.no_grad():

@@ -117,8 +117,12 @@ def test_no_draft_is_longer_than_what_may_still_be_emitted() -> None:
 
 
 def test_rope_that_changes_with_length_is_not_followed_past_its_first_length() -> None:
-    parameters = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0,
-                  "original_max_position_embeddings": 64}  # fmt: skip
+    parameters = {
+        "rope_type": "dynamic",
+        "factor": 2.0,
+        "rope_theta": 10000.0,
+        "original_max_position_embeddings": 64,
+    }
     model = make_target("llama", rope_parameters=parameters)
     assert model.context == 64
 

@@ -78,9 +78,12 @@ def test_chunks_that_do_not_fit_are_read_in_halves_and_keep_what_was_read() -> N
     halves = [0, 0, 0, *range(256, LONG - 1, 256)]
     for error, too_large, told in [
         *((error, lambda rows, length: rows > 300, halves) for error in ERRORS),
-        (ERRORS[0], lambda rows, length: rows * (rows + length) > 1_130_000,
-         [0, 1024, 1024, 1536, 2048]),
-    ]:  # fmt: skip
+        (
+            ERRORS[0],
+            lambda rows, length: rows * (rows + length) > 1_130_000,
+            [0, 1024, 1024, 1536, 2048],
+        ),
+    ]:
         model, found = long_model(), list[int]()
         starved(model, error, too_large)
         context = Context(PROMPT, outside=(tuple(PROMPT),))

@@ -303,10 +303,12 @@ def test_what_is_written_is_the_users_alone_and_bounded(model: TargetModel) -> N
 @pytest.mark.parametrize(
     "cache_policy",
     [
-        MINE, replace(DISK, min_disk_s=math.inf), replace(DISK, max_disk_bytes=1),
+        MINE,
+        replace(DISK, min_disk_s=math.inf),
+        replace(DISK, max_disk_bytes=1),
         CachePolicy("", False, math.inf, 10**9),
     ],
-)  # fmt: skip
+)
 def test_nothing_is_written_where_it_is_not_worth_it(
     model: TargetModel, cache_policy: CachePolicy
 ) -> None:
@@ -407,11 +409,13 @@ def test_weights_that_took_the_place_of_others_have_another_name(tmp_path: Path)
 @pytest.mark.parametrize(
     ("keep", "many", "owner", "reads_disk", "min_disk_s"),
     [
-        ("auto", False, "", True, module.WORTH_S), ("auto", True, "", True, math.inf),
-        ("on", True, "", True, 0.0), ("off", False, "", False, math.inf),
+        ("auto", False, "", True, module.WORTH_S),
+        ("auto", True, "", True, math.inf),
+        ("on", True, "", True, 0.0),
+        ("off", False, "", False, math.inf),
         ("on", False, "a key", False, math.inf),
     ],
-)  # fmt: skip
+)
 def test_the_setting_says_what_goes_to_disk(
     keep: str, many: bool, owner: str, reads_disk: bool, min_disk_s: float
 ) -> None:

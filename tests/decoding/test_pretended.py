@@ -27,21 +27,28 @@ def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     "name",
     [
-        "tokens_are_the_cpus cuda", "tokens_are_the_cpus mps",
-        "answers_by_a_grammar_are_the_cpus cuda", "answers_by_a_grammar_are_the_cpus mps",
+        "tokens_are_the_cpus cuda",
+        "tokens_are_the_cpus mps",
+        "answers_by_a_grammar_are_the_cpus cuda",
+        "answers_by_a_grammar_are_the_cpus mps",
         "exact_passes_have_the_tokens_of_plain_ones cuda",
         "exact_passes_have_the_tokens_of_plain_ones mps",
-        "texts_together_have_the_cpus_tokens cuda", "texts_together_have_the_cpus_tokens mps",
+        "texts_together_have_the_cpus_tokens cuda",
+        "texts_together_have_the_cpus_tokens mps",
         "nearly_all_passes_of_growing_prompts_are_replayed cuda",
-        "a_step_has_one_copy_each_way cuda", "a_step_has_one_copy_each_way mps",
-        "what_is_read_apart_is_what_one_mask_gives cuda", "long_prompts_are_read_apart cuda",
-        "what_waits_for_the_device_begins_no_capture cuda", "scores_are_compared_as_on_the_cpu mps",
-        "layers_take_few_kernels cuda", "layers_take_few_kernels mps",
+        "a_step_has_one_copy_each_way cuda",
+        "a_step_has_one_copy_each_way mps",
+        "what_is_read_apart_is_what_one_mask_gives cuda",
+        "long_prompts_are_read_apart cuda",
+        "what_waits_for_the_device_begins_no_capture cuda",
+        "scores_are_compared_as_on_the_cpu mps",
+        "layers_take_few_kernels cuda",
+        "layers_take_few_kernels mps",
         "models_with_a_state_give_the_cpus_tokens cuda",
         "models_with_a_state_give_the_cpus_tokens mps",
         "layers_on_two_devices_give_the_cpus_tokens cuda",
     ],
-)  # fmt: skip
+)
 def test_check(name: str) -> None:
     done = run(code=CHECK.format(*name.split()))
     assert done.returncode == 0, done.stderr.decode()
@@ -51,11 +58,12 @@ def test_check(name: str) -> None:
 @pytest.mark.parametrize(
     ("device", "options"),
     [
-        ("cuda", "--method auto"), ("mps", "--method recycling --set capture=no"),
+        ("cuda", "--method auto"),
+        ("mps", "--method recycling --set capture=no"),
         ("mps", "--temperature 0.8 --set top_p=0.9"),
         ("cuda", "--set repetition_penalty=1.2 --temperature 0.7 --set top_k=20"),
     ],
-)  # fmt: skip
+)
 def test_a_command_gives_the_text_of_the_cpu(device: str, options: str) -> None:
     command = ["summarize", HARBOUR, *USUAL, *options.split()]
     truth = ngt(*command)

@@ -60,10 +60,15 @@ def test_it_ends_at_the_same_token_whatever_is_drafted(method: str) -> None:
     for prompt in prompts(4):
         context = Context(prompt, outside=((*prompt, *[prompt[0]] * 40),))
         long, cut = (
-            Run(model, make_drafter(drafts, DraftSettings(learn_output=True)), context, LOOPING,
-                Limits(180, 16, max_repeats=most)).finish()
+            Run(
+                model,
+                make_drafter(drafts, DraftSettings(learn_output=True)),
+                context,
+                LOOPING,
+                Limits(180, 16, max_repeats=most),
+            ).finish()
             for drafts, most in (("none", 0), (method, 6))
-        )  # fmt: skip
+        )
         at = next((i for i in range(len(long.output)) if repeats(long.output[: i + 1], 6)), None)
         assert cut.output == (long.output if at is None else long.output[: at + 1])
         assert (cut.finish_reason == "repetition") == (at is not None)

@@ -31,16 +31,21 @@ from tests.support.tiny_models import distribution, make_target, prompts
 pytestmark = pytest.mark.numeric
 
 WARPED = [
-    Settings.of(temperature=0.7), Settings.of(temperature=1.0, top_k=1),
-    Settings.of(temperature=1.3, top_k=40), Settings.of(temperature=0.8, top_p=0.9),
-    Settings.of(temperature=1.0, top_p=0.001), Settings.of(temperature=2.0, top_p=0.999),
+    Settings.of(temperature=0.7),
+    Settings.of(temperature=1.0, top_k=1),
+    Settings.of(temperature=1.3, top_k=40),
+    Settings.of(temperature=0.8, top_p=0.9),
+    Settings.of(temperature=1.0, top_p=0.001),
+    Settings.of(temperature=2.0, top_p=0.999),
     Settings.of(temperature=0.8, min_p=0.05),
     Settings.of(temperature=0.9, top_k=50, top_p=0.8, min_p=0.01),
-]  # fmt: skip
+]
 PENALTIES: list[dict[str, Any]] = [
-    {}, {"repetition_penalty": 1.3, "presence_penalty": 0.4},
-    {"repetition_penalty": 0.7, "frequency_penalty": 0.2}, {"frequency_penalty": 0.5},
-]  # fmt: skip
+    {},
+    {"repetition_penalty": 1.3, "presence_penalty": 0.4},
+    {"repetition_penalty": 0.7, "frequency_penalty": 0.2},
+    {"frequency_penalty": 0.5},
+]
 
 
 def by_transformers(s: Settings, scores: torch.Tensor) -> torch.Tensor:
@@ -156,8 +161,13 @@ def test_no_token_is_chosen_where_scores_are_no_numbers(warped: Settings, value:
 
 
 @settings(deadline=None, max_examples=40)
-@given(st.lists(st.integers(0, 39), max_size=30), st.integers(0, 30), st.integers(0, 30),
-       st.sampled_from([0.7, 1.0, 1.3]), st.sampled_from([0.0, 0.4]))  # fmt: skip
+@given(
+    st.lists(st.integers(0, 39), max_size=30),
+    st.integers(0, 30),
+    st.integers(0, 30),
+    st.sampled_from([0.7, 1.0, 1.3]),
+    st.sampled_from([0.0, 0.4]),
+)
 def test_penalties_are_the_same_whatever_was_committed(
     said: list[int], prompt: int, committed: int, repetition: float, presence: float
 ) -> None:

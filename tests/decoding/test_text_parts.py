@@ -18,12 +18,26 @@ from tests.support.tiny_models import Scripted, decode, drafts_of, generate
 
 VOCABULARY, END = 97, 2
 TEXT = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "max_position_embeddings": 128, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END,
-}  # fmt: skip
-SEEN = {"hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "image_size": 16, "patch_size": 8}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": 128,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": END,
+}
+SEEN = {
+    "hidden_size": 16,
+    "intermediate_size": 24,
+    "num_hidden_layers": 1,
+    "num_attention_heads": 2,
+    "image_size": 16,
+    "patch_size": 8,
+}
 
 
 def whole_model(kind: str, **more: Any) -> Any:

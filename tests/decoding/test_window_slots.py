@@ -180,12 +180,13 @@ def test_whatever_comes_and_goes_the_logits_are_those_of_the_library(
 @pytest.mark.parametrize(
     ("window", "shared", "found"),
     [
-        (12, 11, 11), (12, 5, 5),  # behind every chunk
+        (12, 11, 11),
+        (12, 5, 5),  # behind every chunk
         (100, 11, 11),  # at the last end but one that both have
         (100, 5, 0),  # a window is saved at every seventh end
         (100, 8, 7),
     ],
-)  # fmt: skip
+)
 def test_a_prompt_goes_on_where_a_window_was_saved(window: int, shared: int, found: int) -> None:
     """Else it is prefilled again, from the last end of a chunk whose window is there."""
     model = sliding("gemma3-sliding", window)

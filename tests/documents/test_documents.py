@@ -29,8 +29,17 @@ def skipped(loaded: Loaded) -> list[tuple[str, str]]:
 
 def test_files_folders_and_globs(tmp_path: Path) -> None:
     """Each file once, a folder in the order of the parts of its files' paths."""
-    made = ["b.txt", "a.md", "README", "a/x.rst", "a/b/y.txt", "a b/z.txt", ".hidden.txt",
-            ".git/x.txt", "e[1].txt"]  # fmt: skip
+    made = [
+        "b.txt",
+        "a.md",
+        "README",
+        "a/x.rst",
+        "a/b/y.txt",
+        "a b/z.txt",
+        ".hidden.txt",
+        ".git/x.txt",
+        "e[1].txt",
+    ]
     for name in (*made, "f.gif"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(name)
@@ -139,8 +148,17 @@ def test_paths_of_which_nothing_is_read_are_named(
 
 
 def bad_folder(folder: Path) -> Path:
-    fill(folder, a_txt="fine", b_txt="", c_txt=b"\xff\xfea", d_txt=b"\0\1\2", sub__e_md="also fine",
-         f_pdf="%PDF-", g_GIF="x", h_gif="<html>")  # fmt: skip
+    fill(
+        folder,
+        a_txt="fine",
+        b_txt="",
+        c_txt=b"\xff\xfea",
+        d_txt=b"\0\1\2",
+        sub__e_md="also fine",
+        f_pdf="%PDF-",
+        g_GIF="x",
+        h_gif="<html>",
+    )
     (folder / "gone.txt").symlink_to("nowhere")
     (folder / "loop").symlink_to(".")
     (folder / "self.txt").symlink_to("self.txt")
@@ -240,8 +258,14 @@ def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Pa
 def test_files_of_one_name_are_told_apart(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: str, found: str
 ) -> None:
-    fill(tmp_path, dup__a__notes_txt="1", dup__b__notes_txt="2", dup__notes_txt="3", dup__c_txt="4",
-         x__stdin="5")  # fmt: skip
+    fill(
+        tmp_path,
+        dup__a__notes_txt="1",
+        dup__b__notes_txt="2",
+        dup__notes_txt="3",
+        dup__c_txt="4",
+        x__stdin="5",
+    )
     monkeypatch.chdir(tmp_path)
     assert names(load(paths.split(), io.BytesIO(b"piped"))) == found.split()
 

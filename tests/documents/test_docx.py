@@ -28,22 +28,47 @@ START = '<w:lvlOverride w:ilvl="{}"><w:startOverride w:val="{}"/></w:lvlOverride
     [
         (CLAUSES, [""], [0, 1, 1, 2, 2, 0, 1], "1.; 1.1; 1.2; (a); (b); 2.; 2.1"),
         (CLAUSES, [""], [0, 1, 2, 1, 2, 0, 1, 2], "1.; 1.1; (a); 1.2; (a); 2.; 2.1; (a)"),
-        (level(0, "Article %1", "upperRoman"), [""], [0, 0, 0, 0], "Article I; Article II; Article III; Article IV"),
+        (
+            level(0, "Article %1", "upperRoman"),
+            [""],
+            [0, 0, 0, 0],
+            "Article I; Article II; Article III; Article IV",
+        ),
         (level(0, "%1)", "lowerRoman", 3), [""], [0, 0], "iii); iv)"),
         (level(0, "%1", "decimalZero"), [""], [0, 0], "01; 02"),
         (level(0, "%1.", "upperLetter", 26), [""], [0, 0], "Z.; AA."),
         (level(0, "%1", "ordinal"), [""], [0, 0, 0, 0], "1st; 2nd; 3rd; 4th"),
         (level(0, "%1", "cardinalText"), [""], [0, 0], "One; Two"),
         (level(0, "§ %1"), [""], [0, 0], "§ 1; § 2"),
-        (level(0, "%1.", "upperRoman") + level(1, "%1.%2"), [""], [0, 1, 0, 1], "I.; I.1; II.; II.1"),
-        (level(0, "%1.", "upperRoman") + level(1, "%1.%2", more="<w:isLgl/>"), [""], [0, 0, 1], "I.; II.; 2.1"),
-        (level(0, "%1.") + level(1, "%2)", more='<w:lvlRestart w:val="0"/>'), [""], [0, 1, 1, 0, 1], "1.; 1); 2); 2.; 3)"),
-        (level(0, "%1.") + level(1, "%2.", more='<w:lvlRestart w:val="1"/>') , [""], [0, 1, 0, 1], "1.; 1.; 2.; 1."),
+        (
+            level(0, "%1.", "upperRoman") + level(1, "%1.%2"),
+            [""],
+            [0, 1, 0, 1],
+            "I.; I.1; II.; II.1",
+        ),
+        (
+            level(0, "%1.", "upperRoman") + level(1, "%1.%2", more="<w:isLgl/>"),
+            [""],
+            [0, 0, 1],
+            "I.; II.; 2.1",
+        ),
+        (
+            level(0, "%1.") + level(1, "%2)", more='<w:lvlRestart w:val="0"/>'),
+            [""],
+            [0, 1, 1, 0, 1],
+            "1.; 1); 2); 2.; 3)",
+        ),
+        (
+            level(0, "%1.") + level(1, "%2.", more='<w:lvlRestart w:val="1"/>'),
+            [""],
+            [0, 1, 0, 1],
+            "1.; 1.; 2.; 1.",
+        ),
         (level(0, "%1.") + level(1, "*", "bullet"), [""], [0, 1, 0], "1.; -; 2."),
         (level(0, "%1", "decimal", more="") + level(1, "%1.%2"), [""], [1, 1, 0], "1.1; 1.2; 2"),
         (level(0, "%1.", start=0), [""], [0, 0], "0.; 1."),
     ],
-)  # fmt: skip
+)
 def test_paragraphs_have_the_numbers_that_word_shows(
     levels: str, lists: list[str], items: list[int], marks: str
 ) -> None:
@@ -157,15 +182,32 @@ HEAD = row(cell("A") + cell("B") + cell("C"))
         (row(cell("x"), '<w:gridAfter w:val="2"/>'), "x"),
         (row(cell("x", '<w:gridSpan w:val="2"/>') + cell("y")), "x |  | y"),
         (row(cell("x") + cell("y", '<w:gridSpan w:val="2"/>')), "x | y"),
-        (row(cell("x", '<w:vMerge w:val="restart"/>') + cell("1")) + row(cell("", "<w:vMerge/>") + cell("2")), "x | 1\n | 2"),
-        (row(cell("x", '<w:hMerge w:val="restart"/>') + cell("", "<w:hMerge/>") + cell("y")), "x |  | y"),
-        (row(f"{cell('x')}<w:sdt><w:sdtContent>{cell('y')}</w:sdtContent></w:sdt>{cell('z')}"), "x | y | z"),
+        (
+            row(cell("x", '<w:vMerge w:val="restart"/>') + cell("1"))
+            + row(cell("", "<w:vMerge/>") + cell("2")),
+            "x | 1\n | 2",
+        ),
+        (
+            row(cell("x", '<w:hMerge w:val="restart"/>') + cell("", "<w:hMerge/>") + cell("y")),
+            "x |  | y",
+        ),
+        (
+            row(f"{cell('x')}<w:sdt><w:sdtContent>{cell('y')}</w:sdtContent></w:sdt>{cell('z')}"),
+            "x | y | z",
+        ),
         (f"<w:sdt><w:sdtContent>{row(cell('x') + cell('y'))}</w:sdtContent></w:sdt>", "x | y"),
-        (row(cell("x") + f"<w:tc><w:tbl>{row(cell('1') + cell('2'))}{row(cell('3'))}</w:tbl>{paragraph('')}</w:tc>" + cell("y")), "x | 1, 2; 3 | y"),
+        (
+            row(
+                cell("x")
+                + f"<w:tc><w:tbl>{row(cell('1') + cell('2'))}{row(cell('3'))}</w:tbl>{paragraph('')}</w:tc>"
+                + cell("y")
+            ),
+            "x | 1, 2; 3 | y",
+        ),
         (row(cell("x"), "<w:del/>") + row(cell("y")), "y"),
         (row(cell("x") + cell("y", "<w:cellDel/>") + cell("z")), "x |  | z"),
     ],
-)  # fmt: skip
+)
 def test_cells_stand_in_their_columns(rows: str, text: str) -> None:
     assert text_of(f"<w:tbl>{HEAD}{rows}</w:tbl>") == f"A | B | C\n{text}"
 
@@ -196,10 +238,14 @@ def test_hidden_and_deleted_runs_are_not_read(hidden: str) -> None:
 
 @pytest.mark.parametrize(
     "shown",
-    [run("seen", '<w:vanish w:val="0"/>'), run("seen", "<w:webHidden/>"),
-     run("seen", '<w:rStyle w:val="C"/><w:vanish w:val="false"/>'),
-     f"<w:ins>{run('seen')}</w:ins>", f"<w:moveTo>{run('seen')}</w:moveTo>"],
-)  # fmt: skip
+    [
+        run("seen", '<w:vanish w:val="0"/>'),
+        run("seen", "<w:webHidden/>"),
+        run("seen", '<w:rStyle w:val="C"/><w:vanish w:val="false"/>'),
+        f"<w:ins>{run('seen')}</w:ins>",
+        f"<w:moveTo>{run('seen')}</w:moveTo>",
+    ],
+)
 def test_runs_that_are_shown_are_read(shown: str) -> None:
     assert text_of(f"<w:p>{shown}</w:p>", {"styles.xml": HEADINGS}) == "seen"
 
@@ -275,16 +321,27 @@ MARK = '<w:r><w:commentReference w:id="{}"/></w:r>'
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (f"<w:p>{run('a')}{MARK.format(1)}</w:p>{paragraph('b')}", "a\n\n[comment by Ines: No. Yes.]\n\nb"),
-        (f"<w:p>{run('a')}{MARK.format(1)}{MARK.format(2)}</w:p>{paragraph('b')}",
-         "a\n\n[comment by Ines: No. Yes.]\n\n[comment by Ines: Indeed.]\n\nb"),
-        ("<w:tbl>" + row(f"<w:tc><w:p>{run('x')}{MARK.format(2)}</w:p></w:tc>" + cell("y")) + "</w:tbl>",
-         "x | y\n\n[comment by Ines: Indeed.]\n\n[comment by Ines: No. Yes.]"),
-        (styled("A", "H1").replace("</w:p>", MARK.format(2) + "</w:p>") + paragraph("b"),
-         "A\n\n[comment by Ines: Indeed.]\n\nb\n\n[comment by Ines: No. Yes.]"),
+        (
+            f"<w:p>{run('a')}{MARK.format(1)}</w:p>{paragraph('b')}",
+            "a\n\n[comment by Ines: No. Yes.]\n\nb",
+        ),
+        (
+            f"<w:p>{run('a')}{MARK.format(1)}{MARK.format(2)}</w:p>{paragraph('b')}",
+            "a\n\n[comment by Ines: No. Yes.]\n\n[comment by Ines: Indeed.]\n\nb",
+        ),
+        (
+            "<w:tbl>"
+            + row(f"<w:tc><w:p>{run('x')}{MARK.format(2)}</w:p></w:tc>" + cell("y"))
+            + "</w:tbl>",
+            "x | y\n\n[comment by Ines: Indeed.]\n\n[comment by Ines: No. Yes.]",
+        ),
+        (
+            styled("A", "H1").replace("</w:p>", MARK.format(2) + "</w:p>") + paragraph("b"),
+            "A\n\n[comment by Ines: Indeed.]\n\nb\n\n[comment by Ines: No. Yes.]",
+        ),
         (paragraph("a"), "a\n\n[comment by Ines: No. Yes.]\n\n[comment by Ines: Indeed.]"),
     ],
-)  # fmt: skip
+)
 def test_comments_are_read_behind_what_they_stand_at(body: str, text: str) -> None:
     parts = {
         "comments.xml": comments(_1=paragraph("No.") + paragraph("Yes."), _2=paragraph("Indeed.")),
@@ -401,7 +458,7 @@ BOX = "<w:txbxContent>{}</w:txbxContent>"
         f"{BOX.format(paragraph('Boxed.'))}</mc:Fallback></mc:AlternateContent></w:r></w:p>",
         "<w:p><w:r><w:pict><v:shape><v:textpath string='Boxed.'/></v:shape></w:pict></w:r></w:p>",
     ],
-)  # fmt: skip
+)
 def test_a_document_of_a_text_box_alone_is_read(body: str) -> None:
     assert text_of(body) == "Boxed."
 
@@ -412,10 +469,12 @@ def test_a_document_of_a_text_box_alone_is_read(body: str) -> None:
         ("<w:checkBox><w:checked/></w:checkBox>", "[x] late"),
         ('<w:checkBox><w:default w:val="1"/><w:checked w:val="0"/></w:checkBox>', "[ ] late"),
         ("<w:checkBox/>", "[ ] late"),
-        ('<w:ddList><w:result w:val="1"/><w:listEntry w:val="S"/><w:listEntry w:val="M"/></w:ddList>',
-         "M late"),
+        (
+            '<w:ddList><w:result w:val="1"/><w:listEntry w:val="S"/><w:listEntry w:val="M"/></w:ddList>',
+            "M late",
+        ),
     ],
-)  # fmt: skip
+)
 def test_fields_that_are_filled_in_are_read(data: str, text: str) -> None:
     begin = f'<w:r><w:fldChar w:fldCharType="begin"><w:ffData>{data}</w:ffData></w:fldChar></w:r>'
     assert text_of(f"<w:p>{begin}{run(' late')}</w:p>") == text
@@ -455,7 +514,7 @@ def test_charts_show_their_values_as_word_does() -> None:
         "<c:formatCode>0.0%</c:formatCode><c:pt idx='0'><c:v>0.075</c:v></c:pt></c:numCache></c:numRef></c:val>"
         "</c:ser></c:barChart><c:valAx><c:title><c:tx><c:rich><a:p><a:r><a:t>of all</a:t></a:r></a:p></c:rich>"
         "</c:tx></c:title></c:valAx></c:plotArea></c:chart>",
-    )  # fmt: skip
+    )
     body = '<w:p><w:r><w:drawing><c:chart r:id="k1"/></w:drawing></w:r></w:p>'
     found = text_of(body, {"charts/c.xml": chart}, targets={"k1": ("chart", "charts/c.xml")})
     assert found == "Ferries\nof all\n | Share\n2024-05-01 | 7.5%"

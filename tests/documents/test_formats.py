@@ -99,8 +99,10 @@ TEXTS = {
     # Tables: what Excel says stands between cells, escapes, one column, other signs.
     "sep.csv": (b"sep=;\r\na;b\r\n1,5;2\r\n", "a | b\n1,5 | 2"),
     "sep-tab.csv": (b"SEP=\t\na\tb\n", "a | b"),
-    "escaped.csv": (b'a,b\n"He said \\"go, now\\", so",2\n"x",3\n',
-                 'a | b\nHe said "go, now", so | 2\nx | 3'),
+    "escaped.csv": (
+        b'a,b\n"He said \\"go, now\\", so",2\n"x",3\n',
+        'a | b\nHe said "go, now", so | 2\nx | 3',
+    ),
     "path.csv": (b'a,b\n"C:\\dir\\",2\n"x ""y""",3\n', 'a | b\nC:\\dir\\ | 2\nx "y" | 3'),
     "column.csv": (b"note\nyes, of course\nno\na, b, c\n", "note\nyes, of course\nno\na, b, c"),
     "column2.csv": (b"note\nfirst, one\nthen, two\n", "note\nfirst, one\nthen, two"),
@@ -113,40 +115,78 @@ TEXTS = {
     "many.json": (b'{"a":\n1}{"a": 2}', '{"a":\n1}{"a": 2}'),
     "pretty.jsonl": (b'{"a":\n1}\n{"a": 2}', '{"a":\n1}\n{"a": 2}'),
     # XML: names that a DTD has, exponents, and reference marks.
-    "greek.xml": (b"<!DOCTYPE p SYSTEM 'p.dtd'><p>&agr; 5 &mgr;g &Ohgr; &eacute;</p>",
-                 "α 5 μg Ω é"),
+    "greek.xml": (
+        b"<!DOCTYPE p SYSTEM 'p.dtd'><p>&agr; 5 &mgr;g &Ohgr; &eacute;</p>",
+        "α 5 μg Ω é",
+    ),
     "unknown.xml": (b"<p>A &foo.bar; and &x-1;</p>", "A &foo.bar; and &x-1;"),
     "own.xml": (b"<!DOCTYPE p [<!ENTITY mgr 'mine'>]><p>&mgr; &agr;</p>", "mine α"),
     "cdata.xml": (b"<p><![CDATA[&mgr; <b>]]> &mgr;</p>", "&mgr; <b> μ"),
-    "raised.xml": (b"<p>10<sup>6</sup> and 4<sup>th</sup>, CO<sub>2</sub></p>",
-                 "10^6 and 4th, CO2"),
-    "mark.xml": (b"<p>1,234.50<xref ref-type='bibr'>1</xref>, x<sup><xref ref-type='fn'>2</xref>"
-                 b"</sup> [<xref ref-type='bibr'>3</xref>] <xref ref-type='fig'>Fig. 1</xref></p>",
-                 "1,234.50 [1], x [2] [3] Fig. 1"),
+    "raised.xml": (
+        b"<p>10<sup>6</sup> and 4<sup>th</sup>, CO<sub>2</sub></p>",
+        "10^6 and 4th, CO2",
+    ),
+    "mark.xml": (
+        b"<p>1,234.50<xref ref-type='bibr'>1</xref>, x<sup><xref ref-type='fn'>2</xref>"
+        b"</sup> [<xref ref-type='bibr'>3</xref>] <xref ref-type='fig'>Fig. 1</xref></p>",
+        "1,234.50 [1], x [2] [3] Fig. 1",
+    ),
     # Mails: several texts, forwarded ones, stubs, flowed lines, boxes.
-    "two.eml": (MAIL + b"Content-Type: multipart/mixed; boundary=q\n" + PART + b"plain\n\nOne.\n"
-                + b"\n--q\nContent-Type: image/png\n\nx\n" + PART + b"plain\n\nTwo.\n--q--",
-                f"{HEAD_SEEN}\n\nOne.\n\nTwo."),
-    "forwarded.eml": (MAIL + b"Content-Type: multipart/mixed; boundary=q\n" + PART
-                      + b"plain\n\nSee.\n" + INNER + b"\n--q--",
-                      f"{HEAD_SEEN}\n\nSee.\n\nFrom: b@x.example\nSubject: T\n\nInner."),
-    "stub.eml": (MAIL + b"Content-Type: multipart/alternative; boundary=q\n" + PART + STUB + PART
-                 + PAGE + b"\n--q--", f"{HEAD_SEEN}\n\n{LETTER}"),
-    "no-stub.eml": (MAIL + b"Content-Type: multipart/alternative; boundary=q\n" + PART
-
-                 + b"plain\n\nHello there." + PART + b"html\n\n<p>Hello <b>there</b>.</p>\n--q--",
-                    f"{HEAD_SEEN}\n\nHello there."),
-    "flowed.eml": (MAIL + FLOWED + b"\n\nThe boat \nsails \nat noon.\n> a \n> b\n>> c\n",
-                   f"{HEAD_SEEN}\n\nThe boat sails at noon.\n> a b\n>> c"),
-    "delsp.eml": (MAIL + FLOWED + b"; delsp=yes\n\nThe bo \nat.\n-- \nAda\n",
-                  f"{HEAD_SEEN}\n\nThe boat.\n-- \nAda"),
+    "two.eml": (
+        MAIL
+        + b"Content-Type: multipart/mixed; boundary=q\n"
+        + PART
+        + b"plain\n\nOne.\n"
+        + b"\n--q\nContent-Type: image/png\n\nx\n"
+        + PART
+        + b"plain\n\nTwo.\n--q--",
+        f"{HEAD_SEEN}\n\nOne.\n\nTwo.",
+    ),
+    "forwarded.eml": (
+        MAIL
+        + b"Content-Type: multipart/mixed; boundary=q\n"
+        + PART
+        + b"plain\n\nSee.\n"
+        + INNER
+        + b"\n--q--",
+        f"{HEAD_SEEN}\n\nSee.\n\nFrom: b@x.example\nSubject: T\n\nInner.",
+    ),
+    "stub.eml": (
+        MAIL
+        + b"Content-Type: multipart/alternative; boundary=q\n"
+        + PART
+        + STUB
+        + PART
+        + PAGE
+        + b"\n--q--",
+        f"{HEAD_SEEN}\n\n{LETTER}",
+    ),
+    "no-stub.eml": (
+        MAIL
+        + b"Content-Type: multipart/alternative; boundary=q\n"
+        + PART
+        + b"plain\n\nHello there."
+        + PART
+        + b"html\n\n<p>Hello <b>there</b>.</p>\n--q--",
+        f"{HEAD_SEEN}\n\nHello there.",
+    ),
+    "flowed.eml": (
+        MAIL + FLOWED + b"\n\nThe boat \nsails \nat noon.\n> a \n> b\n>> c\n",
+        f"{HEAD_SEEN}\n\nThe boat sails at noon.\n> a b\n>> c",
+    ),
+    "delsp.eml": (
+        MAIL + FLOWED + b"; delsp=yes\n\nThe bo \nat.\n-- \nAda\n",
+        f"{HEAD_SEEN}\n\nThe boat.\n-- \nAda",
+    ),
     "wide.eml": ((MAIL + b"\nGreetings").decode().encode("utf-16-le"), f"{HEAD_SEEN}\n\nGreetings"),
     "wide-be.eml": ((MAIL + b"\nHi").decode().encode("utf-16-be"), f"{HEAD_SEEN}\n\nHi"),
     "8bit.eml": (MAIL + b"\nGr\xfc\xdfe aus K\xf6ln", f"{HEAD_SEEN}\n\nGrüße aus Köln"),
-    "box.mbox": (b"From a Mon Mar  2 10:00:00 2026\n" + MAIL + b"\nOne.\n>From here.\n\nFrom b\n"
-                 b"From: b@x.example\n\nTwo.\n",
-                 f"{HEAD_SEEN}\n\nOne.\nFrom here.\n\nFrom: b@x.example\n\nTwo."),
-}  # fmt: skip
+    "box.mbox": (
+        b"From a Mon Mar  2 10:00:00 2026\n" + MAIL + b"\nOne.\n>From here.\n\nFrom b\n"
+        b"From: b@x.example\n\nTwo.\n",
+        f"{HEAD_SEEN}\n\nOne.\nFrom here.\n\nFrom: b@x.example\n\nTwo.",
+    ),
+}
 
 
 @pytest.mark.parametrize("name", TEXTS)
@@ -157,9 +197,19 @@ def test_records_markup_and_mails_are_read_as_they_are_seen(name: str) -> None:
 
 @pytest.mark.parametrize(
     "name",
-    ["Letter to Dr. Smith", "Minutes 3.5.2024", "a.log", "b.srt", "c.vtt", "d.yaml", "e.yml",
-     "f.org", "g.adoc", "h.1"],
-)  # fmt: skip
+    [
+        "Letter to Dr. Smith",
+        "Minutes 3.5.2024",
+        "a.log",
+        "b.srt",
+        "c.vtt",
+        "d.yaml",
+        "e.yml",
+        "f.org",
+        "g.adoc",
+        "h.1",
+    ],
+)
 def test_texts_of_many_names_are_read_in_folders(tmp_path: Path, name: str) -> None:
     (tmp_path / name).write_bytes("Grüße aus dem Süden".encode("cp1252"))
     (tmp_path / "ngt.yaml").write_text("n: 3")
@@ -206,9 +256,17 @@ def test_one_field_of_records_and_tables(name: str, field: str, text: str) -> No
 
 
 def test_what_bytes_say_counts_more_than_the_name(tmp_path: Path) -> None:
-    kinds = {"a.txt": "columns.pdf", "b.pdf": "orchard.docx", "c.txt": "book.epub",
-             "d.docx": "prices.xlsx", "e.pptx": "strict.docx", "f.xlsx": "ferries.pptx",
-             "g.epub": "bees.odt", "h.odt": "book.epub", "i.txt": "greeting.rtf"}  # fmt: skip
+    kinds = {
+        "a.txt": "columns.pdf",
+        "b.pdf": "orchard.docx",
+        "c.txt": "book.epub",
+        "d.docx": "prices.xlsx",
+        "e.pptx": "strict.docx",
+        "f.xlsx": "ferries.pptx",
+        "g.epub": "bees.odt",
+        "h.odt": "book.epub",
+        "i.txt": "greeting.rtf",
+    }
     for name, kind in kinds.items():
         (tmp_path / name).write_bytes((made.FOLDER / kind).read_bytes())
     found = {d.name: d.text for d in load([str(tmp_path)]).documents}
@@ -238,8 +296,10 @@ LINKS = "<footer>" + "".join(f"<a href='/{i}'>Link {i}</a> " for i in range(9)) 
 
 @pytest.mark.parametrize("links", ["", LINKS])
 def test_no_block_of_a_long_page_is_lost_and_menus_are_left_out(links: str) -> None:
-    blocks = [f"Paragraph {i}. {'Press the button until the light is red. ' * 3}".strip()
-              for i in range(500)]  # fmt: skip
+    blocks = [
+        f"Paragraph {i}. {'Press the button until the light is red. ' * 3}".strip()
+        for i in range(500)
+    ]
     page = f"<nav>{'<p>Menu</p>' * 7}</nav><article>{''.join(f'<p>{b}' for b in blocks)}</article>"
     text = read((page + links).encode(), ".html").text
     assert text.split("\n\n")[:500] == blocks and "Menu" not in text
@@ -342,12 +402,20 @@ def test_a_missing_package_is_one_line_that_names_the_extra(
 
 @pytest.mark.parametrize(
     ("suffix", "head", "name"),
-    [(".txt", b"%PDF-1.7", "pdf"), (".md", b"\n<!DOCTYPE HTML><p>", "html"),
-     (".csv", b"a,b", "csv"), (".docx", b"PK\3\4", "docx"), (".txt", b"PK\3\4", "zip"),
-     (".txt.gz", b"\x1f\x8b", "gz"),
-     (".eml", b"<html>", "eml"), (".jats", b"<?xml version='1.0'?>", "xml"),
-     (".txt", b"<?xml version='1.0'?>", None), ("", b"", None), (".log", b"text", None)],
-)  # fmt: skip
+    [
+        (".txt", b"%PDF-1.7", "pdf"),
+        (".md", b"\n<!DOCTYPE HTML><p>", "html"),
+        (".csv", b"a,b", "csv"),
+        (".docx", b"PK\3\4", "docx"),
+        (".txt", b"PK\3\4", "zip"),
+        (".txt.gz", b"\x1f\x8b", "gz"),
+        (".eml", b"<html>", "eml"),
+        (".jats", b"<?xml version='1.0'?>", "xml"),
+        (".txt", b"<?xml version='1.0'?>", None),
+        ("", b"", None),
+        (".log", b"text", None),
+    ],
+)
 def test_formats_by_suffix_and_first_bytes(suffix: str, head: bytes, name: str | None) -> None:
     found = format_of(suffix, head)
     assert (found.name if found else None) == name

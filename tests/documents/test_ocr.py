@@ -256,12 +256,16 @@ HUGE = b"BM" + bytes(12) + b"\x28\0\0\0" + b"\x30\x75\0\0" * 2 + b"\1\0\x18\0" +
 @with_ocr
 @pytest.mark.parametrize(
     ("data", "reason"),
-    [(lambda: HUGE, "exceeds limit"), (lambda: saved(picture())[:900], "broken picture"),
-     (bytes, "empty"), (lambda: saved(Image.new("L", (1, 900), 255)), "too tall to be"),
-     (lambda: saved(Image.new("L", (3000, 20), 255)), "too wide to be recognized"),
-     (lambda: b"plain text", "not a picture")],
+    [
+        (lambda: HUGE, "exceeds limit"),
+        (lambda: saved(picture())[:900], "broken picture"),
+        (bytes, "empty"),
+        (lambda: saved(Image.new("L", (1, 900), 255)), "too tall to be"),
+        (lambda: saved(Image.new("L", (3000, 20), 255)), "too wide to be recognized"),
+        (lambda: b"plain text", "not a picture"),
+    ],
     ids=["huge", "cut", "empty", "thin", "wide", "text"],
-)  # fmt: skip
+)
 def test_a_picture_that_cannot_be_read_is_told(
     data: Callable[[], bytes], reason: str, tmp_path: Path
 ) -> None:

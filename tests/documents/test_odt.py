@@ -83,24 +83,76 @@ CLAUSES = list_style(
     ("body", "styles", "text"),
     [
         (listed(item(p("a")), item(p("b"))), CLAUSES, "1. a\n2. b"),
-        (listed(item(p("a"), listed(item(p("b"), listed(item(p("c")), item(p("d")), more="")), item(p("e")), more="")), item(p("f"))),
-         CLAUSES, "1. a\n1.1. b\n(a) c\n(b) d\n1.2. e\n2. f"),
-        (listed(item(p("a")), item(p("b"), more='text:start-value="7"'), item(p("c"))), CLAUSES, "1. a\n7. b\n8. c"),
-        (listed(item(p("a"))), list_style(number_level(1, "I", ")", 'text:start-value="4"')), "IV) a"),
-        (listed(item(p("a")), more='text:style-name="L" xml:id="x"') + p("between") + listed(item(p("b")), more='text:style-name="L" text:continue-list="x"'),
-         CLAUSES, "1. a\n\nbetween\n\n2. b"),
-        (listed(item(p("a"))) + p("between") + listed(item(p("b")), more='text:style-name="L" text:continue-numbering="true"'),
-         CLAUSES, "1. a\n\nbetween\n\n2. b"),
-        (listed(item(p("a"))) + p("between") + listed(item(p("b"))), CLAUSES, "1. a\n\nbetween\n\n1. b"),
-        (listed("<text:list-header>" + p("head") + "</text:list-header>", item(p("a"))), CLAUSES, "head\n\n1. a"),
+        (
+            listed(
+                item(
+                    p("a"),
+                    listed(
+                        item(p("b"), listed(item(p("c")), item(p("d")), more="")),
+                        item(p("e")),
+                        more="",
+                    ),
+                ),
+                item(p("f")),
+            ),
+            CLAUSES,
+            "1. a\n1.1. b\n(a) c\n(b) d\n1.2. e\n2. f",
+        ),
+        (
+            listed(item(p("a")), item(p("b"), more='text:start-value="7"'), item(p("c"))),
+            CLAUSES,
+            "1. a\n7. b\n8. c",
+        ),
+        (
+            listed(item(p("a"))),
+            list_style(number_level(1, "I", ")", 'text:start-value="4"')),
+            "IV) a",
+        ),
+        (
+            listed(item(p("a")), more='text:style-name="L" xml:id="x"')
+            + p("between")
+            + listed(item(p("b")), more='text:style-name="L" text:continue-list="x"'),
+            CLAUSES,
+            "1. a\n\nbetween\n\n2. b",
+        ),
+        (
+            listed(item(p("a")))
+            + p("between")
+            + listed(item(p("b")), more='text:style-name="L" text:continue-numbering="true"'),
+            CLAUSES,
+            "1. a\n\nbetween\n\n2. b",
+        ),
+        (
+            listed(item(p("a"))) + p("between") + listed(item(p("b"))),
+            CLAUSES,
+            "1. a\n\nbetween\n\n1. b",
+        ),
+        (
+            listed("<text:list-header>" + p("head") + "</text:list-header>", item(p("a"))),
+            CLAUSES,
+            "head\n\n1. a",
+        ),
         (listed(item(listed(item(p("deep")), more=""))), CLAUSES, "1.1. deep"),
         (listed(item(p("a"), p("more")), item(p("b"))), CLAUSES, "1. a\n\nmore\n\n2. b"),
-        (listed(item(p("a"), listed(item(p("b"))))), list_style('<text:list-level-style-bullet text:level="1"/>', '<text:list-level-style-bullet text:level="2"/>'), "- a\n  - b"),
+        (
+            listed(item(p("a"), listed(item(p("b"))))),
+            list_style(
+                '<text:list-level-style-bullet text:level="1"/>',
+                '<text:list-level-style-bullet text:level="2"/>',
+            ),
+            "- a\n  - b",
+        ),
         (listed(item(p("a")), more=""), "", "- a"),
         (listed(item(p("a"))), list_style(number_level(1, "")), ". a"),
-        (listed(item(p("a"))), list_style('<text:list-level-style-number text:level="1" style:num-format="1" xmlns:loext="urn:x" loext:num-list-format="Step %1%:"/>'), "Step 1: a"),
+        (
+            listed(item(p("a"))),
+            list_style(
+                '<text:list-level-style-number text:level="1" style:num-format="1" xmlns:loext="urn:x" loext:num-list-format="Step %1%:"/>'
+            ),
+            "Step 1: a",
+        ),
     ],
-)  # fmt: skip
+)
 def test_items_have_the_numbers_that_libreoffice_shows(body: str, styles: str, text: str) -> None:
     assert text_of(body, styles) == text
 
@@ -148,19 +200,28 @@ HIDDEN = (
         p("Shown.") + p("gone", "H"),
         p("Shown.") + f'<text:section text:display="none">{p("gone")}</text:section>',
         p("Shown.") + p('<text:hidden-paragraph text:is-hidden="true"/>gone'),
-        p("Shown") .replace("Shown", 'Shown.<text:hidden-text text:is-hidden="true" text:string-value="gone">gone</text:hidden-text>'),
-        p("Shown.") + "<text:tracked-changes><text:deletion>" + p("gone") + "</text:deletion></text:tracked-changes>",
+        p("Shown").replace(
+            "Shown",
+            'Shown.<text:hidden-text text:is-hidden="true" text:string-value="gone">gone</text:hidden-text>',
+        ),
+        p("Shown.")
+        + "<text:tracked-changes><text:deletion>"
+        + p("gone")
+        + "</text:deletion></text:tracked-changes>",
     ],
-)  # fmt: skip
+)
 def test_hidden_text_is_not_read(body: str) -> None:
     assert text_of(body, HIDDEN) == "Shown."
 
 
 @pytest.mark.parametrize(
     "body",
-    [p('<text:span text:style-name="V">seen</text:span>'), p('<text:hidden-paragraph text:is-hidden="false"/>seen'),
-     f'<text:section text:display="true">{p("seen")}</text:section>'],
-)  # fmt: skip
+    [
+        p('<text:span text:style-name="V">seen</text:span>'),
+        p('<text:hidden-paragraph text:is-hidden="false"/>seen'),
+        f'<text:section text:display="true">{p("seen")}</text:section>',
+    ],
+)
 def test_text_that_is_shown_is_read(body: str) -> None:
     assert read(body, HIDDEN).text == "seen"
 
@@ -168,10 +229,14 @@ def test_text_that_is_shown_is_read(body: str) -> None:
 @pytest.mark.parametrize(
     ("position", "body", "text"),
     [
-        ("super 58%", "10{6} cells", "10^6 cells"), ("33% 58%", "10{6}", "10^6"), ("sub 58%", "H{2}O", "H2O"),
-        ("-33% 58%", "101{2}", "101_2"), ("super 58%", "harbour{1}", "harbour[1]"), ("0% 100%", "10{6}", "106"),
+        ("super 58%", "10{6} cells", "10^6 cells"),
+        ("33% 58%", "10{6}", "10^6"),
+        ("sub 58%", "H{2}O", "H2O"),
+        ("-33% 58%", "101{2}", "101_2"),
+        ("super 58%", "harbour{1}", "harbour[1]"),
+        ("0% 100%", "10{6}", "106"),
     ],
-)  # fmt: skip
+)
 def test_raised_digits_do_not_run_into_others(position: str, body: str, text: str) -> None:
     styles = text_style("S", f'style:text-position="{position}"')
     span = body.replace("{", '<text:span text:style-name="S">').replace("}", "</text:span>")
@@ -196,20 +261,66 @@ def sheet(*rows: str, columns: str = "") -> str:
 @pytest.mark.parametrize(
     ("table", "text", "warnings"),
     [
-        (sheet(row(cell("a"), cell("b"), cell("c")), columns='<table:table-column/><table:table-column table:visibility="collapse"/><table:table-column/>'),
-         "a | c", ("hidden rows and columns left out: 1 column",)),
-        (sheet(row(*map(cell, "abcd")), columns='<table:table-column/><table:table-column table:visibility="collapse" table:number-columns-repeated="2"/><table:table-column/>'),
-         "a | d", ("hidden rows and columns left out: 2 columns",)),
-        (sheet(row(cell("a")), row(cell("b"), more='table:visibility="collapse"'), row(cell("c"))), "a\nc", ("hidden rows and columns left out: 1 row",)),
-        (sheet(row(cell("a")), row(cell("b"), more='table:visibility="filter"')), "a", ("hidden rows and columns left out: 1 row",)),
-        (sheet(row(cell("a")), f'<table:table-row-group table:display="false">{row(cell("b"))}</table:table-row-group>'), "a", ("hidden rows and columns left out: 1 row",)),
-        (sheet(row(cell("a", 'table:number-columns-spanned="2"'), COVERED, cell("b"))), "a |  | b", ()),
-        (sheet(row(cell("a"), cell("", 'table:number-columns-repeated="2"'), cell("b"))), "a |  |  | b", ()),
-        (sheet(row(cell("", 'office:value-type="float" office:value="2.50"'), cell("", 'office:value-type="percentage" office:value="0.075"'),
-                   cell("", 'office:value-type="boolean" office:boolean-value="true"'), cell("", 'office:value-type="date" office:date-value="2024-05-01"'))),
-         "2.5 | 7.5% | TRUE | 2024-05-01", ()),
+        (
+            sheet(
+                row(cell("a"), cell("b"), cell("c")),
+                columns='<table:table-column/><table:table-column table:visibility="collapse"/><table:table-column/>',
+            ),
+            "a | c",
+            ("hidden rows and columns left out: 1 column",),
+        ),
+        (
+            sheet(
+                row(*map(cell, "abcd")),
+                columns='<table:table-column/><table:table-column table:visibility="collapse" table:number-columns-repeated="2"/><table:table-column/>',
+            ),
+            "a | d",
+            ("hidden rows and columns left out: 2 columns",),
+        ),
+        (
+            sheet(
+                row(cell("a")), row(cell("b"), more='table:visibility="collapse"'), row(cell("c"))
+            ),
+            "a\nc",
+            ("hidden rows and columns left out: 1 row",),
+        ),
+        (
+            sheet(row(cell("a")), row(cell("b"), more='table:visibility="filter"')),
+            "a",
+            ("hidden rows and columns left out: 1 row",),
+        ),
+        (
+            sheet(
+                row(cell("a")),
+                f'<table:table-row-group table:display="false">{row(cell("b"))}</table:table-row-group>',
+            ),
+            "a",
+            ("hidden rows and columns left out: 1 row",),
+        ),
+        (
+            sheet(row(cell("a", 'table:number-columns-spanned="2"'), COVERED, cell("b"))),
+            "a |  | b",
+            (),
+        ),
+        (
+            sheet(row(cell("a"), cell("", 'table:number-columns-repeated="2"'), cell("b"))),
+            "a |  |  | b",
+            (),
+        ),
+        (
+            sheet(
+                row(
+                    cell("", 'office:value-type="float" office:value="2.50"'),
+                    cell("", 'office:value-type="percentage" office:value="0.075"'),
+                    cell("", 'office:value-type="boolean" office:boolean-value="true"'),
+                    cell("", 'office:value-type="date" office:date-value="2024-05-01"'),
+                )
+            ),
+            "2.5 | 7.5% | TRUE | 2024-05-01",
+            (),
+        ),
     ],
-)  # fmt: skip
+)
 def test_sheets_are_read_as_they_are_shown(
     table: str, text: str, warnings: tuple[str, ...]
 ) -> None:

@@ -276,11 +276,17 @@ def message(data: bytes) -> bytes:
 
 
 FORGED = [
-    b"", b"x", b"\xff" * 16, b"\xff" * 4 + (2**63).to_bytes(8, "big"), b"\x80" + bytes(15),
-    message(b"{}") + message(b""), message(b"[1, 2]") + message(b""),
-    message(b"null") + message(b""), message(b'{"about": "hm"}') + message(b"\xff"),
+    b"",
+    b"x",
+    b"\xff" * 16,
+    b"\xff" * 4 + (2**63).to_bytes(8, "big"),
+    b"\x80" + bytes(15),
+    message(b"{}") + message(b""),
+    message(b"[1, 2]") + message(b""),
+    message(b"null") + message(b""),
+    message(b'{"about": "hm"}') + message(b"\xff"),
     message(b"[" * 100_000) + message(b""),
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("reply", FORGED)
@@ -309,10 +315,16 @@ def test_a_description_survives_the_way_and_a_forged_one_is_refused(
     with pytest.raises(Unreadable):
         extract(max_bytes=9)  # less than it sends
     assert extract() == Extracted("Text here.", about)
-    for name, value in (("pages", -1), ("pages", True), ("format", 3), ("warnings", [1]),
-                        ("warnings", ["\ud800"]), ("pages", 10**30),
-                        ("sections", [{"start": 99, "page": 1, "heading": ""}]),
-                        ("sections", [plain["sections"][1], plain["sections"][0]])):  # fmt: skip
+    for name, value in (
+        ("pages", -1),
+        ("pages", True),
+        ("format", 3),
+        ("warnings", [1]),
+        ("warnings", ["\ud800"]),
+        ("pages", 10**30),
+        ("sections", [{"start": 99, "page": 1, "heading": ""}]),
+        ("sections", [plain["sections"][1], plain["sections"][0]]),
+    ):
         with pytest.raises(Unreadable, match="no sense"):
             extract(**{name: value})
 
@@ -343,30 +355,55 @@ def test_a_worker_opens_no_connection_starts_nothing_and_writes_nothing(
 
 # The same by system calls of a library, of which Python sees nothing. Each gives -1.
 NATIVE = {
-    "seccomp": ["libc.socket(2, 1, 0)", "libc.socket(1, 1, 0)", "libc.fork()", "libc.vfork()",
-                "libc.execv(b'/bin/true', None)", "libc.kill(os.getppid(), 0)",
-                "libc.chmod({path}, 0o777)", "libc.ptrace(16, os.getppid(), 0, 0)",
-                "libc.syscall(425, 8, bytes(120))", "libc.mq_open(b'/ngt', 0o102, 0o600, None)",
-                "libc.ioctl(other, 0x5412, b'x')",  # TIOCSTI types a character
-                "libc.ioctl(other, 0x541C, b'x')", "libc.ioctl(other, 0x5413, size)",
-                "libc.open({path}, 1)", "libc.open({path}, 2)", "libc.open({path}, 0o1000)",
-                "libc.open({path} + b'1', 0o100, 0o600)", "libc.creat({path} + b'1', 0o600)",
-                "libc.openat(-100, {path}, 0o1001)", "libc.truncate({path}, 0)",
-                "libc.syscall(437, -100, {path}, struct.pack('QQQ', 1, 0, 0), 24)",
-                "libc.unlink({path})", "libc.unlinkat(-100, {path}, 0)", "libc.remove({path})",
-                "libc.rename({path}, {path} + b'2')",
-                "libc.renameat(-100, {path}, -100, {path} + b'2')",
-                "libc.renameat2(-100, {path}, -100, {path} + b'2', 0)",
-                "libc.mkdir({path} + b'3', 0o700)", "libc.mkdirat(-100, {path} + b'3', 0o700)",
-                "libc.rmdir({path} + b'-folder')", "libc.link({path}, {path} + b'4')",
-                "libc.linkat(-100, {path}, -100, {path} + b'4', 0)",
-                "libc.symlink(b'/', {path} + b'5')", "libc.symlinkat(b'/', -100, {path} + b'5')",
-                "libc.mknod({path} + b'6', 0o010600, 0)", "libc.mkfifo({path} + b'6', 0o600)"],
-    "Landlock": ["libc.open({path}, 0)", "libc.open({path}, 1)", "libc.unlink({path})",
-                 "libc.rename({path}, {path} + b'2')", "libc.mkdir({path} + b'3', 0o700)",
-                 "libc.open(b'/proc/self/environ', 0)", "libc.open(b'/etc/passwd', 0)",
-                 "libc.symlink(b'/', {path} + b'4')"],
-}  # fmt: skip
+    "seccomp": [
+        "libc.socket(2, 1, 0)",
+        "libc.socket(1, 1, 0)",
+        "libc.fork()",
+        "libc.vfork()",
+        "libc.execv(b'/bin/true', None)",
+        "libc.kill(os.getppid(), 0)",
+        "libc.chmod({path}, 0o777)",
+        "libc.ptrace(16, os.getppid(), 0, 0)",
+        "libc.syscall(425, 8, bytes(120))",
+        "libc.mq_open(b'/ngt', 0o102, 0o600, None)",
+        "libc.ioctl(other, 0x5412, b'x')",  # TIOCSTI types a character
+        "libc.ioctl(other, 0x541C, b'x')",
+        "libc.ioctl(other, 0x5413, size)",
+        "libc.open({path}, 1)",
+        "libc.open({path}, 2)",
+        "libc.open({path}, 0o1000)",
+        "libc.open({path} + b'1', 0o100, 0o600)",
+        "libc.creat({path} + b'1', 0o600)",
+        "libc.openat(-100, {path}, 0o1001)",
+        "libc.truncate({path}, 0)",
+        "libc.syscall(437, -100, {path}, struct.pack('QQQ', 1, 0, 0), 24)",
+        "libc.unlink({path})",
+        "libc.unlinkat(-100, {path}, 0)",
+        "libc.remove({path})",
+        "libc.rename({path}, {path} + b'2')",
+        "libc.renameat(-100, {path}, -100, {path} + b'2')",
+        "libc.renameat2(-100, {path}, -100, {path} + b'2', 0)",
+        "libc.mkdir({path} + b'3', 0o700)",
+        "libc.mkdirat(-100, {path} + b'3', 0o700)",
+        "libc.rmdir({path} + b'-folder')",
+        "libc.link({path}, {path} + b'4')",
+        "libc.linkat(-100, {path}, -100, {path} + b'4', 0)",
+        "libc.symlink(b'/', {path} + b'5')",
+        "libc.symlinkat(b'/', -100, {path} + b'5')",
+        "libc.mknod({path} + b'6', 0o010600, 0)",
+        "libc.mkfifo({path} + b'6', 0o600)",
+    ],
+    "Landlock": [
+        "libc.open({path}, 0)",
+        "libc.open({path}, 1)",
+        "libc.unlink({path})",
+        "libc.rename({path}, {path} + b'2')",
+        "libc.mkdir({path} + b'3', 0o700)",
+        "libc.open(b'/proc/self/environ', 0)",
+        "libc.open(b'/etc/passwd', 0)",
+        "libc.symlink(b'/', {path} + b'4')",
+    ],
+}
 
 
 @pytest.mark.parametrize("means", NATIVE)

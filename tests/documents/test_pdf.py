@@ -152,11 +152,23 @@ TOWNS = ("Lund", "Berg", "Hov", "Aker", "Moss")
 @pytest.mark.parametrize(
     "line",
     [
-        "{}", "- {} -", "2-{}", "Page {}", "Page {} of 90", "{} von 90", "{} | P a g e",
-        "Seite {}/9", "Tales of Varn {}", "Invoice 1001 - page {}", "Chapter 2, p. {}",
-        "Annual report 2019 | {}", "第{}页", "p. {} of 90", "s. {}",
+        "{}",
+        "- {} -",
+        "2-{}",
+        "Page {}",
+        "Page {} of 90",
+        "{} von 90",
+        "{} | P a g e",
+        "Seite {}/9",
+        "Tales of Varn {}",
+        "Invoice 1001 - page {}",
+        "Chapter 2, p. {}",
+        "Annual report 2019 | {}",
+        "第{}页",
+        "p. {} of 90",
+        "s. {}",
     ],
-)  # fmt: skip
+)
 def test_lines_that_count_the_pages_are_left_out(line: str) -> None:
     given = [[line.format(i), f"Text of {town}", "."] for i, town in enumerate(TOWNS, 1)]
     assert running_lines(*given) == ([page[1:] for page in given], 5)
@@ -165,12 +177,20 @@ def test_lines_that_count_the_pages_are_left_out(line: str) -> None:
 @pytest.mark.parametrize(
     ("line", "first"),
     [
-        ("Invoice {}", 1001), ("Annual report {}", 2019), ("Tide table for day {} May", 5),
-        ("Invoice {} - page 1", 1001), ("{} May 2019", 9), ("Tide table {}.5.2019", 1),
-        ("Grounds {}", 41), ("S-{}", 1001), ("Certificate P-{}", 1001), ("Lloyd's {}", 1001),
-        ("2024-01-0{}", 1), ("{}.1.2024", 5),
+        ("Invoice {}", 1001),
+        ("Annual report {}", 2019),
+        ("Tide table for day {} May", 5),
+        ("Invoice {} - page 1", 1001),
+        ("{} May 2019", 9),
+        ("Tide table {}.5.2019", 1),
+        ("Grounds {}", 41),
+        ("S-{}", 1001),
+        ("Certificate P-{}", 1001),
+        ("Lloyd's {}", 1001),
+        ("2024-01-0{}", 1),
+        ("{}.1.2024", 5),
     ],
-)  # fmt: skip
+)
 def test_lines_that_count_something_else_are_text(line: str, first: int) -> None:
     given = [[line.format(i), f"Text of {town}", "."] for i, town in enumerate(TOWNS, first)]
     assert running_lines(*given) == (given, 0)
@@ -275,8 +295,13 @@ def annotated(
     def draw(canvas: Canvas) -> None:
         canvas.drawString(50, 750, said)
         canvas.drawString(50, 700, "Signed by the tenant.")
-        entries = {"Type": PDFName("Annot"), "Subtype": PDFName(kind), "F": flags,
-                   "Contents": PDFString(contents), "Rect": PDFArray(rect)}  # fmt: skip
+        entries = {
+            "Type": PDFName("Annot"),
+            "Subtype": PDFName(kind),
+            "F": flags,
+            "Contents": PDFString(contents),
+            "Rect": PDFArray(rect),
+        }
         canvas._addAnnotation(PDFDictionary(entries | ({"T": PDFString(by)} if by else {})))
 
     return drawn(draw).text

@@ -92,8 +92,12 @@ def test_cells_of_several_lines_stay_together() -> None:
 
 
 def test_a_row_with_one_cell_is_a_row_where_others_follow() -> None:
-    rows: list[list[object]] = [["Ship", "May", "June"], ["Gale", "40", "12"], ["Tern", "", ""],
-                                ["Plover", "3", "5"]]  # fmt: skip
+    rows: list[list[object]] = [
+        ["Ship", "May", "June"],
+        ["Gale", "40", "12"],
+        ["Tern", "", ""],
+        ["Plover", "3", "5"],
+    ]
     seen = "Ship | May | June\nGale | 40 | 12\nTern |  |\nPlover | 3 | 5"
     assert laid_out(STYLES["no lines"], rows) == f"{BEFORE}\n\n{seen}\n\n{AFTER}"
 
@@ -121,8 +125,12 @@ LEFT = [
     "by men from the north",
     "who came in spring.",
 ]
-RIGHT = ["Later the railway came", "and the quays grew quiet.", "Today a museum stands",
-         "where the cranes were."]  # fmt: skip
+RIGHT = [
+    "Later the railway came",
+    "and the quays grew quiet.",
+    "Today a museum stands",
+    "where the cranes were.",
+]
 
 
 def columns(canvas: Canvas, by_row: bool) -> None:
@@ -219,11 +227,15 @@ def test_no_word_is_lost_or_read_twice(lines: list[Line], rules: list[Rule]) -> 
 
 grid = st.integers(1, 4).flatmap(
     lambda columns: st.lists(
-        st.lists(st.sampled_from(["7", "12", "words", "more words", ""]), min_size=columns,
-                 max_size=columns),
-        min_size=2, max_size=5,
+        st.lists(
+            st.sampled_from(["7", "12", "words", "more words", ""]),
+            min_size=columns,
+            max_size=columns,
+        ),
+        min_size=2,
+        max_size=5,
     )
-)  # fmt: skip
+)
 
 
 @given(grid)

@@ -18,14 +18,26 @@ def tree(shapes: str) -> str:
     return f"<p:cSld><p:spTree>{shapes}</p:spTree></p:cSld>"
 
 
-def shape(text: str, x: int = 0, y: int = 0, width: int = 100, height: int = 20, *, more: str = "",
-          paragraphs: str = "", kind: str = "", hidden: str = "") -> str:  # fmt: skip
+def shape(
+    text: str,
+    x: int = 0,
+    y: int = 0,
+    width: int = 100,
+    height: int = 20,
+    *,
+    more: str = "",
+    paragraphs: str = "",
+    kind: str = "",
+    hidden: str = "",
+) -> str:
     """A shape with one paragraph, or these; a placeholder where it has a kind."""
     inside = paragraphs or f"<a:p><a:r><a:t>{text}</a:t></a:r></a:p>"
     named = f"<p:nvPr><p:ph {kind}/></p:nvPr>" if kind else "<p:nvPr/>"
-    place = "" if width == 0 else (
-        f'<a:xfrm><a:off x="{x}" y="{y}"/><a:ext cx="{width}" cy="{height}"/></a:xfrm>'
-    )  # fmt: skip
+    place = (
+        ""
+        if width == 0
+        else (f'<a:xfrm><a:off x="{x}" y="{y}"/><a:ext cx="{width}" cy="{height}"/></a:xfrm>')
+    )
     return (
         f'<p:sp><p:nvSpPr><p:cNvPr id="1" {hidden}/>{named}</p:nvSpPr><p:spPr>{place}</p:spPr>'
         f"<p:txBody>{more}{inside}</p:txBody></p:sp>"
@@ -86,15 +98,30 @@ def text_of(*slides: str, **more) -> str:
     [
         (shape("c", 0, 80) + shape("a", 0, 10) + shape("b", 0, 40), "a b c"),
         (shape("b", 120, 10) + shape("a", 0, 12), "a b"),
-        (shape("d", 120, 50) + shape("b", 120, 10) + shape("c", 0, 50) + shape("a", 0, 10), "a b c d"),
+        (
+            shape("d", 120, 50) + shape("b", 120, 10) + shape("c", 0, 50) + shape("a", 0, 10),
+            "a b c d",
+        ),
         (shape("c", 120, 0, 100, 300) + shape("b", 0, 50) + shape("a", 0, 10), "a b c"),
-        (shape("d", 120, 60, 100, 300) + shape("c", 0, 250) + shape("b", 0, 60, 100, 180) + shape("a", 0, 0, 220, 50), "a b c d"),
+        (
+            shape("d", 120, 60, 100, 300)
+            + shape("c", 0, 250)
+            + shape("b", 0, 60, 100, 180)
+            + shape("a", 0, 0, 220, 50),
+            "a b c d",
+        ),
         (shape("b", 0, 28, 100, 30) + shape("a", 0, 0, 100, 30), "a b"),
         (shape("z", 0, 0) + title("a") + shape("b", 0, -50), "a b z"),
-        ("<p:grpSp><p:grpSpPr><a:xfrm><a:off x='0' y='90'/><a:ext cx='9' cy='9'/></a:xfrm></p:grpSpPr>"
-         + shape("c", 0, 8) + shape("b", 0, 0, height=5) + "</p:grpSp>" + shape("a", 0, 10), "a b c"),
+        (
+            "<p:grpSp><p:grpSpPr><a:xfrm><a:off x='0' y='90'/><a:ext cx='9' cy='9'/></a:xfrm></p:grpSpPr>"
+            + shape("c", 0, 8)
+            + shape("b", 0, 0, height=5)
+            + "</p:grpSp>"
+            + shape("a", 0, 10),
+            "a b c",
+        ),
     ],
-)  # fmt: skip
+)
 def test_shapes_are_read_by_their_place(shapes: str, words: str) -> None:
     assert text_of(shapes).split() == words.split()
 
@@ -115,19 +142,49 @@ NONE = "<a:buNone/>"
 @pytest.mark.parametrize(
     ("lines", "text"),
     [
-        ([("a", AUTO.format("arabicPeriod"), 0), ("b", AUTO.format("arabicPeriod"), 0)], "1. a\n2. b"),
-        ([("a", AUTO.format("alphaUcParenR"), 0), ("b", AUTO.format("alphaUcParenR"), 0)], "A) a\nB) b"),
-        ([("a", AUTO.format("romanLcParenBoth"), 0), ("b", AUTO.format("romanLcParenBoth"), 0)], "(i) a\n(ii) b"),
+        (
+            [("a", AUTO.format("arabicPeriod"), 0), ("b", AUTO.format("arabicPeriod"), 0)],
+            "1. a\n2. b",
+        ),
+        (
+            [("a", AUTO.format("alphaUcParenR"), 0), ("b", AUTO.format("alphaUcParenR"), 0)],
+            "A) a\nB) b",
+        ),
+        (
+            [("a", AUTO.format("romanLcParenBoth"), 0), ("b", AUTO.format("romanLcParenBoth"), 0)],
+            "(i) a\n(ii) b",
+        ),
         ([("a", '<a:buAutoNum type="arabicPlain" startAt="5"/>', 0)] * 2, "5 a\n6 a"),
-        ([("a", AUTO.format("arabicPeriod"), 0), ("x", "", 1), ("b", AUTO.format("arabicPeriod"), 0)], "1. a\n  - x\n2. b"),
-        ([("a", AUTO.format("arabicPeriod"), 0), ("x", AUTO.format("alphaLcPeriod"), 1), ("b", AUTO.format("arabicPeriod"), 0), ("y", AUTO.format("alphaLcPeriod"), 1)],
-         "1. a\n  a. x\n2. b\n  a. y"),
-        ([("a", AUTO.format("arabicPeriod"), 0), ("x", NONE, 0), ("b", AUTO.format("arabicPeriod"), 0)], "1. a\nx\n1. b"),
+        (
+            [
+                ("a", AUTO.format("arabicPeriod"), 0),
+                ("x", "", 1),
+                ("b", AUTO.format("arabicPeriod"), 0),
+            ],
+            "1. a\n  - x\n2. b",
+        ),
+        (
+            [
+                ("a", AUTO.format("arabicPeriod"), 0),
+                ("x", AUTO.format("alphaLcPeriod"), 1),
+                ("b", AUTO.format("arabicPeriod"), 0),
+                ("y", AUTO.format("alphaLcPeriod"), 1),
+            ],
+            "1. a\n  a. x\n2. b\n  a. y",
+        ),
+        (
+            [
+                ("a", AUTO.format("arabicPeriod"), 0),
+                ("x", NONE, 0),
+                ("b", AUTO.format("arabicPeriod"), 0),
+            ],
+            "1. a\nx\n1. b",
+        ),
         ([("a", "", 0), ("b", "", 1), ("c", "", 2), ("d", "", 0)], "- a\n  - b\n    - c\n- d"),
         ([("a", NONE, 0), ("b", "", 0)], "a\n- b"),
         ([("a", '<a:buChar char="–"/>', 0)], "- a"),
     ],
-)  # fmt: skip
+)
 def test_lists_of_slides_have_their_numbers_and_levels(
     lines: list[tuple[str, str, int]], text: str
 ) -> None:
@@ -159,12 +216,18 @@ def cell(text: str, more: str = "") -> str:
     ("rows", "text"),
     [
         (cell("a", 'gridSpan="2"') + cell("", 'hMerge="1"') + cell("b"), "a |  | b"),
-        (cell("a", 'rowSpan="2"') + cell("b") + "</a:tr><a:tr>" + cell("", 'vMerge="1"') + cell("c"),
-         "a | b\n | c"),
+        (
+            cell("a", 'rowSpan="2"')
+            + cell("b")
+            + "</a:tr><a:tr>"
+            + cell("", 'vMerge="1"')
+            + cell("c"),
+            "a | b\n | c",
+        ),
         (cell("") + cell("b"), " | b"),
         (cell("a") + cell("left over", 'hMerge="true"') + cell("b"), "a |  | b"),
     ],
-)  # fmt: skip
+)
 def test_cells_stand_in_their_columns(rows: str, text: str) -> None:
     assert text_of(frame(f"<a:tbl><a:tr>{rows}</a:tr></a:tbl>")) == text.strip("\n")
 
@@ -180,8 +243,9 @@ def test_smart_art_is_read_where_it_stands() -> None:
 
 
 LEGACY = xml(
-    "p:cmLst", '<p:cm authorId="0"><p:text>Which year?</p:text></p:cm><p:cm authorId="9"><p:text>2</p:text></p:cm>'
-)  # fmt: skip
+    "p:cmLst",
+    '<p:cm authorId="0"><p:text>Which year?</p:text></p:cm><p:cm authorId="9"><p:text>2</p:text></p:cm>',
+)
 AUTHORS = xml("p:cmAuthorLst", '<p:cmAuthor id="0" name="Ines"/>')
 TEXT = "<p188:txBody><a:p><a:r><a:t>{}</a:t></a:r></a:p></p188:txBody>"
 MODERN = xml(

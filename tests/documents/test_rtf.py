@@ -44,9 +44,16 @@ def test_a_star_leaves_out_a_group_only_at_its_start(body: str) -> None:
 
 @pytest.mark.parametrize(
     "hidden",
-    [r"{\v gone}", r"\v gone\v0 ", r"{\deleted gone}", r"{\b\v1 gone}", r"\v gone\plain ",
-     r"{\v {\b gone}}", r"\deleted gone\deleted0 "],
-)  # fmt: skip
+    [
+        r"{\v gone}",
+        r"\v gone\v0 ",
+        r"{\deleted gone}",
+        r"{\b\v1 gone}",
+        r"\v gone\plain ",
+        r"{\v {\b gone}}",
+        r"\deleted gone\deleted0 ",
+    ],
+)
 def test_hidden_and_deleted_text_is_not_read(hidden: str) -> None:
     found = read(rf"Shown{hidden}.")
     assert found.text == "Shown."
@@ -56,15 +63,27 @@ def test_hidden_and_deleted_text_is_not_read(hidden: str) -> None:
 @pytest.mark.parametrize(
     ("body", "text"),
     [
-        (r"Gr\u252\'fc\'dfe", "Grüße"), (r"\u-10179?\u-8704?", "😀"), (r"{\uc2\u252 ue}x", "üx"),
-        (r"{\uc0\u252}x", "üx"), (r"\uc1\u1084\'ec\u1080?\u1088?", "мир"), (r"{\f1 \'ec\'e8\'f0}", "мир"),
-        (r"{\f3 \'93\'fa\'96\'7b}", "日本"), (r"{\f3 \'83A\'83\'43}", "アイ"), (r"{\f2\'b7} x", "• x"),
-        (r"\ldblquote a\rdblquote\emdash b\~c\_d\-e", "“a”—b\xa0c-de"), (r"a\{b\}\\", "a{b}\\"), ("a\\\nb", "a\n\nb"),
-        (r"{\upr{gone}{\*\ud{\u1084?x}}}", "мx"), (r"a\bin3 {{}b", "ab"), (r"one\line two", "one\ntwo"),
-        (r"{\field{\*\fldinst HYPERLINK x}{\fldrslt link}} end", "link end"), (r"{\pict ffd8}a", "a"),
-        (r"{\object{\*\objdata 00}{\result shown}}", "shown"), (r"a{\xe\v gone}b", "ab"),
+        (r"Gr\u252\'fc\'dfe", "Grüße"),
+        (r"\u-10179?\u-8704?", "😀"),
+        (r"{\uc2\u252 ue}x", "üx"),
+        (r"{\uc0\u252}x", "üx"),
+        (r"\uc1\u1084\'ec\u1080?\u1088?", "мир"),
+        (r"{\f1 \'ec\'e8\'f0}", "мир"),
+        (r"{\f3 \'93\'fa\'96\'7b}", "日本"),
+        (r"{\f3 \'83A\'83\'43}", "アイ"),
+        (r"{\f2\'b7} x", "• x"),
+        (r"\ldblquote a\rdblquote\emdash b\~c\_d\-e", "“a”—b\xa0c-de"),
+        (r"a\{b\}\\", "a{b}\\"),
+        ("a\\\nb", "a\n\nb"),
+        (r"{\upr{gone}{\*\ud{\u1084?x}}}", "мx"),
+        (r"a\bin3 {{}b", "ab"),
+        (r"one\line two", "one\ntwo"),
+        (r"{\field{\*\fldinst HYPERLINK x}{\fldrslt link}} end", "link end"),
+        (r"{\pict ffd8}a", "a"),
+        (r"{\object{\*\objdata 00}{\result shown}}", "shown"),
+        (r"a{\xe\v gone}b", "ab"),
     ],
-)  # fmt: skip
+)
 def test_characters_are_read_in_their_encoding(body: str, text: str) -> None:
     assert text_of(body) == text
 
@@ -92,13 +111,28 @@ ROW = r"\trowd\cellx1000\cellx2000\cellx3000 "
         (ROW + r"\intbl a\cell b\cell c\cell\row\pard after\par", "a | b | c\n\nafter"),
         (ROW + r"\intbl a\cell b\cell c\cell\row after\par", "a | b | c\n\nafter"),
         (ROW + r"a\par b\cell \cell c\cell\row", "a b |  | c"),
-        (ROW + r"\intbl a\cell b\cell c\cell\row\trowd\cellx2000\cellx3000\intbl d\cell e\cell\row", "a | b | c\nd |  | e"),
-        (ROW + r"\intbl a\cell b\cell c\cell\row\trowd\trleft1000\cellx2000\cellx3000\intbl d\cell e\cell\row", "a | b | c\n | d | e"),
-        (ROW + r"\intbl a\cell\pard\intbl\itap2 1\nestcell 2\nestcell{\*\nesttableprops\trowd\nestrow}\pard\intbl b\cell c\cell\row", "a | b 1, 2 | c"),
-        (r"{\trowd\cellx1000\cellx2000\pard\intbl {a\cell b\cell}{\trowd\cellx1000\cellx2000\row}}", "a | b"),
+        (
+            ROW
+            + r"\intbl a\cell b\cell c\cell\row\trowd\cellx2000\cellx3000\intbl d\cell e\cell\row",
+            "a | b | c\nd |  | e",
+        ),
+        (
+            ROW
+            + r"\intbl a\cell b\cell c\cell\row\trowd\trleft1000\cellx2000\cellx3000\intbl d\cell e\cell\row",
+            "a | b | c\n | d | e",
+        ),
+        (
+            ROW
+            + r"\intbl a\cell\pard\intbl\itap2 1\nestcell 2\nestcell{\*\nesttableprops\trowd\nestrow}\pard\intbl b\cell c\cell\row",
+            "a | b 1, 2 | c",
+        ),
+        (
+            r"{\trowd\cellx1000\cellx2000\pard\intbl {a\cell b\cell}{\trowd\cellx1000\cellx2000\row}}",
+            "a | b",
+        ),
         (r"\trowd\cellx1000\intbl only\cell\row\pard", "only"),
     ],
-)  # fmt: skip
+)
 def test_tables_are_read_by_rows(body: str, text: str) -> None:
     assert text_of(body) == text
 

@@ -77,8 +77,10 @@ def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str)
     assert copied_fact(sources, is_selection=True) == of_passages
 
 
-GLUED = [Document("a", "Invoice date: 28 April 2025. Client: Westfield Homes Ltd."),
-         Document("b", "The roof of the bus depot can carry 420 panels. It is new.")]  # fmt: skip
+GLUED = [
+    Document("a", "Invoice date: 28 April 2025. Client: Westfield Homes Ltd."),
+    Document("b", "The roof of the bus depot can carry 420 panels. It is new."),
+]
 
 
 @pytest.mark.parametrize(
@@ -296,10 +298,13 @@ def test_what_counts_as_copied(answer: str, documents: list[str], found: list[Sp
 @pytest.mark.parametrize(
     "text",
     [
-        "I don't know", "at 08:15 o'clock", "it’s 3.14 then", "हिन्दी में लिखा",
+        "I don't know",
+        "at 08:15 o'clock",
+        "it’s 3.14 then",
+        "हिन्दी में लिखा",
         "e\u0301te\u0301 la\u0300 haut",
     ],
-)  # fmt: skip
+)
 def test_apostrophes_points_in_numbers_and_combining_marks_part_no_word(text: str) -> None:
     assert spans(text, [text]) == []  # three words
     assert spans(f"{text} again", [f"{text} again"]) == [

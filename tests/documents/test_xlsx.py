@@ -103,11 +103,22 @@ def test_hidden_sheets_are_left_out_and_counted() -> None:
 
 @pytest.mark.parametrize(
     ("value", "code", "text"),
-    [(0.075, "0.0%", "7.5%"), (1067, "00000", "01067"), (1.2604166667, "[h]:mm", "30:15"),
-     (1250, '#,##0 "EUR"', "1,250 EUR"), (True, "General", "TRUE"), ("x", '"is "@', "is x"),
-     (12, ";;;", ""), (0.5, "# ?/?", "1/2"), (1e21, "General", "1E+21"), (-0.0, "General", "0"),
-     (46096, "mmm yyyy", "Mar 2026"), ("#N/A", "General", "#N/A"), ("a\nb  c", "General", "a b c")],
-)  # fmt: skip
+    [
+        (0.075, "0.0%", "7.5%"),
+        (1067, "00000", "01067"),
+        (1.2604166667, "[h]:mm", "30:15"),
+        (1250, '#,##0 "EUR"', "1,250 EUR"),
+        (True, "General", "TRUE"),
+        ("x", '"is "@', "is x"),
+        (12, ";;;", ""),
+        (0.5, "# ?/?", "1/2"),
+        (1e21, "General", "1E+21"),
+        (-0.0, "General", "0"),
+        (46096, "mmm yyyy", "Mar 2026"),
+        ("#N/A", "General", "#N/A"),
+        ("a\nb  c", "General", "a b c"),
+    ],
+)
 def test_values_are_read_as_excel_shows_them(value: Any, code: str, text: str) -> None:
     book = book_of(["value", value, "end"])
     book.active["B1"].number_format = code
@@ -122,9 +133,13 @@ def test_formulas_without_a_value_are_shown_and_counted() -> None:
 
 @pytest.mark.parametrize(
     ("cell", "text"),
-    [("<f>1+1</f><v>2</v>", "2"), ("<f>1+1</f><v/>", "=1+1"), ("<f>1+1</f>", "=1+1"),
-     ('<f t="shared" si="0"/>', "")],
-)  # fmt: skip
+    [
+        ("<f>1+1</f><v>2</v>", "2"),
+        ("<f>1+1</f><v/>", "=1+1"),
+        ("<f>1+1</f>", "=1+1"),
+        ('<f t="shared" si="0"/>', ""),
+    ],
+)
 def test_a_formula_is_read_as_its_value(cell: str, text: str) -> None:
     data = sheet_xml(
         f"<sheetData><row><c><v>1</v></c><c>{cell}</c><c><v>3</v></c></row></sheetData>"
@@ -177,40 +192,70 @@ def box(text: str, more: str = "") -> str:
 @pytest.mark.parametrize(
     ("anchors", "text"),
     [
-        (anchored(9, box("below")) + anchored(2, box("above\nin two lines")), "above\nin two lines\n\nbelow"),
+        (
+            anchored(9, box("below")) + anchored(2, box("above\nin two lines")),
+            "above\nin two lines\n\nbelow",
+        ),
         (anchored(1, f"<xdr:grpSp>{box('one')}{box('two')}</xdr:grpSp>"), "one\n\ntwo"),
         (anchored(1, box("gone", 'hidden="1"')) + anchored(2, box("seen")), "seen"),
-        (anchored(1, '<mc:AlternateContent><mc:Choice Requires="a14">' + box("seen") + "</mc:Choice><mc:Fallback>"
-                  + box("seen") + "</mc:Fallback></mc:AlternateContent>"), "seen"),
-        (anchored(1, '<xdr:graphicFrame><c:chart r:id="k1"/></xdr:graphicFrame>'), "Ferries\n | Boats\nMay | 4"),
-        (anchored(1, '<xdr:graphicFrame><dgm:relIds r:dm="d1"/></xdr:graphicFrame>'), "Sow\nin spring\nReap"),
-        (anchored(1, '<xdr:graphicFrame><cx:chart r:id="e1"/></xdr:graphicFrame>'), "Steps\nMay | 4\nJune | 7"),
+        (
+            anchored(
+                1,
+                '<mc:AlternateContent><mc:Choice Requires="a14">'
+                + box("seen")
+                + "</mc:Choice><mc:Fallback>"
+                + box("seen")
+                + "</mc:Fallback></mc:AlternateContent>",
+            ),
+            "seen",
+        ),
+        (
+            anchored(1, '<xdr:graphicFrame><c:chart r:id="k1"/></xdr:graphicFrame>'),
+            "Ferries\n | Boats\nMay | 4",
+        ),
+        (
+            anchored(1, '<xdr:graphicFrame><dgm:relIds r:dm="d1"/></xdr:graphicFrame>'),
+            "Sow\nin spring\nReap",
+        ),
+        (
+            anchored(1, '<xdr:graphicFrame><cx:chart r:id="e1"/></xdr:graphicFrame>'),
+            "Steps\nMay | 4\nJune | 7",
+        ),
     ],
-)  # fmt: skip
+)
 @pytest.mark.parametrize("cells", ["<row><c><v>1</v></c></row>", ""])
 def test_what_is_drawn_on_a_sheet_is_read(anchors: str, text: str, cells: str) -> None:
     from tests.documents.test_docx import SMART_ART
 
-    chart = xml("c:chartSpace",
+    chart = xml(
+        "c:chartSpace",
         "<c:chart><c:title><c:tx><c:rich><a:p><a:r><a:t>Ferries</a:t></a:r></a:p></c:rich></c:tx></c:title><c:ser>"
         "<c:tx><c:v>Boats</c:v></c:tx><c:cat><c:strCache><c:pt idx='0'><c:v>May</c:v></c:pt></c:strCache></c:cat>"
-        "<c:val><c:numCache><c:pt idx='0'><c:v>4</c:v></c:pt></c:numCache></c:val></c:ser></c:chart>")  # fmt: skip
-    later = xml("cx:chartSpace",
+        "<c:val><c:numCache><c:pt idx='0'><c:v>4</c:v></c:pt></c:numCache></c:val></c:ser></c:chart>",
+    )
+    later = xml(
+        "cx:chartSpace",
         "<cx:chartData><cx:data id='0'><cx:strDim><cx:lvl><cx:pt idx='0'>May</cx:pt><cx:pt idx='1'>June</cx:pt>"
         "</cx:lvl></cx:strDim><cx:numDim><cx:lvl><cx:pt idx='0'>4</cx:pt><cx:pt idx='1'>7</cx:pt></cx:lvl></cx:numDim>"
-        "</cx:data></cx:chartData><cx:chart><cx:title><cx:tx><cx:txData><cx:v>Steps</cx:v></cx:txData></cx:tx></cx:title></cx:chart>")  # fmt: skip
+        "</cx:data></cx:chartData><cx:chart><cx:title><cx:tx><cx:txData><cx:v>Steps</cx:v></cx:txData></cx:tx></cx:title></cx:chart>",
+    )
     data = sheet_xml(
         f"<sheetData>{cells}</sheetData>",
         {
             "drawings/drawing1.xml": xml("xdr:wsDr", anchors),
-            "drawings/_rels/drawing1.xml.rels": relations({
-                "k1": ("chart", "../charts/c.xml"), "d1": ("diagramData", "../diagrams/d.xml"),
-                "e1": ("chartEx", "../charts/e.xml"),
-            }),
-            "charts/c.xml": chart, "charts/e.xml": later, "diagrams/d.xml": SMART_ART,
+            "drawings/_rels/drawing1.xml.rels": relations(
+                {
+                    "k1": ("chart", "../charts/c.xml"),
+                    "d1": ("diagramData", "../diagrams/d.xml"),
+                    "e1": ("chartEx", "../charts/e.xml"),
+                }
+            ),
+            "charts/c.xml": chart,
+            "charts/e.xml": later,
+            "diagrams/d.xml": SMART_ART,
         },
         {"w1": ("drawing", "../drawings/drawing1.xml")},
-    )  # fmt: skip
+    )
     assert read(data).text == "S\n\n" + ("1\n\n" if cells else "") + text
 
 
@@ -227,16 +272,25 @@ def test_sheets_that_are_charts_are_read() -> None:
     ("cells", "text"),
     [
         ('<c r="C1"><v>3</v></c><c><v>4</v></c>', " |  | 3 | 4"),
-        ('<c><v>1</v></c><c><v>2</v></c>', "1 | 2"),
+        ("<c><v>1</v></c><c><v>2</v></c>", "1 | 2"),
         ('<c r="B1"><v>2</v></c><c r="A1"><v>1</v></c>', "1 | 2"),
         ('<c r="ZZZZ1"><v>1</v></c>', "1"),
         ('<c t="b"><v>0</v></c><c t="e"><v>#DIV/0!</v></c>', "FALSE | #DIV/0!"),
-        ('<c t="d"><v>2024-05-01T00:00:00</v></c><c t="d"><v>2024-05-01T09:30:00</v></c>', "2024-05-01 | 2024-05-01 09:30:00"),
+        (
+            '<c t="d"><v>2024-05-01T00:00:00</v></c><c t="d"><v>2024-05-01T09:30:00</v></c>',
+            "2024-05-01 | 2024-05-01 09:30:00",
+        ),
         ('<c t="s"><v>99</v></c><c><v>x</v></c>', " | x"),
-        ('<c t="inlineStr"><is><r><t>10</t></r><r><rPr><vertAlign val="superscript"/></rPr><t>6</t></r><r><t> kn</t></r></is></c>', "10^6 kn"),
-        ('<c t="inlineStr"><is><r><t>東</t></r><rPh sb="0" eb="1"><t>ヒガシ</t></rPh></is></c>', "東"),
+        (
+            '<c t="inlineStr"><is><r><t>10</t></r><r><rPr><vertAlign val="superscript"/></rPr><t>6</t></r><r><t> kn</t></r></is></c>',
+            "10^6 kn",
+        ),
+        (
+            '<c t="inlineStr"><is><r><t>東</t></r><rPh sb="0" eb="1"><t>ヒガシ</t></rPh></is></c>',
+            "東",
+        ),
     ],
-)  # fmt: skip
+)
 def test_cells_stand_in_their_columns(cells: str, text: str) -> None:
     data = sheet_xml(f"<sheetData><row>{cells}</row></sheetData>")
     assert read(data).text == f"S\n\n{text}"

@@ -116,9 +116,13 @@ def test_put_first_met_first_reverses_the_children_of_every_node(text: list[int]
 
 
 def prepared(
-    prompt: list[int], output: list[int], earlier: list[int], seed: int, general: list[int],
+    prompt: list[int],
+    output: list[int],
+    earlier: list[int],
+    seed: int,
+    general: list[int],
     predicted: Sequence[int] = (),
-) -> Followed:  # fmt: skip
+) -> Followed:
     """A drafter that has begun, with random escapes of `seed` and texts of every kind."""
     escapes = np.random.default_rng(seed).uniform(0.05, 0.95, SHAPE)
     pool = Pool(answers=[np.array(earlier, np.int32)] if earlier else [])
@@ -148,19 +152,29 @@ def copyable(prompt: list[int], predicted: list[int]) -> list[int]:
 @given(ids, ids, ids, ids, ids, st.integers(1, 24), st.integers(0, 9))
 @settings(deadline=None, max_examples=80)
 def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
-    prompt: list[int], output: list[int], pool: list[int], general: list[int],
-    predicted: list[int], budget: int, seed: int,
-) -> None:  # fmt: skip
+    prompt: list[int],
+    output: list[int],
+    pool: list[int],
+    general: list[int],
+    predicted: list[int],
+    budget: int,
+    seed: int,
+) -> None:
     followed = prepared(prompt, output, pool, seed, general, predicted)
     drafter = followed.drafter
     escapes = drafter.tallies.escape
     sources = drafter.sources
     growth = Growth(
         *grow(
-            sources.arrays, sources.stage.arrays, sources.matches, escapes, budget, 0.0,
+            sources.arrays,
+            sources.stage.arrays,
+            sources.matches,
+            escapes,
+            budget,
+            0.0,
             CONFIG.children,
         )
-    )  # fmt: skip
+    )
 
     earlier = [pool] if pool else []
     texts = [following(prompt, predicted), [output], [prompt], earlier, [general], []]
@@ -176,9 +190,13 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
 @given(ids, ids, ids, ids, st.integers(0, 9), st.integers(0, 5))
 @settings(deadline=None, max_examples=60)
 def test_attribution_sums_to_the_probability_of_the_token(
-    prompt: list[int], output: list[int], general: list[int], expected_text: list[int], seed: int,
+    prompt: list[int],
+    output: list[int],
+    general: list[int],
+    expected_text: list[int],
+    seed: int,
     token: int,
-) -> None:  # fmt: skip
+) -> None:
     drafter = prepared(prompt, output, [], seed, general, expected_text).drafter
     escapes = drafter.tallies.escape
     tables = named(drafter.sources.arrays)
@@ -325,9 +343,11 @@ def test_chances_that_do_not_come_true_are_trusted_less() -> None:
 
 
 @given(
-    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20), st.integers(0, 5), st.integers(0, 9),
+    st.lists(st.floats(0.01, 1.0), min_size=1, max_size=20),
+    st.integers(0, 5),
+    st.integers(0, 9),
     st.booleans(),
-)  # fmt: skip
+)
 def test_accepted_and_expected_nodes_are_counted_but_for_those_below_the_last_emitted_token(
     draws: list[float], seed: int, last: int, is_bonus_unknown: bool
 ) -> None:
@@ -669,8 +689,11 @@ def test_an_answer_with_which_another_drafter_goes_on_joins_the_pool_once() -> N
     assert [answer.tolist() for answer in pool.answers] == [[1, 2, 3, 4, 5]]
 
 
-@given(st.lists(st.integers(0, 3), max_size=12), st.lists(st.integers(0, 3), max_size=4),
-       st.integers(0, 6))  # fmt: skip
+@given(
+    st.lists(st.integers(0, 3), max_size=12),
+    st.lists(st.integers(0, 3), max_size=4),
+    st.integers(0, 6),
+)
 def test_a_reference_is_found_where_a_plain_search_finds_it(
     drawn_text: list[int], drawn_run: list[int], drawn_start: int
 ) -> None:

@@ -119,8 +119,11 @@ def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     ran = subprocess.run(
         [sys.executable, str(script), "1", str(count := examples(80))],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
-        stdout=subprocess.PIPE, text=True, check=True, timeout=60,
-    )  # fmt: skip
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+        timeout=60,
+    )
     assert int(ran.stdout) > 37 * count
 
 
@@ -259,9 +262,14 @@ def loaded(
     """The counts, what was said meanwhile, and what is in use."""
     said: list[str] = []
     background = Background(
-        name, load_tokenizer("builtin"), 8192, model="builtin", persist=persist,
-        status=said.append, warn=said.append,
-    )  # fmt: skip
+        name,
+        load_tokenizer("builtin"),
+        8192,
+        model="builtin",
+        persist=persist,
+        status=said.append,
+        warn=said.append,
+    )
     return background.load(), said, background.words()
 
 

@@ -215,10 +215,14 @@ def test_what_another_process_compiled_is_not_compiled_again(tmp_path: Path) -> 
         command = [sys.executable, "-c", program, str(tmp_path), str(end_of_pipe.fileno())]
         processes.append(
             subprocess.Popen(
-                command, cwd=ROOT_FOLDER, env=environment, pass_fds=[end_of_pipe.fileno()],
-                stdout=subprocess.PIPE, text=True,
+                command,
+                cwd=ROOT_FOLDER,
+                env=environment,
+                pass_fds=[end_of_pipe.fileno()],
+                stdout=subprocess.PIPE,
+                text=True,
             )
-        )  # fmt: skip
+        )
         end_of_pipe.close()
     out = [process.communicate(timeout=600)[0] for process in processes]
     assert [process.returncode for process in processes] == [0, 0]

@@ -95,8 +95,10 @@ def naive_draft(root: NaiveNode, ids: Sequence[int], lp: int, budget: int):
 @settings(max_examples=300, deadline=None)
 @given(
     st.lists(st.lists(st.integers(0, 3), max_size=20), max_size=3),
-    st.lists(st.integers(0, 4), min_size=1, max_size=5), st.integers(1, 12), st.integers(0, 3),
-)  # fmt: skip
+    st.lists(st.integers(0, 4), min_size=1, max_size=5),
+    st.integers(1, 12),
+    st.integers(0, 3),
+)
 # 2 follows most often, and in neither part alone.
 @example([*[[1, 2]] * 2, *[[1, 3]] * 3, *[[1, 4]] * 3, *[[1, 2]] * 2], [1], 1, 5)
 def test_trie_drafts_what_the_paper_would(documents, ids, budget, outside) -> None:

@@ -89,10 +89,15 @@ def test_candidates_have_the_probabilities_of_the_naive_stage(
     sources = drafter.sources
     growth = Growth(
         *grow(
-            sources.arrays, sources.stage.arrays, sources.matches, drafter.tallies.escape, 24, 0.0,
+            sources.arrays,
+            sources.stage.arrays,
+            sources.matches,
+            drafter.tallies.escape,
+            24,
+            0.0,
             CONFIG.children,
         )
-    )  # fmt: skip
+    )
     of_root = growth.parents == -1
     found = dict(
         zip(growth.tokens[of_root].tolist(), growth.probabilities[of_root].tolist(), strict=True)
@@ -227,11 +232,22 @@ def test_features_have_names_of_their_own_and_every_cell_a_number() -> None:
 @pytest.mark.parametrize(
     ("token", "wanted"),
     [
-        ("\u2581tide", WORD), ("\u0120tide", WORD), (" tide", WORD), ("tide", REST_OF_WORD),
-        ("##tide", REST_OF_WORD), ("\u00e9", REST_OF_WORD), ("1971", NUMBER), ("\u25817", NUMBER),
-        (",", MARK), ("\u2581(", MARK), ("#", MARK), ("\u2581", BLANK), ("\u010a\u010a", BLANK),
-        ("\n", BLANK), ("<0x0A>", BLANK),
+        ("\u2581tide", WORD),
+        ("\u0120tide", WORD),
+        (" tide", WORD),
+        ("tide", REST_OF_WORD),
+        ("##tide", REST_OF_WORD),
+        ("\u00e9", REST_OF_WORD),
+        ("1971", NUMBER),
+        ("\u25817", NUMBER),
+        (",", MARK),
+        ("\u2581(", MARK),
+        ("#", MARK),
+        ("\u2581", BLANK),
+        ("\u010a\u010a", BLANK),
+        ("\n", BLANK),
+        ("<0x0A>", BLANK),
     ],
-)  # fmt: skip
+)
 def test_a_token_has_the_class_of_its_text(token: str, wanted: int) -> None:
     assert class_of(token) == wanted < CLASSES

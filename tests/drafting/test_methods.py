@@ -77,9 +77,14 @@ def naive_llma(references, n: int, k: int, max_n: int) -> Naive:
 
 @settings(max_examples=120, deadline=None)
 @given(
-    texts, outputs, budgets, st.lists(texts, max_size=3),
-    st.integers(1, 3), st.integers(1, 8), st.integers(1, 5),
-)  # fmt: skip
+    texts,
+    outputs,
+    budgets,
+    st.lists(texts, max_size=3),
+    st.integers(1, 3),
+    st.integers(1, 8),
+    st.integers(1, 5),
+)
 def test_llma_copies_what_follows_in_the_references(
     prompt, steps, budget, references, n, k, max_n
 ) -> None:
@@ -166,9 +171,14 @@ class NaivePool:
 
 @settings(max_examples=200, deadline=None)
 @given(
-    st.lists(st.tuples(texts, outputs), min_size=1, max_size=3), budgets,
-    st.integers(1, 5), st.integers(1, 4), st.booleans(), st.booleans(), st.booleans(),
-)  # fmt: skip
+    st.lists(st.tuples(texts, outputs), min_size=1, max_size=3),
+    budgets,
+    st.integers(1, 5),
+    st.integers(1, 4),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
 def test_trtllm_drafts_from_the_pool_as_it_was_updated(
     requests, budget, v, k, keep_all, oldest, public
 ) -> None:
@@ -231,9 +241,13 @@ def naive_rest(documents, ids, budget: int, span: int, k: int, long: int, choice
 @given(
     st.lists(st.lists(st.integers(0, 3), max_size=40), min_size=1, max_size=3),
     st.lists(st.integers(0, 3), min_size=1, max_size=30),
-    st.integers(1, 64), st.integers(2, 16), st.sampled_from([1, 3, 5000]), st.integers(1, 10),
-    st.sampled_from([1, 5, 20, 64]), st.booleans(),
-)  # fmt: skip
+    st.integers(1, 64),
+    st.integers(2, 16),
+    st.sampled_from([1, 3, 5000]),
+    st.integers(1, 10),
+    st.sampled_from([1, 5, 20, 64]),
+    st.booleans(),
+)
 def test_rest_drafts_the_most_frequent_continuations(
     documents, ids, budget, span, k, long, choices, cut
 ) -> None:
@@ -271,9 +285,12 @@ def test_rest_opens_its_datastore_once(monkeypatch) -> None:
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(st.tuples(texts, outputs), min_size=1, max_size=3), budgets,
-    st.booleans(), st.sampled_from([0, 1, 10_000]), st.sampled_from([0, 3]),
-)  # fmt: skip
+    st.lists(st.tuples(texts, outputs), min_size=1, max_size=3),
+    budgets,
+    st.booleans(),
+    st.sampled_from([0, 1, 10_000]),
+    st.sampled_from([0, 3]),
+)
 def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, most) -> None:
     supply("suffix")
     from arctic_inference.suffix_decoding import SuffixDecodingCache
@@ -286,9 +303,13 @@ def test_suffix_asks_the_library_as_vllm_does(requests, budget, tree, cached, mo
         for step in [*steps, [1]]:
             ids = followed.token_ids
             draft = theirs.speculate(
-                number, ids[-24:], max_spec_tokens=min(most or budget, budget),
-                max_spec_factor=1.0, min_token_prob=0.1, use_tree_spec=tree,
-            )  # fmt: skip
+                number,
+                ids[-24:],
+                max_spec_tokens=min(most or budget, budget),
+                max_spec_factor=1.0,
+                min_token_prob=0.1,
+                use_tree_spec=tree,
+            )
             mine = followed.propose(budget)
             check_tree(mine)
             assert len(mine) <= budget

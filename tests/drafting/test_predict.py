@@ -97,9 +97,12 @@ SETTINGS = Settings.of(
 def asked(prediction: str = "", **changes: Any) -> Request:
     text = Path(HARBOUR).read_text("utf-8")
     return Request(
-        task="summarize", settings=SETTINGS.replace(**changes), preset=load_preset("summarize"),
-        loaded=Loaded((Document("harbour.txt", text),)), prediction=prediction,
-    )  # fmt: skip
+        task="summarize",
+        settings=SETTINGS.replace(**changes),
+        preset=load_preset("summarize"),
+        loaded=Loaded((Document("harbour.txt", text),)),
+        prediction=prediction,
+    )
 
 
 @pytest.fixture(scope="module")
@@ -201,10 +204,13 @@ def test_a_line_of_a_batch_has_its_own(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "what"),
     [
-        (None, "no such file"), (b"", "empty"), (b" \n", "empty"), (b"\x00\x01\x02" * 50, "binary"),
+        (None, "no such file"),
+        (b"", "empty"),
+        (b" \n", "empty"),
+        (b"\x00\x01\x02" * 50, "binary"),
         (b"a" * (MAX_PREDICTED + 1), "more than 1 MB"),
     ],
-)  # fmt: skip
+)
 def test_a_file_that_is_no_text_is_an_error(
     tmp_path: Path, content: bytes | None, what: str
 ) -> None:

@@ -146,9 +146,16 @@ def test_masks_stand_where_a_continuation_would() -> None:
     assert tree.tokens == (5, 6, 8, 9, 8, 9, 8, 9)
     assert tree.depths() == [1, 2, 1, 2, 2, 3, 3, 4]
     assert [np.flatnonzero(row).tolist() for row in tree.ancestors()] == [
-        [0], [0, 1], [0, 1, 2], [0, 3], [0, 3, 4], [0, 1, 5], [0, 1, 5, 6], [0, 1, 2, 7],
+        [0],
+        [0, 1],
+        [0, 1, 2],
+        [0, 3],
+        [0, 3, 4],
+        [0, 1, 5],
+        [0, 1, 5, 6],
+        [0, 1, 2, 7],
         [0, 1, 2, 7, 8],
-    ]  # fmt: skip
+    ]
     assert (tree.drafts, tree.probes) == (2, 6)
     assert [masks_after(tree, node) for node in (-1, 0, 1)] == [[2, 3], [4, 5], [6, 7]]
     cut = tree.cut(2, 1, 3)  # as near the context's end
@@ -242,12 +249,16 @@ def test_a_mask_that_the_model_chooses_is_emitted_as_by_generate() -> None:
         ({"mask_id": 5, "mask_num": 3, "mask_diff": True}, (5, 6, 7)),
         ({"mask_id": 8, "mask_num": 2, "mask_diff": True}, (8, 9)),
         ({"mask_id": 9, "mask_num": 2, "mask_diff": True}, ()),
-        ({"mask_id": 10, "mask_num": 1}, ()), ({"mask_id": -1, "mask_num": 1}, ()),
-        ({"mask_id": "5", "mask_num": 1}, ()), ({"mask_id": 5, "mask_num": True}, ()),
-        ({"mask_id": 5, "mask_num": 0}, ()), ({"mask_id": 5, "mask_num": 10**9}, ()),
-        ({"mask_id": 5}, ()), ({}, ()),
+        ({"mask_id": 10, "mask_num": 1}, ()),
+        ({"mask_id": -1, "mask_num": 1}, ()),
+        ({"mask_id": "5", "mask_num": 1}, ()),
+        ({"mask_id": 5, "mask_num": True}, ()),
+        ({"mask_id": 5, "mask_num": 0}, ()),
+        ({"mask_id": 5, "mask_num": 10**9}, ()),
+        ({"mask_id": 5}, ()),
+        ({}, ()),
     ],
-)  # fmt: skip
+)
 def test_the_configuration_names_the_masks(values: dict[str, Any], masks: tuple[int, ...]) -> None:
     assert mask_tokens(SimpleNamespace(vocab_size=10, **values)) == masks
 
@@ -267,8 +278,19 @@ def test_a_folder_whose_configuration_names_masks_drafts_by_them(tmp_path) -> No
     folder = changed(tmp_path / "tuned", mask_id=9, mask_num=2)
     answers = {}
     for method in ("none", "space"):
-        done = ngt("summarize", HARBOUR, "-m", folder, "--method", method, "--json",
-                   "--max-tokens", "12", "--set", "packed=no")  # fmt: skip
+        done = ngt(
+            "summarize",
+            HARBOUR,
+            "-m",
+            folder,
+            "--method",
+            method,
+            "--json",
+            "--max-tokens",
+            "12",
+            "--set",
+            "packed=no",
+        )
         assert done.returncode == 0, done.stderr.decode()
         answers[method] = json.loads(done.stdout)
     assert answers["space"]["text"] == answers["none"]["text"]

@@ -137,8 +137,16 @@ SPECS = [*method_names(), "trtllm:is_keep_all=false", "trtllm:is_use_oldest=fals
 # Of these a draft depends on nothing but the tokens of the log. Others learn as the steps go: what
 # a pool of values or the tallies of sources hold depends on where a text was looked at.
 BY_TOKENS_ALONE = [
-    "none", "trie", "prompt-lookup", "llma", "akunu", "rest", "suffix", "recycling", "draft-model",
-]  # fmt: skip
+    "none",
+    "trie",
+    "prompt-lookup",
+    "llma",
+    "akunu",
+    "rest",
+    "suffix",
+    "recycling",
+    "draft-model",
+]
 
 
 @pytest.mark.parametrize("method", SPECS)
@@ -215,9 +223,10 @@ class Forcing:
 
 
 @pytest.mark.parametrize(
-    "make", [batch_drafting, lambda: Drafting(lambda context: make_drafter("auto"), 32)],
+    "make",
+    [batch_drafting, lambda: Drafting(lambda context: make_drafter("auto"), 32)],
     ids=["many", "one"],
-)  # fmt: skip
+)
 def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
     make: Callable[[], Drafting],
 ) -> None:
@@ -226,9 +235,14 @@ def test_what_a_grammar_forces_stands_before_the_draft_of_auto(
     drafter = drafting.join(context, log)
     guide = SimpleNamespace(decides_alone=True, matcher=Forcing([4, 9]))
     sequence: Any = SimpleNamespace(
-        drafter=drafter, log=log, guide=guide, context=context, numerics=NOT_EXACT,
-        max_depth=20, context_left=99,
-    )  # fmt: skip
+        drafter=drafter,
+        log=log,
+        guide=guide,
+        context=context,
+        numerics=NOT_EXACT,
+        max_depth=20,
+        context_left=99,
+    )
 
     def drafted() -> DraftTree:
         bounds = draft_bounds(sequence, 32)

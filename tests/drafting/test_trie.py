@@ -180,10 +180,13 @@ def test_a_cached_trie_has_the_number_of_nodes_of_its_file() -> None:
 
 def test_the_key_depends_on_everything() -> None:
     keys = {
-        store.trie_key("t", DOCUMENTS, 13, 3), store.trie_key("u", DOCUMENTS, 13, 3),
-        store.trie_key("t", DOCUMENTS[::-1], 13, 3), store.trie_key("t", DOCUMENTS, 12, 3),
-        store.trie_key("t", DOCUMENTS, 13, 4), store.trie_key("t", DOCUMENTS[:1], 13, 3),
-    }  # fmt: skip
+        store.trie_key("t", DOCUMENTS, 13, 3),
+        store.trie_key("u", DOCUMENTS, 13, 3),
+        store.trie_key("t", DOCUMENTS[::-1], 13, 3),
+        store.trie_key("t", DOCUMENTS, 12, 3),
+        store.trie_key("t", DOCUMENTS, 13, 4),
+        store.trie_key("t", DOCUMENTS[:1], 13, 3),
+    }
     assert len(keys) == 6
 
 

@@ -110,9 +110,13 @@ def test_paths_of_a_line_are_taken_from_the_inputs_folder(tmp_path: Path) -> Non
     (odd / "x.txt").write_text("x")
     (odd / "~").mkdir()
     for path, found in (
-        ("x.txt", f"{odd}/x.txt"), ("/y", "/y"), ("~/z", "~/z"), ("~", f"{odd}/~"),
-        ("*.txt", f"{tmp_path}/a[[]1]/*.txt"), ("~nobody.txt", f"{odd}/~nobody.txt"),
-    ):  # fmt: skip
+        ("x.txt", f"{odd}/x.txt"),
+        ("/y", "/y"),
+        ("~/z", "~/z"),
+        ("~", f"{odd}/~"),
+        ("*.txt", f"{tmp_path}/a[[]1]/*.txt"),
+        ("~nobody.txt", f"{odd}/~nobody.txt"),
+    ):
         assert below(str(odd), path) == found
 
 
@@ -128,8 +132,12 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
     found, sha256 = scan(path, MOST, ALL)
     assert sha256 == hashlib.sha256(path.read_bytes()).hexdigest()
     assert [(line.index, line.number, line.id) for line in found] == [
-        (0, 1, 1), (1, 3, "b"), (2, 4, "b"), (3, 5, 5), (4, 6, 6),
-    ]  # fmt: skip
+        (0, 1, 1),
+        (1, 3, "b"),
+        (2, 4, "b"),
+        (3, 5, 5),
+        (4, 6, 6),
+    ]
     texts = [found[i].content(path).texts[0].text for i in (0, 1, 4)]
     assert texts == ["one", "two", "end"]
     with pytest.raises(InputError, match="id 'b' stands in line 3 already"):
@@ -197,9 +205,15 @@ def test_lines_with_the_same_settings_and_documents_are_taken_together() -> None
             order.append((line.task, line.documents_key, line.index))
             line = waiting.take()
     assert order == [
-        ("a", "x", 0), ("a", "x", 2), ("a", "x", 6), ("a", "z", 4),
-        ("b", "z", 3), ("b", "y", 1), ("b", "y", 5), ("b", "x", 7),
-    ]  # fmt: skip
+        ("a", "x", 0),
+        ("a", "x", 2),
+        ("a", "x", 6),
+        ("a", "z", 4),
+        ("b", "z", 3),
+        ("b", "y", 1),
+        ("b", "y", 5),
+        ("b", "x", 7),
+    ]
 
 
 def test_a_stream_is_read_ahead_a_bounded_number_of_lines() -> None:

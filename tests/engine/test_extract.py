@@ -104,14 +104,20 @@ def test_parts_become_one_row_and_what_differs_is_kept() -> None:
     [
         ("int", "In 1894, 61,000 tons; v2, 3.5 kg, 12/13, 1,23 and -7.", [1894, 61000, -7]),
         ("float", "It is 17.80, or .5, on 3 March 2025 at 8.", [17.8, 8]),
-        ("date", "5-Jul-2001, 3. 4. 2020, 2020-13-01, Feb 29th, 2023, 1 of May 1999",
-         ["2001-07-05", "2020-04-03", "1999-05-01"]),
+        (
+            "date",
+            "5-Jul-2001, 3. 4. 2020, 2020-13-01, Feb 29th, 2023, 1 of May 1999",
+            ["2001-07-05", "2020-04-03", "1999-05-01"],
+        ),
         ("choice", "Last  call. FINAL, finalist", ["last_call", "Final"]),
-        ("str", "The port of Wrenmouth was Edith de Marlow's on 1 May 2020.",
-         ["Wrenmouth", "Edith de Marlow's"]),
+        (
+            "str",
+            "The port of Wrenmouth was Edith de Marlow's on 1 May 2020.",
+            ["Wrenmouth", "Edith de Marlow's"],
+        ),
         ("bool", "It is true.", []),
     ],
-)  # fmt: skip
+)
 def test_rules_find_what_a_text_states(kind: str, text: str, values: list[Any]) -> None:
     found = find_values(kind, ("Final", "last_call"), text)
     assert [one.value for one in found] == values
@@ -120,7 +126,7 @@ def test_rules_find_what_a_text_states(kind: str, text: str, values: list[Any]) 
 
 @pytest.mark.parametrize(
     ("kind", "piece"), [("float", "2020-01-02 5.5\n"), ("int", "1"), ("int", ",111"), ("str", "A ")]
-)  # fmt: skip
+)
 def test_rules_take_a_time_that_grows_as_the_text_does(kind: str, piece: str) -> None:
     began = time.process_time()
     find_values(kind, (), "1" + piece * 8000)
@@ -253,8 +259,19 @@ def test_files_that_failed_are_tried_again_and_no_others(texts: Path, fake: Fake
     assert done.returncode == 2 and b"changed" in done.stderr and "mine" in read(texts)[7]["file"]
     assert extract(texts, schema="name, sum float").returncode == 2
     before = {path: path.read_bytes() for path in texts.parent.glob("out.*")}
-    assert ngt("extract", "no", "--schema", "a", "-o", str(texts.parent / "out.csv"), "--restart",
-               *AT_ONCE).returncode == 3  # fmt: skip
+    assert (
+        ngt(
+            "extract",
+            "no",
+            "--schema",
+            "a",
+            "-o",
+            str(texts.parent / "out.csv"),
+            "--restart",
+            *AT_ONCE,
+        ).returncode
+        == 3
+    )
     assert {path: path.read_bytes() for path in texts.parent.glob("out.*")} == before
     other = extract(texts, schema="name, sum float")
     assert b"was begun with fields 'name, due (date), sum (float)" in other.stderr
@@ -286,8 +303,10 @@ def test_several_rows_of_a_file_and_what_is_no_whole_row(texts: Path, fake: Fake
     fake.say = lambda _: items
     done = ngt("extract", str(texts / "f1.txt"), "--schema-multi", "name", *AT_ONCE)
     assert json.loads(done.stdout) == [
-        {"name": "Ann 1"}, {"name": "x"}, {"name": "Ann 1"},
-    ], done.stderr  # fmt: skip
+        {"name": "Ann 1"},
+        {"name": "x"},
+        {"name": "Ann 1"},
+    ], done.stderr
     fake.say = lambda _: '{"items": []}'
     done = ngt("extract", str(texts / "f1.txt"), "--schema-multi", "name", *AT_ONCE)
     assert json.loads(done.stdout) == [] and done.returncode == 0
@@ -375,23 +394,39 @@ def test_objects_are_not_asked_of_a_model_that_only_quotes_and_that_is_said(tmp_
 
 def test_the_letters_of_the_readme_give_the_table_that_is_known(tmp_path: Path) -> None:
     line = next(
-        line for line in (ROOT_FOLDER / "README.md").read_text("utf-8").splitlines()
+        line
+        for line in (ROOT_FOLDER / "README.md").read_text("utf-8").splitlines()
         if line.startswith("ngt extract ngtcli/examples/letters")
-    )  # fmt: skip
+    )
     schema = line.split("'")[1]
     done = ngt("extract", str(LETTERS), "--schema", schema, "-o", str(tmp_path / "t.csv"))
     assert done.returncode == 0, done.stderr
     rows = [list(row.values()) for row in read(tmp_path / "texts", "t.csv")]
     assert rows == [
-        ["invoice.txt", "Edith Marlow", "1240.5", "2025-04-02",
-         "Thank you for your order of 12 slate slabs, which our cart left at your oyster beds on"
-         " Friday."],
-        ["offer.txt", "the growers of Alder Valley", "5400", "",
-         "You asked for hornbeam to close the second gap in the hills."],
-        ["reminder.txt", "Ilse Brandt", "17.8", "2025-10-01",
-         "Winter is near, and 31 of the packets that were lent in spring are still in your"
-         " gardens."],
-    ]  # fmt: skip
+        [
+            "invoice.txt",
+            "Edith Marlow",
+            "1240.5",
+            "2025-04-02",
+            "Thank you for your order of 12 slate slabs, which our cart left at your oyster beds on"
+            " Friday.",
+        ],
+        [
+            "offer.txt",
+            "the growers of Alder Valley",
+            "5400",
+            "",
+            "You asked for hornbeam to close the second gap in the hills.",
+        ],
+        [
+            "reminder.txt",
+            "Ilse Brandt",
+            "17.8",
+            "2025-10-01",
+            "Winter is near, and 31 of the packets that were lent in spring are still in your"
+            " gardens.",
+        ],
+    ]
 
 
 @pytest.mark.parametrize("how", [(), AT_ONCE], ids=["a question a field", "at once"])
@@ -407,9 +442,11 @@ def test_rows_are_valid_whatever_the_text_says(tmp_path: Path, how: tuple[str, .
         },
     )
     schema = "name, sum int, day date, kind big|small, true bool, proof quote"
-    done = extract(texts, *how[2:], name="t.jsonl", schema=schema) if how else ngt(
-        "extract", str(texts), "--schema", schema, "-o", str(tmp_path / "t.jsonl")
-    )  # fmt: skip
+    done = (
+        extract(texts, *how[2:], name="t.jsonl", schema=schema)
+        if how
+        else ngt("extract", str(texts), "--schema", schema, "-o", str(tmp_path / "t.jsonl"))
+    )
     assert done.returncode == 0 and b"\x1b" not in done.stderr, done.stderr
     tasks = Tasks.resolved([Layer("flag", {"schema": schema})], "extract", ("extract",))
     valid = Draft202012Validator(Extraction.of(tasks).form.schema)

@@ -21,13 +21,16 @@ from ngtcli.system.journal import LineFile
 HEAD = {"question": "When?", "ask.max_tokens": 8}
 COLUMNS = ["file", "value"]
 VALUES = st.recursive(
-    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats(allow_nan=False, allow_infinity=False)
     | st.text(st.characters(exclude_categories=["Cs"])),
     lambda inner: (
-        st.lists(inner, max_size=3) | st.dictionaries(st.text("ab,\"\n"), inner, max_size=2)
+        st.lists(inner, max_size=3) | st.dictionaries(st.text('ab,"\n'), inner, max_size=2)
     ),
     max_leaves=5,
-)  # fmt: skip
+)
 
 
 @contextmanager

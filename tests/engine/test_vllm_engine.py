@@ -50,12 +50,24 @@ END_ID = TOKENIZER.backend.eos_token_id
         ({"tensor_parallel": 4}, False, {"tensor_parallel_size": 4, "data_parallel_size": 1}),
         ({"ray": True}, False, {"distributed_executor_backend": "ray"}),
         ({"ray": True, "data_parallel": 2}, False, {"data_parallel_backend": "ray"}),
-        ({"pool": False, "background": "none"}, False,
-         {"additional_config": {"ngt": {"pool": False, "background": "none"}}}),
-        ({"num_draft": 9}, False, {"speculative_config": {
-            "method": "custom_class", "model": PROPOSER, "num_speculative_tokens": 9}}),
+        (
+            {"pool": False, "background": "none"},
+            False,
+            {"additional_config": {"ngt": {"pool": False, "background": "none"}}},
+        ),
+        (
+            {"num_draft": 9},
+            False,
+            {
+                "speculative_config": {
+                    "method": "custom_class",
+                    "model": PROPOSER,
+                    "num_speculative_tokens": 9,
+                }
+            },
+        ),
     ],
-)  # fmt: skip
+)
 def test_the_settings_become_vllms_arguments(
     settings: dict[str, Any], on_cpu: bool, expected: dict[str, Any]
 ) -> None:
@@ -152,13 +164,15 @@ def test_what_was_started_of_vllm_is_ended_where_it_does_not_start(
         raise ValueError("no memory")
 
     parts = {
-        "vllm": {"SamplingParams": None}, "vllm.engine": {},
+        "vllm": {"SamplingParams": None},
+        "vllm.engine": {},
         "vllm.engine.arg_utils": {"AsyncEngineArgs": MagicMock()},
         "vllm.platforms": {"current_platform": SimpleNamespace(is_cpu=lambda: True)},
-        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA=0)}, "vllm.v1": {},
+        "vllm.sampling_params": {"RequestOutputKind": SimpleNamespace(DELTA=0)},
+        "vllm.v1": {},
         "vllm.v1.engine": {},
         "vllm.v1.engine.async_llm": {"AsyncLLM": SimpleNamespace(from_engine_args=fails)},
-    }  # fmt: skip
+    }
     for name, content in parts.items():
         monkeypatch.setitem(sys.modules, name, SimpleNamespace(**content))
     kept = SimpleNamespace(communicate=lambda: ended.append("the keeper"))

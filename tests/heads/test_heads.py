@@ -320,13 +320,22 @@ ODD = st.sampled_from([None, -1, 0, 9, 10**9, 0.5, "x", [], [1], {}, True, [[0]]
 @given(
     st.dictionaries(
         st.sampled_from(
-            ["medusa_num_heads", "medusa_num_layers", "hydra_num_heads", "hydra_head_arch",
-             "grounded_heads", "hidden_state_offset", "text_config", "rope_theta", "model_type"]
+            [
+                "medusa_num_heads",
+                "medusa_num_layers",
+                "hydra_num_heads",
+                "hydra_head_arch",
+                "grounded_heads",
+                "hidden_state_offset",
+                "text_config",
+                "rope_theta",
+                "model_type",
+            ]
         ),
         ODD,
         max_size=3,
     )
-)  # fmt: skip
+)
 def test_a_head_with_any_config_is_loaded_or_refused_in_one_line(
     tmp_path_factory: pytest.TempPathFactory, config: dict[str, Any]
 ) -> None:
@@ -379,7 +388,7 @@ def hostile() -> dict[str, tuple[str, bytes]]:
         "no tensors": ("model.safetensors", (2).to_bytes(8, "little") + b"{}"),
         "an index of what is not there": (INDEX, b'{"weight_map": {"a": "../b.safetensors"}}'),
         "an index that is none": (INDEX, b"[" * 100_000),
-    }  # fmt: skip
+    }
 
 
 @pytest.mark.parametrize("case", hostile())

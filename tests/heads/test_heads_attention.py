@@ -107,9 +107,14 @@ class Eagle3:
     """Rows of an EAGLE-3 head: each has a position, keys and values, and what leaves the layer."""
 
     def __init__(
-        self, weights: dict[str, Any], embedding: Any, residual: bool = False,
-        window: int = CONTEXT, name: str = "midlayer.", plain: Any = None,
-    ) -> None:  # fmt: skip
+        self,
+        weights: dict[str, Any],
+        embedding: Any,
+        residual: bool = False,
+        window: int = CONTEXT,
+        name: str = "midlayer.",
+        plain: Any = None,
+    ) -> None:
         self.w, self.layer = weights, Layer(weights, name)
         self.embedding, self.residual, self.window = embedding, residual, window
         self.plain = plain  # the target's last layer, for EAGLE and EAGLE-2
@@ -205,8 +210,11 @@ def test_eagle3_guesses_what_its_formulas_give(
     hf = make_hf("llama")
     head = load_head(name, hf, CPU, torch.float32)
     assert (head.kind, head.layers, head.reads_all, head.by_path) == (
-        "eagle3", (0, 1, 1), True, True,
-    )  # fmt: skip
+        "eagle3",
+        (0, 1, 1),
+        True,
+        True,
+    )
     states, ids = text(30, 3 * H)
     table = hf.get_input_embeddings().weight.detach().double().numpy()
     window = changes.get("max_position_embeddings", CONTEXT)
@@ -298,14 +306,18 @@ def test_eagle_guesses_what_its_formulas_give(tmp_path: Path) -> None:
 def test_dflash_guesses_what_its_formulas_give(tmp_path: Path, window: int | None) -> None:
     slides = {
         "layer_types": ["full_attention", "sliding_attention"],
-        "use_sliding_window": True, "sliding_window": window,
-    }  # fmt: skip
+        "use_sliding_window": True,
+        "sliding_window": window,
+    }
     name, weights = dflash_files(tmp_path / "head", **(slides if window else {}))
     hf = make_hf("llama")
     head = load_head(name, hf, CPU, torch.float32)
     assert (head.kind, head.layers, head.reads_all, head.by_path) == (
-        "dflash", (1, -1), True, False,
-    )  # fmt: skip
+        "dflash",
+        (1, -1),
+        True,
+        False,
+    )
     assert head.depth == BLOCK - 1
     stored = load_file(tmp_path / "head" / "model.safetensors")
     whole = stored | {
@@ -420,13 +432,16 @@ def test_a_head_with_any_config_is_loaded_or_refused_in_one_line(
     ("kind", "changes"),
     [
         ("eagle3", {"eagle_aux_hidden_state_layer_ids": [0, 1, 2]}),  # of a model of two layers
-        ("eagle3", {"vocab_size": 98}), ("eagle3", {"draft_vocab_size": 41}),
-        ("eagle3", {"partial_rotary_factor": 0.5}), ("dflash", {"num_target_layers": 3}),
+        ("eagle3", {"vocab_size": 98}),
+        ("eagle3", {"draft_vocab_size": 41}),
+        ("eagle3", {"partial_rotary_factor": 0.5}),
+        ("dflash", {"num_target_layers": 3}),
         ("dflash", {"dflash_config": {"mask_token_id": 97, "target_layer_ids": [0, 1]}}),
-        ("dflash", {"num_hidden_layers": 10**9}), ("dflash", {"selector_rank": 8}),
+        ("dflash", {"num_hidden_layers": 10**9}),
+        ("dflash", {"selector_rank": 8}),
         ("dflash", {"block_size": 10**9}),
     ],
-)  # fmt: skip
+)
 def test_a_head_of_another_model_or_formula_is_refused(
     tmp_path: Path, kind: str, changes: dict[str, Any]
 ) -> None:

@@ -43,9 +43,11 @@ def made(kind: str, folder: Path) -> tuple[Head, int]:
         name, _ = eagle3_files(folder)
     else:
         name, _ = dflash_files(
-            folder, layer_types=["full_attention", "sliding_attention"],
-            use_sliding_window=True, sliding_window=5,
-        )  # fmt: skip
+            folder,
+            layer_types=["full_attention", "sliding_attention"],
+            use_sliding_window=True,
+            sliding_window=5,
+        )
     return load_head(name, target.hf, CPU, torch.float32), target.width
 
 

@@ -29,9 +29,12 @@ pytestmark = pytest.mark.cpu
 needs_peft = pytest.mark.skipif(find_spec("peft") is None, reason="the package peft is missing")
 R, ALPHA = 4, 2.0
 CONFIG = {
-    "peft_type": "LORA", "task_type": "CAUSAL_LM", "r": R, "lora_alpha": ALPHA,
+    "peft_type": "LORA",
+    "task_type": "CAUSAL_LM",
+    "r": R,
+    "lora_alpha": ALPHA,
     "target_modules": ["q_proj", "down_proj"],
-}  # fmt: skip
+}
 
 
 def written(folder: Path, base: str = str(BUILTIN_PATH), **changes: Any) -> str:

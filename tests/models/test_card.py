@@ -68,9 +68,12 @@ def test_other_scripts_are_named(tmp_path: Path) -> None:
 
 
 SAYING = [
-    "ask -d h.txt Rooms?", "ask -d h.txt Rooms? --dry-run", "summarize h.txt", "batch -",
+    "ask -d h.txt Rooms?",
+    "ask -d h.txt Rooms? --dry-run",
+    "summarize h.txt",
+    "batch -",
     "extract h.txt --schema rooms --set ask_fields=no --overflow split",
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("command", SAYING)

@@ -90,8 +90,10 @@ def test_a_tied_embedding_reads_the_mapped_file(tmp_path: Path) -> None:
         embedding = packed_from(tmp_path, dtype).get_input_embeddings()
         assert embedding.weight.dtype == BF16 and embedding.dtype == dtype
         address = embedding.weight.data_ptr()
-        areas = (re.match(r"(\w+)-(\w+) .*" + re.escape(str(tmp_path)), line)
-                 for line in Path("/proc/self/maps").read_text().splitlines())  # fmt: skip
+        areas = (
+            re.match(r"(\w+)-(\w+) .*" + re.escape(str(tmp_path)), line)
+            for line in Path("/proc/self/maps").read_text().splitlines()
+        )
         assert any(area and int(area[1], 16) <= address < int(area[2], 16) for area in areas)
         assert torch.equal(embedding(torch.arange(97)), hf.get_input_embeddings().weight.to(dtype))
 

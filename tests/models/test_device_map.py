@@ -133,9 +133,10 @@ def test_an_embedding_on_the_disk_is_one_line(on_disk: Place) -> None:
     ("given", "shown"),
     [
         ({"quantize": "int8"}, "quantize is 'int8'"),
-        ({"device": "cpu"}, "device is 'cpu'"), ({"exact": "on"}, "exact is 'on'"),
+        ({"device": "cpu"}, "device is 'cpu'"),
+        ({"exact": "on"}, "exact is 'on'"),
     ],
-)  # fmt: skip
+)
 def test_settings_for_a_single_device_are_refused(given: dict[str, Any], shown: str) -> None:
     with pytest.raises(UsageError, match=f"^device_map is auto and {shown}$"):
         Settings.of(device_map="auto", **given)

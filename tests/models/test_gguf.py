@@ -32,11 +32,20 @@ pytestmark = [
     pytest.mark.skipif(find_spec("gguf") is None, reason="the package gguf is missing"),
 ]
 SIZES = {
-    "vocab_size": 800, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "moe_intermediate_size": 32,
-    "max_position_embeddings": 256, "num_experts": 4, "num_experts_per_tok": 2, "pad_token_id": 0,
-    "norm_topk_prob": True, "bos_token_id": None,
-}  # fmt: skip
+    "vocab_size": 800,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "moe_intermediate_size": 32,
+    "max_position_embeddings": 256,
+    "num_experts": 4,
+    "num_experts_per_tok": 2,
+    "pad_token_id": 0,
+    "norm_topk_prob": True,
+    "bos_token_id": None,
+}
 MORE: dict[str, dict[str, Any]] = {
     "qwen3_moe": {"expert_count": 4, "expert_used_count": 2, "expert_feed_forward_length": 32},
     "gemma2": {"sliding_window": 12},
@@ -141,9 +150,11 @@ def test_long_matrices_are_dequantized_in_pieces(
 
 ROPES: list[tuple[dict[str, Any], dict[str, Any]]] = [
     ({"rope_type": "linear", "factor": 4.0}, {"rope_scaling_type": "linear"}),
-    ({"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
-     {"rope_scaling_type": "yarn", "rope_scaling_orig_ctx_len": 64}),
-]  # fmt: skip
+    (
+        {"rope_type": "yarn", "factor": 4.0, "original_max_position_embeddings": 64},
+        {"rope_scaling_type": "yarn", "rope_scaling_orig_ctx_len": 64},
+    ),
+]
 
 
 @pytest.mark.parametrize(("rope", "told"), ROPES)
@@ -163,8 +174,14 @@ def test_the_rotary_factors_of_llama_3_are_read_and_others_refused(
     factor: float, tmp_path: Path
 ) -> None:
     base = {"rope_theta": 500000.0, "rope_type": "default"}
-    rope = {**base, "rope_type": "llama3", "factor": factor, "low_freq_factor": 1.0,
-            "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}  # fmt: skip
+    rope = {
+        **base,
+        "rope_type": "llama3",
+        "factor": factor,
+        "low_freq_factor": 1.0,
+        "high_freq_factor": 4.0,
+        "original_max_position_embeddings": 8192,
+    }
     hf, plain = tiny("llama", rope_parameters=rope), tiny("llama", rope_parameters=base)
     own = hf.model.rotary_emb.inv_freq
     factors = (plain.model.rotary_emb.inv_freq / own).numpy()

@@ -71,8 +71,9 @@ def test_needed_files_are_downloaded_once(
     again = hub.run(tmp_path, "models", "pull", ID, "--json")
     assert not hub.got() and json.loads(again.stdout)["path"] == str(folder)
     for offline in ("0", "1"):
-        told = hub.run(tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run",
-                   HF_HUB_OFFLINE=offline)  # fmt: skip
+        told = hub.run(
+            tmp_path, "ask", "-d", HARBOUR, "Who?", "-m", ID, "--dry-run", HF_HUB_OFFLINE=offline
+        )
         assert told.returncode == 0 and "harbour" in told.stdout.lower(), told.stderr
     assert not hub.log  # not even asked
     listed = json.loads(hub.run(tmp_path, "models", "list", "--json").stdout)
@@ -81,9 +82,24 @@ def test_needed_files_are_downloaded_once(
 
 
 def test_a_model_is_answered_with_that_only_the_hub_had(hub: Hub, tmp_path: Path) -> None:
-    done = hub.run(tmp_path, "ask", "-d", HARBOUR, "When is high tide?", "--max-tokens", "8",
-                   "-m", f"{ID}@v2", "-v", "--method", "none", "--dtype", "float32",
-                   NGT_PASSAGES="1", NGT_WHOLE_TOKENS="240")  # fmt: skip
+    done = hub.run(
+        tmp_path,
+        "ask",
+        "-d",
+        HARBOUR,
+        "When is high tide?",
+        "--max-tokens",
+        "8",
+        "-m",
+        f"{ID}@v2",
+        "-v",
+        "--method",
+        "none",
+        "--dtype",
+        "float32",
+        NGT_PASSAGES="1",
+        NGT_WHOLE_TOKENS="240",
+    )
     assert done.returncode == 0, done.stderr
     assert done.stdout and "Downloading" in done.stderr and "█" not in done.stderr
 
@@ -228,8 +244,12 @@ def test_a_download_that_fails_reads_nothing_more(
     large = 3 * files[WEIGHTS]
     index = {"weight_map": {"a": "a.safetensors", "b": "b.safetensors"}}
     small = {name: one for name, one in files.items() if name != WEIGHTS}
-    own = {**small, f"{WEIGHTS}.index.json": json.dumps(index).encode(),
-           "a.safetensors": large, "b.safetensors": files[WEIGHTS]}  # fmt: skip
+    own = {
+        **small,
+        f"{WEIGHTS}.index.json": json.dumps(index).encode(),
+        "a.safetensors": large,
+        "b.safetensors": files[WEIGHTS],
+    }
     own_hub.repos[ID] = {"main": own}
     own_hub.held = {"a.safetensors": CHUNK + 200_000}  # of the slow one a piece is there then
     own_hub.goes_on = True
@@ -281,8 +301,23 @@ def test_refusals_of_the_hub_are_reported(own_hub: Hub, monkeypatch: pytest.Monk
 
 def test_names_that_cannot_be_ids_do_not_reach_the_hub(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.models.hub.ask", lambda name: pytest.fail(name))
-    for name in ("a/b/c", "a--b", "a..b/c", "-a/b", "a/b.", "a/b.git", "Mödell", "a b", "x" * 97,
-                 "@v1", "a/b@", "~/m", "./m", "/m", "a//b"):  # fmt: skip
+    for name in (
+        "a/b/c",
+        "a--b",
+        "a..b/c",
+        "-a/b",
+        "a/b.",
+        "a/b.git",
+        "Mödell",
+        "a b",
+        "x" * 97,
+        "@v1",
+        "a/b@",
+        "~/m",
+        "./m",
+        "/m",
+        "a//b",
+    ):
         assert split_id(name) == ("", None), name
         with pytest.raises(Exception, match="no such folder"):
             find(name)

@@ -36,9 +36,14 @@ def made(
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.integers(1, 70), st.integers(1, 150), st.integers(1, 20), st.floats(-30, 30), st.booleans(),
-    st.integers(0, 99), st.sampled_from(KERNELS or [Int8Kernel()]),
-)  # fmt: skip
+    st.integers(1, 70),
+    st.integers(1, 150),
+    st.integers(1, 20),
+    st.floats(-30, 30),
+    st.booleans(),
+    st.integers(0, 99),
+    st.sampled_from(KERNELS or [Int8Kernel()]),
+)
 def test_a_layer_gives_the_product_of_its_integers(
     outputs: int,
     inputs: int,
@@ -47,7 +52,7 @@ def test_a_layer_gives_the_product_of_its_integers(
     bias: bool,
     seed: int,
     kernel: Int8Kernel,
-) -> None:  # fmt: skip
+) -> None:
     layer, weight = made(outputs, inputs, bias, seed, kernel)
     rows = torch.randn(count, inputs, generator=torch.Generator().manual_seed(seed + 1))
     rows *= 10.0 ** (magnitude * torch.linspace(0, 1, count)[:, None])
@@ -115,10 +120,13 @@ def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
     right: list[Int8Kernel] = []
     monkeypatch.setattr(Int8Kernel, "is_correct", lambda self: self in right)
     for has, able, found in (
-        ({"amx_int8"}, every, every[0]), (set(), every, every[1]),
+        ({"amx_int8"}, every, every[0]),
+        (set(), every, every[1]),
         ({"amx_int8"}, every[1:], every[1]),
-        (set(), every[2:], every[2]), ({"amx_int8"}, (), None), (set(), every[:1], None),
-    ):  # fmt: skip
+        (set(), every[2:], every[2]),
+        ({"amx_int8"}, (), None),
+        (set(), every[:1], None),
+    ):
         right[:] = able
         monkeypatch.setattr(formats, "instruction_sets", lambda has=has: frozenset(has))
         if found is None:

@@ -94,13 +94,16 @@ def test_names_are_judged_at_once(tmp_path: Path, monkeypatch: pytest.MonkeyPatc
     for name, told, hint in (
         ("models/x/Qwen2.5-7B", "no such folder", "-m builtin"),
         ("./models/Qwen2.5-7", "no such folder", "models/Qwen2.5-7B?"),
-        ("~/no/such", "no such folder", ""), ("/no/such", "no such folder", ""),
-        ("x" * 5000, "no such folder", ""), ("Builtin", "no such model", "Did you mean builtin?"),
-        ("model.gguf", "no such file", ""), ("file", "a file, not a folder", ""),
+        ("~/no/such", "no such folder", ""),
+        ("/no/such", "no such folder", ""),
+        ("x" * 5000, "no such folder", ""),
+        ("Builtin", "no such model", "Did you mean builtin?"),
+        ("model.gguf", "no such file", ""),
+        ("file", "a file, not a folder", ""),
         ("models/Qwen2.5-7B", "no config.json", ""),
         ("nobody/nothing", "HF_HUB_OFFLINE is set", ""),
         ("biultin", "HF_HUB_OFFLINE is set", "Did you mean builtin?"),
-    ):  # fmt: skip
+    ):
         with pytest.raises(ModelError, match=told) as caught:
             find(name)
         assert hint in caught.value.hint
@@ -191,9 +194,13 @@ def test_the_probe_finds_faults_however_small_the_scores(kind: str) -> None:
 
 def test_nested_rope_parameters_have_long_factors_behind_their_border() -> None:
     long = {
-        "rope_type": "longrope", "rope_theta": 10000.0, "factor": 4.0,
-        "original_max_position_embeddings": 32, "short_factor": [1.0] * 4, "long_factor": [2.0] * 4,
-    }  # fmt: skip
+        "rope_type": "longrope",
+        "rope_theta": 10000.0,
+        "factor": 4.0,
+        "original_max_position_embeddings": 32,
+        "short_factor": [1.0] * 4,
+        "long_factor": [2.0] * 4,
+    }
     near = {"rope_type": "default", "rope_theta": 10000.0}
     model = make_target(
         "gemma3-sliding", rope_parameters={"full_attention": long, "sliding_attention": near}
@@ -245,8 +252,11 @@ LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e
             transformers.LlamaConfig(
                 max_position_embeddings=131072,
                 rope_parameters={
-                    "rope_type": "llama3", "rope_theta": 5e5, "factor": 8.0,
-                    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+                    "rope_type": "llama3",
+                    "rope_theta": 5e5,
+                    "factor": 8.0,
+                    "low_freq_factor": 1.0,
+                    "high_freq_factor": 4.0,
                     "original_max_position_embeddings": 8192,
                 },
             ),
@@ -264,7 +274,7 @@ LINEAR: dict[str, Any] = {"rope_type": "linear", "factor": 8.0, "rope_theta": 1e
             131072,
         ),
     ],
-)  # fmt: skip
+)
 def test_scaled_rotary_positions_lengthen_the_context(config: Any, length: int) -> None:
     assert context_limit(config, None) == ContextLimit(length)
 
@@ -345,8 +355,9 @@ def test_minimax_reads_a_prompt_in_one_pass() -> None:
     """With a linear layer first it miscounts what it has read in passes of several tokens."""
     family = next(f for f in MANY if f.name == "minimax")
     kinds = ["linear_attention", "full_attention"] * 2
-    hf = build(type(family)("minimax", {**family.values, "num_hidden_layers": 4,
-                                        "layer_types": kinds}))  # fmt: skip
+    hf = build(
+        type(family)("minimax", {**family.values, "num_hidden_layers": 4, "layer_types": kinds})
+    )
     model = target(hf, "minimax")
     assert not model.mode.chunks
     prompt = [i % 300 for i in range(150)]
@@ -382,8 +393,9 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
             target(hf, "phi3")
 
 
-@pytest.mark.parametrize("fields", [{"num_hidden_layers": 10**9},
-                                    {"text_config": {"num_hidden_layers": 10**9}}])  # fmt: skip
+@pytest.mark.parametrize(
+    "fields", [{"num_hidden_layers": 10**9}, {"text_config": {"num_hidden_layers": 10**9}}]
+)
 def test_a_number_of_layers_without_sense_is_refused(fields: Any, tmp_path: Path) -> None:
     folder = changed(tmp_path / "model", **fields)
     with pytest.raises(ModelError, match="1000000000 layers"):

@@ -62,9 +62,12 @@ def weight_bytes(hf: Any) -> int:
 
 @settings(max_examples=40, deadline=None)
 @given(
-    inputs=st.integers(1, 70), outputs=st.integers(1, 130), bias=st.booleans(),
-    shape=st.lists(st.integers(0, 5), max_size=3), seed=st.integers(0, 9),
-)  # fmt: skip
+    inputs=st.integers(1, 70),
+    outputs=st.integers(1, 130),
+    bias=st.booleans(),
+    shape=st.lists(st.integers(0, 5), max_size=3),
+    seed=st.integers(0, 9),
+)
 def test_a_packed_layer_computes_what_the_layer_did(
     inputs: int, outputs: int, bias: bool, shape: list[int], seed: int
 ) -> None:

@@ -73,8 +73,14 @@ MORE = {
     **{name: family(name).values for name in ("falcon", "mixtral", "qwen3_moe", *RECURRENT)},
 }
 ALL_QUANTIZED = {"gpt2", "falcon"}  # others have routers, or multiply by the weight of a layer
-SMALL = {"vocab_size": 60, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-         "num_attention_heads": 4, "num_key_value_heads": 2}  # fmt: skip
+SMALL = {
+    "vocab_size": 60,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+}
 
 
 @pytest.mark.parametrize("family", MORE)
@@ -169,8 +175,11 @@ def test_the_generation_config_is_read(tmp_path: Path) -> None:
 
 def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: Path) -> None:
     half, one, mask = torch.zeros(2, 2).bfloat16(), torch.zeros(2), torch.zeros(2).to(torch.uint8)
-    for integers, more in ((False, {"mask": mask}), (True, {"b.weight": mask}),
-                           (True, {"b.weight": mask.to(torch.int8)})):  # fmt: skip
+    for integers, more in (
+        (False, {"mask": mask}),
+        (True, {"b.weight": mask}),
+        (True, {"b.weight": mask.to(torch.int8)}),
+    ):
         save_file({"a": half, "c": half + 1, "norm": one, **more}, tmp_path / "model.safetensors")
         given = str(tmp_path), None, print, False
         if integers:

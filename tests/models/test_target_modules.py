@@ -87,9 +87,11 @@ def within_rounding(found: Tensor, true: Tensor, weight: Tensor, rows: Tensor) -
 EXPERTS = {
     "mixtral": (MixtralExperts, {"num_local_experts": 5, "intermediate_size": 24}),
     "gpt_oss": (GptOssExperts, {"num_local_experts": 5, "intermediate_size": 24}),
-    "nemotron_h": (NemotronHExperts, {"n_routed_experts": 5, "moe_intermediate_size": 24,
-                                      "num_experts_per_tok": 2}),
-}  # fmt: skip
+    "nemotron_h": (
+        NemotronHExperts,
+        {"n_routed_experts": 5, "moe_intermediate_size": 24, "num_experts_per_tok": 2},
+    ),
+}
 
 
 def experts(family: str) -> nn.Module:
@@ -126,8 +128,9 @@ def test_a_row_of_experts_has_the_same_bits_whatever_stands_beside_it(family: st
     hf: Any = experts(family)
     quantize(hf)
     rows, chosen, weights = routed(24, 2)
-    alone = torch.cat([hf.experts(*(t[i : i + 1] for t in (rows, chosen, weights)))
-                       for i in range(24)])  # fmt: skip
+    alone = torch.cat(
+        [hf.experts(*(t[i : i + 1] for t in (rows, chosen, weights))) for i in range(24)]
+    )
     for size in (2, 5, 16, 24):
         parts = zip(*(t.split(size) for t in (rows, chosen, weights)), strict=True)
         assert torch.equal(torch.cat([hf.experts(*part) for part in parts]), alone)
@@ -169,10 +172,15 @@ def test_an_expert_that_stands_for_none_adds_nothing() -> None:
 def test_expert_routers_stay_unquantized() -> None:
     hf = transformers.AutoModelForCausalLM.from_config(
         transformers.JetMoeConfig(
-            vocab_size=50, hidden_size=32, num_hidden_layers=1, num_key_value_heads=2,
-            kv_channels=8, intermediate_size=24, num_local_experts=4,
+            vocab_size=50,
+            hidden_size=32,
+            num_hidden_layers=1,
+            num_key_value_heads=2,
+            kv_channels=8,
+            intermediate_size=24,
+            num_local_experts=4,
         )
-    )  # fmt: skip
+    )
     names = {id(module): name for name, module in hf.named_modules()}
     routers = [name for name in names.values() if name.endswith("router.layer")]
     assert routers

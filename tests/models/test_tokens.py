@@ -101,12 +101,19 @@ def test_the_fingerprint_is_that_of_a_used_tokenizer(tmp_path: Path) -> None:
     state = json.loads((folder / "tokenizer.json").read_text())
     plain = load_tokenizer(str(folder)).fingerprint
     state["truncation"] = {
-        "direction": "Right", "max_length": 5, "strategy": "LongestFirst", "stride": 0,
-    }  # fmt: skip
+        "direction": "Right",
+        "max_length": 5,
+        "strategy": "LongestFirst",
+        "stride": 0,
+    }
     state["padding"] = {
-        "strategy": {"Fixed": 9}, "direction": "Right", "pad_to_multiple_of": None,
-        "pad_id": 0, "pad_type_id": 0, "pad_token": "<pad>",
-    }  # fmt: skip
+        "strategy": {"Fixed": 9},
+        "direction": "Right",
+        "pad_to_multiple_of": None,
+        "pad_id": 0,
+        "pad_type_id": 0,
+        "pad_token": "<pad>",
+    }
     (folder / "tokenizer.json").write_text(json.dumps(state))
     fresh = load_tokenizer(str(folder))
     used = load_tokenizer(str(folder))

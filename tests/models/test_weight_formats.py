@@ -61,8 +61,13 @@ def test_the_dtype_is_that_which_the_cpu_multiplies(
 
 def test_the_checkpoints_dtype_is_read_from_its_configuration() -> None:
     config = make_hf("llama").config
-    for dtype, half in (("bfloat16", BF16), (F16, F16), ("float32", None), (None, None),
-                        ("something", None)):  # fmt: skip
+    for dtype, half in (
+        ("bfloat16", BF16),
+        (F16, F16),
+        ("float32", None),
+        (None, None),
+        ("something", None),
+    ):
         config.dtype = dtype
         assert half_of(config) == half
 
@@ -95,9 +100,12 @@ def multiplies(monkeypatch: pytest.MonkeyPatch) -> None:
     ],
 )
 def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not(
-    exact: bool, num_draft: int | None, reads: list[Any], half_folder: str,
+    exact: bool,
+    num_draft: int | None,
+    reads: list[Any],
+    half_folder: str,
     monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+) -> None:
     monkeypatch.setattr(Exactness, "any_number", lambda *_: PassRows(36, 1) if exact else None)
     read, made, real = list[Any](), list[weakref.ref[Any]](), room.read
 
@@ -152,9 +160,10 @@ def test_the_weights_are_those_that_the_named_dtype_gives(
 @pytest.mark.usefixtures("multiplies")
 def test_named_and_built_in_dtypes_are_not_chosen_by_rule(half_folder: str) -> None:
     for wanted in (
-        ModelSpec("builtin", "cpu"), ModelSpec(half_folder, "cpu", "float32"),
+        ModelSpec("builtin", "cpu"),
+        ModelSpec(half_folder, "cpu", "float32"),
         ModelSpec(half_folder, "cpu", packed=False),
-    ):  # fmt: skip
+    ):
         weight_format = plan(wanted).format
         assert weight_format.dtype == F32
         assert not weight_format.chosen_by_rule
@@ -237,9 +246,11 @@ def test_float32_means_float32(allowed: str) -> None:
 
 def test_weights_stay_unpacked_without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:
     for has, architecture, dtype, can in (
-        (set(), "x86_64", F32, False), ({"avx2"}, "x86_64", F32, True),
-        ({"bf16"}, "aarch64", F32, False), ({"bf16"}, "aarch64", BF16, True),
-    ):  # fmt: skip
+        (set(), "x86_64", F32, False),
+        ({"avx2"}, "x86_64", F32, True),
+        ({"bf16"}, "aarch64", F32, False),
+        ({"bf16"}, "aarch64", BF16, True),
+    ):
         monkeypatch.setattr(formats, "architecture", lambda kind=architecture: kind)
         monkeypatch.setattr(formats, "instruction_sets", lambda has=has: frozenset(has))
         monkeypatch.setattr(formats, "prepack_floats", lambda weight: weight)

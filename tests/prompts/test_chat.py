@@ -87,7 +87,9 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
         (DROPS_SYSTEM, Chat(system="Be brief."), "leaves the system text out", "without --system."),
         (CHATML, Chat(documents=True), "leaves documents out", "without --set template_documents."),
         (
-            {"default": CHATML, "rag": LISTED}, Chat(documents=True), "leaves documents out",
+            {"default": CHATML, "rag": LISTED},
+            Chat(documents=True),
+            "leaves documents out",
             "Or choose from default, rag with --set chat_template.",
         ),
         (
@@ -97,11 +99,13 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
             "(-m)",  # the message alone fails as well
         ),
         (
-            "{{ 1 // x if x is defined }}" + CHATML, Chat(arguments=("x=0",)),
-            "fails: integer division", "without --set template_arg.",
+            "{{ 1 // x if x is defined }}" + CHATML,
+            Chat(arguments=("x=0",)),
+            "fails: integer division",
+            "without --set template_arg.",
         ),
     ],
-)  # fmt: skip
+)
 def test_what_a_template_does_not_take_is_an_error_that_says_so(
     template: Any, chat: Chat, words: str, hint: str
 ) -> None:
@@ -231,10 +235,21 @@ def test_an_argument_that_is_no_pair_is_refused(item: str) -> None:
 
 def test_values_of_arguments_are_json_or_else_text() -> None:
     items = {
-        "true": True, "True": "True", "1.5": 1.5, "-3": -3, "007": "007", "": "", "a=b": "a=b",
-        '"true"': "true", "null": None, "NaN": "NaN", '{"citations": true}': {"citations": True},
-        "[" * 9999: "[" * 9999, "7" * 9999: "7" * 9999, "2026-01-01": "2026-01-01",
-    }  # fmt: skip
+        "true": True,
+        "True": "True",
+        "1.5": 1.5,
+        "-3": -3,
+        "007": "007",
+        "": "",
+        "a=b": "a=b",
+        '"true"': "true",
+        "null": None,
+        "NaN": "NaN",
+        '{"citations": true}': {"citations": True},
+        "[" * 9999: "[" * 9999,
+        "7" * 9999: "7" * 9999,
+        "2026-01-01": "2026-01-01",
+    }
     for written, value in items.items():
         assert arguments_of([f"x={written}"]) == {"x": value}
 
@@ -320,8 +335,17 @@ def test_what_cannot_be_given_is_told(
 def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> None:
     rag = sent("-m", model, "--set", "chat_template=rag", "--set", "template_documents=yes")
     assert rag.startswith("<|user|>harbour.txt: The") and "<|user|>Summarize the" in rag
-    glad = ngt("summarize", HARBOUR, "-m", model, "--dry-run", "--set", "template_arg=mood=glad",
-               "--set", "template_arg=mod=2")  # fmt: skip
+    glad = ngt(
+        "summarize",
+        HARBOUR,
+        "-m",
+        model,
+        "--dry-run",
+        "--set",
+        "template_arg=mood=glad",
+        "--set",
+        "template_arg=mod=2",
+    )
     assert glad.stdout.endswith(b"glad<|assistant|>\n")
     assert b"--set template_arg=mod changes nothing" in glad.stderr
     assert b"arg mood" not in glad.stderr
@@ -329,8 +353,14 @@ def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> No
 
 
 def test_a_line_of_a_batch_may_have_its_own(model: str, tmp_path: Path) -> None:
-    own = [{"system": "Be brief."}, {}, {"template_arg": ["mood=glad"]}, {"system": "@in.jsonl"},
-           {"chat_template": "none"}, {"template_arg": "mood"}]  # fmt: skip
+    own = [
+        {"system": "Be brief."},
+        {},
+        {"template_arg": ["mood=glad"]},
+        {"system": "@in.jsonl"},
+        {"chat_template": "none"},
+        {"template_arg": "mood"},
+    ]
     lines = [{"context": "The tide is high.", "settings": one} for one in own]
     (tmp_path / "in.jsonl").write_text("".join(json.dumps(line) + "\n" for line in lines))
     done = ngt("batch", "in.jsonl", "-m", model, "--max-tokens", "2", cwd=tmp_path)

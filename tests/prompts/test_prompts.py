@@ -71,9 +71,13 @@ def test_every_layer_overrides_the_next(own_home, tmp_path, monkeypatch) -> None
     ) == (14, 6, 6, 2, 1, 0.0)
     origins = [merged.origins[k] for k in ("n", "lp", "num_draft", "seed", "top_k", "min_p")]
     assert origins == [
-        "flag", "environment", "ngt.yaml", str(own_home / "config" / "config.yaml"), "preset",
+        "flag",
+        "environment",
+        "ngt.yaml",
+        str(own_home / "config" / "config.yaml"),
+        "preset",
         "default",
-    ]  # fmt: skip
+    ]
 
 
 def built(documents: list[Document], question: str, tokenizer: Tokenizer = TOKENIZER) -> Prompt:
@@ -94,9 +98,15 @@ def test_the_document_comes_before_the_question_and_several_are_named() -> None:
 
 
 def fitted(
-    preset: Preset, documents: list[Document], question: str, tokenizer: Tokenizer, *,
-    context: int, answer: int, overflow: str = "auto",
-) -> Prompt:  # fmt: skip
+    preset: Preset,
+    documents: list[Document],
+    question: str,
+    tokenizer: Tokenizer,
+    *,
+    context: int,
+    answer: int,
+    overflow: str = "auto",
+) -> Prompt:
     task = Task(preset, documents, question, tokenizer, context, answer)
     return fit_prompt(task, overflow)
 
@@ -220,10 +230,12 @@ def test_many_cuts_are_summed_up() -> None:
 @pytest.mark.parametrize(
     ("documents", "question", "template"),
     [
-        (1, "Why? " * 90, "{documents}{question}"), (90, "", "{documents}{question}"),
-        (150, "", "{documents}"), (1, "", "x" * 400 + "{documents}"),
+        (1, "Why? " * 90, "{documents}{question}"),
+        (90, "", "{documents}{question}"),
+        (150, "", "{documents}"),
+        (1, "", "x" * 400 + "{documents}"),
     ],
-)  # fmt: skip
+)
 def test_what_leaves_no_room_for_documents_is_refused(
     documents: int, question: str, template: str
 ) -> None:

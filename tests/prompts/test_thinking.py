@@ -217,8 +217,7 @@ def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_
 
 def test_what_opens_or_closes_a_thought_is_made_of_control_tokens() -> None:
     tokens = Tokenizer(tokenizer(TEMPLATES["old r1"]))
-    task = Task(PRESET, [Document("a", "<think>")], "", tokens, 500, 9,
-                chat=Chat(think="off"))  # fmt: skip
+    task = Task(PRESET, [Document("a", "<think>")], "", tokens, 500, 9, chat=Chat(think="off"))
     ids = task.build(task.documents).ids
     names = [tokens.control.texts.get(i) for i in ids]
     assert [n for n in names if n and "think" in n] == ["<think>", "</think>"]
@@ -293,9 +292,13 @@ def test_thoughts_are_closed_at_the_token_at_which_generate_would_close_them(mos
         ids = torch.tensor([prompt])
         with torch.no_grad():
             out = model.hf.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=60,
-                pad_token_id=0, logits_processor=[Closing(len(prompt), most)],
-            )[0, len(prompt):].tolist()  # fmt: skip
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=60,
+                pad_token_id=0,
+                logits_processor=[Closing(len(prompt), most)],
+            )[0, len(prompt) :].tolist()
         for method in ("none", "trie", "prompt-lookup", "auto", "recycling"):
             run = Run(model, drafter(method), context(prompt), GREEDY, limits).finish()
             assert run.output == out[: len(run.output)]
@@ -513,9 +516,21 @@ def test_stop_strings_and_repeats_count_in_the_answer_alone(folder: Path) -> Non
 
 def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text(" ".join(f"{SENTENCE} {i}." for i in range(90)))
-    given = ("ask", "When?", "-d", str(tmp_path / "long.txt"), "-m", str(folder / "qwen"), "--json",
-             "--overflow", "truncate", "--max-tokens", "20",
-             "--set", "max_thinking=60")  # fmt: skip
+    given = (
+        "ask",
+        "When?",
+        "-d",
+        str(tmp_path / "long.txt"),
+        "-m",
+        str(folder / "qwen"),
+        "--json",
+        "--overflow",
+        "truncate",
+        "--max-tokens",
+        "20",
+        "--set",
+        "max_thinking=60",
+    )
     dry, run = (json.loads(ngt(*given, *more).stdout) for more in (("--dry-run",), ()))
     assert dry["prompt_tokens"] == run["statistics"]["prompt_tokens"]
     assert CONTEXT - 100 <= dry["prompt_tokens"] <= CONTEXT - 80

@@ -70,8 +70,7 @@ def test_the_middle_of_an_enormous_document_is_left_out() -> None:
     text = "word " * 300_000 + "the ship left port at noon"
     document = Document("big.txt", text)
     sources = sources_of("the ship left port at noon", [document])
-    html = answer_page("T", "", [said("the ship left port at noon")], sources,
-                       [document], [])  # fmt: skip
+    html = answer_page("T", "", [said("the ship left port at noon")], sources, [document], [])
     assert "characters are left out here" in html
     assert len(html) < 100_000
     assert 'id="place-1"' in html
@@ -81,8 +80,7 @@ def test_what_is_not_quoted_of_very_many_texts_is_left_out() -> None:
     documents = [Document(f"{i}.txt", "word " * 20_000) for i in range(60)]
     documents.append(Document("last.txt", "word " * 20_000 + "the ship left port"))
     answer = "the ship left port"
-    html = answer_page("T", "", [said(answer)], sources_of(answer, documents),
-                       documents, [])  # fmt: skip
+    html = answer_page("T", "", [said(answer)], sources_of(answer, documents), documents, [])
     assert html.count("100,000 characters are left out here") == 60
     assert html.count("80,000 characters are left out here") == 1
     assert len(html) < 300_000
@@ -252,8 +250,9 @@ def test_what_gets_into_a_page_in_spite_of_all_runs_nothing(browser: Browser, pa
     hurt.write_text(path.read_text().replace("<main>", f"<main>{bad}"))
     browser.open(hurt)
     assert browser.js("document.title") != "owned"
-    assert not any("Network.responseReceived" == e["method"] and "evil" in str(e)
-                   for e in browser.events)  # fmt: skip
+    assert not any(
+        "Network.responseReceived" == e["method"] and "evil" in str(e) for e in browser.events
+    )
     assert "violates the following Content Security Policy" in str(browser.events)
 
 

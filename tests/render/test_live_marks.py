@@ -19,10 +19,14 @@ DOCUMENTS = [
     Document("ships.txt", "Nine ships came in the autumn. The quay was built in 1871 of slate."),
 ]
 SENTENCES = [
-    "The tide is high at noon today. ", "The tide is high at night. ", "Nobody knows. ",
-    "The quay was built in 1871 by the town. ", "The quay was built in 1871 of slate. ",
-    "Nine ships came in the autumn. ", "He said nine ships came in the autumn of that year.\n",
-]  # fmt: skip
+    "The tide is high at noon today. ",
+    "The tide is high at night. ",
+    "Nobody knows. ",
+    "The quay was built in 1871 by the town. ",
+    "The quay was built in 1871 of slate. ",
+    "Nine ships came in the autumn. ",
+    "He said nine ships came in the autumn of that year.\n",
+]
 
 
 def sources(text: str) -> Sources:

@@ -50,10 +50,18 @@ def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], wid
 def test_a_wide_terminal_shows_all_columns() -> None:
     lines = to_terminal([SMALL], width=40, colour=False, lines=["End."]).split("\n")
     assert lines == [
-        "Two rows", "", "                      same", "method      speed-up   ids   MiB",
-        "─────────────────────────────────", "none           1.00×   4/4  19.3",
-        "a|b [bold]     2.10×   4/4   7.0", "", "A note.", "", "End.",
-    ]  # fmt: skip
+        "Two rows",
+        "",
+        "                      same",
+        "method      speed-up   ids   MiB",
+        "─────────────────────────────────",
+        "none           1.00×   4/4  19.3",
+        "a|b [bold]     2.10×   4/4   7.0",
+        "",
+        "A note.",
+        "",
+        "End.",
+    ]
 
 
 def test_a_narrow_terminal_loses_the_least_needed_columns_and_says_which() -> None:
@@ -66,14 +74,29 @@ def test_a_narrow_terminal_loses_the_least_needed_columns_and_says_which() -> No
 
 def row(method: str, num_draft: int | None, **changes: Any) -> Row:
     values: dict[str, Any] = {
-        "method": method, "num_draft": num_draft, "questions": 4, "new_tokens": 40, "steps": 20,
-        "mean_acceptance_length": 2.0, "draft_acceptance_rate": 0.25, "undrafted_share": 0.5,
-        "seconds_median": 0.1234, "spread": 0.031, "tokens_per_s_with_prefill": 123.45,
-        "speedup": 1.5, "speedup_quartiles": (1.25, 1.75), "same_ids": 4,
+        "method": method,
+        "num_draft": num_draft,
+        "questions": 4,
+        "new_tokens": 40,
+        "steps": 20,
+        "mean_acceptance_length": 2.0,
+        "draft_acceptance_rate": 0.25,
+        "undrafted_share": 0.5,
+        "seconds_median": 0.1234,
+        "spread": 0.031,
+        "tokens_per_s_with_prefill": 123.45,
+        "speedup": 1.5,
+        "speedup_quartiles": (1.25, 1.75),
+        "same_ids": 4,
         "share": {
-            "prefill": 0.5, "draft": 0.1, "tree": 0.1, "forward": 0.2, "verify": 0.1, "cache": 0.0
+            "prefill": 0.5,
+            "draft": 0.1,
+            "tree": 0.1,
+            "forward": 0.2,
+            "verify": 0.1,
+            "cache": 0.0,
         },
-    }  # fmt: skip
+    }
     return Row(**values | changes)
 
 
@@ -81,11 +104,18 @@ def bench_result(*rows: Row) -> LiveResult:
     return LiveResult(
         model="builtin",
         machine=Machine(device="cpu", device_name="A CPU", dtype="float32", threads=1, cores=2),
-        questions=4, rounds=5, max_tokens=40, fresh=False, interrupted=False, notes=[], rows=rows,
+        questions=4,
+        rounds=5,
+        max_tokens=40,
+        fresh=False,
+        interrupted=False,
+        notes=[],
+        rows=rows,
         refused=[Refusal("rest", "no datastore")],
-        invocation=Invocation(date="2026-01-02", versions=dict.fromkeys(
-            ("ngt", "torch", "transformers"), "1")),
-    )  # fmt: skip
+        invocation=Invocation(
+            date="2026-01-02", versions=dict.fromkeys(("ngt", "torch", "transformers"), "1")
+        ),
+    )
 
 
 def test_bench_prints_one_table_of_all_methods() -> None:

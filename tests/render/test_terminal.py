@@ -54,11 +54,22 @@ def stderr_as_screen(monkeypatch: pytest.MonkeyPatch, **environ: str) -> Screen:
 @pytest.mark.parametrize(
     ("columns", "reported", "width"),
     [
-        (None, 0, 80), (None, 120, 120), (None, 5, 20), (None, None, 80), ("0", 0, 80),
-        ("abc", 0, 80), ("abc", 120, 120), ("-3", 60, 60), ("1", 120, 20), ("60", 120, 60),
-        ("9" * 30, 0, 80), ("99999", 0, 1000), ("\u0663", 0, 80), ("", 60, 60),
+        (None, 0, 80),
+        (None, 120, 120),
+        (None, 5, 20),
+        (None, None, 80),
+        ("0", 0, 80),
+        ("abc", 0, 80),
+        ("abc", 120, 120),
+        ("-3", 60, 60),
+        ("1", 120, 20),
+        ("60", 120, 60),
+        ("9" * 30, 0, 80),
+        ("99999", 0, 1000),
+        ("\u0663", 0, 80),
+        ("", 60, 60),
     ],
-)  # fmt: skip
+)
 def test_a_width_of_nothing_or_nonsense_is_80_and_the_least_is_20(
     monkeypatch: pytest.MonkeyPatch, columns: str | None, reported: int | None, width: int
 ) -> None:
@@ -159,10 +170,37 @@ def test_an_empty_line_stands_between_remarks_and_the_answer(monkeypatch) -> Non
 # --- unseen characters ---
 
 UNSEEN = [
-    0xAD, 0x34F, 0x61C, 0x115F, 0x1160, 0x17B4, 0x180E, 0x200B, 0x200C, 0x200D, 0x200E, 0x200F,
-    0x2028, 0x2029, 0x2060, 0x2064, 0x206F, 0x3164, 0xFE00, 0xFE0F, 0xFEFF, 0xFFA0, 0xFFF9, 0xFFFB,
-    0x1D173, 0xE0001, 0xE0041, 0xE007F, 0xE0100, 0xE01EF,
-]  # fmt: skip
+    0xAD,
+    0x34F,
+    0x61C,
+    0x115F,
+    0x1160,
+    0x17B4,
+    0x180E,
+    0x200B,
+    0x200C,
+    0x200D,
+    0x200E,
+    0x200F,
+    0x2028,
+    0x2029,
+    0x2060,
+    0x2064,
+    0x206F,
+    0x3164,
+    0xFE00,
+    0xFE0F,
+    0xFEFF,
+    0xFFA0,
+    0xFFF9,
+    0xFFFB,
+    0x1D173,
+    0xE0001,
+    0xE0041,
+    0xE007F,
+    0xE0100,
+    0xE01EF,
+]
 
 
 def test_what_a_terminal_would_not_show_is_shown() -> None:
@@ -200,13 +238,17 @@ def test_joiners_and_selectors_that_writing_needs_stay(text: str) -> None:
 @pytest.mark.parametrize(
     "text",
     [
-        "pay\u200epal", "pay\u200fpal", "a \u200eb",  # no text from right to left
+        "pay\u200epal",
+        "pay\u200fpal",
+        "a \u200eb",  # no text from right to left
         "שלום\u200f\u200f",  # a second one
         "שלום\u202eabc\u2066d\u202c",  # overrides and isolates
         "\U0001f3f4\U000e0067\U000e0062\U000e0065\U000e006e\U000e0067\U000e0068",  # a message
-        "a\U000e0067", "\U0001f3f4\U000e0041", "ab\u200bc",
+        "a\U000e0067",
+        "\U0001f3f4\U000e0041",
+        "ab\u200bc",
     ],
-)  # fmt: skip
+)
 def test_what_hides_or_turns_text_is_never_shown(text: str) -> None:
     assert visible(reveal(text)).count("\ufffd") >= 1
 
@@ -254,12 +296,15 @@ def test_lines_break_between_words(width: int, size: int) -> None:
 
 
 UNCHANGED = [
-    "a" * 10 + " " + "b" * 9, "    indented = code + that + is + longer + than + the + line",
+    "a" * 10 + " " + "b" * 9,
+    "    indented = code + that + is + longer + than + the + line",
     "| a table | with cells | that are | longer | than the line |",
     "`a_name_in_code` that stands at the beginning of a line",
     "```\nfenced code that is longer than twenty columns\n```\n",
-    "short\n\n  \n\nlines  with   gaps \n", "x" * 70, "",
-]  # fmt: skip
+    "short\n\n  \n\nlines  with   gaps \n",
+    "x" * 70,
+    "",
+]
 
 
 @pytest.mark.parametrize(
@@ -381,13 +426,18 @@ def test_a_name_with_a_line_feed_is_shown_on_one_line(tmp_path: Path) -> None:
     (tmp_path / f"{NAMED}.html").write_bytes(b"\0")
     named = str(tmp_path / f"{NAMED}.txt")
     for arguments in (
-        ("docs", "list", str(tmp_path)), ("docs", "show", named), ("docs", "show", f"{named}*"),
-        ("summarize", str(tmp_path), "--dry-run"), ("summarize", named + "x"),
+        ("docs", "list", str(tmp_path)),
+        ("docs", "show", named),
+        ("docs", "show", f"{named}*"),
+        ("summarize", str(tmp_path), "--dry-run"),
+        ("summarize", named + "x"),
         ("ask", "-d", str(tmp_path / "c.txt"), "Who?", "-o", f"{tmp_path}/{NAMED}/d"),
-        ("batch", f"{tmp_path}/{NAMED}.jsonl"), ("trie", "show", f"{tmp_path}/{NAMED}.trie"),
-        ("bench", "--prompts", f"{tmp_path}/{NAMED}.jsonl"), ("config", "show", "-p", NAMED),
+        ("batch", f"{tmp_path}/{NAMED}.jsonl"),
+        ("trie", "show", f"{tmp_path}/{NAMED}.trie"),
+        ("bench", "--prompts", f"{tmp_path}/{NAMED}.jsonl"),
+        ("config", "show", "-p", NAMED),
         ("check", "--dtype", "float32", named),
-    ):  # fmt: skip
+    ):
         done = ngt(*arguments)
         lines = (done.stdout + done.stderr).decode().split("\n")
         assert not any(line.startswith("ngt: b") for line in lines), (arguments, lines)

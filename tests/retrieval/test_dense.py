@@ -33,13 +33,21 @@ from tests.support.reported import Reported
 
 pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="no extra dense")
 CONCEPTS = [
-    ("ship", "vessel"), ("sank", "foundered"), ("storm", "gale"), ("doctor", "physician"),
-    ("ill", "sick"), ("king", "monarch"), ("bread", "loaf"), ("tree", "oak"),
-]  # fmt: skip
+    ("ship", "vessel"),
+    ("sank", "foundered"),
+    ("storm", "gale"),
+    ("doctor", "physician"),
+    ("ill", "sick"),
+    ("king", "monarch"),
+    ("bread", "loaf"),
+    ("tree", "oak"),
+]
 TEXTS = [
-    "the monarch ate a loaf under the oak.", "a vessel foundered off the cape in a gale.",
-    "the physician saw that the boy was sick.", "the quick fox went in and out all day.",
-]  # fmt: skip
+    "the monarch ate a loaf under the oak.",
+    "a vessel foundered off the cape in a gale.",
+    "the physician saw that the boy was sick.",
+    "the quick fox went in and out all day.",
+]
 LETTERS = ["abc def", "a", "the tide came in at dawn", "a [SEP] b"]  # no control token
 
 

@@ -128,9 +128,11 @@ def fitted(documents: list[Document], question: str, context: int, **values: Any
 
 @settings(max_examples=60, deadline=None)
 @given(
-    st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5), st.integers(150, 900),
-    st.integers(1, 400), st.integers(0, 3),
-)  # fmt: skip
+    st.lists(LETTERS.filter(str.strip), min_size=1, max_size=5),
+    st.integers(150, 900),
+    st.integers(1, 400),
+    st.integers(0, 3),
+)
 def test_a_fitted_prompt_never_exceeds_the_context(
     texts: list[str], context: int, answer: int, most: int
 ) -> None:
@@ -151,9 +153,11 @@ def test_a_fitted_prompt_never_exceeds_the_context(
     for excerpt, document in zip(chosen.excerpts, prompt.documents, strict=True):
         assert texts[excerpt.document][excerpt.start : excerpt.end] == document.text
     within = [
-        (e.document, p.rank) for p in chosen.passages for e in chosen.excerpts
+        (e.document, p.rank)
+        for p in chosen.passages
+        for e in chosen.excerpts
         if e.document == p.document and e.start <= p.start < p.end <= e.end
-    ]  # fmt: skip
+    ]
     assert len(within) == len(chosen.passages)
 
 

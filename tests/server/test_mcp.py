@@ -124,8 +124,12 @@ def test_every_tool_says_that_it_only_reads_and_what_it_gives(folder: Path) -> N
     async def work(client: Client) -> None:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
         assert [*tools] == [
-            "search_passages", "ask", "summarize", "list_documents", "show_passage",
-        ]  # fmt: skip
+            "search_passages",
+            "ask",
+            "summarize",
+            "list_documents",
+            "show_passage",
+        ]
         for tool in tools.values():
             hints = tool.annotations
             assert hints and hints.read_only_hint and not hints.open_world_hint
@@ -158,9 +162,14 @@ def test_documents_are_listed_searched_and_shown_in_structured_form(folder: Path
         assert not (await given(client, "search_passages", question="xylophone"))["passages"]
 
         assert await given(client, "show_passage", document="tides.txt", start=21, end=42) == {
-            "document": "tides.txt", "text": "High tide is at nine.", "start": 21, "end": 42,
-            "characters": len(TIDES), "page": 0, "heading": "",
-        }  # fmt: skip
+            "document": "tides.txt",
+            "text": "High tide is at nine.",
+            "start": 21,
+            "end": 42,
+            "characters": len(TIDES),
+            "page": 0,
+            "heading": "",
+        }
         for start, end in (10**12, 10**13), (10, 5):
             wrong: Any = {"document": "tides.txt", "start": start, "end": end}
             words = await refused(client, "show_passage", **wrong)
@@ -229,7 +238,7 @@ def test_what_is_wrong_is_told_to_the_client_in_words(folder: Path) -> None:
             ("ask", {"question": "Who?", "documents": []}, "no document is named"),
             ("show_passage", {"document": "tide.txt"}, "Did you mean tides.txt?"),
             ("show_passage", {"document": "tides.txt", "page": 2}, "no page 2. It has no pages."),
-        ):  # fmt: skip
+        ):
             said = error_of(await client.call_tool(name, arguments))
             assert words in said and "pydantic" not in said and "--" not in said, name
 
@@ -249,9 +258,17 @@ def test_nothing_outside_the_folder_is_read(folder: Path, tmp_path: Path) -> Non
         reasons = {Path(one["name"]).name: one["reason"] for one in listed["left_out"]}
         assert reasons["out.txt"] == "a link out of the folder"
         for name in (
-            "out.txt", "../secret.txt", str(tmp_path / "secret.txt"), "up/secret.txt",
-            "sub/../../secret.txt", ".hidden.txt", "/etc/passwd", "~/x", "", "\0",
-        ):  # fmt: skip
+            "out.txt",
+            "../secret.txt",
+            str(tmp_path / "secret.txt"),
+            "up/secret.txt",
+            "sub/../../secret.txt",
+            ".hidden.txt",
+            "/etc/passwd",
+            "~/x",
+            "",
+            "\0",
+        ):
             for tool, arguments in (
                 ("show_passage", {"document": name}),
                 ("search_passages", {"question": "secret", "documents": [name]}),
@@ -491,9 +508,11 @@ def test_a_session_belongs_to_the_key_that_began_it(folder: Path, tmp_path: Path
         session = {"mcp-session-id": began.headers["mcp-session-id"]}
         ready = {"jsonrpc": "2.0", "method": "notifications/initialized"}
         assert CLIENT.post(url, json=ready, headers={**first, **session}).status_code == 202
-        for made in (CLIENT.post(url, json=listing, headers={**other, **session}),
-                     CLIENT.get(url, headers={**other, **session}),
-                     CLIENT.delete(url, headers={**other, **session})):  # fmt: skip
+        for made in (
+            CLIENT.post(url, json=listing, headers={**other, **session}),
+            CLIENT.get(url, headers={**other, **session}),
+            CLIENT.delete(url, headers={**other, **session}),
+        ):
             assert (made.status_code, made.text) == (404, "no such session")
         assert CLIENT.post(url, json=listing, headers={**first, **session}).status_code == 200
         assert CLIENT.delete(url, headers={**first, **session}).status_code == 200

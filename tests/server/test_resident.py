@@ -46,9 +46,12 @@ SETTINGS = Settings.of(
 def question_about(year: int = 1901, text: str = MILL, **changes: Any) -> Request:
     document = Document("a.txt", text.format(year=year) * 3)
     return Request(
-        task="ask", settings=SETTINGS.replace(**changes), preset=load_preset("ask"),
-        loaded=Loaded((document,)), question="When did the mill burn down?",
-    )  # fmt: skip
+        task="ask",
+        settings=SETTINGS.replace(**changes),
+        preset=load_preset("ask"),
+        loaded=Loaded((document,)),
+        question="When did the mill burn down?",
+    )
 
 
 def question_with_remarks(**changes: Any) -> Request:
@@ -180,9 +183,15 @@ def test_answers_of_many_threads_are_those_of_each_alone(
     resident: Resident, batch_sizes: list[int]
 ) -> None:
     changes: list[dict[str, Any]] = [
-        {}, {"temperature": 0.9, "seed": 3}, LONG, {**LONG, "seed": 5}, {"max_tokens": 3},
-        {"stop": ("down",)}, {"repetition_penalty": 1.5}, {"method": "none"},
-    ]  # fmt: skip
+        {},
+        {"temperature": 0.9, "seed": 3},
+        LONG,
+        {**LONG, "seed": 5},
+        {"max_tokens": 3},
+        {"stop": ("down",)},
+        {"repetition_penalty": 1.5},
+        {"method": "none"},
+    ]
     questions = [question_about(1900 + i, **more) for i, more in enumerate(changes)]
     single_outputs = [single_output(resident, question) for question in questions]
     assert max(batch_sizes) == 1
@@ -279,9 +288,12 @@ def test_in_rounding_dtypes_the_users_own_answers_are_given_alone(resident: Resi
     """Near ties may turn out otherwise beside others, and exact passes are over one text."""
     engine, batching = LocalEngine(resident._engine._base), Batching(0, SUPPORTED, rounds=True)
     for exact, owner, joins in (
-        ("auto", "", False), ("off", "", True), ("on", "", False), ("auto", "http", True),
+        ("auto", "", False),
+        ("off", "", True),
+        ("on", "", False),
+        ("auto", "http", True),
         ("on", "http", False),
-    ):  # fmt: skip
+    ):
         candidate = engine.candidate(Submission(question_about(exact=exact), owner))
         assert (why_single(candidate, batching) == "") == joins
 

@@ -98,9 +98,15 @@ class Started:
     """A forked process with `Speller`; `lines` are what it prints."""
 
     def __init__(
-        self, model: str = "builtin", loading: str = "/", pause: float = 30, idle: float = 0,
-        http: bool = False, patience: float = 30, before: str = "",
-    ):  # fmt: skip
+        self,
+        model: str = "builtin",
+        loading: str = "/",
+        pause: float = 30,
+        idle: float = 0,
+        http: bool = False,
+        patience: float = 30,
+        before: str = "",
+    ):
         names = {"MODEL": repr(model), "LOADING": repr(loading), "PAUSE": pause, "IDLE": idle}
         names |= {"HTTP": http, "PATIENCE": patience}
         own = before + PROGRAM

@@ -120,14 +120,18 @@ def error_of(response: httpx.Response) -> dict[str, Any]:
 
 def test_chat_with_the_openai_client(live: Live) -> None:
     done = live.openai().chat.completions.create(
-        model="builtin", seed=3, temperature=0.5, max_tokens=40, stop=["\n"],
+        model="builtin",
+        seed=3,
+        temperature=0.5,
+        max_tokens=40,
+        stop=["\n"],
         messages=[
             {"role": "system", "content": "Be short."},
             {"role": "user", "content": "Hello"},
             {"role": "assistant", "content": "Hello!"},
             {"role": "user", "content": [{"type": "text", "text": "When?"}]},
         ],
-    )  # fmt: skip
+    )
     assert done.choices[0].message.content == "The tide turns at noon."
     assert done.choices[0].finish_reason == "stop"
     assert done.usage is not None and done.usage.total_tokens == 17
@@ -135,8 +139,9 @@ def test_chat_with_the_openai_client(live: Live) -> None:
     question, owner = live.answers.asked[-1]
     assert (question.task, question.question, owner) == ("chat", "When?", "http")
     assert [(turn.role, turn.text) for turn in question.turns] == [
-        ("user", "Hello"), ("assistant", "Hello!"),
-    ]  # fmt: skip
+        ("user", "Hello"),
+        ("assistant", "Hello!"),
+    ]
     s = question.settings
     assert (s.answer.system, s.answer.seed, s.answer.temperature, s.answer.stop) == (
         "Be short.",
@@ -148,11 +153,18 @@ def test_chat_with_the_openai_client(live: Live) -> None:
     own = done.model_extra
     assert own is not None
     assert own["timings"] == {
-        "cache_n": 0, "prompt_n": 11, "prompt_ms": 500.0, "prompt_per_token_ms": 500 / 11,
-        "prompt_per_second": 22.0, "predicted_n": 6, "predicted_ms": 250.0,
-        "predicted_per_token_ms": 250 / 6, "predicted_per_second": 24.0,
-        "draft_n": 7, "draft_n_accepted": 4,
-    }  # fmt: skip
+        "cache_n": 0,
+        "prompt_n": 11,
+        "prompt_ms": 500.0,
+        "prompt_per_token_ms": 500 / 11,
+        "prompt_per_second": 22.0,
+        "predicted_n": 6,
+        "predicted_ms": 250.0,
+        "predicted_per_token_ms": 250 / 6,
+        "predicted_per_second": 24.0,
+        "draft_n": 7,
+        "draft_n_accepted": 4,
+    }
 
 
 def test_a_streamed_chat_has_the_same_text_and_the_usage_at_its_end(live: Live) -> None:
@@ -182,13 +194,17 @@ def test_responses_whole_and_streamed(live: Live) -> None:
     assert [event.sequence_number for event in events] == list(range(len(events)))
     kinds = [event.type for event in events]
     assert kinds[:4] == [
-        "response.created", "response.in_progress", "response.output_item.added",
+        "response.created",
+        "response.in_progress",
+        "response.output_item.added",
         "response.content_part.added",
-    ]  # fmt: skip
+    ]
     assert kinds[-4:] == [
-        "response.output_text.done", "response.content_part.done", "response.output_item.done",
+        "response.output_text.done",
+        "response.content_part.done",
+        "response.output_item.done",
         "response.completed",
-    ]  # fmt: skip
+    ]
     assert live.answers.last.turns[1].text == "The tide turns at noon."
 
 
@@ -237,36 +253,55 @@ def test_a_predicted_answer(live: Live) -> None:
 @pytest.mark.parametrize(
     ("more", "param"),
     [
-        ({"n": 2}, "n"), ({"n": True}, "n"), ({"n": 1.0}, "n"), ({"logprobs": True}, "logprobs"),
+        ({"n": 2}, "n"),
+        ({"n": True}, "n"),
+        ({"n": 1.0}, "n"),
+        ({"logprobs": True}, "logprobs"),
         ({"stream_options": {"include_usage": 1}}, "stream_options.include_usage"),
         ({"seed": True}, "seed"),
         ({"tools": [{"type": "function"}]}, "tools"),
-        ({"logit_bias": {"1": 2}}, "logit_bias"), ({"temperature": 101}, "temperature"),
-        ({"top_p": 0}, "top_p"), ({"temperature": "hot"}, "temperature"),
-        ({"seed": 1.5}, "seed"), ({"max_tokens": 0}, "max_tokens"),
-        ({"stop": ["x"] * 17}, "stop"), ({"stop": ""}, "stop"), ({"colour": "red"}, "colour"),
+        ({"logit_bias": {"1": 2}}, "logit_bias"),
+        ({"temperature": 101}, "temperature"),
+        ({"top_p": 0}, "top_p"),
+        ({"temperature": "hot"}, "temperature"),
+        ({"seed": 1.5}, "seed"),
+        ({"max_tokens": 0}, "max_tokens"),
+        ({"stop": ["x"] * 17}, "stop"),
+        ({"stop": ""}, "stop"),
+        ({"colour": "red"}, "colour"),
         ({"prediction": {"type": "content", "content": [{"type": "image"}]}}, "prediction"),
-        ({"settings": {"model": "other"}}, "settings"), ({"schema": "a foo"}, "schema"),
+        ({"settings": {"model": "other"}}, "settings"),
+        ({"schema": "a foo"}, "schema"),
         ({"response_format": "json"}, "response_format"),
-        *(({"response_format": one}, "response_format") for one in (
-            [], {"type": "yaml"}, {"type": "json_schema", "json_schema": {}},
-            {"type": "json_schema", "json_schema": "x"},
-        )),
-        ({"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
-         "response_format"),
+        *(
+            ({"response_format": one}, "response_format")
+            for one in (
+                [],
+                {"type": "yaml"},
+                {"type": "json_schema", "json_schema": {}},
+                {"type": "json_schema", "json_schema": "x"},
+            )
+        ),
+        (
+            {"response_format": {"type": "json_schema", "json_schema": {"name": "x"}}},
+            "response_format",
+        ),
         ({"response_format": {"type": "json_object"}, "stop": "}"}, "schema"),
-        ({"response_format": json_schema({"type": "array", "items": {"$ref": "#"}})},
-         "response_format"),
+        (
+            {"response_format": json_schema({"type": "array", "items": {"$ref": "#"}})},
+            "response_format",
+        ),
         ({"settings": {"system": "@/etc/passwd"}}, "settings.system"),
         ({"settings": {"top_k": "x"}}, "settings.top_k"),
         ({"settings": {"template_arg": ["/etc"]}}, "template_arg"),
-        ({"documents": ["a"] * 10_001}, "documents"), ({"messages": []}, "messages"),
+        ({"documents": ["a"] * 10_001}, "documents"),
+        ({"messages": []}, "messages"),
         ({"messages": [{"role": "tool", "content": "x"}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, "messages[0]"),
         ({"messages": [{"role": "user", "content": 3}]}, "messages[0].content"),
         ({"messages": [{"role": "user", "content": "too long"}]}, "messages"),
     ],
-)  # fmt: skip
+)
 def test_what_is_wrong_or_not_here_is_refused(live: Live, more: Any, param: str) -> None:
     response = live.post(**more)
     assert response.status_code == 400, response.text
@@ -295,9 +330,15 @@ def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
 
 def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
     neutral = {
-        "n": 1, "user": "me", "tools": None, "logprobs": False, "stream_options": None,
-        "response_format": {"type": "text"}, "metadata": {"a": "b"}, "store": False,
-    }  # fmt: skip
+        "n": 1,
+        "user": "me",
+        "tools": None,
+        "logprobs": False,
+        "stream_options": None,
+        "response_format": {"type": "text"},
+        "metadata": {"a": "b"},
+        "store": False,
+    }
     assert live.post(**neutral).status_code == 200
     for newer in (
         {"max_tokens": 5, "max_completion_tokens": 9},
@@ -314,13 +355,17 @@ def test_what_makes_no_difference_is_passed_over(live: Live) -> None:
 @pytest.mark.parametrize(
     "more",
     [
-        {"reasoning_effort": "low"}, {"store": True}, {"service_tier": "auto"},
-        {"keep_alive": "5m"}, {"cache_prompt": True, "id_slot": -1, "timings_per_token": True},
-        {"tool_choice": "auto", "parallel_tool_calls": True, "tools": []}, {"mirostat": 0},
+        {"reasoning_effort": "low"},
+        {"store": True},
+        {"service_tier": "auto"},
+        {"keep_alive": "5m"},
+        {"cache_prompt": True, "id_slot": -1, "timings_per_token": True},
+        {"tool_choice": "auto", "parallel_tool_calls": True, "tools": []},
+        {"mirostat": 0},
         {"stream_options": {"include_usage": True, "continuous_usage_stats": False}},
         {"typical_p": 1.0, "tfs_z": 1, "ignore_eos": False, "best_of": 1},
     ],
-)  # fmt: skip
+)
 def test_what_ordinary_clients_send_and_changes_nothing_is_accepted(
     more: dict[str, Any], live: Live
 ) -> None:
@@ -373,21 +418,35 @@ def test_an_answer_that_is_begun_is_not_continued(live: Live) -> None:
 
 @pytest.mark.parametrize(
     "more",
-    [{"n": 2}, {"logprobs": True}, {"tools": [{"type": "function"}]}, {"logit_bias": {"1": 5}},
-     {"typical_p": 0.9}, {"mirostat": 2}, {"max_tokens": -2}, {"max_tokens": 0},
-     {"chat_template_kwargs": "x"}, {"previous_response_id": "x"}, {"verbosity": "low"},
-     {"ignore_eos": True}, {"n": True}],
-)  # fmt: skip
+    [
+        {"n": 2},
+        {"logprobs": True},
+        {"tools": [{"type": "function"}]},
+        {"logit_bias": {"1": 5}},
+        {"typical_p": 0.9},
+        {"mirostat": 2},
+        {"max_tokens": -2},
+        {"max_tokens": 0},
+        {"chat_template_kwargs": "x"},
+        {"previous_response_id": "x"},
+        {"verbosity": "low"},
+        {"ignore_eos": True},
+        {"n": True},
+    ],
+)
 def test_what_would_change_the_answer_is_refused(more: dict[str, Any], live: Live) -> None:
     response = live.post(**more)
     assert response.status_code == 400 and error_of(response)["param"] == next(iter(more))
 
 
 HOSTILE_SCHEMAS: list[Any] = [
-    {"maximum": -9223372036854775808}, {"exclusiveMaximum": -9223372036854775808},
-    {"minimum": -(10**25), "maximum": -(10**24)}, {"minimum": 10**30}, {"pattern": "("},
+    {"maximum": -9223372036854775808},
+    {"exclusiveMaximum": -9223372036854775808},
+    {"minimum": -(10**25), "maximum": -(10**24)},
+    {"minimum": 10**30},
+    {"pattern": "("},
     {"multipleOf": 7, "minimum": 8, "maximum": 13},
-]  # fmt: skip
+]
 
 
 @pytest.mark.parametrize("bounds", HOSTILE_SCHEMAS)
@@ -395,8 +454,10 @@ HOSTILE_SCHEMAS: list[Any] = [
 def test_no_schema_ends_the_server(bounds: dict[str, Any], way: str, live: Live) -> None:
     kind = "string" if "pattern" in bounds else "integer"
     schema = {
-        "type": "object", "properties": {"i": {"type": kind, **bounds}}, "required": ["i"],
-    }  # fmt: skip
+        "type": "object",
+        "properties": {"i": {"type": kind, **bounds}},
+        "required": ["i"],
+    }
     if way == "text":
         own = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
         body = json.dumps({"model": "builtin", "input": "?", "text": own}).encode()

@@ -123,7 +123,7 @@ def test_requests_with_methods_of_their_own_are_answered_beside_others(live: Liv
         ({"num_draft": 33}, "num_draft", "32"),
         ({"num_draft": "many"}, "num_draft", "num_draft"),
     ],
-)  # fmt: skip
+)
 def test_a_method_that_a_client_cannot_have_is_refused(
     given: Any, param: str, said: str, live: Live
 ) -> None:

@@ -103,9 +103,15 @@ def test_only_documents_of_the_folder_and_texts_given_are_read(live: tuple[str, 
     assert done.status_code == 200 and done.text.count('["Stepped",') > 3
     assert "/home" not in done.text and "not everything fits" in done.text
     assert [d.name for d in asked.last.documents] == ["deep/log.md", "x"]
-    for bad in ({"names": ["../../etc/passwd"]}, {"names": ["/etc/passwd"]}, {"paths": ["/etc"]},
-                {"task": "chat"}, {}, {"question": " ", "names": ["deep/log.md"]},
-                {"documents": [{"name": "x", "text": "a\0b"}]}):  # fmt: skip
+    for bad in (
+        {"names": ["../../etc/passwd"]},
+        {"names": ["/etc/passwd"]},
+        {"paths": ["/etc"]},
+        {"task": "chat"},
+        {},
+        {"question": " ", "names": ["deep/log.md"]},
+        {"documents": [{"name": "x", "text": "a\0b"}]},
+    ):
         assert post(url, **bad).status_code in (400, 404), bad
 
 

@@ -80,15 +80,17 @@ def timeless(text: bytes) -> str:
 
 
 SAME = [
-    ASK, ("summarize", HARBOUR, "--cite", *SHORT),
+    ASK,
+    ("summarize", HARBOUR, "--cite", *SHORT),
     ("summarize", HARBOUR, "-v", "--color", "always", *SHORT, *PLAIN),
     ("summarize", HARBOUR, "--temperature", "0.8", "--seed", "3", *SHORT),
     ("ask", "-d", HARBOUR, "-v", "Who saved the town?", *PLAIN),
     ("ask", "-d", HARBOUR, "--show-passages", "Πού;", *SHORT),
     ("ask", "-d", HARBOUR, "Who?", "--method", "trie:x=1"),
     ("ask", "-d", HARBOUR, "Who?", "--method", "rest"),
-    ("ask", "-d", HARBOUR, "Who?", "--think", "on"), ("generate", "Once upon a time", *SHORT),
-]  # fmt: skip
+    ("ask", "-d", HARBOUR, "Who?", "--think", "on"),
+    ("generate", "Once upon a time", *SHORT),
+]
 LOADING = re.compile(r"(Starting|Loading|Packed|Preparing|Compiling|Cutting|Reading|Choosing).*\n")
 
 

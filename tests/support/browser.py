@@ -30,9 +30,15 @@ _START = (
     "os.execv(sys.argv[3], sys.argv[3:])"
 )
 _FLAGS = (
-    "--headless", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage", "--no-first-run",
-    "--hide-scrollbars", "--remote-debugging-pipe", "--disable-background-networking",
-)  # fmt: skip
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-dev-shm-usage",
+    "--no-first-run",
+    "--hide-scrollbars",
+    "--remote-debugging-pipe",
+    "--disable-background-networking",
+)
 _KEYS = {"Tab": 9, "Enter": 13, "Escape": 27, " ": 32}
 
 
@@ -101,9 +107,12 @@ class Browser:
         words = [CHROMIUM, *_FLAGS, f"--user-data-dir={self._folder.name}", "about:blank"]
         self._process = subprocess.Popen(
             [sys.executable, "-c", _START, str(to_read), str(to_write), *words],
-            pass_fds=(to_read, to_write), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, start_new_session=True,
-        )  # fmt: skip
+            pass_fds=(to_read, to_write),
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+        )
         os.close(to_read)
         os.close(to_write)
         self._buffer, self._number, self._session = b"", 0, ""
@@ -170,9 +179,12 @@ class Browser:
 
     def size(self, width: int, height: int = 900) -> None:
         self.call(
-            "Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1,
+            "Emulation.setDeviceMetricsOverride",
+            width=width,
+            height=height,
+            deviceScaleFactor=1,
             mobile=False,
-        )  # fmt: skip
+        )
 
     def media(self, kind: str = "", **features: str) -> None:
         """As if on paper ("print"), in the dark (`prefers_color_scheme="dark"`), …"""

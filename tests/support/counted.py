@@ -14,7 +14,7 @@ from ngtcli.drafting.tries.background import (
     BackgroundCounts,
     Level,
     lay_out,
-)  # fmt: skip
+)
 from ngtcli.drafting.tries.corpus import Ints, join
 from ngtcli.drafting.tries.counts import COUNT as COUNTED
 from ngtcli.drafting.tries.counts import NONE, CountTrie, find

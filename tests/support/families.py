@@ -31,40 +31,99 @@ RESTORES = (DraftSupport.CHAINS, False)
 STEPS = (DraftSupport.STEPS, False)
 _WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
 _LLAMA = {
-    **_WORDS, "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 16,
-    "max_position_embeddings": POSITIONS, "tie_word_embeddings": False,
-}  # fmt: skip
+    **_WORDS,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 16,
+    "max_position_embeddings": POSITIONS,
+    "tie_word_embeddings": False,
+}
 _ENCODER = {k: v for k, v in _LLAMA.items() if k not in ("num_key_value_heads", "head_dim")}
-_GPT2 = {**_WORDS, "n_embd": 64, "n_layer": 2, "n_head": 4, "n_positions": POSITIONS,
-         "tie_word_embeddings": False}  # fmt: skip
-_EXPERTS = {"num_experts": 4, "num_local_experts": 4, "num_experts_per_tok": 2,
-            "moe_intermediate_size": 32}  # fmt: skip
+_GPT2 = {
+    **_WORDS,
+    "n_embd": 64,
+    "n_layer": 2,
+    "n_head": 4,
+    "n_positions": POSITIONS,
+    "tie_word_embeddings": False,
+}
+_EXPERTS = {
+    "num_experts": 4,
+    "num_local_experts": 4,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 32,
+}
 _LATENT = {
-    **{k: v for k, v in _LLAMA.items() if k != "head_dim"}, "num_key_value_heads": 4,
-    "q_lora_rank": 16, "kv_lora_rank": 16, "qk_rope_head_dim": 8, "qk_nope_head_dim": 8,
+    **{k: v for k, v in _LLAMA.items() if k != "head_dim"},
+    "num_key_value_heads": 4,
+    "q_lora_rank": 16,
+    "kv_lora_rank": 16,
+    "qk_rope_head_dim": 8,
+    "qk_nope_head_dim": 8,
     "v_head_dim": 16,
-}  # fmt: skip
+}
 _HALF = {
-    **_WORDS, "d_model": 64, "decoder_layers": 2, "decoder_attention_heads": 4,
-    "encoder_layers": 2, "encoder_attention_heads": 4, "decoder_ffn_dim": 96,
-    "encoder_ffn_dim": 96, "max_position_embeddings": POSITIONS, "is_decoder": True,
-}  # fmt: skip
-_CHOSEN = {**_LATENT, **_EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "n_group": 1,
-           "topk_group": 1, "first_k_dense_replace": 1}  # fmt: skip
+    **_WORDS,
+    "d_model": 64,
+    "decoder_layers": 2,
+    "decoder_attention_heads": 4,
+    "encoder_layers": 2,
+    "encoder_attention_heads": 4,
+    "decoder_ffn_dim": 96,
+    "encoder_ffn_dim": 96,
+    "max_position_embeddings": POSITIONS,
+    "is_decoder": True,
+}
+_CHOSEN = {
+    **_LATENT,
+    **_EXPERTS,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+}
 _BOTH = {"layer_types": ["linear_attention", "full_attention"]}
-_DELTA = {**_LLAMA, **_BOTH, "linear_num_value_heads": 4, "linear_num_key_heads": 2,
-          "linear_key_head_dim": 16, "linear_value_head_dim": 16,
-          "shared_expert_intermediate_size": 32}  # fmt: skip
-_ZAMBA = {**_LLAMA, "num_key_value_heads": 4, "num_hidden_layers": 3, "mamba_d_state": 8,
-          "layers_block_type": ["linear_attention", "linear_attention", "hybrid"]}  # fmt: skip
+_DELTA = {
+    **_LLAMA,
+    **_BOTH,
+    "linear_num_value_heads": 4,
+    "linear_num_key_heads": 2,
+    "linear_key_head_dim": 16,
+    "linear_value_head_dim": 16,
+    "shared_expert_intermediate_size": 32,
+}
+_ZAMBA = {
+    **_LLAMA,
+    "num_key_value_heads": 4,
+    "num_hidden_layers": 3,
+    "mamba_d_state": 8,
+    "layers_block_type": ["linear_attention", "linear_attention", "hybrid"],
+}
 _INKLING = {
-    **_LLAMA, **_EXPERTS, "n_routed_experts": 4, "n_shared_experts": 1, "local_layer_ids": [0],
-    "swa_num_attention_heads": 4, "swa_num_key_value_heads": 2, "swa_head_dim": 16,
-    "sliding_window_size": WINDOW, "d_rel": 8, "unpadded_vocab_size": VOCABULARY,
-}  # fmt: skip
-_MAMBA = {"mamba_d_state": 8, "mamba_n_heads": 8, "mamba_d_head": 16, "mamba_n_groups": 1,
-          "mamba_chunk_size": 16, "mamba_expand": 2}  # fmt: skip
+    **_LLAMA,
+    **_EXPERTS,
+    "n_routed_experts": 4,
+    "n_shared_experts": 1,
+    "local_layer_ids": [0],
+    "swa_num_attention_heads": 4,
+    "swa_num_key_value_heads": 2,
+    "swa_head_dim": 16,
+    "sliding_window_size": WINDOW,
+    "d_rel": 8,
+    "unpadded_vocab_size": VOCABULARY,
+}
+_MAMBA = {
+    "mamba_d_state": 8,
+    "mamba_n_heads": 8,
+    "mamba_d_head": 16,
+    "mamba_n_groups": 1,
+    "mamba_chunk_size": 16,
+    "mamba_expand": 2,
+}
 
 
 @dataclass(frozen=True)
@@ -98,9 +157,11 @@ def _llamas() -> list[Family]:
         *(Family(kind, _LLAMA) for kind in full.split()),
         *(Family(kind, windows) for kind in sliding.split()),
         *(Family(k, {**_LLAMA, **_EXPERTS}) for k in ("olmoe", "granitemoe", "ernie4_5_moe")),
-        *(Family(k, {**windows, **_EXPERTS})
-          for k in ("mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "gpt_oss")),
-    ]  # fmt: skip
+        *(
+            Family(k, {**windows, **_EXPERTS})
+            for k in ("mixtral", "qwen2_moe", "qwen3_moe", "phimoe", "gpt_oss")
+        ),
+    ]
 
 
 FAMILIES = [
@@ -116,120 +177,369 @@ FAMILIES = [
     Family("bert", {**_ENCODER, "is_decoder": True}),
     Family("roberta", {**_ENCODER, "is_decoder": True}),
     Family("electra", {**_ENCODER, "is_decoder": True, "embedding_size": 64}),
-    Family("deepseek_v2", {**_LATENT, "n_routed_experts": 4, "n_shared_experts": 1,
-                           "moe_intermediate_size": 32, "num_experts_per_tok": 2, "n_group": 1,
-                           "topk_group": 1, "first_k_dense_replace": 1}),
+    Family(
+        "deepseek_v2",
+        {
+            **_LATENT,
+            "n_routed_experts": 4,
+            "n_shared_experts": 1,
+            "moe_intermediate_size": 32,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "first_k_dense_replace": 1,
+        },
+    ),
     Family("minicpm3", _LATENT),
-    Family("llama4_text", {**_LLAMA, **_EXPERTS, "intermediate_size_mlp": 96,
-                           "layer_types": ["full_attention"] * 2}, label="full"),
-    Family("granitemoehybrid", {**_LLAMA, **_EXPERTS, **_MAMBA, "shared_intermediate_size": 32,
-                                "layer_types": ["full_attention"] * 2}, label="dense"),
-    Family("gpt_neo", {**_WORDS, "hidden_size": 64, "num_layers": 2, "num_heads": 4,
-                       "attention_types": [[["global"], 2]], "window_size": WINDOW,
-                       "max_position_embeddings": POSITIONS}, label="global"),
-    Family("gpt_neo", {**_WORDS, "hidden_size": 64, "num_layers": 2, "num_heads": 4,
-                       "attention_types": [[["global", "local"], 1]], "window_size": WINDOW,
-                       "max_position_embeddings": POSITIONS}, NO_TREE_MASK, way=CROPS),
-    Family("bloom", {**_WORDS, "hidden_size": 64, "n_layer": 2, "n_head": 4}, NO_TREE_MASK,
-           way=CROPS),
-    Family("mpt", {**_WORDS, "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": POSITIONS},
-           NO_TREE_MASK, way=CROPS),
+    Family(
+        "llama4_text",
+        {**_LLAMA, **_EXPERTS, "intermediate_size_mlp": 96, "layer_types": ["full_attention"] * 2},
+        label="full",
+    ),
+    Family(
+        "granitemoehybrid",
+        {
+            **_LLAMA,
+            **_EXPERTS,
+            **_MAMBA,
+            "shared_intermediate_size": 32,
+            "layer_types": ["full_attention"] * 2,
+        },
+        label="dense",
+    ),
+    Family(
+        "gpt_neo",
+        {
+            **_WORDS,
+            "hidden_size": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global"], 2]],
+            "window_size": WINDOW,
+            "max_position_embeddings": POSITIONS,
+        },
+        label="global",
+    ),
+    Family(
+        "gpt_neo",
+        {
+            **_WORDS,
+            "hidden_size": 64,
+            "num_layers": 2,
+            "num_heads": 4,
+            "attention_types": [[["global", "local"], 1]],
+            "window_size": WINDOW,
+            "max_position_embeddings": POSITIONS,
+        },
+        NO_TREE_MASK,
+        way=CROPS,
+    ),
+    Family(
+        "bloom", {**_WORDS, "hidden_size": 64, "n_layer": 2, "n_head": 4}, NO_TREE_MASK, way=CROPS
+    ),
+    Family(
+        "mpt",
+        {**_WORDS, "d_model": 64, "n_layers": 2, "n_heads": 4, "max_seq_len": POSITIONS},
+        NO_TREE_MASK,
+        way=CROPS,
+    ),
     Family("falcon", {**_ENCODER, "alibi": True}, NO_TREE_MASK, "alibi", CROPS),
     Family("bart", _HALF, NO_TREE_MASK, way=CROPS),
     Family("moshi", {**_LLAMA, "sliding_window": WINDOW}, consistent=False),
     Family("llama", {**_LLAMA, "sliding_window": WINDOW}, label="window", consistent=False),
-    Family("llama4_text", {**_LLAMA, **_EXPERTS, "intermediate_size_mlp": 96,
-                           "attention_chunk_size": WINDOW,
-                           "layer_types": ["chunked_attention", "full_attention"]},
-           ATTENDS_IN_CHUNKS, way=CROPS),
-    Family("deepseek_v32", {**_LATENT, "n_routed_experts": 4, "num_experts_per_tok": 2,
-                            "n_group": 1, "topk_group": 1, "moe_intermediate_size": 32,
-                            "index_n_heads": 2, "index_head_dim": 16, "index_topk": 256,
-                            "first_k_dense_replace": 1}, CHOOSES_TOKENS, way=STEPS),
-    Family("mamba", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
-           STARTS_ANEW, way=STEPS),
-    Family("mamba2", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8,
-                      "num_heads": 8, "head_dim": 16, "n_groups": 1, "chunk_size": 16},
-           KEEPS_STATE, way=RESTORES),
-    Family("falcon_mamba", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
-           STARTS_ANEW, way=STEPS),
-    Family("rwkv", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2}, KEEPS_STATE,
-           way=RESTORES),
+    Family(
+        "llama4_text",
+        {
+            **_LLAMA,
+            **_EXPERTS,
+            "intermediate_size_mlp": 96,
+            "attention_chunk_size": WINDOW,
+            "layer_types": ["chunked_attention", "full_attention"],
+        },
+        ATTENDS_IN_CHUNKS,
+        way=CROPS,
+    ),
+    Family(
+        "deepseek_v32",
+        {
+            **_LATENT,
+            "n_routed_experts": 4,
+            "num_experts_per_tok": 2,
+            "n_group": 1,
+            "topk_group": 1,
+            "moe_intermediate_size": 32,
+            "index_n_heads": 2,
+            "index_head_dim": 16,
+            "index_topk": 256,
+            "first_k_dense_replace": 1,
+        },
+        CHOOSES_TOKENS,
+        way=STEPS,
+    ),
+    Family(
+        "mamba",
+        {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
+        STARTS_ANEW,
+        way=STEPS,
+    ),
+    Family(
+        "mamba2",
+        {
+            **_WORDS,
+            "hidden_size": 64,
+            "num_hidden_layers": 2,
+            "state_size": 8,
+            "num_heads": 8,
+            "head_dim": 16,
+            "n_groups": 1,
+            "chunk_size": 16,
+        },
+        KEEPS_STATE,
+        way=RESTORES,
+    ),
+    Family(
+        "falcon_mamba",
+        {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
+        STARTS_ANEW,
+        way=STEPS,
+    ),
+    Family(
+        "rwkv", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2}, KEEPS_STATE, way=RESTORES
+    ),
     Family("bamba", {**_LLAMA, **_MAMBA, "attn_layer_indices": [1]}, KEEPS_STATE, way=RESTORES),
     Family("falcon_h1", {**_LLAMA, **_MAMBA, "mamba_d_ssm": 128}, KEEPS_STATE, way=RESTORES),
-    Family("granitemoehybrid", {**_LLAMA, **_EXPERTS, **_MAMBA, "shared_intermediate_size": 32,
-                                "layer_types": ["linear_attention", "full_attention"]},
-           KEEPS_STATE, way=RESTORES),
-    Family("jamba", {**_LLAMA, "num_experts": 2, "attn_layer_period": 2, "attn_layer_offset": 1,
-                     "mamba_d_state": 8, "use_mamba_kernels": False}, STARTS_ANEW, way=STEPS),
+    Family(
+        "granitemoehybrid",
+        {
+            **_LLAMA,
+            **_EXPERTS,
+            **_MAMBA,
+            "shared_intermediate_size": 32,
+            "layer_types": ["linear_attention", "full_attention"],
+        },
+        KEEPS_STATE,
+        way=RESTORES,
+    ),
+    Family(
+        "jamba",
+        {
+            **_LLAMA,
+            "num_experts": 2,
+            "attn_layer_period": 2,
+            "attn_layer_offset": 1,
+            "mamba_d_state": 8,
+            "use_mamba_kernels": False,
+        },
+        STARTS_ANEW,
+        way=STEPS,
+    ),
     Family("lfm2", {**_LLAMA, "full_attn_idxs": [1]}, KEEPS_STATE, way=CROPS),
-    Family("minimax", {**_LLAMA, **_EXPERTS, "block_size": 16, "num_hidden_layers": 3,
-                       "layer_types": ["linear_attention", "full_attention", "linear_attention"]},
-           STARTS_ANEW, way=STEPS),
-    *(Family(k, {**_DELTA, **_EXPERTS}, KEEPS_STATE, way=RESTORES)
-      for k in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid")),
-    Family("kimi_linear", {**_CHOSEN, **_BOTH, "linear_head_dim": 16, "linear_num_heads": 4},
-           KEEPS_STATE, way=RESTORES),
-    Family("bailing_hybrid", {**_CHOSEN, **_BOTH, "head_dim": 16, "num_mtp_layers": 0},
-           KEEPS_STATE, way=RESTORES),
-    Family("nemotron_h", {**_LLAMA, "num_hidden_layers": 3, "ssm_state_size": 8,
-                          "layers_block_type": ["linear_attention", "full_attention", "mlp"],
-                          "mamba_num_heads": 8, "mamba_head_dim": 16, "n_groups": 1,
-                          "chunk_size": 16}, KEEPS_STATE, way=RESTORES),
+    Family(
+        "minimax",
+        {
+            **_LLAMA,
+            **_EXPERTS,
+            "block_size": 16,
+            "num_hidden_layers": 3,
+            "layer_types": ["linear_attention", "full_attention", "linear_attention"],
+        },
+        STARTS_ANEW,
+        way=STEPS,
+    ),
+    *(
+        Family(k, {**_DELTA, **_EXPERTS}, KEEPS_STATE, way=RESTORES)
+        for k in ("qwen3_next", "qwen3_5_text", "qwen3_5_moe_text", "olmo_hybrid")
+    ),
+    Family(
+        "kimi_linear",
+        {**_CHOSEN, **_BOTH, "linear_head_dim": 16, "linear_num_heads": 4},
+        KEEPS_STATE,
+        way=RESTORES,
+    ),
+    Family(
+        "bailing_hybrid",
+        {**_CHOSEN, **_BOTH, "head_dim": 16, "num_mtp_layers": 0},
+        KEEPS_STATE,
+        way=RESTORES,
+    ),
+    Family(
+        "nemotron_h",
+        {
+            **_LLAMA,
+            "num_hidden_layers": 3,
+            "ssm_state_size": 8,
+            "layers_block_type": ["linear_attention", "full_attention", "mlp"],
+            "mamba_num_heads": 8,
+            "mamba_head_dim": 16,
+            "n_groups": 1,
+            "chunk_size": 16,
+        },
+        KEEPS_STATE,
+        way=RESTORES,
+    ),
     Family("zamba", _ZAMBA, KEEPS_STATE, way=RESTORES),
-    Family("zamba2", {**_ZAMBA, "n_mamba_heads": 8, "mamba_ngroups": 1, "chunk_size": 16,
-                      "num_mem_blocks": 1, "adapter_rank": 8}, KEEPS_STATE, way=RESTORES),
-    Family("zaya", {**_LLAMA, "num_experts": 4, "num_experts_per_tok": 1, "router_hidden_size": 16,
-                    "moe_intermediate_size": 32}, KEEPS_STATE, way=RESTORES),
+    Family(
+        "zamba2",
+        {
+            **_ZAMBA,
+            "n_mamba_heads": 8,
+            "mamba_ngroups": 1,
+            "chunk_size": 16,
+            "num_mem_blocks": 1,
+            "adapter_rank": 8,
+        },
+        KEEPS_STATE,
+        way=RESTORES,
+    ),
+    Family(
+        "zaya",
+        {
+            **_LLAMA,
+            "num_experts": 4,
+            "num_experts_per_tok": 1,
+            "router_hidden_size": 16,
+            "moe_intermediate_size": 32,
+        },
+        KEEPS_STATE,
+        way=RESTORES,
+    ),
     *(Family(k, _INKLING, KEEPS_STATE, way=CROPS) for k in ("inkling_text", "inkling2_text")),
-    *(Family(k, {**_LLAMA, **_EXPERTS, "layer_types": ["conv", "full_attention"],
-                 "num_dense_layers": 1}, KEEPS_STATE, way=CROPS) for k in ("lfm2_moe", "lfm3")),
+    *(
+        Family(
+            k,
+            {
+                **_LLAMA,
+                **_EXPERTS,
+                "layer_types": ["conv", "full_attention"],
+                "num_dense_layers": 1,
+            },
+            KEEPS_STATE,
+            way=CROPS,
+        )
+        for k in ("lfm2_moe", "lfm3")
+    ),
     *(Family(k, _CHOSEN, CHOOSES_TOKENS, way=STEPS) for k in ("axk2", "glm_moe_dsa")),
     Family("roformer", {**_ENCODER, "is_decoder": True}, NO_TREE_MASK, way=CROPS),
     Family("mbart", _HALF, NO_TREE_MASK, way=CROPS),
-    Family("recurrent_gemma", {**_LLAMA, "lru_width": 64, "attention_window_size": WINDOW,
-                               "block_types": ["recurrent", "attention"]}, STARTS_ANEW, way=STEPS),
+    Family(
+        "recurrent_gemma",
+        {
+            **_LLAMA,
+            "lru_width": 64,
+            "attention_window_size": WINDOW,
+            "block_types": ["recurrent", "attention"],
+        },
+        STARTS_ANEW,
+        way=STEPS,
+    ),
     Family("bert", {**_ENCODER, "is_decoder": False}, NO_DECODER, "encoder"),
-    Family("cpmant", {"vocab_size": VOCABULARY, "hidden_size": 64, "num_attention_heads": 4,
-                      "dim_head": 16, "dim_ff": 96, "num_hidden_layers": 2}, NO_DECODER),
-]  # fmt: skip
+    Family(
+        "cpmant",
+        {
+            "vocab_size": VOCABULARY,
+            "hidden_size": 64,
+            "num_attention_heads": 4,
+            "dim_head": 16,
+            "dim_ff": 96,
+            "num_hidden_layers": 2,
+        },
+        NO_DECODER,
+    ),
+]
 NO_CACHE = Family("openai-gpt", _GPT2)  # whose models keep none
 # They keep no cache in keys and values, or look at ids, which need values.
-UNCOUNTED = {"rwkv", "recurrent_gemma", "bert-encoder", "mamba", "mamba2",
-             "falcon_mamba", "biogpt", "bart", "mbart", "moshi"}  # fmt: skip
+UNCOUNTED = {
+    "rwkv",
+    "recurrent_gemma",
+    "bert-encoder",
+    "mamba",
+    "mamba2",
+    "falcon_mamba",
+    "biogpt",
+    "bart",
+    "mbart",
+    "moshi",
+}
 # Of these only the way to run them is tested, in less time.
 OTHERS = [
-    *(Family(k, {**_LLAMA, **_EXPERTS, "sliding_window": WINDOW}) for k in (
-        "afmoe aria_text beam bitnet cohere2_moe cwm doge exaone_moe flex_olmo flint glm4_moe"
-        " gpt-sw3 gpt_neox_japanese granite_swa granitemoe_swa granitemoeshared hrm_text"
-        " hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna"
-        " mellum mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3"
-        " modernbert-decoder nanochat solar_open xglm"
-    ).split()),
+    *(
+        Family(k, {**_LLAMA, **_EXPERTS, "sliding_window": WINDOW})
+        for k in (
+            "afmoe aria_text beam bitnet cohere2_moe cwm doge exaone_moe flex_olmo flint glm4_moe"
+            " gpt-sw3 gpt_neox_japanese granite_swa granitemoe_swa granitemoeshared hrm_text"
+            " hunyuan_v1_moe hy_v3 hyperclovax internlm3 iquestcoder jais2 jetmoe kolibri1 laguna"
+            " mellum mimo_v2_flash minimax_m2 minimax_m3_vl_text ministral ministral3"
+            " modernbert-decoder nanochat solar_open xglm"
+        ).split()
+    ),
     *(Family(k, _CHOSEN) for k in "axk1 deepseek_v3 dots1 glm4_moe_lite youtu".split()),
-    *(Family(k, {**_ENCODER, "is_decoder": True})
-      for k in "bert-generation big_bird megatron-bert rembert roc_bert".split()),
+    *(
+        Family(k, {**_ENCODER, "is_decoder": True})
+        for k in "bert-generation big_bird megatron-bert rembert roc_bert".split()
+    ),
     Family("xmod", {**_ENCODER, "is_decoder": True, "languages": ["en"], "default_language": "en"}),
     Family("whisper", _HALF),
-    Family("dbrx", {**_WORDS, "d_model": 64, "n_heads": 4, "n_layers": 2, "max_seq_len": POSITIONS,
-                    "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
-                    "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2}}),
-    Family("gemma3n_text", {**_LLAMA, "num_hidden_layers": 4, "num_kv_shared_layers": 2,
-                            "layer_types": ["sliding_attention", "full_attention"] * 2,
-                            "sliding_window": WINDOW, "vocab_size_per_layer_input": VOCABULARY,
-                            "hidden_size_per_layer_input": 8, "laurel_rank": 8,
-                            "activation_sparsity_pattern": [0.0] * 4,
-                            "intermediate_size": [96] * 4}),
-    Family("git", {**_LLAMA, "vision_config": {
-        "hidden_size": 16, "intermediate_size": 16, "num_hidden_layers": 1,
-        "num_attention_heads": 2, "image_size": 32}}),
-    Family("longcat_flash", {**_CHOSEN, "num_layers": 1, "ffn_hidden_size": 64, "moe_topk": 2,
-                             "expert_ffn_hidden_size": 32, "zero_expert_num": 2, "head_dim": 8}),
-    *(Family(k, _HALF, NO_TREE_MASK, way=CROPS)
-      for k in "marian mvp pegasus plbart blenderbot bigbird_pegasus trocr".split()),
-    *(Family(k, {**_LLAMA, **_EXPERTS}, CHOOSES_TOKENS, way=STEPS)
-      for k in ("deepseek_v4", "hy_v4")),
-]  # fmt: skip
+    Family(
+        "dbrx",
+        {
+            **_WORDS,
+            "d_model": 64,
+            "n_heads": 4,
+            "n_layers": 2,
+            "max_seq_len": POSITIONS,
+            "attn_config": {"kv_n_heads": 2, "rope_theta": 1e4, "clip_qkv": 8.0},
+            "ffn_config": {"ffn_hidden_size": 64, "moe_num_experts": 4, "moe_top_k": 2},
+        },
+    ),
+    Family(
+        "gemma3n_text",
+        {
+            **_LLAMA,
+            "num_hidden_layers": 4,
+            "num_kv_shared_layers": 2,
+            "layer_types": ["sliding_attention", "full_attention"] * 2,
+            "sliding_window": WINDOW,
+            "vocab_size_per_layer_input": VOCABULARY,
+            "hidden_size_per_layer_input": 8,
+            "laurel_rank": 8,
+            "activation_sparsity_pattern": [0.0] * 4,
+            "intermediate_size": [96] * 4,
+        },
+    ),
+    Family(
+        "git",
+        {
+            **_LLAMA,
+            "vision_config": {
+                "hidden_size": 16,
+                "intermediate_size": 16,
+                "num_hidden_layers": 1,
+                "num_attention_heads": 2,
+                "image_size": 32,
+            },
+        },
+    ),
+    Family(
+        "longcat_flash",
+        {
+            **_CHOSEN,
+            "num_layers": 1,
+            "ffn_hidden_size": 64,
+            "moe_topk": 2,
+            "expert_ffn_hidden_size": 32,
+            "zero_expert_num": 2,
+            "head_dim": 8,
+        },
+    ),
+    *(
+        Family(k, _HALF, NO_TREE_MASK, way=CROPS)
+        for k in "marian mvp pegasus plbart blenderbot bigbird_pegasus trocr".split()
+    ),
+    *(
+        Family(k, {**_LLAMA, **_EXPERTS}, CHOOSES_TOKENS, way=STEPS)
+        for k in ("deepseek_v4", "hy_v4")
+    ),
+]
 
 
 def reason_and_way(mode: ExecutionMode) -> tuple[Obstacle | None, tuple[DraftSupport, bool]]:

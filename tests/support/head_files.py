@@ -19,19 +19,31 @@ from tests.support.tiny_models import make_hf
 H, SIZE, HEADS, PAIRS, DRAFT = 32, 8, 4, 2, 40  # numbers of the tiny heads
 EPS, THETA, MASK, BLOCK = 1e-5, 10_000.0, 5, 4
 FIELDS = {
-    "vocab_size": VOCABULARY, "hidden_size": H, "intermediate_size": 48, "num_hidden_layers": 1,
-    "num_attention_heads": HEADS, "num_key_value_heads": PAIRS, "head_dim": SIZE,
-    "max_position_embeddings": CONTEXT, "rms_norm_eps": EPS, "rope_theta": THETA,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": H,
+    "intermediate_size": 48,
+    "num_hidden_layers": 1,
+    "num_attention_heads": HEADS,
+    "num_key_value_heads": PAIRS,
+    "head_dim": SIZE,
+    "max_position_embeddings": CONTEXT,
+    "rms_norm_eps": EPS,
+    "rope_theta": THETA,
+}
 EAGLE3 = FIELDS | {
-    "architectures": ["LlamaForCausalLMEagle3"], "model_type": "llama", "draft_vocab_size": DRAFT,
+    "architectures": ["LlamaForCausalLMEagle3"],
+    "model_type": "llama",
+    "draft_vocab_size": DRAFT,
     "eagle_aux_hidden_state_layer_ids": [0, 1, 1],
-}  # fmt: skip
+}
 DFLASH = FIELDS | {
-    "architectures": ["DFlashDraftModel"], "model_type": "qwen3", "num_hidden_layers": 2,
-    "block_size": BLOCK, "num_target_layers": 2,
+    "architectures": ["DFlashDraftModel"],
+    "model_type": "qwen3",
+    "num_hidden_layers": 2,
+    "block_size": BLOCK,
+    "num_target_layers": 2,
     "dflash_config": {"mask_token_id": MASK, "target_layer_ids": [0, 1]},
-}  # fmt: skip
+}
 
 
 def save_head(folder: Path, state: dict[str, Tensor], fields: dict[str, Any]) -> None:
@@ -94,10 +106,16 @@ def dflash_files(folder: Path, **changes: Any) -> tuple[str, dict[str, Any]]:
 
 
 MIXTURE = {
-    "moe_intermediate_size": 16, "n_routed_experts": 4, "num_experts_per_tok": 2,
-    "n_shared_experts": 1, "n_group": 1, "topk_group": 1, "first_k_dense_replace": 1,
-    "num_hidden_layers": 2, "pad_token_id": 0,
-}  # fmt: skip
+    "moe_intermediate_size": 16,
+    "n_routed_experts": 4,
+    "num_experts_per_tok": 2,
+    "n_shared_experts": 1,
+    "n_group": 1,
+    "topk_group": 1,
+    "first_k_dense_replace": 1,
+    "num_hidden_layers": 2,
+    "pad_token_id": 0,
+}
 MTP: dict[str, tuple[str, dict[str, Any]]] = {
     "deepseek": (
         "DeepseekV3Config",

@@ -87,8 +87,10 @@ def in_terminal(*arguments: str, columns: int = 80, **environ: str) -> tuple[str
     reader = threading.Thread(target=lambda: out.extend(iter(lambda: read_terminal(main), b"")))
     reader.start()
     with open(other, encoding="utf-8") as stdin:
-        with (open(other, "w", encoding="utf-8", closefd=False) as stdout,
-              open(other, "w", encoding="utf-8", closefd=False) as stderr):  # fmt: skip
+        with (
+            open(other, "w", encoding="utf-8", closefd=False) as stdout,
+            open(other, "w", encoding="utf-8", closefd=False) as stderr,
+        ):
             code = _run(arguments, [stdin, stdout, stderr], None, environ)
     reader.join()
     os.close(main)
@@ -208,8 +210,12 @@ def run_and_look(commands: Sequence[Sequence[str]], unwanted: set[str]) -> None:
         f"    found = {unwanted!r} & set(sys.modules)\n"
         "    assert not found, (words, found)\n"
     )
-    done = subprocess.run([sys.executable, "-c", code, json.dumps(commands)],
-                          capture_output=True, text=True, timeout=60)  # fmt: skip
+    done = subprocess.run(
+        [sys.executable, "-c", code, json.dumps(commands)],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert done.returncode == 0, done.stderr
 
 

@@ -20,10 +20,16 @@ from tests.support import warm
 ID = "maker/Small-1B"
 WEIGHTS = "model.safetensors"
 OTHERS = {
-    ".gitattributes": b"*", "LICENSE": b"free", "modeling_small.py": b"raise SystemExit",
-    "pytorch_model.bin": b"x" * 2000, "Small-1B.Q4_K_M.gguf": b"GGUF", "consolidated.00.pth": b"x",
-    "onnx/model.onnx": b"x", "onnx/config.json": b"{}", "original/params.json": b"{}",
-}  # fmt: skip
+    ".gitattributes": b"*",
+    "LICENSE": b"free",
+    "modeling_small.py": b"raise SystemExit",
+    "pytorch_model.bin": b"x" * 2000,
+    "Small-1B.Q4_K_M.gguf": b"GGUF",
+    "consolidated.00.pth": b"x",
+    "onnx/model.onnx": b"x",
+    "onnx/config.json": b"{}",
+    "original/params.json": b"{}",
+}
 _PIECE = 1 << 16
 _LFS = 1_000_000  # bytes from which on a file's ETag is its SHA-256
 _OWN = "127.0.0.1,localhost"
@@ -158,17 +164,36 @@ class _Handler(BaseHTTPRequestHandler):
                 return self._fail(404, "EntryNotFound")
             return self._send_file(str(name), files[str(name)], commit, first, bool(asked))
         about = [
-            {"type": "file", "path": n, "rfilename": n, "size": len(c), "oid": etag(c),
-             "blobId": etag(c)}
-            | ({"lfs": {"oid": etag(c), "sha256": etag(c), "size": len(c), "pointerSize": 1}}
-               if len(c) >= _LFS else {})
+            {
+                "type": "file",
+                "path": n,
+                "rfilename": n,
+                "size": len(c),
+                "oid": etag(c),
+                "blobId": etag(c),
+            }
+            | (
+                {"lfs": {"oid": etag(c), "sha256": etag(c), "size": len(c), "pointerSize": 1}}
+                if len(c) >= _LFS
+                else {}
+            )
             for n, c in files.items()
-        ]  # fmt: skip
+        ]
         if what == "tree":
             return self._send_json(about)
-        self._send_json({"_id": repo, "id": repo, "sha": commit, "siblings": about, "tags": [],
-                         "private": False, "downloads": 0, "likes": 0,
-                         "gated": "auto" if repo in self.hub.gated else False})  # fmt: skip
+        self._send_json(
+            {
+                "_id": repo,
+                "id": repo,
+                "sha": commit,
+                "siblings": about,
+                "tags": [],
+                "private": False,
+                "downloads": 0,
+                "likes": 0,
+                "gated": "auto" if repo in self.hub.gated else False,
+            }
+        )
 
     def _fail(self, status: int, code: str) -> None:
         self.send_response(status)

@@ -39,8 +39,11 @@ class NaiveCopy:
             slot = self.slot(end)
             found, self.places[slot] = self.places.get(slot), end
             if found is not None and found != place.at:
-                held = max(k for k in range(min(found, CONFIG.copy_compared) + 1)
-                           if self.text[found - k : found] == self.text[end - k : end])  # fmt: skip
+                held = max(
+                    k
+                    for k in range(min(found, CONFIG.copy_compared) + 1)
+                    if self.text[found - k : found] == self.text[end - k : end]
+                )
                 if held >= KEY and (place.at is None or held > place.held):
                     place = Place(found, held)
         if place.at is not None:
@@ -88,5 +91,8 @@ class NaiveCopy:
         assert place.broken is not None
         order = bisect_right([2, 3, 4, 5, 7, 10], place.departed)
         ways = enumerate((place.broken + place.departed, place.broken))
-        return [(self.text[at], EDITED, order, 3 * before + way)
-                for way, at in ways if at < len(self.text) and self.text[at] != NONE]  # fmt: skip
+        return [
+            (self.text[at], EDITED, order, 3 * before + way)
+            for way, at in ways
+            if at < len(self.text) and self.text[at] != NONE
+        ]

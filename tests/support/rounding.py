@@ -182,8 +182,14 @@ class Guessing(Drafter):
             assert not self.log.expected  # what has not come was taken back
 
 
-def run(model: Any, drafter: Drafter, prompt: Sequence[int], sampling: Settings,
-        limits: Limits, rows: Numerics | int | None) -> tuple[Run, str]:  # fmt: skip
+def run(
+    model: Any,
+    drafter: Drafter,
+    prompt: Sequence[int],
+    sampling: Settings,
+    limits: Limits,
+    rows: Numerics | int | None,
+) -> tuple[Run, str]:
     """With a number of rows all passes have it."""
     numerics = Numerics(PassRows.fixed(rows)) if isinstance(rows, int) else rows or NOT_EXACT
     context = Context(prompt, outside=(prompt,), references=(prompt,), vocabulary=VOCABULARY)

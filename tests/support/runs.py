@@ -17,10 +17,16 @@ class Run:
     """Iterate over it for its steps, or `finish` it."""
 
     def __init__(
-        self, model: Any, drafter: Drafter, context: Context, sampling: Settings, limits: Limits,
+        self,
+        model: Any,
+        drafter: Drafter,
+        context: Context,
+        sampling: Settings,
+        limits: Limits,
         progress: Callable[[int, int], object] = lambda read, total: None,
-        cache_policy: CachePolicy | None = None, numerics: Numerics = NOT_EXACT,
-    ) -> None:  # fmt: skip
+        cache_policy: CachePolicy | None = None,
+        numerics: Numerics = NOT_EXACT,
+    ) -> None:
         self.model, self.drafter, self._progress = model, drafter, progress
         self.sequence = DecodedSequence(
             model, context, sampling, limits, lambda: drafter, numerics, cache_policy

@@ -44,9 +44,12 @@ class Scripted:
     ended: threading.Event = field(default_factory=threading.Event)
 
     def submit(
-        self, question: Request, on_event: Callable[[Event | NgtError], object],
-        *, owner: str = "",
-    ) -> Ticket:  # fmt: skip
+        self,
+        question: Request,
+        on_event: Callable[[Event | NgtError], object],
+        *,
+        owner: str = "",
+    ) -> Ticket:
         self.asked.append((question, owner))
         self.ended.clear()
         ticket = Ticket()

@@ -42,10 +42,16 @@ def write_model(folder: Path, kind: str, says: str, *arguments: str, **more: Any
     made = tokenizer(TEMPLATES[kind], **more)
     made.save_pretrained(folder)
     config = GPT2Config(
-        vocab_size=len(made), n_positions=CONTEXT, n_embd=CONTEXT, n_layer=1, n_head=1, n_inner=8,
-        bos_token_id=None, eos_token_id=made.convert_tokens_to_ids("<|im_end|>"),
+        vocab_size=len(made),
+        n_positions=CONTEXT,
+        n_embd=CONTEXT,
+        n_layer=1,
+        n_head=1,
+        n_inner=8,
+        bos_token_id=None,
+        eos_token_id=made.convert_tokens_to_ids("<|im_end|>"),
         tie_word_embeddings=False,
-    )  # fmt: skip
+    )
     config.save_pretrained(folder)
     dry = ngt(*arguments, "-m", str(folder), "--dry-run", "--json")
     assert dry.returncode == 0, dry.stderr.decode()

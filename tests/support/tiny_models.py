@@ -35,17 +35,28 @@ from tests.support.runs import Run
 
 GREEDY = Settings()
 _COMMON = {
-    "vocab_size": VOCABULARY, "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2,
-    "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 8,
-    "max_position_embeddings": CONTEXT, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": END,
-}  # fmt: skip
+    "vocab_size": VOCABULARY,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "head_dim": 8,
+    "max_position_embeddings": CONTEXT,
+    "pad_token_id": 0,
+    "bos_token_id": 1,
+    "eos_token_id": END,
+}
 FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
-    "llama": ("LlamaConfig", {}), "qwen2": ("Qwen2Config", {}), "qwen3": ("Qwen3Config", {}),
+    "llama": ("LlamaConfig", {}),
+    "qwen2": ("Qwen2Config", {}),
+    "qwen3": ("Qwen3Config", {}),
     "mistral": ("MistralConfig", {"sliding_window": None}),
-    "mistral-sliding": ("MistralConfig", {"sliding_window": 12}), "gemma": ("GemmaConfig", {}),
+    "mistral-sliding": ("MistralConfig", {"sliding_window": 12}),
+    "gemma": ("GemmaConfig", {}),
     "gemma2-sliding": ("Gemma2Config", {"sliding_window": 12, "query_pre_attn_scalar": 8}),
     "gemma3-sliding": ("Gemma3TextConfig", {"sliding_window": 12, "query_pre_attn_scalar": 8}),
-}  # fmt: skip
+}
 
 
 def make_hf(family: str, seed: int = 0, **changes: Any) -> Any:
@@ -126,8 +137,13 @@ def generate(hf, prompt, max_tokens: int) -> list[int]:
     """The new ids of `transformers`' own greedy decoding."""
     with torch.no_grad():
         ids = torch.tensor([prompt])
-        out = hf.generate(ids, attention_mask=torch.ones_like(ids), do_sample=False,
-                          max_new_tokens=max_tokens, pad_token_id=0)  # fmt: skip
+        out = hf.generate(
+            ids,
+            attention_mask=torch.ones_like(ids),
+            do_sample=False,
+            max_new_tokens=max_tokens,
+            pad_token_id=0,
+        )
     return out[0, len(prompt) :].tolist()
 
 

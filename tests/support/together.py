@@ -23,9 +23,13 @@ def target(family: str) -> TargetModel:
 
 
 def sequence_of(
-    model: TargetModel, prompt: Sequence[int], limits: Limits, sampling: Settings = GREEDY,
-    cache_policy: CachePolicy | None = None, drafter: Drafter | None = None,
-) -> DecodedSequence:  # fmt: skip
+    model: TargetModel,
+    prompt: Sequence[int],
+    limits: Limits,
+    sampling: Settings = GREEDY,
+    cache_policy: CachePolicy | None = None,
+    drafter: Drafter | None = None,
+) -> DecodedSequence:
     """One to be added to a decoder; `drafter` is that which it has by itself."""
     context = Context(prompt, outside=(tuple(prompt),), vocabulary=model.vocabulary)
     own = drafter or make_drafter("none")
@@ -33,10 +37,14 @@ def sequence_of(
 
 
 def together(
-    model: TargetModel, texts: Sequence[Sequence[int]], drafting: Drafting, size: int,
-    sampling: Settings = GREEDY, limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
+    model: TargetModel,
+    texts: Sequence[Sequence[int]],
+    drafting: Drafting,
+    size: int,
+    sampling: Settings = GREEDY,
+    limits: Callable[[int], Limits] = lambda i: Limits(max_tokens=20),
     cache_policy: CachePolicy | None = None,
-) -> list[DecodedSequence]:  # fmt: skip
+) -> list[DecodedSequence]:
     """The texts' ends in their own order; each joins as soon as there is room."""
     batch = Decoder(model, drafting, size)
     every = [

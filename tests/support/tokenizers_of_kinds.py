@@ -157,9 +157,13 @@ def unigram() -> Any:
     )
     template = "<s>user: {{ messages[0].content }}</s>assistant:"
     return _wrap(
-        made, template, bos_token="<s>", eos_token="</s>", unk_token="<unk>",
+        made,
+        template,
+        bos_token="<s>",
+        eos_token="</s>",
+        unk_token="<unk>",
         extra_special_tokens=["<extra_id_0>"],
-    )  # fmt: skip
+    )
 
 
 def wordpiece() -> Any:
@@ -174,9 +178,14 @@ def wordpiece() -> Any:
     ids = [(m, made.token_to_id(m)) for m in ("[SEP]", "[CLS]")]
     made.post_processor = processors.BertProcessing(*ids)
     return _wrap(
-        made, "[CLS] {{ messages[0].content }} [SEP]", unk_token="[UNK]", sep_token="[SEP]",
-        cls_token="[CLS]", pad_token="[PAD]", mask_token="[MASK]",
-    )  # fmt: skip
+        made,
+        "[CLS] {{ messages[0].content }} [SEP]",
+        unk_token="[UNK]",
+        sep_token="[SEP]",
+        cls_token="[CLS]",
+        pad_token="[PAD]",
+        mask_token="[MASK]",
+    )
 
 
 def builtin() -> Any:
@@ -192,9 +201,17 @@ def _shared(path: Any) -> Any:
 KINDS: dict[str, Callable[[], Any]] = {
     f.__name__: f
     for f in (
-        llama_prepend, llama_metaspace, gemma, qwen, gpt2, phi, unigram, wordpiece, builtin,
+        llama_prepend,
+        llama_metaspace,
+        gemma,
+        qwen,
+        gpt2,
+        phi,
+        unigram,
+        wordpiece,
+        builtin,
     )
-}  # fmt: skip
+}
 VICUNA = SHARED / "traces" / "specbench-vicuna7b" / "tokenizer"
 if VICUNA.is_dir():
     KINDS["vicuna"] = lambda: _shared(VICUNA)

@@ -31,8 +31,10 @@ from tests.support.helpers import HARBOUR, ROOT_FOLDER, in_memory, ngt
 
 # Set before torch is imported: forks share one thread; no network is asked.
 ONE_THREAD = {
-    "OMP_NUM_THREADS": "1", "TOKENIZERS_PARALLELISM": "false", "HF_HUB_OFFLINE": "1",
-}  # fmt: skip
+    "OMP_NUM_THREADS": "1",
+    "TOKENIZERS_PARALLELISM": "false",
+    "HF_HUB_OFFLINE": "1",
+}
 _PLACE = "TESTS_FORK_SERVER"  # the variable that names the server's socket
 # A program that is ngt for shells, once the server runs.
 COMMAND = f"""#!{sys.executable}
@@ -53,23 +55,34 @@ class Warm:
     """
 
     def __init__(
-        self, *arguments: str | Path, code: str = "", cwd: Path | None = None,
-        stdin: int | IO[Any] = subprocess.DEVNULL, stdout: int | IO[Any] = subprocess.PIPE,
-        stderr: int | IO[Any] = subprocess.PIPE, closed: Sequence[int] = (),
-        start_new_session: bool = False, env: Mapping[str, str] | None = None, space: int = 0,
+        self,
+        *arguments: str | Path,
+        code: str = "",
+        cwd: Path | None = None,
+        stdin: int | IO[Any] = subprocess.DEVNULL,
+        stdout: int | IO[Any] = subprocess.PIPE,
+        stderr: int | IO[Any] = subprocess.PIPE,
+        closed: Sequence[int] = (),
+        start_new_session: bool = False,
+        env: Mapping[str, str] | None = None,
+        space: int = 0,
         **environ: str,
-    ) -> None:  # fmt: skip
+    ) -> None:
         self.returncode: int | None = None
         self.memory = 0
         own, theirs = zip(*map(_ends, (stdin, stdout, stderr), (0, 1, 2)), strict=True)
         self.stdin, self.stdout, self.stderr = own
         self._status, status = os.pipe()
         request = {
-            "arguments": [str(a) for a in arguments], "code": code, "cwd": str(cwd or Path.cwd()),
-            "closed": list(closed), "session": start_new_session, "space": space,
+            "arguments": [str(a) for a in arguments],
+            "code": code,
+            "cwd": str(cwd or Path.cwd()),
+            "closed": list(closed),
+            "session": start_new_session,
+            "space": space,
             # Without a background: else a process is started that outlives the test.
             "environ": {"NGT_BACKGROUND": "none", **(env or os.environ), **environ},
-        }  # fmt: skip
+        }
         handles = [_handle(stream) for stream in theirs]
         with tempfile.TemporaryFile("w+") as file:  # longer than a message may be
             json.dump(request, file)
@@ -180,9 +193,11 @@ def start_server() -> None:
     folder = tempfile.mkdtemp(prefix="ngt-forks-")
     place = os.path.join(folder, "socket")
     server = subprocess.Popen(
-        [sys.executable, "-m", "tests.support.warm", place], cwd=ROOT_FOLDER,
-        stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-    )  # fmt: skip
+        [sys.executable, "-m", "tests.support.warm", place],
+        cwd=ROOT_FOLDER,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+    )
     assert server.stdin and server.stdout
     assert server.stdout.readline(), "no server of forks"
     os.environ[_PLACE] = place

@@ -80,9 +80,13 @@ def test_the_longest_unused_go_until_the_rest_is_within_the_bound(
 
 def test_eviction_spares_other_limits_and_unfinished_files() -> None:
     for place in (
-        "tries/a.pool.safetensors", "tries/b.datastore.safetensors", "tune/h.jsonl",
-        "tries/c.background.safetensors", "quantized/e.safetensors", "prefixes/f.safetensors",
-    ):  # fmt: skip
+        "tries/a.pool.safetensors",
+        "tries/b.datastore.safetensors",
+        "tune/h.jsonl",
+        "tries/c.background.safetensors",
+        "quantized/e.safetensors",
+        "prefixes/f.safetensors",
+    ):
         put(place, 10, 9)
     put("parts/young.partial", 10, 0.5 * ABANDONED_S / DAY)
     put_piece("trials", "trials", 200, 9)

@@ -15,10 +15,21 @@ from tests.support.helpers import ROOT_FOLDER
 pytestmark = pytest.mark.cpu
 XEON = frozenset(
     {
-        "sse4_1", "avx", "avx2", "fma3", "f16c", "avx_vnni", "avx512_f", "avx512_vnni",
-        "avx512_bf16", "avx512_fp16", "amx_tile", "amx_int8", "amx_bf16",
+        "sse4_1",
+        "avx",
+        "avx2",
+        "fma3",
+        "f16c",
+        "avx_vnni",
+        "avx512_f",
+        "avx512_vnni",
+        "avx512_bf16",
+        "avx512_fp16",
+        "amx_tile",
+        "amx_int8",
+        "amx_bf16",
     }
-)  # fmt: skip
+)
 LATER = {
     "SSE41": XEON - {"sse4_1"},
     "AVX2": XEON - {"sse4_1", "avx", "avx2", "fma3", "f16c"},
@@ -70,8 +81,12 @@ def test_a_pretended_cpu_decides_what_libraries_use_and_what_ngt_decides() -> No
         environ = {**os.environ, **CPUS[name], "ONEDNN_VERBOSE": "1", "OMP_NUM_THREADS": "1"}
         done = subprocess.run(
             [sys.executable, "-c", PROGRAM],
-            env=environ, cwd=ROOT_FOLDER, capture_output=True, text=True, check=True,
-        )  # fmt: skip
+            env=environ,
+            cwd=ROOT_FOLDER,
+            capture_output=True,
+            text=True,
+            check=True,
+        )
         lines = done.stdout.splitlines()
         of_onednn, of_torch, decided = WORDS[name]
         isa = next(line for line in lines if "cpu,isa:" in line).partition("isa:")[2]

@@ -126,9 +126,13 @@ def test_a_current_folder_that_is_gone_is_told_in_two_lines(tmp_path: Path) -> N
     (gone := tmp_path / "gone").mkdir()
     environ = {**os.environ, "PYTHONPATH": str(ROOT_FOLDER)}
     done = subprocess.run(
-        ["sh", "-c", f'rmdir {gone}; exec "$@"', "sh", *NGT, "--version"], cwd=gone, env=environ,
-        capture_output=True, text=True, timeout=60,
-    )  # fmt: skip
+        ["sh", "-c", f'rmdir {gone}; exec "$@"', "sh", *NGT, "--version"],
+        cwd=gone,
+        env=environ,
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
     assert (done.returncode, done.stdout) == (2, "")
     assert done.stderr == "ngt: the current folder is gone\ncd to another.\n"
 
@@ -251,10 +255,13 @@ def test_a_link_a_pipe_and_a_descriptor_are_written_through(tmp_path: Path) -> N
 @pytest.mark.parametrize(
     ("name", "error"),
     [
-        ("/dev/zero", "not a regular file"), ("/dev/null", "not a regular file"),
-        ("folder", "Is a directory"), ("pipe", "nobody wrote to"), ("pipe alone", "not a regular"),
+        ("/dev/zero", "not a regular file"),
+        ("/dev/null", "not a regular file"),
+        ("folder", "Is a directory"),
+        ("pipe", "nobody wrote to"),
+        ("pipe alone", "not a regular"),
     ],
-)  # fmt: skip
+)
 def test_unreadable_kinds_of_files_are_reported_and_devices_not_opened(
     name: str, error: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -219,11 +219,19 @@ READY = -1.0
         pytest.param(SLOW_END, [READY], b"kept True\n", b"", 0, id="it comes after a finalizer"),
         pytest.param(
             f"process.AGAIN_S = 60\n{KEEPS}    time.sleep(0.5)\n    print('done', flush=True)\n",
-            [READY, 0.02], b"kept True\ndone\n", b"", 0, id="two of one key press are one",
+            [READY, 0.02],
+            b"kept True\ndone\n",
+            b"",
+            0,
+            id="two of one key press are one",
         ),
         pytest.param(
             KEEPS + "    time.sleep(30)\n",
-            [READY, 0.6], b"kept True\n", b"\nngt: interrupted\n", 130, id="the second one ends it",
+            [READY, 0.6],
+            b"kept True\n",
+            b"\nngt: interrupted\n",
+            130,
+            id="the second one ends it",
         ),
         pytest.param(RESUMES, [READY] * 3, b"left\n", b"", 0, id="each is the first once resumed"),
         pytest.param(ELSEWHERE, [], b"True\n", b"", 0, id="it comes to another thread"),
@@ -233,7 +241,7 @@ READY = -1.0
             "print('last words')\nprocess.leave(6)\n", [], b"last words\n", b"", 6, id="leaving"
         ),
     ],
-)  # fmt: skip
+)
 def test_a_ctrl_c_keeps_what_there_is_and_leaves_no_traceback(
     code: str, waits: list[float], kept: bytes, told: bytes, exit_code: int
 ) -> None:

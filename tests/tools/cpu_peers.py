@@ -276,10 +276,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             own += ["--replay", _recorded(Path(folder) / "recording", args.limit)]
         found = take_turns(list(every), args.rounds, own)
     about = {
-        "of": args.shape, "context": args.context, "rounds": args.rounds,
-        "threads": args.threads, "cpu": model_name(),
-        "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", ""), "versions": versions(),
-    }  # fmt: skip
+        "of": args.shape,
+        "context": args.context,
+        "rounds": args.rounds,
+        "threads": args.threads,
+        "cpu": model_name(),
+        "ONEDNN_MAX_CPU_ISA": os.environ.get("ONEDNN_MAX_CPU_ISA", ""),
+        "versions": versions(),
+    }
     print(to_markdown(tables(found, args.rows)))
     print(f"\n{json.dumps(about)}")
     if args.json:

@@ -34,18 +34,26 @@ from tests.support.together import together
 
 # Above the values of tests/support/families.py: sizes at which products are summed in parts.
 _SIZES = {
-    "vocab_size": 8192, "max_position_embeddings": 2048, "n_positions": 2048, "hidden_size": 128,
-    "n_embd": 128, "intermediate_size": 256, "head_dim": 32, "sliding_window": 64,
-}  # fmt: skip
+    "vocab_size": 8192,
+    "max_position_embeddings": 2048,
+    "n_positions": 2048,
+    "hidden_size": 128,
+    "n_embd": 128,
+    "intermediate_size": 256,
+    "head_dim": 32,
+    "sliding_window": 64,
+}
 FAMILIES = (
     "llama qwen2 qwen3 gemma2 gemma3_text mistral phi3 olmo2 mixtral qwen3_moe gpt_oss stablelm"
     " granite gpt_neox gpt2"
 ).split()
 FORMS = {  # --dtype and --quantize
-    "float32": ("float32", "none"), "bfloat16": ("bfloat16", "none"),
-    "float16": ("float16", "none"), "int8": ("float32", "int8"),
+    "float32": ("float32", "none"),
+    "bfloat16": ("bfloat16", "none"),
+    "float16": ("float16", "none"),
+    "int8": ("float32", "int8"),
     "int8-bfloat16": ("bfloat16", "int8"),
-}  # fmt: skip
+}
 DRAFTS = 16, 48  # nodes
 TOGETHER, IN_ALL = 4, 8  # texts in a pass, and one after another
 
@@ -142,9 +150,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
             for weights in args.weights:
                 began, (dtype, quantize) = time.process_time(), FORMS[weights]
                 settings = Settings.of(
-                    model=path, dtype=dtype, quantize=quantize, exact="on", threads=1,
-                    max_tokens=args.answer, learn_output=True,  # random models quote no document
-                )  # fmt: skip
+                    model=path,
+                    dtype=dtype,
+                    quantize=quantize,
+                    exact="on",
+                    threads=1,
+                    max_tokens=args.answer,
+                    learn_output=True,  # random models quote no document
+                )
                 try:
                     counts = check(settings, args.prompts)
                 except NgtError as error:

@@ -11,9 +11,13 @@ from ngtcli.errors import UsageError
 
 # The names of architectures in such files, by model types of `transformers`.
 ARCHITECTURES = {
-    "llama": "llama", "qwen2": "qwen2", "qwen3": "qwen3", "qwen3_moe": "qwen3moe",
-    "gemma2": "gemma2", "gemma3_text": "gemma3",
-}  # fmt: skip
+    "llama": "llama",
+    "qwen2": "qwen2",
+    "qwen3": "qwen3",
+    "qwen3_moe": "qwen3moe",
+    "gemma2": "gemma2",
+    "gemma3_text": "gemma3",
+}
 CONTROL, USER_DEFINED, NORMAL = 3, 4, 1  # kinds of tokens
 Stored = tuple[str, Any, str]  # a tensor: its name there, its numbers or blocks, its kind
 
@@ -46,13 +50,19 @@ def write(
     rope = config.rope_parameters
     for key, value in {
         "vocab_size": config.vocab_size,
-        "block_count": config.num_hidden_layers, "embedding_length": config.hidden_size,
-        "context_length": config.max_position_embeddings, "head_count": config.num_attention_heads,
-        "feed_forward_length": config.intermediate_size, "key_length": width,
-        "head_count_kv": config.num_key_value_heads, "value_length": width,
+        "block_count": config.num_hidden_layers,
+        "embedding_length": config.hidden_size,
+        "context_length": config.max_position_embeddings,
+        "head_count": config.num_attention_heads,
+        "feed_forward_length": config.intermediate_size,
+        "key_length": width,
+        "head_count_kv": config.num_key_value_heads,
+        "value_length": width,
         "rope_freq_base": float(rope.get("full_attention", rope)["rope_theta"]),
-        "rope_dimension_count": width, "layer_norm_rms_eps": config.rms_norm_eps, **more,
-    }.items():  # fmt: skip
+        "rope_dimension_count": width,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        **more,
+    }.items():
         getattr(writer, f"add_{key}")(*(value if isinstance(value, tuple) else [value]))
     _add_tokenizer(writer, tokenizer)
     for name, data, kind in tensors:

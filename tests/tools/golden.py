@@ -24,9 +24,15 @@ from tests.support.warm import run
 
 # Nothing that depends on a clock decides what is drafted or kept, and nothing runs beside.
 SETTINGS: dict[str, Any] = {
-    "NGT_CALIBRATE": "false", "NGT_BACKGROUND": "none", "NGT_THREADS": "1", "COLUMNS": "100",
-    "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1", "TERM": "dumb", "NGT_KEEP_DOCUMENTS": "off",
-}  # fmt: skip
+    "NGT_CALIBRATE": "false",
+    "NGT_BACKGROUND": "none",
+    "NGT_THREADS": "1",
+    "COLUMNS": "100",
+    "HF_HUB_OFFLINE": "1",
+    "OMP_NUM_THREADS": "1",
+    "TERM": "dumb",
+    "NGT_KEEP_DOCUMENTS": "off",
+}
 NAMES = ("harbour.txt", "nightbus.txt", "orchard.md", "seeds.txt")
 _TIMES = re.compile(
     r'"(?:[a-z_]*(?:_s|_ms|_us|tokens_per_s|seconds|speedup|bytes|time|version|uptime)|created|id'
@@ -59,20 +65,24 @@ def lay(folder: Path) -> None:
     row = {"task": "ask", "question": "When is high tide?", "paths": ["harbour.txt"]}
     lines = [{"id": "a", "context": "The quay was built in 1871. It is long."}, {"id": "b", **row}]
     files: Mapping[str, str | bytes] = {
-        "empty.txt": "", "binary.bin": bytes(range(256)) * 4, "long.txt": "\n\n".join(notes),
+        "empty.txt": "",
+        "binary.bin": bytes(range(256)) * 4,
+        "long.txt": "\n\n".join(notes),
         "table.csv": 'name,age\nAda,36\n"Bo\nBa",7\n',
         "mail.eml": "From: a@b.c\nSubject: Tide\n\nHigh.\n",
         "page.html": "<h1>High tide</h1>" + "".join(f"<p>{n}</p>" for n in notes[:9]),
         "questions.txt": "When is high tide?\nWho built the quay?\n/help\n",
         "broken.pdf": "%PDF-1.4 no",
-        "broken.docx": "PK no", "data.json": json.dumps({"notes": notes[:3], "other": 1}),
+        "broken.docx": "PK no",
+        "data.json": json.dumps({"notes": notes[:3], "other": 1}),
         "data.jsonl": '{"text": "one"}\n{"text": "two"}\n',
         "notes.rtf": r"{\rtf1 Hello \b bold\b0 .}",
-        "mixed/broken.pdf": "%PDF-1.4 no", "mixed/empty.txt": "",
+        "mixed/broken.pdf": "%PDF-1.4 no",
+        "mixed/empty.txt": "",
         "mixed/page.html": "<p>Hello.</p>",
         "lines.jsonl": "".join(json.dumps(line) + "\n" for line in [*lines, {"context": notes[1]}]),
         "bad.jsonl": '{"context": "fine."}\n{"nope": 1}\nno\n{"context": ""}\n{"context": 3}\n',
-    }  # fmt: skip
+    }
     for name, content in files.items():
         (folder / name).write_bytes(content if isinstance(content, bytes) else content.encode())
 
@@ -100,8 +110,9 @@ def run_case(case: str, folder: Path, home: Path) -> dict[str, Any]:
     line, _, given = case.partition(" <")
     stdin = (folder / given.strip()).read_bytes() if given else b""
     done = run(*shlex.split(line), input=stdin, cwd=folder, **SETTINGS, NGT_HOME=str(home))
-    out, errors = (plain(text.decode("utf-8", "replace"), folder)
-                   for text in (done.stdout, done.stderr))  # fmt: skip
+    out, errors = (
+        plain(text.decode("utf-8", "replace"), folder) for text in (done.stdout, done.stderr)
+    )
     return {"code": done.returncode, "stdout": out, "stderr": errors}
 
 

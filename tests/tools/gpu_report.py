@@ -92,10 +92,13 @@ class Report:
         self.about: dict[str, Any] = {
             "device": device,
             "device_name": torch.cuda.get_device_name() if device == "cuda" else model_name(),
-            "threads": torch.get_num_threads(), "copy_bytes_per_s": self.rate,
-            "recording": traces.source, "recorded_model": traces.model, "questions": len(chosen),
+            "threads": torch.get_num_threads(),
+            "copy_bytes_per_s": self.rate,
+            "recording": traces.source,
+            "recorded_model": traces.model,
+            "questions": len(chosen),
             "versions": versions(),
-        }  # fmt: skip
+        }
         value = f"{self.rate / 1e9:.0f} GB/s"
         self.lines.append(Line("machine", device, self.about["device_name"], value))
 
@@ -254,8 +257,14 @@ def same_tokens(
         same += place is None
         first += [] if place is None else [place]
     count = len(traces.traces)
-    return {"answers": count, "same": same, "tokens": count * tokens, "accepted": accepted,
-            "rows": numerics.rows and numerics.rows.max, "first": first}  # fmt: skip
+    return {
+        "answers": count,
+        "same": same,
+        "tokens": count * tokens,
+        "accepted": accepted,
+        "rows": numerics.rows and numerics.rows.max,
+        "first": first,
+    }
 
 
 @torch.inference_mode()

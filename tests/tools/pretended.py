@@ -39,14 +39,30 @@ _TOTAL = 80 << 30  # bytes of the pretended GPU
 _DEVICES = ("cuda", "mps")
 # Operations without a kernel that are no views, and those that wait for the device.
 _NO_KERNEL = {
-    "aten::empty", "aten::empty_strided", "aten::empty_like", "aten::new_empty", "aten::detach",
-    "aten::detach_", "aten::new_empty_strided", "aten::is_pinned", "aten::set_", "aten::resize_",
-}  # fmt: skip
+    "aten::empty",
+    "aten::empty_strided",
+    "aten::empty_like",
+    "aten::new_empty",
+    "aten::detach",
+    "aten::detach_",
+    "aten::new_empty_strided",
+    "aten::is_pinned",
+    "aten::set_",
+    "aten::resize_",
+}
 _WAITS = {
-    "aten::nonzero", "aten::masked_select", "aten::_unique2", "aten::unique_dim", "aten::equal",
-    "aten::unique_consecutive", "aten::is_nonzero", "aten::bincount", "aten::argwhere",
-    "aten::_local_scalar_dense", "aten::repeat_interleave",
-}  # fmt: skip
+    "aten::nonzero",
+    "aten::masked_select",
+    "aten::_unique2",
+    "aten::unique_dim",
+    "aten::equal",
+    "aten::unique_consecutive",
+    "aten::is_nonzero",
+    "aten::bincount",
+    "aten::argwhere",
+    "aten::_local_scalar_dense",
+    "aten::repeat_interleave",
+}
 _MOVES = {"aten::_to_copy", "aten::to", "aten::lift_fresh"}
 _INDEXING = {"aten::index", "aten::index_put_", "aten::index_put", "aten::_index_put_impl_"}
 
@@ -240,9 +256,14 @@ def _attention(query: Tensor, key: Tensor, value: Tensor, mask: Any, scale: floa
 
 
 def _varlen(
-    query: Tensor, key: Tensor, value: Tensor, query_bounds: Tensor, key_bounds: Tensor, *_: Any,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    query_bounds: Tensor,
+    key_bounds: Tensor,
+    *_: Any,
     scale: float | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     """Flash attention of sequences side by side, (queries, heads, width) each."""
     out = torch.zeros_like(query)
     sums = torch.full((query.shape[1], len(query)), torch.inf)
@@ -263,9 +284,14 @@ def _varlen(
 
 
 def _flash(
-    query: Tensor, key: Tensor, value: Tensor, dropout: float, causal: bool, debug: bool = False,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    dropout: float,
+    causal: bool,
+    debug: bool = False,
     scale: float | None = None,
-) -> Any:  # fmt: skip
+) -> Any:
     groups = query.shape[1] // key.shape[1]
     queries = query.shape[2]
     keys = key.shape[2]
@@ -410,22 +436,33 @@ def _free(device: Any = None) -> tuple[int, int]:
 
 
 _CUDA: dict[str, Any] = {
-    "is_available": lambda: True, "_lazy_init": lambda: None, "_initialized": True,
-    "is_initialized": lambda: True, "device_count": lambda: 1, "current_device": lambda: 0,
-    "get_device_name": lambda device=None: "Pretended GPU", "_is_in_bad_fork": lambda: False,
-    "get_device_capability": lambda device=None: (9, 0), "set_device": lambda device: None,
+    "is_available": lambda: True,
+    "_lazy_init": lambda: None,
+    "_initialized": True,
+    "is_initialized": lambda: True,
+    "device_count": lambda: 1,
+    "current_device": lambda: 0,
+    "get_device_name": lambda device=None: "Pretended GPU",
+    "_is_in_bad_fork": lambda: False,
+    "get_device_capability": lambda device=None: (9, 0),
+    "set_device": lambda device: None,
     "get_device_properties": lambda device=None: SimpleNamespace(
         name="Pretended GPU", total_memory=_TOTAL, major=9, minor=0, multi_processor_count=132
     ),
-    "is_bf16_supported": lambda including_emulation=True: True, "synchronize": _wait,
-    "mem_get_info": _free, "empty_cache": lambda: None, "manual_seed_all": lambda seed: None,
+    "is_bf16_supported": lambda including_emulation=True: True,
+    "synchronize": _wait,
+    "mem_get_info": _free,
+    "empty_cache": lambda: None,
+    "manual_seed_all": lambda seed: None,
     "memory_allocated": lambda device=None: torch.ops.pretended.live(),
     "memory_reserved": lambda device=None: torch.ops.pretended.live(),
-    "Stream": Stream, "stream": _stream,
+    "Stream": Stream,
+    "stream": _stream,
     "current_stream": lambda device=None: Stream.now or _DEFAULT,
-    "CUDAGraph": CUDAGraph, "graph_pool_handle": lambda: (0, len(_pools)),
+    "CUDAGraph": CUDAGraph,
+    "graph_pool_handle": lambda: (0, len(_pools)),
     "is_current_stream_capturing": lambda: CUDAGraph.current is not None,
-}  # fmt: skip
+}
 
 
 def install() -> None:

@@ -32,9 +32,14 @@ from ngtcli.errors import DifferenceError, NgtError
 _EXAMPLES = Path(__file__).parents[2] / "ngtcli" / "examples"
 _TEXTS = sorted(path.read_text(encoding="utf-8") for path in _EXAMPLES.glob("*.*"))
 _ASKED = (
-    "When is high tide?", "Who repairs the nets?", "What does the bus cost?",
-    "Which seeds are sown?", "Where is the harbour?", "What is planted in spring?", "How long?",
-)  # fmt: skip
+    "When is high tide?",
+    "Who repairs the nets?",
+    "What does the bus cost?",
+    "Which seeds are sown?",
+    "Where is the harbour?",
+    "What is planted in spring?",
+    "How long?",
+)
 _READY_S, _ANSWER_S, _QUIET_S = 120.0, 300.0, 2.0  # patience, and rest before memory is read
 
 
@@ -108,8 +113,10 @@ class Load:
     async def learn(self) -> None:
         """Ask each question alone."""
         async with self._client() as client:
-            found = [text_of((await client.post(path, json=body)).raise_for_status().json())
-                     for path, body in self._asked]  # fmt: skip
+            found = [
+                text_of((await client.post(path, json=body)).raise_for_status().json())
+                for path, body in self._asked
+            ]
         if self.truth and found != self.truth:
             raise DifferenceError("the server answers otherwise after it was started again")
         self.truth = found

@@ -17,10 +17,15 @@ from tests.tools.measuring.traces import TraceWriter
 from tests.tools.shapes.model import Shape, plan
 
 SHAPE = {
-    "model_type": "llama", "vocab_size": 512, "hidden_size": 64, "intermediate_size": 96,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
+    "model_type": "llama",
+    "vocab_size": 512,
+    "hidden_size": 64,
+    "intermediate_size": 96,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
     "max_position_embeddings": 1024,
-}  # fmt: skip
+}
 
 
 def test_figures_are_medians_and_ratios_to_llama_cpp_and_float32() -> None:
@@ -36,8 +41,10 @@ def test_figures_are_medians_and_ratios_to_llama_cpp_and_float32() -> None:
         "ngt int8\t2.00\t0.20\t4.00\t0.40\t2.00\t2.00",
     ]
     assert [row[1:] for row in times.rows] == [
-        ["200.00", "400.00"], ["100.00", "250.00"], ["–"] * 2,
-    ]  # fmt: skip
+        ["200.00", "400.00"],
+        ["100.00", "250.00"],
+        ["–"] * 2,
+    ]
     assert [row[1:] for row in ratios.rows] == [["1.00", "2.00"], ["0.50", "1.25"], ["–"] * 2]
     assert tables({"ngt bfloat16": {"1 rows": [0.1]}}, (1,))[2].rows == [["ngt bfloat16", "–"]]
 

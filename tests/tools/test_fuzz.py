@@ -93,18 +93,21 @@ DUMB = Command(["env"], [0], terminal=(1, 1), environ={"TERM": "dumb"})
 @pytest.mark.parametrize(
     ("asked", "code", "out", "err", "complaint"),
     [
-        (PLAIN, 0, "Edith Marlow.\n", "", ""), (PLAIN, 1, "", "ngt: KeyError: 3\n", "exit code 1"),
+        (PLAIN, 0, "Edith Marlow.\n", "", ""),
+        (PLAIN, 1, "", "ngt: KeyError: 3\n", "exit code 1"),
         (PLAIN, 0, "Edith Marlow.\n", "Traceback (most recent call last):\n", "Traceback"),
         (PLAIN, 0, "Edith Marl\n", "", "another text"),
         (PLAIN, 0, "Edith\x1b[2J Marlow.\n", "", "U+001B on stdout"),
         (PLAIN, 0, "Edith Marlow.\n", "ngt: a\u202eb\n", "U+202E on stderr"),
         (Command(["env", "--json"], [0]), 0, "{", "", "no JSON"),
         (Command(["env"], [3]), 3, "", "ngt: a\nb\nc\nd\ne\n", "5 lines on stderr"),
-        (SHOWN, 0, "\x1b[4;36ma\x1b[0m\r\n", "", ""), (SHOWN, 0, "\x1b]52;c;x\x07", "", "U+001B"),
-        (DUMB, 0, "a\r\x1b[K\r\n", "", "U+000D on stdout"), (STOPPED, 130, "Edith M\n", "", ""),
+        (SHOWN, 0, "\x1b[4;36ma\x1b[0m\r\n", "", ""),
+        (SHOWN, 0, "\x1b]52;c;x\x07", "", "U+001B"),
+        (DUMB, 0, "a\r\x1b[K\r\n", "", "U+000D on stdout"),
+        (STOPPED, 130, "Edith M\n", "", ""),
         (STOPPED, 130, "Mar\n", "", "another text"),
     ],
-)  # fmt: skip
+)
 def test_a_judge_says_what_is_wrong(
     asked: Command, code: int, out: str, err: str, complaint: str
 ) -> None:

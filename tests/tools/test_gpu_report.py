@@ -15,10 +15,16 @@ from tests.tools.shapes.model import Shape, make_hf, plan
 from tests.tools.shapes.timing import read_bytes
 
 SHAPE = {
-    "model_type": "llama", "vocab_size": 8192, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "max_position_embeddings": 2048, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": 8192,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 2048,
+    "tie_word_embeddings": False,
+}
 FLAGS = (
     "--device cpu --threads 1 --questions 1 --tokens 6 --prompt 16 --rows 1,4 --contexts 64,4096"
     " --methods prompt-lookup,trie --num-draft 8"
@@ -39,9 +45,7 @@ def test_every_part_gives_lines_and_figures(
     found = json.loads((tmp_path / "r.json").read_text())
     assert not any(line["what"] in ("failed", "left out") for line in found["lines"]), table
     parts = {line["part"] for line in found["lines"]}
-    assert parts == {
-        "machine", "same tokens", "shape", "scores", "step", "plain", "replay"
-    }  # fmt: skip
+    assert parts == {"machine", "same tokens", "shape", "scores", "step", "plain", "replay"}
     for name in ("builtin float32", "builtin bfloat16 exact", "tiny", "tiny exact"):
         figures = found["parts"]["same tokens"][name]["figures"]
         assert figures["same"] == figures["answers"] == 2
@@ -87,9 +91,13 @@ def test_the_bytes_read_leave_out_the_table_and_the_experts_not_taken() -> None:
     tied = plan(Shape("tied", {**SHAPE, "tie_word_embeddings": True}), settings)
     assert read_bytes(tied, 1) == tied.weight_bytes
     experts = {
-        **SHAPE, "model_type": "qwen3_moe", "num_experts": 8, "num_experts_per_tok": 2,
-        "moe_intermediate_size": 16, "head_dim": 8,
-    }  # fmt: skip
+        **SHAPE,
+        "model_type": "qwen3_moe",
+        "num_experts": 8,
+        "num_experts_per_tok": 2,
+        "moe_intermediate_size": 16,
+        "head_dim": 8,
+    }
     mixed = plan(Shape("experts", experts), settings)
     of_experts = 2 * 8 * 3 * 32 * 16 * 4  # layers, experts, matrices, inputs, outputs, bytes
     less = read_bytes(mixed, 10_000) - read_bytes(mixed, 1)

@@ -186,9 +186,16 @@ def test_the_command_records_and_trains_and_goes_on(tmp_path: Path) -> None:
     report: dict[str, Any] = json.loads(done.stdout)
     assert report["kind"] == "medusa" and report["steps"] == 2 and report["held_out"]
     drafted = ngt(
-        "summarize", HARBOUR, "--heads", str(tmp_path / "head"), "--method", "medusa", "--json",
-        "--max-tokens", "24",
-    )  # fmt: skip
+        "summarize",
+        HARBOUR,
+        "--heads",
+        str(tmp_path / "head"),
+        "--method",
+        "medusa",
+        "--json",
+        "--max-tokens",
+        "24",
+    )
     assert drafted.returncode == 0, drafted.stderr.decode()
     answer = json.loads(drafted.stdout)
     assert answer["statistics"]["drafted_tokens"] > 0

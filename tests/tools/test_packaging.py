@@ -22,8 +22,9 @@ def wheel(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("wheel")
     subprocess.run(
         [sys.executable, "-m", "build", "--wheel", "--no-isolation", "--outdir", folder, ROOT],
-        check=True, capture_output=True,
-    )  # fmt: skip
+        check=True,
+        capture_output=True,
+    )
     return next(folder.glob("*.whl"))
 
 
@@ -50,11 +51,25 @@ def test_no_folder_of_the_wheel_bears_the_name_of_a_module(wheel: Path) -> None:
 
 
 LIGHT = [
-    "--version", "--help", "summarize text.txt --dry-run", "ask -d text.txt Who? --dry-run",
-    "presets list", "presets show ask", "config show", "models list",
-    "trie build text.txt", "trie list", "trie show text.txt", "cache clear tries", "cache path",
-    "env",    "schema check", "bench --help", "tune --help", "check --help",
-]  # fmt: skip
+    "--version",
+    "--help",
+    "summarize text.txt --dry-run",
+    "ask -d text.txt Who? --dry-run",
+    "presets list",
+    "presets show ask",
+    "config show",
+    "models list",
+    "trie build text.txt",
+    "trie list",
+    "trie show text.txt",
+    "cache clear tries",
+    "cache path",
+    "env",
+    "schema check",
+    "bench --help",
+    "tune --help",
+    "check --help",
+]
 
 
 # Each in turn, in one process; the first that fails is named.
@@ -110,9 +125,13 @@ def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) ->
 
 def test_a_bare_checkout_finds_its_presets(tmp_path: Path) -> None:
     done = subprocess.run(
-        [sys.executable, "-m", "ngtcli", "presets", "list"], cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)}, capture_output=True, text=True, check=True,
-    )  # fmt: skip
+        [sys.executable, "-m", "ngtcli", "presets", "list"],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
     assert "summarize" in done.stdout
 
 

@@ -20,18 +20,35 @@ def passage(text: str, number: int = 1) -> Document:
 @pytest.mark.parametrize(
     ("line", "item"),
     [
-        ({"question_id": 7, "category": "rag", "turns": ["Hello.", "More."]},  # Spec-Bench
-         Item("7", "rag", (Document("message", "Hello."),), message=True)),
-        ({"query_id": 3, "query": "Who?", "answers": [{"answer": "Edith Marlow [1]."}],  # HAGRID
-          "quotes": [{"idx": 1, "text": "Marlow did."}, {"idx": 2, "text": "In 1932."}]},
-         Item("3", "ask", (passage("Marlow did."), passage("In 1932.", 2)), "Who?",
-              ("Edith Marlow [1].",))),
-        ({"question": "Who?", "context": "…", "answer": {"value": "Ida", "aliases": ["I. B."]}},
-         Item("1", "ask", (passage("…"),), "Who?", ("Ida", "I. B."))),  # TriviaQA
-        ({"id": "a", "article": "News.", "highlights": "Short news."},  # CNN/DailyMail
-         Item("a", "summarize", (Document("article", "News."),), "", ("Short news.",))),
+        (
+            {"question_id": 7, "category": "rag", "turns": ["Hello.", "More."]},  # Spec-Bench
+            Item("7", "rag", (Document("message", "Hello."),), message=True),
+        ),
+        (
+            {
+                "query_id": 3,
+                "query": "Who?",
+                "answers": [{"answer": "Edith Marlow [1]."}],  # HAGRID
+                "quotes": [{"idx": 1, "text": "Marlow did."}, {"idx": 2, "text": "In 1932."}],
+            },
+            Item(
+                "3",
+                "ask",
+                (passage("Marlow did."), passage("In 1932.", 2)),
+                "Who?",
+                ("Edith Marlow [1].",),
+            ),
+        ),
+        (
+            {"question": "Who?", "context": "…", "answer": {"value": "Ida", "aliases": ["I. B."]}},
+            Item("1", "ask", (passage("…"),), "Who?", ("Ida", "I. B.")),
+        ),  # TriviaQA
+        (
+            {"id": "a", "article": "News.", "highlights": "Short news."},  # CNN/DailyMail
+            Item("a", "summarize", (Document("article", "News."),), "", ("Short news.",)),
+        ),
     ],
-)  # fmt: skip
+)
 def test_a_line_is_converted_by_the_kind_that_its_keys_tell(
     line: dict[str, Any], item: Item, tmp_path: Path
 ) -> None:

@@ -235,8 +235,12 @@ def test_the_tool_prints_tables_and_writes_a_page(tmp_path: Path) -> None:
     lines = done.stdout.decode().splitlines()
     assert lines[0].startswith("# Quality over ") and lines[0].endswith(" of 1 text")
     assert lines[1].split("\t") == [
-        "weights", "perplexity", "against float32", "KL", "equal tokens"
-    ]  # fmt: skip
+        "weights",
+        "perplexity",
+        "against float32",
+        "KL",
+        "equal tokens",
+    ]
     assert lines[2].startswith("float32\t") and lines[3].startswith("bfloat16\t")
     page = (tmp_path / "a.html").read_text()
     assert "against float32" in page and "python -m tests.tools.quality" in page

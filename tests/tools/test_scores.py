@@ -8,11 +8,14 @@ from tests.tools.measuring.scores import NO_ROUGE, Quality, exact_match, f1, nor
 @pytest.mark.parametrize(
     ("text", "normal"),
     [
-        ("The  Oysters, of a town.", "oysters of town"), ("An apple; THE end", "apple end"),
-        ("theatre a-b", "theatre ab"), ("", ""), ("Über 61,000 tons", "über 61000 tons"),
+        ("The  Oysters, of a town.", "oysters of town"),
+        ("An apple; THE end", "apple end"),
+        ("theatre a-b", "theatre ab"),
+        ("", ""),
+        ("Über 61,000 tons", "über 61000 tons"),
         ("the", ""),
     ],
-)  # fmt: skip
+)
 def test_texts_are_normalised_as_squad_does(text: str, normal: str) -> None:
     assert normalise(text) == normal
 

@@ -34,14 +34,26 @@ from tests.tools.shapes.replay import PromptCache, RecordedSequence, run_shape, 
 
 SETTINGS = Settings.of(device="cpu", threads=1, calibrate=False)
 TINY: dict[str, Any] = {
-    "model_type": "llama", "vocab_size": 97, "hidden_size": 32, "intermediate_size": 48,
-    "num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 2,
-    "max_position_embeddings": 512, "tie_word_embeddings": False,
-}  # fmt: skip
+    "model_type": "llama",
+    "vocab_size": 97,
+    "hidden_size": 32,
+    "intermediate_size": 48,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "max_position_embeddings": 512,
+    "tie_word_embeddings": False,
+}
 EXPERTS: dict[str, Any] = {
-    **TINY, "model_type": "qwen3_moe", "head_dim": 8, "num_experts": 8, "num_experts_per_tok": 2,
-    "moe_intermediate_size": 16, "decoder_sparse_step": 1, "mlp_only_layers": [],
-}  # fmt: skip
+    **TINY,
+    "model_type": "qwen3_moe",
+    "head_dim": 8,
+    "num_experts": 8,
+    "num_experts_per_tok": 2,
+    "moe_intermediate_size": 16,
+    "decoder_sparse_step": 1,
+    "mlp_only_layers": [],
+}
 METHODS = ("none", "prompt-lookup", "trie")
 
 
@@ -80,9 +92,12 @@ def recording(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_the_shapes_have_as_many_parameters_as_their_makers_say() -> None:
     billions = {
-        "llama-3.1-8b": 8.03, "llama-3.2-1b": 1.24, "qwen2.5-0.5b": 0.49, "qwen2.5-7b": 7.62,
+        "llama-3.1-8b": 8.03,
+        "llama-3.2-1b": 1.24,
+        "qwen2.5-0.5b": 0.49,
+        "qwen2.5-7b": 7.62,
         "qwen3-30b-a3b": 30.53,
-    }  # fmt: skip
+    }
     assert shape_names() == sorted(billions)
     for name, count in billions.items():
         assert plan(find_shape(name), SETTINGS).parameters / 1e9 == pytest.approx(count, abs=0.005)

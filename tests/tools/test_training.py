@@ -45,11 +45,14 @@ def corpus(folder: Path) -> Path:
         ],
         "scitldr": [{"source": SENTENCES, "target": ["A flood took the wheel."]}] * 3,
         "qmsum": [
-            {"turns": [f"A: {s}" for s in SENTENCES],
-             "queries": [{"query": "What of the flood?", "answer": SENTENCES[2],
-                          "span": [["0", "5"]]}]}
+            {
+                "turns": [f"A: {s}" for s in SENTENCES],
+                "queries": [
+                    {"query": "What of the flood?", "answer": SENTENCES[2], "span": [["0", "5"]]}
+                ],
+            }
         ],
-    }  # fmt: skip
+    }
     for name, lines in rows.items():
         with lzma.open(folder / f"{name}.jsonl.xz", "wt", encoding="utf-8") as file:
             file.writelines(json.dumps(line) + "\n" for line in lines)
@@ -133,9 +136,15 @@ def make_small():
     from transformers import LlamaConfig, LlamaForCausalLM
 
     return LlamaForCausalLM(
-        LlamaConfig(vocab_size=50, hidden_size=32, intermediate_size=32, num_hidden_layers=2,
-                    num_attention_heads=4, num_key_value_heads=4)
-    )  # fmt: skip
+        LlamaConfig(
+            vocab_size=50,
+            hidden_size=32,
+            intermediate_size=32,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=4,
+        )
+    )
 
 
 def test_training_runs_and_exports_a_model_that_loads(

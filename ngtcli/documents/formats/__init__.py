@@ -82,12 +82,23 @@ FORMATS = (
     PICTURE,
     GZ,
     ZIP,
-)  # fmt: skip
+)
 
 TEXT_SUFFIXES = (
-    "", ".txt", ".text", ".md", ".markdown", ".rst", ".log", ".srt", ".vtt", ".yaml", ".yml",
-    ".org", ".adoc",
-)  # fmt: skip
+    "",
+    ".txt",
+    ".text",
+    ".md",
+    ".markdown",
+    ".rst",
+    ".log",
+    ".srt",
+    ".vtt",
+    ".yaml",
+    ".yml",
+    ".org",
+    ".adoc",
+)
 _PLAIN = tuple(s for f in FORMATS for s in f.suffixes if s != GZIP) + TEXT_SUFFIXES
 SUFFIXES = frozenset((*_PLAIN, *(s + GZIP for s in _PLAIN)))
 _MARKED = [f for f in FORMATS if f.marks]

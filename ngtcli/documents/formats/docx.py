@@ -42,9 +42,14 @@ _PARAGRAPH, _TEXT, _SYMBOL, _BOX = f"{W}p", f"{W}t", f"{W}sym", f"{W}txbxContent
 _ART = "{urn:schemas-microsoft-com:vml}textpath"  # words as a picture, such as a watermark
 _CHUNK = f"{W}altChunk"
 _TAGS = {
-    _PARAGRAPH: "pre", f"{W}tbl": "table", f"{W}tr": "tr", f"{W}tc": "td", f"{W}br": "br",
-    f"{W}cr": "br", **dict.fromkeys(DRAWN, "pre"),
-}  # fmt: skip
+    _PARAGRAPH: "pre",
+    f"{W}tbl": "table",
+    f"{W}tr": "tr",
+    f"{W}tc": "td",
+    f"{W}br": "br",
+    f"{W}cr": "br",
+    **dict.fromkeys(DRAWN, "pre"),
+}
 _OWN = frozenset(["h2", "li", "pre", "sup", "sub", "chunk", "note", "comment"])
 _BLOCKS = frozenset(["pre", "h2", "li", "span", "sup", "sub"])
 _SIGNS = {f"{W}tab": "\t", f"{W}ptab": "\t", f"{W}noBreakHyphen": "-"}
@@ -532,12 +537,21 @@ def _symbol(node: Any) -> str:
 
 
 _WINGDINGS: Mapping[tuple[str, int], str] = {
-    ("wingdings", 0xA8): "☐", ("wingdings", 0xFE): "☑", ("wingdings", 0xFD): "☒",
-    ("wingdings", 0x6F): "☐", ("wingdings", 0x78): "☒", ("wingdings", 0xFC): "✓",
-    ("wingdings", 0xFB): "✗", ("wingdings", 0xE0): "→", ("wingdings", 0xE8): "→",
-    ("wingdings", 0x4A): "☺", ("wingdings 2", 0x52): "☑", ("wingdings 2", 0x50): "✓",
-    ("wingdings 2", 0xA3): "☐", ("wingdings 2", 0x51): "☒",
-}  # fmt: skip
+    ("wingdings", 0xA8): "☐",
+    ("wingdings", 0xFE): "☑",
+    ("wingdings", 0xFD): "☒",
+    ("wingdings", 0x6F): "☐",
+    ("wingdings", 0x78): "☒",
+    ("wingdings", 0xFC): "✓",
+    ("wingdings", 0xFB): "✗",
+    ("wingdings", 0xE0): "→",
+    ("wingdings", 0xE8): "→",
+    ("wingdings", 0x4A): "☺",
+    ("wingdings 2", 0x52): "☑",
+    ("wingdings 2", 0x50): "✓",
+    ("wingdings 2", 0xA3): "☐",
+    ("wingdings 2", 0x51): "☒",
+}
 
 
 def _form_field(node: Any) -> str | None:

@@ -44,12 +44,15 @@ _FOLLOWED = {
     "font": r"\\[A-Za-z@]+\s*=?\s*[\w./-]+(?:\s+(?:scaled|at)\s+[\w.\\]+)?",
     "advance": r"\\?[A-Za-z@\d]+\s*(?:by)?\s*[-+]?(?:[\d.]+\s*(?:pt|cm|mm|in|ex|em)?|\\[A-Za-z@]+)",
     "setbox": r"(?:\d+|\\[A-Za-z@]+)\s*=?",
-    **dict.fromkeys(("catcode", "lccode", "uccode", "mathcode", "sfcode"),
-                    r"(?:`\\?.|\d+)\s*=?\s*(?:`\\?.|\d+|\\active)"),
-    **dict.fromkeys(("count", "dimen", "skip", "toks", "box", "copy"),
-                    r"\d+\s*(?:=\s*[-+]?[\d.]+\w*)?"),
+    **dict.fromkeys(
+        ("catcode", "lccode", "uccode", "mathcode", "sfcode"),
+        r"(?:`\\?.|\d+)\s*=?\s*(?:`\\?.|\d+|\\active)",
+    ),
+    **dict.fromkeys(
+        ("count", "dimen", "skip", "toks", "box", "copy"), r"\d+\s*(?:=\s*[-+]?[\d.]+\w*)?"
+    ),
     "char": r"(?:`\\?.|\"[0-9A-F]+|\d+)",
-}  # fmt: skip
+}
 _TESTS = {"ifx": 2, "if": 2, "ifcat": 2, "ifdefined": 1, "ifcsname": 1}  # tokens that they compare
 _QUOTES = (("---", "—"), ("--", "–"), ("``", "“"), ("''", "”"), (",,", "„"), ("`", "‘"))
 _SINGLE = re.compile(r"‘((?:[^‘'\n]|'(?=\w)){1,200})'(?!\w)")  # words in single quotation marks
@@ -1019,8 +1022,13 @@ _DEFINING: dict[str, Callable[[_Reader, str], None]] = {
     ),
     **dict.fromkeys(("def", "gdef", "edef", "xdef"), _Reader._define_plain),
     **dict.fromkeys(
-        ("NewDocumentCommand", "RenewDocumentCommand", "DeclareDocumentCommand",
-         "ProvideDocumentCommand", "NewExpandableDocumentCommand"),
+        (
+            "NewDocumentCommand",
+            "RenewDocumentCommand",
+            "DeclareDocumentCommand",
+            "ProvideDocumentCommand",
+            "NewExpandableDocumentCommand",
+        ),
         _Reader._define_document_command,
     ),
     "let": _Reader._let,
@@ -1030,12 +1038,14 @@ _DEFINING: dict[str, Callable[[_Reader, str], None]] = {
     "newif": _Reader._define_condition,
     "ngt@set": _Reader._set_condition,
     "ngt@end": _Reader._end_own,
-}  # fmt: skip
+}
 _PRINTING: dict[str, Callable[[_Reader, str], None]] = {
-    **dict.fromkeys(("footnote", "footnotetext", "thanks", "foot", "marginpar", "todo"),
-                    _Reader._noted),
-    **dict.fromkeys(("title", "author", "date", "subtitle", "affiliation", "institute"),
-                    _Reader._titled),
+    **dict.fromkeys(
+        ("footnote", "footnotetext", "thanks", "foot", "marginpar", "todo"), _Reader._noted
+    ),
+    **dict.fromkeys(
+        ("title", "author", "date", "subtitle", "affiliation", "institute"), _Reader._titled
+    ),
     **dict.fromkeys(("caption", "captionof", "subcaption"), _Reader._captioned),
     **dict.fromkeys(("verb", "lstinline", "Verb", "spverb"), _Reader._spelled),
     "mintinline": _Reader._minted,
@@ -1054,7 +1064,7 @@ _PRINTING: dict[str, Callable[[_Reader, str], None]] = {
     "write": _Reader._written,
     **dict.fromkeys(("centerline", "leftline", "rightline"), _Reader._line),
     "bye": _Reader._ended,
-}  # fmt: skip
+}
 # What a file may define anew, and that is still read as here.
 _PROTECTED = frozenset(
     [*_DEFINING, *_PRINTING, *known.HEADINGS, *known.CITED, "begin", "end", "\\", "par"]

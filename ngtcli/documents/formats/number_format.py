@@ -18,19 +18,46 @@ GENERAL = "General"
 _DATE = "yyyy-mm-dd"
 _ACCOUNTS = '_(* #,##0{0}_);_(* \\(#,##0{0}\\);_(* "-"{1}_);_(@_)'
 BUILT_IN = {  # by the numbers that files have for them
-    0: GENERAL, 1: "0", 2: "0.00", 3: "#,##0", 4: "#,##0.00",
-    5: "$#,##0_);($#,##0)", 6: "$#,##0_);($#,##0)",
-    7: "$#,##0.00_);($#,##0.00)", 8: "$#,##0.00_);($#,##0.00)",
-    9: "0%", 10: "0.00%", 11: "0.00E+00", 12: "# ?/?", 13: "# ??/??", 14: _DATE, 15: "d-mmm-yy",
-    16: "d-mmm", 17: "mmm-yy", 18: "h:mm AM/PM", 19: "h:mm:ss AM/PM", 20: "h:mm", 21: "h:mm:ss",
-    22: f"{_DATE} h:mm", 37: "#,##0_);(#,##0)", 38: "#,##0_);(#,##0)",
-    39: "#,##0.00_);(#,##0.00)", 40: "#,##0.00_);(#,##0.00)",
-    41: _ACCOUNTS.format("", ""), 42: _ACCOUNTS.format("", "").replace("_(*", "_($*"),
-    43: _ACCOUNTS.format(".00", "??"), 44: _ACCOUNTS.format(".00", "??").replace("_(*", "_($*"),
-    45: "mm:ss", 46: "[h]:mm:ss", 47: "mm:ss.0", 48: "##0.0E+0", 49: "@",
+    0: GENERAL,
+    1: "0",
+    2: "0.00",
+    3: "#,##0",
+    4: "#,##0.00",
+    5: "$#,##0_);($#,##0)",
+    6: "$#,##0_);($#,##0)",
+    7: "$#,##0.00_);($#,##0.00)",
+    8: "$#,##0.00_);($#,##0.00)",
+    9: "0%",
+    10: "0.00%",
+    11: "0.00E+00",
+    12: "# ?/?",
+    13: "# ??/??",
+    14: _DATE,
+    15: "d-mmm-yy",
+    16: "d-mmm",
+    17: "mmm-yy",
+    18: "h:mm AM/PM",
+    19: "h:mm:ss AM/PM",
+    20: "h:mm",
+    21: "h:mm:ss",
+    22: f"{_DATE} h:mm",
+    37: "#,##0_);(#,##0)",
+    38: "#,##0_);(#,##0)",
+    39: "#,##0.00_);(#,##0.00)",
+    40: "#,##0.00_);(#,##0.00)",
+    41: _ACCOUNTS.format("", ""),
+    42: _ACCOUNTS.format("", "").replace("_(*", "_($*"),
+    43: _ACCOUNTS.format(".00", "??"),
+    44: _ACCOUNTS.format(".00", "??").replace("_(*", "_($*"),
+    45: "mm:ss",
+    46: "[h]:mm:ss",
+    47: "mm:ss.0",
+    48: "##0.0E+0",
+    49: "@",
     **dict.fromkeys((*range(27, 32), *range(34, 37), *range(50, 59)), _DATE),
-    32: "h:mm", 33: "h:mm:ss",
-}  # fmt: skip
+    32: "h:mm",
+    33: "h:mm:ss",
+}
 _SYSTEM = {"f800": "dddd, mmmm d, yyyy", "f400": "h:mm:ss AM/PM"}  # which follow the country
 _MONTHS = (
     "January February March April May June July August September October November December"
@@ -66,9 +93,13 @@ class _Section:
         assert self.condition is not None
         sign, limit = self.condition
         return {
-            "<": value < limit, "<=": value <= limit, ">": value > limit, ">=": value >= limit,
-            "=": value == limit, "<>": value != limit,
-        }[sign]  # fmt: skip
+            "<": value < limit,
+            "<=": value <= limit,
+            ">": value > limit,
+            ">=": value >= limit,
+            "=": value == limit,
+            "<>": value != limit,
+        }[sign]
 
 
 @lru_cache(16_384)  # most sheets have few values, or few formats

@@ -1,9 +1,20 @@
 """Numbers as lists and headings show them: letters, Roman and other numerals."""
 
 _ROMAN = (
-    (1000, "m"), (900, "cm"), (500, "d"), (400, "cd"), (100, "c"), (90, "xc"), (50, "l"),
-    (40, "xl"), (10, "x"), (9, "ix"), (5, "v"), (4, "iv"), (1, "i"),
-)  # fmt: skip
+    (1000, "m"),
+    (900, "cm"),
+    (500, "d"),
+    (400, "cd"),
+    (100, "c"),
+    (90, "xc"),
+    (50, "l"),
+    (40, "xl"),
+    (10, "x"),
+    (9, "ix"),
+    (5, "v"),
+    (4, "iv"),
+    (1, "i"),
+)
 _GREEK = "αβγδεζηθικλμνξοπρστυφχψω"
 _CYRILLIC = "абвгдежзиклмнопрстуфхцчшщыэюя"
 _ONES = (
@@ -12,15 +23,24 @@ _ONES = (
 ).split()
 _TENS = "twenty thirty forty fifty sixty seventy eighty ninety".split()
 _ORDINAL = {
-    "one": "first", "two": "second", "three": "third", "five": "fifth", "eight": "eighth",
-    "nine": "ninth", "twelve": "twelfth",
-}  # fmt: skip
+    "one": "first",
+    "two": "second",
+    "three": "third",
+    "five": "fifth",
+    "eight": "eighth",
+    "nine": "ninth",
+    "twelve": "twelfth",
+}
 # Names of Word, in lower case, for those of CSS.
 _ALIASES = {
-    "lowerletter": "lower-alpha", "upperletter": "upper-alpha", "lowerroman": "lower-roman",
-    "upperroman": "upper-roman", "lower-latin": "lower-alpha", "upper-latin": "upper-alpha",
+    "lowerletter": "lower-alpha",
+    "upperletter": "upper-alpha",
+    "lowerroman": "lower-roman",
+    "upperroman": "upper-roman",
+    "lower-latin": "lower-alpha",
+    "upper-latin": "upper-alpha",
     "decimalzero": "decimal-leading-zero",
-}  # fmt: skip
+}
 _ODF = {"a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}
 _FAR = 10_000  # beyond this, letters and Roman numerals are of no use; guess
 

@@ -36,13 +36,25 @@ _COLUMN = f"{_TABLE}table-column"
 _CELL, _COVERED = f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"
 # What elements are in HTML; "pre" keeps the spaces, "template" is not shown.
 _TAGS = {
-    f"{TEXT}h": "h2", f"{TEXT}p": "pre", f"{TEXT}line-break": "br", f"{_TABLE}table": "table",
-    f"{_TABLE}table-row": "tr", _CELL: "td", _COVERED: "th", f"{_DRAW}a": "a",
-    f"{_TABLE}shapes": "figure", f"{TEXT}tracked-changes": "template",
-    _ANNOTATION: "template", f"{_SVG}title": "template", f"{_SVG}desc": "template",
-    f"{TEXT}note": "note", f"{TEXT}note-citation": "template", f"{TEXT}ruby-text": "rt",
-    f"{TEXT}ruby": "ruby", f"{TEXT}ruby-base": "span",
-}  # fmt: skip
+    f"{TEXT}h": "h2",
+    f"{TEXT}p": "pre",
+    f"{TEXT}line-break": "br",
+    f"{_TABLE}table": "table",
+    f"{_TABLE}table-row": "tr",
+    _CELL: "td",
+    _COVERED: "th",
+    f"{_DRAW}a": "a",
+    f"{_TABLE}shapes": "figure",
+    f"{TEXT}tracked-changes": "template",
+    _ANNOTATION: "template",
+    f"{_SVG}title": "template",
+    f"{_SVG}desc": "template",
+    f"{TEXT}note": "note",
+    f"{TEXT}note-citation": "template",
+    f"{TEXT}ruby-text": "rt",
+    f"{TEXT}ruby": "ruby",
+    f"{TEXT}ruby-base": "span",
+}
 _PARTS = (f"{_TABLE}table", f"{_DRAW}page")
 _IN_TEXT = ("h2", "pre", "li", "span", "a", "sup", "sub", "ruby")  # what is inside is inline
 _HIDDEN_ROWS = ("collapse", "filter")
@@ -444,9 +456,11 @@ def _box_of(shape: Any) -> Box | None:
         if not boxes:
             return None
         return Box(
-            min(box.left for box in boxes), min(box.top for box in boxes),
-            max(box.right for box in boxes), max(box.bottom for box in boxes),
-        )  # fmt: skip
+            min(box.left for box in boxes),
+            min(box.top for box in boxes),
+            max(box.right for box in boxes),
+            max(box.bottom for box in boxes),
+        )
     left, top = numbers[0], numbers[1]
     return Box(left, top, left + (numbers[2] or 0), top + (numbers[3] or 0))
 

@@ -39,10 +39,12 @@ class _Level:
             start=integer(element.get(f"{TEXT}start-value"), 1),
             shown=integer(element.get(f"{TEXT}display-levels"), 1),
             pattern=next(patterns, ""),
-            is_bullet=element.tag in (
-                f"{TEXT}list-level-style-bullet", f"{TEXT}list-level-style-image",
+            is_bullet=element.tag
+            in (
+                f"{TEXT}list-level-style-bullet",
+                f"{TEXT}list-level-style-image",
             ),
-        )  # fmt: skip
+        )
 
 
 class _Counts:

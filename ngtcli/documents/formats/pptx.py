@@ -29,9 +29,12 @@ _BODY_STYLES = {"title": "titleStyle", "ctrTitle": "titleStyle"}  # others have 
 _ALIKE = ({"body", "subTitle", "obj"}, {"title", "ctrTitle"})  # for which a master has one
 _BULLET = "-"
 _NUMBER_FORMS = {
-    "arabic": "decimal", "alphaLc": "lowerLetter", "alphaUc": "upperLetter",
-    "romanLc": "lower-roman", "romanUc": "upper-roman",
-}  # fmt: skip
+    "arabic": "decimal",
+    "alphaLc": "lowerLetter",
+    "alphaUc": "upperLetter",
+    "romanLc": "lower-roman",
+    "romanUc": "upper-roman",
+}
 _AUTO_NUMBER = re.compile(
     r"(arabic|alphaLc|alphaUc|romanLc|romanUc)\w*?(Period|ParenR|ParenBoth|Plain|Minus)?$"
 )
@@ -236,8 +239,10 @@ def _shapes(container: Any) -> Iterator[Any]:
         if child.tag in (_SHAPE, _GROUP, _FRAME):
             yield child
         elif isinstance(child.tag, str) and etree.QName(child).localname in (
-            "AlternateContent", "Choice", "Fallback",
-        ):  # fmt: skip
+            "AlternateContent",
+            "Choice",
+            "Fallback",
+        ):
             yield from _shapes(child)
 
 

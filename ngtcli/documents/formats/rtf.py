@@ -28,11 +28,28 @@ _TOKEN = re.compile(
     re.DOTALL,
 )
 _SIGNS = {
-    "tab": "\t", "emdash": "—", "endash": "–", "lquote": "‘", "rquote": "’", "ldblquote": "“",
-    "rdblquote": "”", "bullet": "•", "line": "\n", "emspace": "\u2003", "enspace": "\u2002",
-    "zwj": "\u200d", "zwnj": "\u200c", "ltrmark": "\u200e", "rtlmark": "\u200f", "~": "\xa0",
-    "_": "-", "{": "{", "}": "}", "\\": "\\", "lbr": "\n",
-}  # fmt: skip
+    "tab": "\t",
+    "emdash": "—",
+    "endash": "–",
+    "lquote": "‘",
+    "rquote": "’",
+    "ldblquote": "“",
+    "rdblquote": "”",
+    "bullet": "•",
+    "line": "\n",
+    "emspace": "\u2003",
+    "enspace": "\u2002",
+    "zwj": "\u200d",
+    "zwnj": "\u200c",
+    "ltrmark": "\u200e",
+    "rtlmark": "\u200f",
+    "~": "\xa0",
+    "_": "-",
+    "{": "{",
+    "}": "}",
+    "\\": "\\",
+    "lbr": "\n",
+}
 _ENDS = frozenset(["par", "sect", "page", "column", "pagebb", "\n", "\r"])  # of paragraphs
 # Groups without text that is shown; so are those that begin with "\*" and another word.
 _SILENT = frozenset(
@@ -45,15 +62,37 @@ _SILENT = frozenset(
 )
 _READ_ALTHOUGH_MARKED = frozenset("shpinst shptxt ud annotation atnauthor nesttableprops".split())
 _STORIES = {
-    "header": "header", "headerl": "header", "headerr": "header", "headerf": "header",
-    "footer": "footer", "footerl": "footer", "footerr": "footer", "footerf": "footer",
-    "footnote": "footnote", "shptxt": "box", "annotation": "comment", "atnauthor": "author",
-}  # fmt: skip
+    "header": "header",
+    "headerl": "header",
+    "headerr": "header",
+    "headerf": "header",
+    "footer": "footer",
+    "footerl": "footer",
+    "footerr": "footer",
+    "footerf": "footer",
+    "footnote": "footnote",
+    "shptxt": "box",
+    "annotation": "comment",
+    "atnauthor": "author",
+}
 _CHARSETS = {  # of fonts: the code page in which their characters are
-    77: "mac_roman", 128: "cp932", 129: "cp949", 130: "cp1361", 134: "cp936", 136: "cp950",
-    161: "cp1253", 162: "cp1254", 163: "cp1258", 177: "cp1255", 178: "cp1256", 186: "cp1257",
-    204: "cp1251", 222: "cp874", 238: "cp1250", 255: "cp437",
-}  # fmt: skip
+    77: "mac_roman",
+    128: "cp932",
+    129: "cp949",
+    130: "cp1361",
+    134: "cp936",
+    136: "cp950",
+    161: "cp1253",
+    162: "cp1254",
+    163: "cp1258",
+    177: "cp1255",
+    178: "cp1256",
+    186: "cp1257",
+    204: "cp1251",
+    222: "cp874",
+    238: "cp1250",
+    255: "cp437",
+}
 _SYMBOL = 2  # the charset of fonts that have signs of their own
 _BULLETS = {0xB7: "•", 0xA7: "▪", 0xA8: "☐", 0xFE: "☑", 0xFC: "✓", 0xE0: "→"}
 _NEAR = 60  # twips between edges of cells that are one; guess

@@ -27,8 +27,13 @@ _NUMBERS = re.compile(r"decimal(?:-leading-zero)?|(?:lower|upper)-\w+|\bnone\b")
 _COMMENT = re.compile(r"/\*.*?\*/", re.DOTALL)
 _RULE = re.compile(r"([^{};]+)\{([^{}]*)\}")
 _SELECTOR = re.compile(r"([a-zA-Z][\w-]*)?((?:[.#][\w-]+)*)")
-_TYPES = {"1": "decimal", "a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman",
-          "I": "upper-roman"}  # fmt: skip
+_TYPES = {
+    "1": "decimal",
+    "a": "lower-alpha",
+    "A": "upper-alpha",
+    "i": "lower-roman",
+    "I": "upper-roman",
+}
 _NO_VALUE = frozenset("hidden password submit button reset image file range color".split())
 _REFERENCE = re.compile(r"\b(?:ref|reference|footnote|fn|cite|citation|noteref|endnote)", re.I)
 _WITHIN = frozenset("a b i em strong span font u sub sup small cite abbr code var picture".split())

@@ -16,18 +16,29 @@ _AS_IT_IS = r"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>"
 _NAMED = re.compile(rf"{_AS_IT_IS}|&(?!(?:amp|lt|gt|quot|apos);)(\w[\w.-]*);", re.DOTALL)
 _DECLARED = re.compile(r"<!ENTITY\s+([\w.-]+)\s")
 # The letters of the sets ISOgrk1 and ISOgrk2, which are not of HTML, without "gr" behind each.
-_GREEK = dict(zip(
-    "a b g d e z ee th i k l m n x o p r s sf t u ph kh ps oh".split(), "αβγδεζηθικλμνξοπρσςτυφχψω",
-    strict=True,
-))  # fmt: skip
+_GREEK = dict(
+    zip(
+        "a b g d e z ee th i k l m n x o p r s sf t u ph kh ps oh".split(),
+        "αβγδεζηθικλμνξοπρσςτυφχψω",
+        strict=True,
+    )
+)
 _GREEK |= {name.title(): sign.upper() for name, sign in _GREEK.items()}
 _GREEK |= {name.upper(): sign.upper() for name, sign in _GREEK.items() if len(name) == 2}
 _GREEK |= {f"{name[0]}a": sign for name, sign in (("a", "ά"), ("e", "έ"), ("i", "ί"), ("o", "ό"))}
 # What elements of JATS, DocBook, TEI and XHTML stand for in HTML; "h2" in text is none.
 _TAGS = {name: name for name in "p pre br ul ol li table tr td th h1 h2 h3 h4 h5 h6".split()} | {
-    "title": "h2", "head": "h2", "para": "p", "break": "br", "lb": "br", "list-item": "li",
-    "listitem": "li", "row": "tr", "entry": "td", "cell": "td",
-}  # fmt: skip
+    "title": "h2",
+    "head": "h2",
+    "para": "p",
+    "break": "br",
+    "lb": "br",
+    "list-item": "li",
+    "listitem": "li",
+    "row": "tr",
+    "entry": "td",
+    "cell": "td",
+}
 _RAISED = ("sup", "superscript")
 _MARKS = ("bibr", "fn", "table-fn", "corresp", "aff")  # of references by xref, in JATS
 _BARE = re.compile(r"[\d,;–\-\s*†‡§a-z]{1,20}")  # a reference mark that has no brackets of its own

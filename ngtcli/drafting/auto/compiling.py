@@ -167,10 +167,15 @@ def _start(arguments: list[str], descriptor: int) -> bool:
             environment[name] = os.path.abspath(os.path.expanduser(folder))
     try:
         started = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
-            stderr=subprocess.DEVNULL, env=environment, cwd="/", start_new_session=True,
+            command,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            env=environment,
+            cwd="/",
+            start_new_session=True,
             pass_fds=[descriptor],
-        )  # fmt: skip
+        )
     except OSError:
         return False
     _State.process = started

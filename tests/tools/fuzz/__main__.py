@@ -34,12 +34,21 @@ from tests.tools.fuzz.world import caches, make_world, new_place
 MINUTES = 5.0  # by default
 # Builders and their shares of the cases. Starts are new processes, of seconds each.
 KINDS: Mapping[str, tuple[Builder, int]] = {
-    "documents": (documents, 200), "folders": (folders, 80), "names": (names, 80),
-    "questions": (questions, 80), "settings": (settings, 200), "sweeps": (sweeps, 110),
-    "prompts": (prompts, 80), "caches": (caches, 120),
-    "models": (models, 60), "terminals": (terminals, 60), "interrupts": (interrupts, 30),
-    "kills": (kills, 20), "streams": (streams, 25), "starts": (starts, 4),
-}  # fmt: skip
+    "documents": (documents, 200),
+    "folders": (folders, 80),
+    "names": (names, 80),
+    "questions": (questions, 80),
+    "settings": (settings, 200),
+    "sweeps": (sweeps, 110),
+    "prompts": (prompts, 80),
+    "caches": (caches, 120),
+    "models": (models, 60),
+    "terminals": (terminals, 60),
+    "interrupts": (interrupts, 30),
+    "kills": (kills, 20),
+    "streams": (streams, 25),
+    "starts": (starts, 4),
+}
 _WITH_CACHES = ("caches", "kills", "interrupts", "starts", "terminals")
 
 

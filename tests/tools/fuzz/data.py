@@ -69,18 +69,27 @@ def _prompt_line(rng: Random) -> bytes:
 Damage = tuple[str, set[int]]  # what was done, and the exit codes that may come of it
 _MAY_RUN = {ANSWERED, MODEL, CONTEXT}
 _CONFIG: tuple[tuple[str, Any, set[int]], ...] = (
-    ("num_hidden_layers", 30, {MODEL}), ("model_type", "bert", {MODEL}),
-    ("hidden_size", 128, {MODEL}), ("vocab_size", 100, {MODEL}),
-    ("max_position_embeddings", 0, _MAY_RUN), ("max_position_embeddings", "x", {MODEL}),
-    ("model_type", "nonesuch", {MODEL}), ("num_attention_heads", 3, {MODEL}),
+    ("num_hidden_layers", 30, {MODEL}),
+    ("model_type", "bert", {MODEL}),
+    ("hidden_size", 128, {MODEL}),
+    ("vocab_size", 100, {MODEL}),
+    ("max_position_embeddings", 0, _MAY_RUN),
+    ("max_position_embeddings", "x", {MODEL}),
+    ("model_type", "nonesuch", {MODEL}),
+    ("num_attention_heads", 3, {MODEL}),
     ("auto_map", {"AutoModelForCausalLM": "evil.Evil"}, {ANSWERED, MODEL}),
-)  # fmt: skip
+)
 _HARMLESS = "{{ ''.__class__.__mro__ }}"  # the sandbox gives nothing for it
 _TEMPLATES = (
-    "{% if %}", "{{ messages[9].content }}", "{% for i in range(10**9) %}x{% endfor %}",
-    "{{ raise_exception('no') }}", "{{ 'x' * 10**10 }}", _HARMLESS, "{{ x.y.z }}",
+    "{% if %}",
+    "{{ messages[9].content }}",
+    "{% for i in range(10**9) %}x{% endfor %}",
+    "{{ raise_exception('no') }}",
+    "{{ 'x' * 10**10 }}",
+    _HARMLESS,
+    "{{ x.y.z }}",
     "{% macro a() %}{{ a() }}{% endmacro %}{{ a() }}",
-)  # fmt: skip
+)
 
 
 def models(rng: Random, place: Place) -> Case:

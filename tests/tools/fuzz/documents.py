@@ -34,24 +34,53 @@ _READ_OR_LONG = {ANSWERED, CONTEXT}
 
 _GERMAN = "Der Hafen für größere Schiffe, café. "
 _FOREIGN = (
-    ("latin-1", _GERMAN), ("cp1252", _GERMAN), ("cp037", _GERMAN), ("koi8-r", "Гавань вырыта"),
-    ("shift_jis", "港は一八七一年に"), ("gb18030", "港口于一八七一年"),
-)  # fmt: skip
+    ("latin-1", _GERMAN),
+    ("cp1252", _GERMAN),
+    ("cp037", _GERMAN),
+    ("koi8-r", "Гавань вырыта"),
+    ("shift_jis", "港は一八七一年に"),
+    ("gb18030", "港口于一八七一年"),
+)
 _CODECS = (
-    ("utf-16-le", codecs.BOM_UTF16_LE), ("utf-16-be", codecs.BOM_UTF16_BE),
-    ("utf-8", codecs.BOM_UTF8), ("utf-16-le", b""), ("utf-16-be", b""), ("utf-32", b""),
-)  # fmt: skip
+    ("utf-16-le", codecs.BOM_UTF16_LE),
+    ("utf-16-be", codecs.BOM_UTF16_BE),
+    ("utf-8", codecs.BOM_UTF8),
+    ("utf-16-le", b""),
+    ("utf-16-be", b""),
+    ("utf-32", b""),
+)
 _BLANK = ("", " ", "\n" * 5000, "\t \r\n", "\ufeff", "\u3000", "\ufeff\n")
 _MARKUP = (
-    "{question}", "{documents}", "{text}", "[bold red]", "[/]", "{{ 1 }}", "{% if %}", "%s%n",
-    "$(id)", "\\x1b[31m", "</script>", "\N{BELL}", "{", "}", "\\",
-)  # fmt: skip
+    "{question}",
+    "{documents}",
+    "{text}",
+    "[bold red]",
+    "[/]",
+    "{{ 1 }}",
+    "{% if %}",
+    "%s%n",
+    "$(id)",
+    "\\x1b[31m",
+    "</script>",
+    "\N{BELL}",
+    "{",
+    "}",
+    "\\",
+)
 _UNITS = ("a", PROSE, "ab ", "\u00e9", "\n", "x\n", "<|end|>", "9", "." * 7)
 # What a document holds, and its share of the cases.
 _CONTENTS = {
-    "random bytes": 3, "any script": 4, "control characters": 3, "a word repeated": 2, "markup": 2,
-    "blank": 1, "encoded": 2, "foreign": 1, "a zero byte": 1, "huge": 1,
-}  # fmt: skip
+    "random bytes": 3,
+    "any script": 4,
+    "control characters": 3,
+    "a word repeated": 2,
+    "markup": 2,
+    "blank": 1,
+    "encoded": 2,
+    "foreign": 1,
+    "a zero byte": 1,
+    "huge": 1,
+}
 
 
 def _content(rng: Random) -> tuple[str, bytes, Set[int]]:
@@ -97,10 +126,22 @@ def documents(rng: Random, place: Place) -> Case:
     path = {"named": "odd.txt", "piped": "-", "folder": "folder"}[way]
     head = rng.choice([["summarize", path], ["ask", "Who built it?", "-d", path]])
     # Flags that change neither the text nor the exit code.
-    tail = ["--max-tokens", str(rng.randint(1, 9)), *rng.choice([
-        "--dry-run", "--dry-run --json", "--json", "", "-v", "--json-tokens",
-        "--method none", "--method trie",
-    ]).split()]  # fmt: skip
+    tail = [
+        "--max-tokens",
+        str(rng.randint(1, 9)),
+        *rng.choice(
+            [
+                "--dry-run",
+                "--dry-run --json",
+                "--json",
+                "",
+                "-v",
+                "--json-tokens",
+                "--method none",
+                "--method trie",
+            ]
+        ).split(),
+    ]
     if way == "folder":
         (place.work / path).mkdir()
         (place.work / path / "odd.txt").write_bytes(data)
@@ -230,10 +271,16 @@ _DEVICES = ("/dev/zero", "/dev/urandom", "/dev/full", "/dev/fd/99", "/proc/self/
 def _devices(rng: Random, place: Place) -> Case:
     """Something endless or special, named outright."""
     device = rng.choice(_DEVICES)
-    command = rng.choice([
-        "summarize {}", "ask Who? -d {}", "trie build {}", "bench --prompts {} --methods none",
-        "trie show {}", "tune --sweep n=5,8 --prompts {}",
-    ])  # fmt: skip
+    command = rng.choice(
+        [
+            "summarize {}",
+            "ask Who? -d {}",
+            "trie build {}",
+            "bench --prompts {} --methods none",
+            "trie show {}",
+            "tune --sweep n=5,8 --prompts {}",
+        ]
+    )
     return case(f"{device} as a document", command.format(device).split(), _REFUSED, seconds=15)
 
 
@@ -263,15 +310,18 @@ def _many(rng: Random, place: Place) -> Case:
 _SUMMARIZE = ["summarize", HARBOUR, "--max-tokens", "2"]
 _NAMED: tuple[tuple[list[str], set[int]], ...] = (
     ([*_SUMMARIZE, "-m"], {MODEL, USAGE}),
-    ([*_SUMMARIZE, "--set"], {ANSWERED, MODEL, USAGE}), ([*_SUMMARIZE, "-p"], {USAGE}),
-    ([*_SUMMARIZE, "--device"], {USAGE}), (["presets", "show"], {USAGE}),
-    (["trie", "show"], {INPUT}), (["summarize"], {INPUT}),
+    ([*_SUMMARIZE, "--set"], {ANSWERED, MODEL, USAGE}),
+    ([*_SUMMARIZE, "-p"], {USAGE}),
+    ([*_SUMMARIZE, "--device"], {USAGE}),
+    (["presets", "show"], {USAGE}),
+    (["trie", "show"], {INPUT}),
+    (["summarize"], {INPUT}),
     (["summarize", HARBOUR, "--dry-run", "--stop"], {ANSWERED}),
     (["bench", "--prompts"], {INPUT}),
     (["tune", "--sweep", "n=5,8", "--prompts"], {INPUT}),
     (["bench", "--methods", "none", "--limit", "1", "--tasks"], {USAGE}),
     (["cache", "clear"], {USAGE, INPUT}),
-)  # fmt: skip
+)
 _NONE = "\u2717"  # stands before each odd name, so that none is a name that there is
 
 

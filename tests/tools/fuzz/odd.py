@@ -12,26 +12,121 @@ PROSE = (
     "The slate was shipped to the south, and the boats came back with lime and coal.\n"
 )
 _SCRIPTS = (
-    (0x20, 0x7E), (0xA1, 0x17F), (0x370, 0x5F4), (0x600, 0x6FF), (0x900, 0xDFF), (0x1100, 0x11FF),
-    (0x300, 0x36F), (0x2000, 0x206F), (0x3040, 0x30FF), (0x4E00, 0x9FFF), (0xAC00, 0xD7A3),
-    (0xFE00, 0xFEFF), (0x1D400, 0x1D7FF), (0x1F300, 0x1FAFF), (0xE0000, 0xE007F),
+    (0x20, 0x7E),
+    (0xA1, 0x17F),
+    (0x370, 0x5F4),
+    (0x600, 0x6FF),
+    (0x900, 0xDFF),
+    (0x1100, 0x11FF),
+    (0x300, 0x36F),
+    (0x2000, 0x206F),
+    (0x3040, 0x30FF),
+    (0x4E00, 0x9FFF),
+    (0xAC00, 0xD7A3),
+    (0xFE00, 0xFEFF),
+    (0x1D400, 0x1D7FF),
+    (0x1F300, 0x1FAFF),
+    (0xE0000, 0xE007F),
     (0x10FF00, 0x10FFFF),
-)  # fmt: skip
+)
 _CONTROLS = (
-    "\x1b[31m", "\x1b]52;c;aGVsbG8=\x07", "\x1b]8;;http://x\x1b\\", "\x1b[2J", "\x1bP", "\x9b31m",
-    "\x07", "\x08", "\r", "\x0b", "\x0c", "\x7f", "\x85", "\u202e", "\u2066", "\u200b", "\u2028",
-    "\ufeff", "\u200f", "\U000e0041", "\x1b[6n", "\x18", "\x9d0;t\x9c",
-)  # fmt: skip
-_WORDS = ("", " ", "-", "--", ".", "..", "/", "~", "~nouser/x", "*", "[", "**/*", "\\", "'", '"',
-          "$HOME", "%s", "{question}", "[red]x[/red]", ":", "=")  # fmt: skip
-_PATHS = ("../../etc/passwd", "/etc/passwd", "/dev/null", "C:\\x", "a/b/c", "builtin/", "Builtin",
-          "model.gguf", "https://x.y/z", "no/such-model")  # fmt: skip
+    "\x1b[31m",
+    "\x1b]52;c;aGVsbG8=\x07",
+    "\x1b]8;;http://x\x1b\\",
+    "\x1b[2J",
+    "\x1bP",
+    "\x9b31m",
+    "\x07",
+    "\x08",
+    "\r",
+    "\x0b",
+    "\x0c",
+    "\x7f",
+    "\x85",
+    "\u202e",
+    "\u2066",
+    "\u200b",
+    "\u2028",
+    "\ufeff",
+    "\u200f",
+    "\U000e0041",
+    "\x1b[6n",
+    "\x18",
+    "\x9d0;t\x9c",
+)
+_WORDS = (
+    "",
+    " ",
+    "-",
+    "--",
+    ".",
+    "..",
+    "/",
+    "~",
+    "~nouser/x",
+    "*",
+    "[",
+    "**/*",
+    "\\",
+    "'",
+    '"',
+    "$HOME",
+    "%s",
+    "{question}",
+    "[red]x[/red]",
+    ":",
+    "=",
+)
+_PATHS = (
+    "../../etc/passwd",
+    "/etc/passwd",
+    "/dev/null",
+    "C:\\x",
+    "a/b/c",
+    "builtin/",
+    "Builtin",
+    "model.gguf",
+    "https://x.y/z",
+    "no/such-model",
+)
 # Of any type that JSON or YAML has.
 _VALUES: tuple[Any, ...] = (
-    None, True, False, 0, -1, 1, 2**31, 2**63, 2**64, -(2**63), 10**400, 0.5, -0.0, 1e308,
-    float("inf"), float("nan"), "", " ", "x", "1", "1e5", "true", "null", "\x1b[31m", "\udcff",
-    "9" * 500, [], [[]], ["x"], [1, "x", None], {}, {"x": 1}, {"": {}}, "2026-13-45", "☃" * 40,
-)  # fmt: skip
+    None,
+    True,
+    False,
+    0,
+    -1,
+    1,
+    2**31,
+    2**63,
+    2**64,
+    -(2**63),
+    10**400,
+    0.5,
+    -0.0,
+    1e308,
+    float("inf"),
+    float("nan"),
+    "",
+    " ",
+    "x",
+    "1",
+    "1e5",
+    "true",
+    "null",
+    "\x1b[31m",
+    "\udcff",
+    "9" * 500,
+    [],
+    [[]],
+    ["x"],
+    [1, "x", None],
+    {},
+    {"x": 1},
+    {"": {}},
+    "2026-13-45",
+    "☃" * 40,
+)
 
 
 def any_text(rng: Random, length: int) -> str:
@@ -52,13 +147,15 @@ def odd_word(rng: Random) -> str:
     """A word for the command line: no null character, seldom a plain one."""
     make: Callable[[], str] = rng.choice(
         [
-            lambda: rng.choice(_WORDS), lambda: any_text(rng, rng.randint(1, 30)),
+            lambda: rng.choice(_WORDS),
+            lambda: any_text(rng, rng.randint(1, 30)),
             lambda: control_soup(rng)[:60],
             lambda: os.fsdecode(bytes(rng.choices(range(128, 256), k=rng.randint(1, 9)))),
-            lambda: "x" * int(2 ** rng.uniform(4, 16)), lambda: rng.choice(_PATHS),
+            lambda: "x" * int(2 ** rng.uniform(4, 16)),
+            lambda: rng.choice(_PATHS),
             lambda: str(odd_value(rng)),
         ]
-    )  # fmt: skip
+    )
     return make().replace("\0", "")
 
 
@@ -113,10 +210,14 @@ def damaged(rng: Random, data: bytes) -> tuple[str, bytes]:
     for _ in range(rng.choice([1, 1, 3, 40])):
         flipped[min(at + rng.randint(0, 99), len(flipped) - 1)] ^= 1 << rng.randrange(8)
     made = {
-        "flipped": flipped, "cut": data[:at], "empty": b"", "doubled": data + data,
+        "flipped": flipped,
+        "cut": data[:at],
+        "empty": b"",
+        "doubled": data + data,
         "zeroed": data[:at] + bytes(length) + data[at + length :],
-        "garbage": rng.randbytes(length), "longer": data + rng.randbytes(length),
-    }  # fmt: skip
+        "garbage": rng.randbytes(length),
+        "longer": data + rng.randbytes(length),
+    }
     how = rng.choice([*made, "flipped"])
     return f"{how} at {at}", bytes(made[how])
 

@@ -47,10 +47,13 @@ def run(command: Command, place: Place) -> Result:
         shown, late = _wait(process, command, place.home, terminal, clock)
         _kill_all(process.pid)
         return Result(
-            process.returncode, (shown if terminal else _head(out)).decode("utf-8", "replace"),
-            _head(err).decode("utf-8", "replace"), time.monotonic() - clock,
-            0 if command.real else process.memory, late,
-        )  # fmt: skip
+            process.returncode,
+            (shown if terminal else _head(out)).decode("utf-8", "replace"),
+            _head(err).decode("utf-8", "replace"),
+            time.monotonic() - clock,
+            0 if command.real else process.memory,
+            late,
+        )
 
 
 def _environment(command: Command, place: Place) -> dict[str, str]:
@@ -59,20 +62,36 @@ def _environment(command: Command, place: Place) -> dict[str, str]:
     Without a background no process is started that outlives a run.
     """
     return {
-        "PATH": os.environ.get("PATH", os.defpath), "LANG": "C.UTF-8", "HOME": str(place.work),
-        "TMPDIR": tempfile.gettempdir(), "NGT_HOME": str(place.home), "TERM": "xterm-256color",
-        "HF_HOME": str(place.home / "hub"), "PYTHONDONTWRITEBYTECODE": "1", "PYTHONSAFEPATH": "1",
-        "NGT_THREADS": "1", "NGT_BACKGROUND": "none", **ONE_THREAD, **command.environ,
-    }  # fmt: skip
+        "PATH": os.environ.get("PATH", os.defpath),
+        "LANG": "C.UTF-8",
+        "HOME": str(place.work),
+        "TMPDIR": tempfile.gettempdir(),
+        "NGT_HOME": str(place.home),
+        "TERM": "xterm-256color",
+        "HF_HOME": str(place.home / "hub"),
+        "PYTHONDONTWRITEBYTECODE": "1",
+        "PYTHONSAFEPATH": "1",
+        "NGT_THREADS": "1",
+        "NGT_BACKGROUND": "none",
+        **ONE_THREAD,
+        **command.environ,
+    }
 
 
 def _fork(command: Command, place: Place, streams: list[Any]) -> Warm:
     closed = [number for number, way in command.streams.items() if way == "closed"]
     return Warm(
-        *command.arguments, code=PROGRAM, cwd=place.work, stdin=streams[0], stdout=streams[1],
-        stderr=streams[2], closed=closed, start_new_session=True, space=_SPACE,
+        *command.arguments,
+        code=PROGRAM,
+        cwd=place.work,
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
+        closed=closed,
+        start_new_session=True,
+        space=_SPACE,
         env=_environment(command, place),
-    )  # fmt: skip
+    )
 
 
 def _start(command: Command, place: Place, streams: list[Any]) -> "subprocess.Popen[bytes]":
@@ -80,9 +99,13 @@ def _start(command: Command, place: Place, streams: list[Any]) -> "subprocess.Po
     script = f'ulimit -v {_REAL_SPACE}; exec "$@" {" ".join(closed)}'
     return subprocess.Popen(
         ["sh", "-c", script, "sh", sys.executable, "-m", "ngtcli", *command.arguments],
-        cwd=place.work, stdin=streams[0], stdout=streams[1], stderr=streams[2],
-        start_new_session=True, env=_environment(command, place),
-    )  # fmt: skip
+        cwd=place.work,
+        stdin=streams[0],
+        stdout=streams[1],
+        stderr=streams[2],
+        start_new_session=True,
+        env=_environment(command, place),
+    )
 
 
 def _wait(

@@ -23,27 +23,94 @@ from tests.tools.fuzz.case import (
 from tests.tools.fuzz.odd import damaged, make_odd, nested, odd_value, odd_word
 
 _NUMBERS = (
-    "0", "1", "2", "-1", "3.5", "1e-9", "1e400", "nan", "inf", "-inf", "0x10", "1_000", "１２",
-    "9" * 20, "9" * 5000, "", " ", "1 ", "+5", "true", "None", "[1]", "é", "1,5", ".5", "1e5",
-)  # fmt: skip
+    "0",
+    "1",
+    "2",
+    "-1",
+    "3.5",
+    "1e-9",
+    "1e400",
+    "nan",
+    "inf",
+    "-inf",
+    "0x10",
+    "1_000",
+    "１２",
+    "9" * 20,
+    "9" * 5000,
+    "",
+    " ",
+    "1 ",
+    "+5",
+    "true",
+    "None",
+    "[1]",
+    "é",
+    "1,5",
+    ".5",
+    "1e5",
+)
 _WORDS = (
-    "auto", "none", "trie", "cpu", "cuda", "mps", "float32", "bfloat16", "error", "truncate",
-    "always", "never", "tri", "AUTO", "yes", "off", "x", "true", "0",
-)  # fmt: skip
+    "auto",
+    "none",
+    "trie",
+    "cpu",
+    "cuda",
+    "mps",
+    "float32",
+    "bfloat16",
+    "error",
+    "truncate",
+    "always",
+    "never",
+    "tri",
+    "AUTO",
+    "yes",
+    "off",
+    "x",
+    "true",
+    "0",
+)
 _SHOW = ["config", "show", "--json"]
 _ANSWER = ["summarize", HARBOUR, "--max-tokens", "2", "--json"]
 _PRESET = {"description": "x", "template": "{documents}\n\nSummarize it.", "num_draft": 16}
 _GOOD = {k: v for k, v in Settings().values().items() if k not in ("model", "draft_model")}
 _YAML = (
-    "seed: 2026-13-45", "seed: 2026-01-02", "n: " + "9" * 6000, "stop: " + nested(500),
-    "stop: &a [*a]", "a: &a [x]\nstop: *a", "? [1]\n: x", "n: !!python/object/apply:os.abort []",
-    "<<: {n: 5}", "n: 5\nn: 6", "\tn: 5", "n: 5\n---\nn: 6", "n", "- n", "n: 0o17", "n: 1e1",
-    "stop: {", "%YAML 9.9\n---\nn: 5", "n: !!int x", "\ufeffn: 5", "1: 2", "null: 1", "&a : *a",
-    "stop: 2026-01-02", "temperature: .nan", "temperature: .inf", "top_p: -.inf", "n: 5\x00",
-    "stop: !!binary aGVs", "stop: !!set {a}", "!!omap [a: 1]", "stop: [" + "x, " * 50_000 + "]",
+    "seed: 2026-13-45",
+    "seed: 2026-01-02",
+    "n: " + "9" * 6000,
+    "stop: " + nested(500),
+    "stop: &a [*a]",
+    "a: &a [x]\nstop: *a",
+    "? [1]\n: x",
+    "n: !!python/object/apply:os.abort []",
+    "<<: {n: 5}",
+    "n: 5\nn: 6",
+    "\tn: 5",
+    "n: 5\n---\nn: 6",
+    "n",
+    "- n",
+    "n: 0o17",
+    "n: 1e1",
+    "stop: {",
+    "%YAML 9.9\n---\nn: 5",
+    "n: !!int x",
+    "\ufeffn: 5",
+    "1: 2",
+    "null: 1",
+    "&a : *a",
+    "stop: 2026-01-02",
+    "temperature: .nan",
+    "temperature: .inf",
+    "top_p: -.inf",
+    "n: 5\x00",
+    "stop: !!binary aGVs",
+    "stop: !!set {a}",
+    "!!omap [a: 1]",
+    "stop: [" + "x, " * 50_000 + "]",
     "a: &a [x,x,x,x,x,x,x,x,x]\nb: &b [*a,*a,*a,*a,*a,*a,*a,*a]\nc: &c [*b,*b,*b,*b,*b,*b,*b,*b]\n"
     "d: &d [*c,*c,*c,*c,*c,*c,*c,*c]\ne: &e [*d,*d,*d,*d,*d,*d,*d]\nstop: [*e,*e,*e,*e,*e,*e]",
-)  # fmt: skip
+)
 
 
 def settings(rng: Random, place: Place) -> Case:
@@ -84,8 +151,9 @@ def _unknown(rng: Random, place: Place) -> Case:
         if variable not in result.err:
             yield f"{variable} is ignored without a word"
 
-    return case(f"the unknown {variable}", _SHOW, [ANSWERED, USAGE], environ={variable: "16"},
-                check=check)  # fmt: skip
+    return case(
+        f"the unknown {variable}", _SHOW, [ANSWERED, USAGE], environ={variable: "16"}, check=check
+    )
 
 
 def _odd_file(rng: Random, path: Path, good: dict[str, Any], special: float) -> str:
@@ -141,18 +209,51 @@ def _presets(rng: Random, place: Place) -> Case:
 
 
 _AXES = ("n", "lp", "num_draft", "method", "learn_output", "temperature", "stop", "x", "", "N")
-_PARTS = ("5", "8", "5..8", "2..1", "1..9+3", "2..64*2", "..", "5..", "..5", "*", "+", "1e3", "-1",
-          "0.5", "trie", "auto", "none", "trie:n=5", "true", "9" * 400, "1..1001", "é", " ", "٣",
-          "0..0", "5..5", "2..9*1", "2..9+0", "1..9*0.5", "trtllm:max_draft_len=8")  # fmt: skip
+_PARTS = (
+    "5",
+    "8",
+    "5..8",
+    "2..1",
+    "1..9+3",
+    "2..64*2",
+    "..",
+    "5..",
+    "..5",
+    "*",
+    "+",
+    "1e3",
+    "-1",
+    "0.5",
+    "trie",
+    "auto",
+    "none",
+    "trie:n=5",
+    "true",
+    "9" * 400,
+    "1..1001",
+    "é",
+    " ",
+    "٣",
+    "0..0",
+    "5..5",
+    "2..9*1",
+    "2..9+0",
+    "1..9*0.5",
+    "trtllm:max_draft_len=8",
+)
 # Options of methods, as the README names them.
 _OPTIONS = {
-    "auto": "trust", "prompt-lookup": "max_matching_ngram_size num_output_tokens",
-    "llma": "trigger_n block_k max_n", "trie": "n lp learn_output num_draft",
-    "akunu": "max_order draft_count max_history", "recycling": "output_id_topk",
+    "auto": "trust",
+    "prompt-lookup": "max_matching_ngram_size num_output_tokens",
+    "llma": "trigger_n block_k max_n",
+    "trie": "n lp learn_output num_draft",
+    "akunu": "max_order draft_count max_history",
+    "recycling": "output_id_topk",
     "trtllm": "max_draft_len max_matching_ngram_size is_keep_all is_use_oldest",
     "rest": "datastore max_token_span k long choices cut",
-    "lookahead": "level window_size guess_set_size pool_from_prompt", "space": "nodes masked",
-}  # fmt: skip
+    "lookahead": "level window_size guess_set_size pool_from_prompt",
+    "space": "nodes masked",
+}
 _VALUES = ("0", "1", "3", "-1", "1000000", "9" * 30, "nan", "inf", "true", "", "../../x", "1e9")
 
 
@@ -170,10 +271,20 @@ def _sweep(rng: Random, place: Place) -> Case:
         axes = [odd_word(rng)]
     return case(
         f"the sweep {' '.join(axes)[:60]!r}",
-        ["tune", *(f"--sweep={a}" for a in axes), "--rounds", "1", "--limit", "1",
-         "--max-tokens", "2", "--json"],
-        [ANSWERED, USAGE], seconds=300,  # up to a thousand cells
-    )  # fmt: skip
+        [
+            "tune",
+            *(f"--sweep={a}" for a in axes),
+            "--rounds",
+            "1",
+            "--limit",
+            "1",
+            "--max-tokens",
+            "2",
+            "--json",
+        ],
+        [ANSWERED, USAGE],
+        seconds=300,  # up to a thousand cells
+    )
 
 
 def _method(rng: Random, place: Place) -> Case:
@@ -187,6 +298,8 @@ def _method(rng: Random, place: Place) -> Case:
     method = name + "".join(options)
     # rest needs a datastore, suffix a library, draft-model a second model.
     return case(
-        f"the method {method[:60]!r}", [*ASKED["summary"], f"--method={method}", "--json"],
-        [ANSWERED, USAGE, INPUT], text=place.texts["summary"],
-    )  # fmt: skip
+        f"the method {method[:60]!r}",
+        [*ASKED["summary"], f"--method={method}", "--json"],
+        [ANSWERED, USAGE, INPUT],
+        text=place.texts["summary"],
+    )

@@ -67,11 +67,19 @@ def interrupts(rng: Random, place: Place) -> Case:
 _TERMS = ("xterm-256color", "dumb", "", "vt100", "linux", "screen", "no-such-terminal", "x\x1b[31m")
 _COLUMNS = ("0", "1", "-5", "x", "", "99999999999999999999", "1.5", "80")
 _TABLES = (
-    "presets list", "config show", "trie list", "cache show pools", "models list",
-    "summarize nowhere.txt", "--help", "summarize --help", f"summarize {HARBOUR} --dry-run",
+    "presets list",
+    "config show",
+    "trie list",
+    "cache show pools",
+    "models list",
+    "summarize nowhere.txt",
+    "--help",
+    "summarize --help",
+    f"summarize {HARBOUR} --dry-run",
     "bench --methods trie --limit 1 --rounds 1 --max-tokens 2",
-    "tune --sweep n=5,8 --rounds 1 --limit 1 --max-tokens 2", "tune --sweep n=5..x",
-)  # fmt: skip
+    "tune --sweep n=5,8 --rounds 1 --limit 1 --max-tokens 2",
+    "tune --sweep n=5..x",
+)
 
 
 def terminals(rng: Random, place: Place) -> Case:
@@ -148,6 +156,11 @@ def _read_only(rng: Random, place: Place) -> Case:
     method = rng.choice(["auto", "trie"])  # whose functions are all compiled, and some
     return case(
         f"a package and a home that cannot be written, with {method}",
-        [*ASKED["summary"], "--method", method], [ANSWERED], text=place.texts["summary"],
-        real=True, check=check, environ=environ, seconds=240,
-    )  # fmt: skip
+        [*ASKED["summary"], "--method", method],
+        [ANSWERED],
+        text=place.texts["summary"],
+        real=True,
+        check=check,
+        environ=environ,
+        seconds=240,
+    )

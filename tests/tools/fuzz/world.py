@@ -62,8 +62,13 @@ def new_place(folder: Path, world: Place, caches: bool) -> Place:
     return place
 
 
-_SHOWN = ("trie list", "trie list --json", "cache clear tries", "cache show pools --json",
-          "cache clear pools")  # fmt: skip
+_SHOWN = (
+    "trie list",
+    "trie list --json",
+    "cache clear tries",
+    "cache show pools --json",
+    "cache clear pools",
+)
 
 
 def caches(rng: Random, place: Place) -> Case:

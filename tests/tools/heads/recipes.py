@@ -25,9 +25,14 @@ _SMALL = 8  # layers of a target below which others are read than of large ones;
 _LAYERS = 2  # of DFlash: a mask finds the last token by one, what follows it by another; guess
 _BLOCKS = 8  # blocks of DFlash that are drawn of a text in a step; guess
 _OF_LAYERS = (
-    "hidden_size", "intermediate_size", "num_attention_heads", "num_key_value_heads", "head_dim",
-    "rms_norm_eps", "rope_parameters",
-)  # fmt: skip
+    "hidden_size",
+    "intermediate_size",
+    "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
+    "rms_norm_eps",
+    "rope_parameters",
+)
 NONE = -100  # a target that does not count, as cross entropy has it
 Guesses = Iterator[tuple[Tensor, Tensor]]
 

@@ -106,8 +106,12 @@ def _score(name: str, heading: str, place: int, rank: int) -> Any:
     needs = "rouge_l" if name == "rouge_l" else "judged"
     return column(
         lambda s: s.scores and getattr(s.scores, name),
-        heading, place=place, rank=rank, needs=needs, **how,
-    )  # fmt: skip
+        heading,
+        place=place,
+        rank=rank,
+        needs=needs,
+        **how,
+    )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

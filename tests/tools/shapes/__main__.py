@@ -65,9 +65,13 @@ def main(words: Sequence[str] | None = None) -> None:
     settings = Settings().replace(**{name: getattr(args, name) for name in _OF_SETTINGS})
     settings = settings.replace(background="none") if args.no_background else settings
     options = ReplayOptions(
-        methods=args.methods, num_drafts=[int(k) for k in names(args.num_draft)], tasks=args.tasks,
-        limit=args.limit, rounds=args.rounds, fresh=args.fresh,
-    )  # fmt: skip
+        methods=args.methods,
+        num_drafts=[int(k) for k in names(args.num_draft)],
+        tasks=args.tasks,
+        limit=args.limit,
+        rounds=args.rounds,
+        fresh=args.fresh,
+    )
     try:
         say = partial(print, file=sys.stderr)
         found = run_shape(args.folder, args.shape, options, settings, say)

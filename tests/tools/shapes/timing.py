@@ -95,9 +95,12 @@ def generate_seconds(hf: Any, prompt: Sequence[int], tokens: int) -> float:
     def run(count: int) -> float:
         def work() -> Any:
             return hf.generate(
-                ids, attention_mask=torch.ones_like(ids), do_sample=False, max_new_tokens=count,
+                ids,
+                attention_mask=torch.ones_like(ids),
+                do_sample=False,
+                max_new_tokens=count,
                 min_new_tokens=count,
-            )  # fmt: skip
+            )
 
         return _seconds(work, hf.device)
 

@@ -173,8 +173,10 @@ def _spoken_answer(turns: list[list[str]], query: dict[str, Any]) -> tuple[int, 
 
 _READERS = {
     **dict.fromkeys(("eips", "peps", "rust-rfcs", "sherlock"), _plain_articles),
-    "scitldr": _abstracts, "newwiki-qa": _question_articles, "qmsum": _meetings,
-}  # fmt: skip
+    "scitldr": _abstracts,
+    "newwiki-qa": _question_articles,
+    "qmsum": _meetings,
+}
 
 
 def read_corpus(folder: Path) -> list[Article]:

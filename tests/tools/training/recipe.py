@@ -52,9 +52,13 @@ def as_pretrained(tokenizer: Any, positions: int) -> Any:
     from transformers import PreTrainedTokenizerFast
 
     wrapped = PreTrainedTokenizerFast(
-        tokenizer_object=tokenizer, eos_token=END, pad_token=PAD, model_max_length=positions,
-        additional_special_tokens=[USER, ASSISTANT], clean_up_tokenization_spaces=False,
-    )  # fmt: skip
+        tokenizer_object=tokenizer,
+        eos_token=END,
+        pad_token=PAD,
+        model_max_length=positions,
+        additional_special_tokens=[USER, ASSISTANT],
+        clean_up_tokenization_spaces=False,
+    )
     wrapped.chat_template = CHAT_TEMPLATE
     return wrapped
 
@@ -98,9 +102,11 @@ def make_tokenizer(articles: list[Article], seed: int) -> Any:
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence([pieces, bytes_of])
     tokenizer.decoder = decoders.ByteLevel()
     trainer = trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=list(SPECIAL), show_progress=False,
+        vocab_size=VOCABULARY,
+        special_tokens=list(SPECIAL),
+        show_progress=False,
         initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-    )  # fmt: skip
+    )
     tokenizer.train_from_iterator(texts, trainer)
     return tokenizer
 
@@ -139,12 +145,19 @@ def make_model(recipe: Recipe, vocabulary: int, marks: Marks, lexicon: Lexicon) 
 
     torch.manual_seed(recipe.seed)
     config = LlamaConfig(
-        vocab_size=vocabulary, hidden_size=recipe.width, intermediate_size=recipe.inner,
-        num_hidden_layers=recipe.layers, num_attention_heads=recipe.heads,
-        num_key_value_heads=recipe.heads, max_position_embeddings=recipe.positions,
+        vocab_size=vocabulary,
+        hidden_size=recipe.width,
+        intermediate_size=recipe.inner,
+        num_hidden_layers=recipe.layers,
+        num_attention_heads=recipe.heads,
+        num_key_value_heads=recipe.heads,
+        max_position_embeddings=recipe.positions,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_THETA},
-        tie_word_embeddings=True, pad_token_id=0, bos_token_id=None, eos_token_id=1,
-    )  # fmt: skip
+        tie_word_embeddings=True,
+        pad_token_id=0,
+        bos_token_id=None,
+        eos_token_id=1,
+    )
     model = LlamaForCausalLM(config)
     plant_circuit(model, marks, lexicon, recipe.seed)
     return model

@@ -18,9 +18,14 @@ ASK = "Answer the question from the text above.\nQuestion: {question}"
 
 # Share of the conversations by source, before scaling to a sum of 1; guesses.
 _WEIGHTS = {
-    "newwiki-qa": 0.50, "scitldr": 0.14, "peps": 0.12, "rust-rfcs": 0.08, "eips": 0.06,
-    "sherlock": 0.08, "qmsum": 0.10,
-}  # fmt: skip
+    "newwiki-qa": 0.50,
+    "scitldr": 0.14,
+    "peps": 0.12,
+    "rust-rfcs": 0.08,
+    "eips": 0.06,
+    "sherlock": 0.08,
+    "qmsum": 0.10,
+}
 FUNCTION_WORDS = frozenset(
     (
         "a an and are as at be been but by can could did do does for from had has have he her his "
@@ -30,10 +35,34 @@ FUNCTION_WORDS = frozenset(
     ).split()
 )
 _OPENERS = (
-    "What", "What is", "What was", "What are", "What did", "Who", "Who was", "When", "When did",
-    "Where", "Where is", "Which", "How", "How many", "How did", "Why", "Why is", "what", "who",
-    "when was", "where", "how", "Is", "Does", "Tell me about", "What about", "In what",
-)  # fmt: skip
+    "What",
+    "What is",
+    "What was",
+    "What are",
+    "What did",
+    "Who",
+    "Who was",
+    "When",
+    "When did",
+    "Where",
+    "Where is",
+    "Which",
+    "How",
+    "How many",
+    "How did",
+    "Why",
+    "Why is",
+    "what",
+    "who",
+    "when was",
+    "where",
+    "how",
+    "Is",
+    "Does",
+    "Tell me about",
+    "What about",
+    "In what",
+)
 
 
 @dataclass(frozen=True, slots=True)

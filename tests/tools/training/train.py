@@ -171,9 +171,11 @@ def loss_of(model: Any, batch: Batch, device: str) -> tuple[Tensor, float]:
         compiled = torch.is_grad_enabled() and batch.ids.shape[1] <= 1024
         layers = model.model if compiled else model.model.forward
         hidden = layers(
-            input_ids=batch.ids.to(device), attention_mask=batch.mask().to(device),
-            position_ids=batch.positions.to(device), use_cache=False,
-        ).last_hidden_state  # fmt: skip
+            input_ids=batch.ids.to(device),
+            attention_mask=batch.mask().to(device),
+            position_ids=batch.positions.to(device),
+            use_cache=False,
+        ).last_hidden_state
         logits = model.lm_head(hidden[rows.to(device), columns.to(device)])
     losses = cross_entropy(logits.float(), targets, reduction="none")
     hard = weight >= weight.max()

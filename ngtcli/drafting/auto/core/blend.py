@@ -142,9 +142,18 @@ def ask(tables: Any, matches: Any, escape: Any, least: float, query: Any) -> Any
 
 @njit(inline="always")
 def _list(
-    query: Any, n: int, escape: Any, mass: float, least: float, source: int, order: int,
-    bucket: int, node: int, total: float, credited: int,
-) -> Any:  # fmt: skip
+    query: Any,
+    n: int,
+    escape: Any,
+    mass: float,
+    least: float,
+    source: int,
+    order: int,
+    bucket: int,
+    node: int,
+    total: float,
+    credited: int,
+) -> Any:
     """List a prediction that gives away enough: (how many are listed, the mass it passes on)."""
     keys, e = query.keys, escape[source, order, bucket]
     share = mass * (1.0 - e)
@@ -190,9 +199,18 @@ def blend(tables: Any, query: Any, n: int, least: float, candidates: Any, number
         for i in range(n):
             if (keys[i, SOURCE] >= head) == (is_late == 1):
                 size = continue_with(
-                    tables, keys[i, SOURCE], keys[i, NODE], keys[i, ORDER], masses[i, SHARE],
-                    masses[i, TOTAL], least, keys[i, CREDITED], candidates, size, number,
-                )  # fmt: skip
+                    tables,
+                    keys[i, SOURCE],
+                    keys[i, NODE],
+                    keys[i, ORDER],
+                    masses[i, SHARE],
+                    masses[i, TOTAL],
+                    least,
+                    keys[i, CREDITED],
+                    candidates,
+                    size,
+                    number,
+                )
     return size
 
 

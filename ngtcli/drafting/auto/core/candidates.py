@@ -49,9 +49,14 @@ def new_candidates(capacity: int, children: int) -> Any:
 
 @njit(inline="always")
 def add(
-    candidates: Any, size: int, blend: int, token: int, probability: float, source: int,
+    candidates: Any,
+    size: int,
+    blend: int,
+    token: int,
+    probability: float,
+    source: int,
     evidence: int,
-) -> int:  # fmt: skip
+) -> int:
     """Add to the probability of `token`; returns how many candidates there are then.
 
     Args:

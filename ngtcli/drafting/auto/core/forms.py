@@ -214,9 +214,18 @@ def _row_after(rows: Any, row: int, token: int) -> Any:
 
 @unowned
 def continue_with(
-    tables: Any, source: int, node: int, order: int, share: float, total: float, least: float,
-    credited: int, candidates: Any, size: int, blend: int,
-) -> int:  # fmt: skip
+    tables: Any,
+    source: int,
+    node: int,
+    order: int,
+    share: float,
+    total: float,
+    least: float,
+    credited: int,
+    candidates: Any,
+    size: int,
+    blend: int,
+) -> int:
     """Divide `share` among what followed a match; returns how many candidates there are then.
 
     Args:

@@ -45,9 +45,14 @@ class Growth(NamedTuple):
 
 @njit()
 def grow(
-    plain: Any, plain_stage: Any, root: Any, escape: Any, budget: int, min_probability: float,
+    plain: Any,
+    plain_stage: Any,
+    root: Any,
+    escape: Any,
+    budget: int,
+    min_probability: float,
     children: int,
-) -> Any:  # fmt: skip
+) -> Any:
     """The `budget` likeliest nodes below the matches `root`, as a Growth in a plain tuple.
 
     Args:
@@ -72,18 +77,36 @@ def grow(
     stage, cells = named_stage(plain_stage), np.empty((1, FEATURE_COUNT), np.int32)
     depths = np.zeros(budget + 1, np.int32)
     n = _fill(
-        tables, stage, matches, escape, min_probability, query, candidates, growth, children,
-        depths, cells,
-    )  # fmt: skip
+        tables,
+        stage,
+        matches,
+        escape,
+        min_probability,
+        query,
+        candidates,
+        growth,
+        children,
+        depths,
+        cells,
+    )
     tokens, parents, probabilities, credited, longest = growth
     return tokens[:n], parents[:n], probabilities[:n], credited[:n], longest[:n]
 
 
 @unowned
 def _fill(
-    tables: Any, stage: Any, matches: Any, escape: Any, min_probability: float, query: Any,
-    candidates: Any, growth: Any, children: int, depths: Any, cells: Any,
-) -> int:  # fmt: skip
+    tables: Any,
+    stage: Any,
+    matches: Any,
+    escape: Any,
+    min_probability: float,
+    query: Any,
+    candidates: Any,
+    growth: Any,
+    children: int,
+    depths: Any,
+    cells: Any,
+) -> int:
     """The loop of `grow`; the number of nodes. `matches[i + 1]` are those of node i.
 
     So is `depths[i + 1]` its depth; `cells` is room for `score`.

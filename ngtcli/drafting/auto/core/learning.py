@@ -44,9 +44,7 @@ REACHES, GAINS = range(2)  # columns of `recent`
 
 
 @unowned
-def attribute(
-    tables: Any, matches: Any, token: int, tallies: Any, query: Any, given: Any
-) -> Any:  # fmt: skip
+def attribute(tables: Any, matches: Any, token: int, tallies: Any, query: Any, given: Any) -> Any:
     """Expectation step: divide one observed token among the matches that predicted it.
 
     Args:
