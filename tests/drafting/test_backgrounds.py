@@ -134,7 +134,7 @@ def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
 
 def test_prompt_and_pool_are_asked_before_the_background() -> None:
     drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
-    tree = Followed(drafter, Context((1, 2, 8, 1, 2), vocabulary=10)).propose(16)
+    tree = Followed(drafter, Context((1, 2, 8, 1, 2), vocabulary=10)).propose(24)
     after = [i for i in range(len(tree)) if tree.parents[i] == -1]
     named = {tree.tokens[i]: tree.origin(i) for i in after}
     assert (named[8], named[7], named[3]) == ("prompt", "pool", "background")
