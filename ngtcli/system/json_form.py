@@ -4,9 +4,10 @@ The fields of a dataclass are the keys of its object, in their order. Where the 
 the field, `json_key` says how in the field's metadata; `json_property` makes a property a key.
 
 What is sent, stored and taken from clients is msgspec's. What is printed is not: msgspec writes
-`NaN` as `null` and `1e-07` as `1e-7`, leaves control characters unescaped, refuses half a surrogate
-pair, knows neither properties as keys nor rounded floats, and makes no schema of a `Path` or a
-`Counter`. The classes that are printed would also have to import it for `ngt --help`.
+`NaN` as `null` and `1e-07` as `1e-7`, leaves DEL, C1 and format characters unescaped, refuses half
+a surrogate pair, and knows neither properties as keys nor rounded floats; without a hook it makes
+no schema of a `Path` or a `Counter`. The printed classes would also have to import it for
+`ngt --help`.
 
 >>> from dataclasses import field
 >>> @dataclass(frozen=True)
