@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from ngtcli.drafting.auto.config import CONFIG
+from ngtcli.drafting.auto.config import CONFIG, Options
 from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.auto.sources.heads import HeadUse
 from ngtcli.drafting.auto.sources.source import Resources
@@ -108,7 +108,7 @@ def test_the_tree_holds_the_likeliest_nodes_of_the_naive_blend(
     prompt: list[int], seed: int, by_path: list[bool]
 ) -> None:
     heads = [Seeded(seed + i, one) for i, one in enumerate(by_path)]
-    drafter = Auto(DraftSettings(heads=Given(heads)))
+    drafter = Auto(DraftSettings(heads=Given(heads)), Options(loglinear=False))
     followed = Followed(drafter, Context(prompt))
     drafter.tallies.escape[:] = np.random.default_rng(seed).uniform(
         0.05, 0.95, drafter.tallies.escape.shape

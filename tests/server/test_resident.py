@@ -482,7 +482,12 @@ def test_no_text_of_one_owner_is_drafted_for_another(
     owner: str, beside: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What an answer said is drafted later for the user of this process, and for nobody else."""
-    changes: dict[str, Any] = {"pool": True, "pool_documents": True, "num_draft": 64}
+    changes: dict[str, Any] = {
+        "pool": True,
+        "pool_documents": True,
+        "num_draft": 64,
+        "method": "auto:loglinear=false",  # its tree has room for what only the pool knows
+    }
     server = Resident(SETTINGS.replace(**changes), persist=False)
     encode = server._engine.session.model.tokenizer.encode
     drafted = set[int]()
