@@ -141,6 +141,14 @@ def test_macros_without_end_are_left_out_and_told() -> None:
     assert found.text.startswith("a")
 
 
+@pytest.mark.parametrize("count", ["12", "99999999999", "9" * 5000, "x", "-1"])
+@pytest.mark.parametrize("definition", [r"\newcommand{\note}", r"\newenvironment{note}"])
+def test_more_arguments_than_latex_allows_count_as_none(definition: str, count: str) -> None:
+    """A number may be wrong by a typing error, or so large that memory would not suffice."""
+    source = f"{definition}[{count}]{{The}}{{}}\\begin{{note}}tide\\end{{note}} \\note turns."
+    assert read(source).text.endswith("turns.")
+
+
 PIECES = (
     r"\begin{document} \begin{tabular}{ll} \begin{longtable} \end{tabular} \begin{itemize} \item"
     r" \item[ \end{itemize} \begin{equation} \end{equation} \begin{verbatim} \verb \section{"

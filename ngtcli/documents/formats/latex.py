@@ -534,14 +534,25 @@ class _Reader:
         r"""\newcommand and its kind."""
         self._skip("*")
         macro = self._required().strip().lstrip("\\").strip()
-        count, default = self._optional(), self._optional()
-        digits = (count or "").strip()
-        number = int(digits) if digits.isdecimal() and len(digits) == 1 else 0
-        spec = "[" * (default is not None) + "{" * (number - (default is not None))
+        spec, default = self._declared_arguments()
         body = self._required()
-        if macro and not (name == "providecommand" and macro in self._macros):
-            if macro not in _PROTECTED:
-                self._macros[macro] = _Macro(body, spec, default or "")
+        is_kept = name == "providecommand" and macro in self._macros
+        if macro and not is_kept and macro not in _PROTECTED:
+            self._macros[macro] = _Macro(body, spec, default)
+
+    def _declared_arguments(self) -> tuple[str, str]:
+        r"""Read how many arguments \newcommand or \newenvironment declares, and a default.
+
+        Returns:
+            The `spec` and the `default` of a `_Macro`. LaTeX allows nine arguments at most: a
+            number of more digits counts as none.
+        """
+        number = (self._optional() or "").strip()
+        default = self._optional()
+        count = int(number) if number.isdecimal() and len(number) == 1 else 0
+        if default is None:
+            return "{" * count, ""
+        return "[" + "{" * (count - 1), default
 
     def _define_document_command(self, _: str) -> None:
         r"""\NewDocumentCommand: letters of xparse as arguments; other letters count as required."""
@@ -586,12 +597,11 @@ class _Reader:
     def _define_environment(self, _: str) -> None:
         self._skip("*")
         name = self._required().strip()
-        count, default = self._optional(), self._optional()
-        number = int(count) if count and count.strip().isdecimal() else 0
-        spec = "[" * (default is not None) + "{" * (number - (default is not None))
-        begin, end = self._required(), self._required()
+        spec, default = self._declared_arguments()
+        begin = self._required()
+        end = self._required()
         if name not in known.TABULAR | known.MATH and name != "document":
-            self._environments[name] = _Macro(begin, spec[:9], default or ""), end
+            self._environments[name] = _Macro(begin, spec, default), end
 
     def _define_theorem(self, _: str) -> None:
         self._skip("*")
