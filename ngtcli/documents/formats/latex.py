@@ -70,6 +70,7 @@ _MOST_OPTIONAL = 200  # tokens of an argument in brackets, as one may not be clo
 _DEEPEST = 30  # texts that are collected within one another; guess
 _LONGEST = 300  # characters of a heading: a longer one has a brace that is not closed; guess
 _ORDINALS = ("1", "a", "i", "A")  # of lists in lists
+_BRACES = {"{": 1, "}": -1}  # by how much each changes the depth of groups
 
 Finish = Callable[[str], None]
 
@@ -132,15 +133,14 @@ class _Table:
 def parse(source: Source) -> Extracted:
     """The text of a document; files that it includes are named, not read. Raises Unreadable."""
     declared = _INPUT_ENCODING.search(source.data)
-    name = declared[1].decode() if declared else ""
-    text, told = decoded(source.data, source.encoding, _ENCODINGS.get(name, name))
+    encoding = declared[1].decode() if declared else ""
+    text, warnings = decoded(source.data, source.encoding, _ENCODINGS.get(encoding, encoding))
     reader = _Reader(text)
     reader.read()
-    writer, warnings = reader.writer, told + reader.warnings()
-    if not len(writer) and reader.included:
-        named = ", ".join(reader.included)[:200]
-        raise Unreadable(f"no text in it but files that it includes: {named}", "Name those files.")
-    return writer.extracted("latex", warnings)
+    if not len(reader.writer) and reader.included:
+        names = ", ".join(reader.included)[:200]
+        raise Unreadable(f"no text in it but files that it includes: {names}", "Name those files.")
+    return reader.writer.extracted("latex", warnings + reader.warnings())
 
 
 class _Reader:
@@ -149,8 +149,8 @@ class _Reader:
     def __init__(self, source: str) -> None:
         self.writer = Writer()
         self.included: dict[str, None] = {}
-        self._drawn = 0
-        self._endless = False
+        self._drawings = 0
+        self._has_endless_macro = False
         self._frames: list[tuple[str, int]] = [(source, 0)]
         self._may_expand = max(_LEAST_EXPANDED, _MOST_EXPANDED * len(source))
         self._macros: dict[str, _Macro] = {}
@@ -171,14 +171,15 @@ class _Reader:
 
     def warnings(self) -> tuple[str, ...]:
         """What was left out."""
-        told = []
+        warnings = []
         if self.included:
-            told.append(f"files that it includes are not read: {', '.join(self.included)[:200]}")
-        if self._drawn:
-            told.append(f"drawings left out, but for the words in them: {self._drawn}")
-        if self._endless:
-            told.append("macros that stand for too much were left out")
-        return tuple(told)
+            names = ", ".join(self.included)[:200]
+            warnings.append(f"files that it includes are not read: {names}")
+        if self._drawings:
+            warnings.append(f"drawings left out, but for the words in them: {self._drawings}")
+        if self._has_endless_macro:
+            warnings.append("macros that stand for too much were left out")
+        return tuple(warnings)
 
     def read(self) -> None:
         """Read all of the source."""
@@ -215,7 +216,7 @@ class _Reader:
         """Have what a macro stands for read next, unless it is too much."""
         self._may_expand -= len(text) + 1
         if self._may_expand < 0:
-            self._endless = True
+            self._has_endless_macro = True
         else:
             self._push(text)
 
@@ -233,11 +234,12 @@ class _Reader:
 
     def _balanced(self) -> str:
         """The source up to the brace that closes here, which is taken."""
-        parts, depth = list[str](), 0
+        parts = list[str]()
+        depth = 0
         while token := self._next():
             if depth == 0 and token == "}":
                 break
-            depth += (token == "{") - (token == "}")
+            depth += _BRACES.get(token, 0)
             parts.append(token)
         return "".join(parts)
 
@@ -262,16 +264,18 @@ class _Reader:
 
     def _optional(self) -> str | None:
         """The source of an argument in brackets; None where there is none, or it is not closed."""
-        is_spaced = self._is_blank_ahead()
+        is_blank_ahead = self._is_blank_ahead()
         if self._peek() != "[":
-            self._push(" " * is_spaced)
+            if is_blank_ahead:
+                self._push(" ")
             return None
         self._next()
-        parts, depth = list[str](), 0
+        parts = list[str]()
+        depth = 0
         while (token := self._next()) and len(parts) < _MOST_OPTIONAL:
             if depth == 0 and token == "]":
                 return "".join(parts)
-            depth += (token == "{") - (token == "}")
+            depth += _BRACES.get(token, 0)
             if depth < 0 or token.count("\n") > 1:
                 break
             parts.append(token)
@@ -367,7 +371,8 @@ class _Reader:
 
     def _begin(self, name: str, finish: Finish | None = None, collects: bool = False) -> None:
         if collects and len(self._outs) > _DEEPEST:  # it is shown where it stands
-            finish, collects = None, False
+            finish = None
+            collects = False
         self._open.append(_Open(name, finish, collects))
         self._counts[name] = self._counts.get(name, 0) + 1
         if collects:
@@ -464,12 +469,13 @@ class _Reader:
             self._matched(_FOLLOWED[name])
         elif name in self._symbols:
             self._put_symbol(name, self._symbols[name])
-        elif name[-1:] == "@" or "@" in name:
-            pass  # an inner one
-        elif not self._matched(
-            r"\[[^\[\]{}\n]*\](?=\{)"
-        ):  # what is not known: its argument is shown
-            self._matched(r"\*(?=\{)")
+        elif "@" in name:
+            pass  # an internal macro
+        else:
+            # The argument of an unknown macro is shown.
+            is_optional_passed = self._matched(r"\[[^\[\]{}\n]*\](?=\{)")
+            if not is_optional_passed:
+                self._matched(r"\*(?=\{)")
 
     def _put_symbol(self, name: str, shown: str) -> None:
         if shown == "\n\n":
@@ -497,28 +503,28 @@ class _Reader:
 
     def _use(self, macro: _Macro) -> None:
         """Replace a macro by what it stands for."""
-        given = []
+        arguments = []
         if macro.begin:
             self._matched(re.escape(macro.begin))
         for i, kind in enumerate(macro.spec):
             if kind == "[":
-                found = self._optional()
-                given.append(macro.default if found is None else found)
+                optional = self._optional()
+                arguments.append(macro.default if optional is None else optional)
             elif kind == "*":
-                given.append(self._matched(r"\*").strip())
+                arguments.append(self._matched(r"\*").strip())
             elif i < len(macro.until) and macro.until[i]:
-                given.append(self._until(macro.until[i]))
+                arguments.append(self._until(macro.until[i]))
             else:
-                given.append(self._required())
+                arguments.append(self._required())
 
         def argument(match: re.Match[str]) -> str:
-            number = int(match[1]) - 1
-            return given[number] if number < len(given) else ""
+            index = int(match[1]) - 1
+            return arguments[index] if index < len(arguments) else ""
 
-        body = _ARGUMENT.sub(argument, macro.body) if given else macro.body
+        body = _ARGUMENT.sub(argument, macro.body) if arguments else macro.body
         if self._may_expand > 0 and len(body) > self._may_expand:
             body = ""
-            self._endless = True
+            self._has_endless_macro = True
         self._expand(body)
 
     def _until(self, mark: str) -> str:
@@ -557,10 +563,10 @@ class _Reader:
     def _define_document_command(self, _: str) -> None:
         r"""\NewDocumentCommand: letters of xparse as arguments; other letters count as required."""
         macro = self._required().strip().lstrip("\\").strip()
-        letters, body = self._required(), self._required()
-        default = ""
-        if found := re.search(r"O\s*\{([^{}]*)\}", letters):
-            default = found[1]
+        letters = self._required()
+        body = self._required()
+        declared = re.search(r"O\s*\{([^{}]*)\}", letters)
+        default = declared[1] if declared else ""
         letters = re.sub(r"\{[^{}]*\}", "", letters)
         kinds = {"m": "{", "o": "[", "O": "[", "s": "*", "v": "{"}
         spec = "".join(kinds[letter] for letter in letters if letter in kinds)
@@ -611,21 +617,20 @@ class _Reader:
         self._optional()
 
     def _define_condition(self, _: str) -> None:
-        token = self._next()
-        self._conditions[token[1:].strip().removeprefix("if")] = False
-        name = token[1:].strip().removeprefix("if")
+        name = self._next()[1:].strip().removeprefix("if")
+        self._conditions[name] = False
         self._macros[f"{name}true"] = _Macro(f"\\ngt@set{{{name}}}{{1}}")
         self._macros[f"{name}false"] = _Macro(f"\\ngt@set{{{name}}}{{}}")
 
     def _set_condition(self, _: str) -> None:
-        name, value = self._required(), self._required()
-        self._conditions[name] = bool(value)
+        name = self._required()
+        self._conditions[name] = bool(self._required())
 
     def _condition(self, name: str) -> None:
         r"""\if…: of the branches the one that holds, as far as is known; else the first."""
         holds = True
-        if name in ("iffalse", "ifodd"):
-            holds = name == "ifodd"
+        if name == "iffalse":
+            holds = False
         elif name[2:] in self._conditions:
             holds = self._conditions[name[2:]]
         elif name in _TESTS:
@@ -661,7 +666,8 @@ class _Reader:
         self._skip("*[")
 
         def finish(text: str) -> None:
-            preamble, self._in_preamble = self._in_preamble, False
+            in_preamble = self._in_preamble
+            self._in_preamble = False
             if name in ("title", "chapter"):
                 self._heading(text)
             elif len(self._outs) > 1:
@@ -669,7 +675,7 @@ class _Reader:
             else:
                 self._flush()
                 self.writer.add(text)
-            self._in_preamble = preamble
+            self._in_preamble = in_preamble
 
         self._with_next(finish)
 
@@ -685,11 +691,14 @@ class _Reader:
     def _cite(self) -> None:
         """A citation: its keys, and what is said around them, in brackets."""
         self._skip("*")
-        first, second = self._optional(), self._optional()
-        before, behind = (first, second) if second is not None else ("", first)
+        before = self._optional()
+        after = self._optional()
+        if after is None:  # a single note stands behind the keys
+            before, after = None, before
         keys = ", ".join(key.strip() for key in self._required().split(","))
-        words = " ".join(filter(None, [(before or "").strip(), keys]))
-        self._expand("{[}" + ", ".join(filter(None, [words, (behind or "").strip()])) + "{]}")
+        citation = " ".join(filter(None, [(before or "").strip(), keys]))
+        parts = filter(None, [citation, (after or "").strip()])
+        self._expand("{[}" + ", ".join(parts) + "{]}")
 
     def _spelled(self, _: str) -> None:
         r"""\verb and its kind: what stands between two equal characters, as it is."""
@@ -727,17 +736,21 @@ class _Reader:
     def _quantity(self, name: str) -> None:
         """Numbers and units of siunitx."""
         self._skip("[")
-        count = {"num": 1, "ang": 1, "si": 0, "unit": 0, "numlist": 1}.get(name, 1)
-        count += name in ("SIrange", "qtyrange", "numrange")
-        numbers = [self._required() for _ in range(count)]
-        if name in ("SI",):
+        if name in ("si", "unit"):
+            text = ""
+        elif name in ("SIrange", "qtyrange", "numrange"):
+            first = _number(self._required())
+            last = _number(self._required())
+            text = f"{first} to {last}"
+        else:
+            text = _number(self._required())
+        if name == "SI":
             self._skip("[")
-        has_unit = name not in ("num", "ang", "numlist", "numrange")
-        sign = known.unit(self._required()) if has_unit else "°" * (name == "ang")
-        shown = [_number(number) for number in numbers]
-        between = " to " if count == 2 else ""
-        text = between.join(shown)
-        self._put((f"{text} {sign}" if text and has_unit else text + sign).strip())
+        if name == "ang":
+            text += "°"
+        elif name not in ("num", "numlist", "numrange"):
+            text += " " + known.unit(self._required())
+        self._put(text.strip())
 
     def _quoted(self, _: str) -> None:
         self._skip("*")
@@ -767,18 +780,20 @@ class _Reader:
             self._expand(label + "}")
         elif open_list.is_numbered:
             open_list.number += 1
-            depth = sum(one.is_numbered for one in self._lists)
+            depth = sum(level.is_numbered for level in self._lists)
             number = _ordinal(open_list.number, _ORDINALS[min(depth, 4) - 1])
             self._set_item(f"{outer} {number}.")
         else:
             self._set_item(f"{outer} -")
 
     def _set_item(self, mark: str) -> None:
-        self._item, self._item_depth = mark.strip(), len(self._lists)
+        self._item = mark.strip()
+        self._item_depth = len(self._lists)
 
     def _end_mark(self) -> str:
         """The mark of an item without text, if a list is open within it; else it is printed."""
-        mark, self._item = self._item, ""
+        mark = self._item
+        self._item = ""
         if self._item_depth < len(self._lists):
             return mark
         if mark != "-":
@@ -835,7 +850,9 @@ class _Reader:
         elif plain in known.DRAWN:
             self._drawing(name)
         elif plain in known.TABULAR:
-            self._skip("{" * (name == "tabular*") + known.ENVIRONMENTS[plain])
+            if name == "tabular*":
+                self._skip("{")
+            self._skip(known.ENVIRONMENTS[plain])
             self._begin_table(name)
         else:
             self._skip(known.ENVIRONMENTS.get(name, known.ENVIRONMENTS.get(plain, "")))
@@ -860,8 +877,11 @@ class _Reader:
                 self._with_next(self._heading)
             return
         elif plain in self._theorems or plain == "proof":
-            title, named = self._theorems.get(plain, "Proof"), self._optional()
-            self._push(f"{title} ({named}). " if named else f"{title}. ")
+            title = self._theorems.get(plain, "Proof")
+            note = self._optional()
+            if note:
+                title = f"{title} ({note})"
+            self._push(f"{title}. ")
         else:
             self._matched(r"\[[^\[\]\n]*\]")
         self._begin(name, finish)
@@ -907,7 +927,8 @@ class _Reader:
 
     def _drawing(self, name: str) -> None:
         """A drawing: the words of its nodes."""
-        self._drawn += not self._in_preamble
+        if not self._in_preamble:
+            self._drawings += 1
         source = self._raw_until(name)
         nodes = (_group(source, node.end() + 1) for node in _NODE.finditer(source))
         words = filter(None, map(self._words_of, nodes))
@@ -924,7 +945,8 @@ class _Reader:
     def _math(self, begin: str, end: str) -> None:
         """A formula as it is written, with the file's own macros replaced."""
         begin = begin.strip()
-        parts, depth = [begin], 0
+        parts = [begin]
+        depth = 0
         is_environment = begin.startswith("\\begin")
         while token := self._next():
             plain = token.strip() if token[0] == "\\" else token
@@ -945,7 +967,7 @@ class _Reader:
                 macro = self._macros[name]
                 self._use(replace(macro, body=f"{macro.body} "))
                 continue
-            depth += (token == "{") - (token == "}")
+            depth += _BRACES.get(token, 0)
             parts.append(token)
         formula = "".join(parts).strip()
         if self._in_preamble and len(self._outs) == 1:
@@ -994,9 +1016,10 @@ def _group(text: str, at: int) -> str:
     >>> _group("{a{b}c} d", 1)
     'a{b}c'
     """
-    depth, end = 0, at
+    depth = 0
+    end = at
     while end < len(text) and (depth or text[end] != "}"):
-        depth += (text[end] == "{") - (text[end] == "}")
+        depth += _BRACES.get(text[end], 0)
         end += 2 if text[end] == "\\" else 1
     return text[at:end]
 
