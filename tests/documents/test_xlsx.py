@@ -337,3 +337,17 @@ def test_relations_to_nothing_do_not_make_a_file_unreadable(target: str) -> None
         "<sheetData><row><c><v>1</v></c></row></sheetData>", targets={"d": ("drawing", target)}
     )
     assert read(data).text == "S\n\n1"
+
+
+@pytest.mark.parametrize("number", ["99999999999", "9" * 5000])
+def test_an_absurd_number_spoils_no_more_than_what_it_counts(number: str) -> None:
+    """Python converts no text of more than 4,300 digits to an integer."""
+    cells = f'<c r="A1" s="{number}"><v>7</v></c><c r="B1" t="s"><v>{number}</v></c>'
+    row = f'<sheetData><row r="{number}">{cells}<c r="C1"><v>8</v></c></row></sheetData>'
+    comment = f'<comment ref="A1" authorId="{number}"><text><t>Seven</t></text></comment>'
+    comments = f"<comments {MAIN}><authors/><commentList>{comment}</commentList></comments>"
+    targets = {"c": ("comments", "../comments1.xml")}
+    data = sheet_xml(row, {"comments1.xml": comments}, targets)
+    found = read(data).text
+    assert "7 |  | 8" in found
+    assert "Seven" in found

@@ -1,4 +1,4 @@
-"""Numbers as lists and headings show them: letters, Roman and other numerals."""
+"""Numbers of lists, headings and attributes: read as digits, shown as letters or numerals."""
 
 _ROMAN = (
     (1000, "m"),
@@ -43,6 +43,17 @@ _ALIASES = {
 }
 _ODF = {"a": "lower-alpha", "A": "upper-alpha", "i": "lower-roman", "I": "upper-roman"}
 _FAR = 10_000  # beyond this, letters and Roman numerals are of no use; guess
+
+
+def integer(text: str | None, otherwise: int) -> int:
+    """The number that these digits write, or `otherwise` where there are none, or too many.
+
+    A damaged file may have thousands, which Python does not convert.
+
+    >>> integer("12", 1), integer("", 1), integer("-3", 1), integer("9" * 5000, 1)
+    (12, 1, 1, 1)
+    """
+    return int(text) if text and text.isdecimal() and len(text) < 10 else otherwise
 
 
 def numeral(number: int, style: str) -> str:

@@ -18,7 +18,8 @@ from ngtcli.documents.formats.drawing import Box, by_place
 from ngtcli.documents.formats.equations import mathml
 from ngtcli.documents.formats.markup import lines_of, parse_xml, write_tree
 from ngtcli.documents.formats.number_format import general
-from ngtcli.documents.formats.odt_numbering import STYLE, TEXT, Numbering, integer
+from ngtcli.documents.formats.numerals import integer
+from ngtcli.documents.formats.odt_numbering import STYLE, TEXT, Numbering
 from ngtcli.documents.formats.package import BROKEN
 from ngtcli.documents.formats.visible import join_scripts, set_apart
 from ngtcli.documents.text import Unreadable

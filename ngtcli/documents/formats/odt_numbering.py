@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.documents.formats.numerals import numeral
+from ngtcli.documents.formats.numerals import integer, numeral
 
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 STYLE = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
@@ -145,8 +145,3 @@ class Numbering:
 
 def _levels(style: Any) -> dict[int, _Level]:
     return {integer(e.get(f"{TEXT}level"), 1) - 1: _Level.of(e) for e in style.iterchildren("*")}
-
-
-def integer(text: str | None, otherwise: int) -> int:
-    """A number in an attribute, or another where there is none."""
-    return int(text) if text and text.isdecimal() and len(text) < 10 else otherwise

@@ -20,6 +20,7 @@ from ngtcli.documents.formats.number_format import (
     shown_number,
     shown_text,
 )
+from ngtcli.documents.formats.numerals import integer
 from ngtcli.documents.formats.package import BROKEN, RELATION, Package, Part
 from ngtcli.documents.formats.visible import scripted
 
@@ -117,8 +118,7 @@ class _Book:
             }
             for style in root.iterfind(f"{_X}cellXfs/{_X}xf"):
                 number = style.get("numFmtId", "0")
-                built_in = BUILT_IN.get(int(number)) if number.isdecimal() else None
-                yield own.get(number, built_in or GENERAL)
+                yield own.get(number, BUILT_IN.get(integer(number, 0), GENERAL))
             return
 
 
@@ -149,8 +149,7 @@ class _Sheet:
                 if element.tag == _SHEET_FORMAT:
                     rows_are_hidden = element.get("zeroHeight") in _TRUE
                     continue
-                place = element.get("r", "")
-                number = int(place) if place.isdecimal() and len(place) < 8 else number + 1
+                number = integer(element.get("r"), number + 1)
                 hidden = element.get("hidden")
                 is_hidden = rows_are_hidden if hidden is None else hidden in _TRUE
                 if is_hidden or _is_zero(element.get("ht")):
@@ -216,7 +215,7 @@ class _Sheet:
             self._left_out.formulas += 1
             return f"={formula}" if formula else ""
         if kind == "s":
-            index = int(value) if value.isdecimal() else -1
+            index = integer(value, -1)
             text = self._book.texts[index] if 0 <= index < len(self._book.texts) else ""
             return self._formatted_text(text, cell)
         if kind in ("str", "inlineStr"):
@@ -238,8 +237,7 @@ class _Sheet:
         return text if code == GENERAL else shown_text(text, code)
 
     def _code(self, cell: Any) -> str:
-        style = cell.get("s", "0")
-        index = int(style) if style.isdecimal() else 0
+        index = integer(cell.get("s"), 0)
         return self._book.codes[index] if index < len(self._book.codes) else GENERAL
 
     def drawn(self) -> Iterator[str]:
@@ -269,9 +267,8 @@ class _Sheet:
             authors = [author.text or "" for author in root.iter(f"{_X}author")]
             for comment in root.iter(f"{_X}comment"):
                 place = comment.get("ref", "")
-                number = comment.get("authorId", "")
-                is_named = number.isdecimal() and int(number) < len(authors)
-                author = authors[int(number)] if is_named else ""
+                index = integer(comment.get("authorId"), -1)
+                author = authors[index] if 0 <= index < len(authors) else ""
                 if place not in threads:  # for which this holds a text for older Excels
                     text = "".join(_text_of(words) for words in comment.iter(f"{_X}text"))
                     self._add(found, place, text.strip().removeprefix(f"{author}:"), author)
@@ -341,9 +338,10 @@ def _drawn_texts(anchor: Any, part: Part) -> Iterator[str]:
 
 def _place_of(anchor: Any) -> tuple[int, int]:
     """Row and column at which a drawing begins."""
-    numbers = (anchor.findtext(f"{_XDR}from/{_XDR}{name}") or "" for name in ("row", "col"))
-    row, column = (int(number) if number.strip().isdecimal() else 0 for number in numbers)
-    return row, column
+    begin = f"{_XDR}from/{_XDR}"
+    row = anchor.findtext(f"{begin}row", "").strip()
+    column = anchor.findtext(f"{begin}col", "").strip()
+    return integer(row, 0), integer(column, 0)
 
 
 def _is_zero(size: str | None) -> bool:
