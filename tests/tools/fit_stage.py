@@ -1,23 +1,23 @@
-"""The first weights of the log-linear stage, fitted: `python -m tests.tools.fit_stage RECORDING…`.
+"""Fit the first weights of the log-linear stage: `python -m tests.tools.fit_stage RECORDING…`.
 
 A drafter with a pool follows the recorded answers to questions with odd ids, one recording after
-the other, and learns from each token as it does when it drafts. What its weights have become, and a
-share of Adagrad's sums, is written. It drafts nothing, so what it learns does not depend on a
-number of nodes. The same recordings in the same order give the same file on every machine.
+the other, and learns from each token as it does when it drafts. The file gets its factors and a
+share of Adagrad's sums. It drafts nothing, so what it learns does not depend on a number of nodes.
+The same recordings in the same order give the same file on every machine.
 """
 
 import argparse
 import json
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from ngtcli.drafting.auto.core.cells import FEATURES, SIZE, STARTS
 from ngtcli.drafting.auto.drafter import Auto
-from ngtcli.drafting.auto.weights import FITTED
+from ngtcli.drafting.auto.weights import FITTED, neutral_weights
 from ngtcli.drafting.drafter import DraftSettings, Outcome
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.pool import Pool
@@ -27,8 +27,8 @@ from tests.tools.measuring.replaying import context_of, recorded_background, sel
 from tests.tools.measuring.traces import TraceSet, read_traces
 
 Floats = npt.NDArray[np.float64]
-STEP = 3  # tokens that are learned at once, about those of a step; escapes change after each
-MAX_MB = 4096  # of a recording
+STEP = 3  # tokens that are learned at once, about those of a step; escapes change after a step
+MAX_MB = 4096  # megabytes of a recording that are read
 # Smaller contributions to a candidate are left out: many fewer than where an answer waits for it.
 LEAST = 1e-6
 DIGITS = 4  # of a weight in the file
@@ -36,7 +36,7 @@ DIGITS = 4  # of a weight in the file
 
 def fit(recordings: Sequence[tuple[TraceSet, BackgroundCounts | None]], passes: int) -> Floats:
     """Factors and Adagrad's sums after `passes` over all recordings, float64 (2, cells)."""
-    weights = np.stack([np.ones(SIZE), np.zeros(SIZE)])
+    weights = neutral_weights()
     for _ in range(passes):
         for traces, background in recordings:
             weights = learned_from(traces, background, weights)
@@ -59,7 +59,7 @@ def learned_from(traces: TraceSet, background: BackgroundCounts | None, weights:
 
 
 def as_json(weights: Floats, trust: float) -> str:
-    """The file of fitted weights; of Adagrad's sums the share `trust` is kept."""
+    """The text of the file; it keeps the share `trust` of Adagrad's sums."""
     lines = []
     for feature, start in zip(FEATURES, STARTS, strict=True):
         cells = slice(start, start + feature.cells)
@@ -72,7 +72,7 @@ def as_json(weights: Floats, trust: float) -> str:
     return "{\n" + ",\n".join(lines) + "\n}\n"
 
 
-def _rounded(numbers: Floats) -> list[Any]:
+def _rounded(numbers: Floats) -> list[float]:
     return [float(f"{number:.{DIGITS}g}") for number in numbers.tolist()]
 
 
@@ -90,12 +90,7 @@ def main(words: Sequence[str] | None = None) -> None:
         traces = read_traces(folder, MAX_MB)
         chosen = tuple(select(traces.traces, (), None, args.ids))
         background = recorded_background(traces, "english", print)
-        recordings.append(
-            (
-                TraceSet(traces.source, traces.model, traces.tokenizer, traces.vocabulary, chosen),
-                background,
-            )
-        )
+        recordings.append((replace(traces, traces=chosen), background))
         print(f"{folder}: {len(chosen)} answers of {traces.model}")
     weights = fit(recordings, args.passes)
     write_atomically(args.output, as_json(weights, args.trust))

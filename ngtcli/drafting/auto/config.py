@@ -68,10 +68,10 @@ class AutoConfig:
     # Of a probability that a node needs to enter the tree, the share below which a candidate keeps
     # what the blend gives it. Tried: 0 and 0.3 change nothing, and take 3 times as many candidates.
     stage_share: float = 0.6
+    # In a chain also the share of the likeliest candidate's probability; guess.
+    stage_chain_share: float = 1 / 64
     # Learning leaves smaller contributions to a candidate out. Tried: 1e-5 loses 0.3%, 6e-3 0.1%.
     stage_least: float = 3e-3
-    # The same of a chain, of the likeliest candidate: 1 / 64; guess.
-    stage_chain_share: float = 1 / 64
     stage_before: int = 16  # tokens before the place last copied that count as near; guess
     stage_behind: int = 64  # tokens behind it; guess
     stage_tried: int = 64  # places of a pair of tokens that are compared, the last first; guess

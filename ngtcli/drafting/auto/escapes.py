@@ -13,12 +13,15 @@ Floats = npt.NDArray[np.float64]
 
 @dataclass(frozen=True, slots=True)
 class TallyChanges:
-    """What some tokens taught: the tallies that they changed, before and after, float64 (changes,).
+    """The tallies that some tokens changed.
 
-    `at`, int64 (changes,), are indices into the flat tallies.
+    Attributes:
+        cells: int64 (changes,), indices into the flat tallies.
+        before: float64 (changes,), the tallies before the tokens.
+        after: The same after them.
     """
 
-    at: npt.NDArray[np.int64]
+    cells: npt.NDArray[np.int64]
     before: Floats
     after: Floats
 
@@ -92,7 +95,7 @@ class EscapeTallies:
     def undo(self, changes: TallyChanges) -> None:
         """Forget what was learned; what other sequences taught the same tallies since stays."""
         tallies = self._tallies.reshape(-1)
-        changed = changes.at
+        changed = changes.cells
         learned = changes.after - changes.before
         # Where nothing was learned since, nothing is rounded.
         is_last = tallies[changed] == changes.after

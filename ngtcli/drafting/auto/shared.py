@@ -1,4 +1,4 @@
-"""What the drafters of `auto` share that draft for the sequences of one forward pass."""
+"""The state that the drafters of `auto` for the sequences of one forward pass share."""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -88,8 +88,7 @@ class Shared:
         pool = settings.pool
         if pool is not None and self._weights is not None:
             return self._weights
-        first = first_weights() if self._options.loglinear else None
-        weights = StageWeights(first)
+        weights = StageWeights(first_weights() if self._options.loglinear else None)
         if pool is not None:
             weights.restore(pool.factors, pool.squares)
             self._weights = weights

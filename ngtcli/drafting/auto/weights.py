@@ -1,4 +1,4 @@
-"""The weights of the log-linear stage, and what it follows in the text (core/loglinear.py)."""
+"""State of the log-linear stage (core/loglinear.py): its weights, and places in the text."""
 
 import json
 from dataclasses import dataclass
@@ -16,12 +16,12 @@ from ngtcli.drafting.auto.core.loglinear import Stage, changed_cells, follow_aga
 from ngtcli.drafting.tries.counts import NONE
 
 Floats = npt.NDArray[np.float64]
-FITTED = Path(__file__).parent / "stage_weights.json"  # stage_weights.md tells how it was made
+FITTED = Path(__file__).parent / "stage_weights.json"  # stage_weights.md says how it was made
 _MIN_TABLE = 1 << 10  # slots of a table of pairs of tokens; guess
 
 
 def neutral_weights() -> Floats:
-    """Factors and sums, float64 (2, cells), by which the blend is as it is."""
+    """Factors and sums, float64 (2, cells), that leave the blend as it is."""
     return np.stack([np.ones(SIZE), np.zeros(SIZE)])
 
 
@@ -45,13 +45,15 @@ def first_weights() -> Floats:
 
 @dataclass(frozen=True, slots=True)
 class WeightChanges:
-    """What some tokens taught: the weights that they changed, before and after.
+    """The weights that some tokens changed.
 
-    `at`, int64 (changes,), are the cells; `before` and `after`, float64 (2, changes), their factors
-    and sums.
+    Attributes:
+        cells: int64 (changes,).
+        before: float64 (2, changes), their factors and sums before the tokens.
+        after: The same after them.
     """
 
-    at: npt.NDArray[np.int64]
+    cells: npt.NDArray[np.int64]
     before: Floats
     after: Floats
 
@@ -71,7 +73,7 @@ class StageWeights:
         self.bound()
 
     def restore(self, factors: Floats | None, squares: Floats | None) -> None:
-        """Take over stored weights; nothing changes where there are none, or of other cells."""
+        """Take over stored weights, unless there are none or they are of other cells."""
         if factors is None or squares is None:
             return
         if not factors.shape == squares.shape == self.factors.shape:
@@ -95,7 +97,7 @@ class StageWeights:
 
     def undo(self, changes: WeightChanges) -> None:
         """Forget what was learned; what other sequences taught the same weights since stays."""
-        cells = changes.at
+        cells = changes.cells
         factors, squares = changes.before
         factors_after, squares_after = changes.after
         # Where nothing was learned since, nothing is rounded.
@@ -115,7 +117,7 @@ class StageWeights:
 
 
 class LogLinear:
-    """The stage of one sequence: weights, which others may share, and what it follows in the text.
+    """The stage of one sequence: weights, which others may share, and places in the text.
 
     Attributes:
         arrays: The Stage, as a plain tuple.

@@ -15,7 +15,7 @@ OWN, PROMPT, POOL, GENERAL, NO_EVIDENCE = range(5)
 # Orders of the longest match in a source: none, and those from 0 on; longer ones count as the last.
 ORDERS = 8
 GENERAL_ORDERS = 5
-TEXT_ORDERS = 7  # from 0 on
+TEXT_ORDERS = 7  # of a match in answer, prompt or earlier answers, from 0 on
 SHORT_ORDERS = 4  # of none, 0, 1 and 2 or more; or of 0, 1, 2 and 3 or more
 COUNTS = 4  # how often the token followed a match: once, twice, 3 or 4 times, more
 TOTALS = 5  # how often anything did: once, twice, 3 to 5, 6 to 15 times, more
@@ -34,7 +34,7 @@ class Feature(NamedTuple):
 
     @property
     def cells(self) -> int:
-        """How many cells it has."""
+        """The number of its cells."""
         cells = 1
         for values in self.shape:
             cells *= values

@@ -67,7 +67,7 @@ _NEGLIGIBLE = 1e-4  # errors below it teach nothing; guess
 
 
 class Stage(NamedTuple):
-    """What the stage knows.
+    """The arrays of the stage.
 
     Attributes:
         factors: float64 (cells,), e to the power of each weight; empty where the stage is off.
@@ -101,7 +101,7 @@ def named_stage(plain: Any) -> Any:
 
 @njit(inline="always")
 def evidence_of(kind: int, order: int, count: float, total: float) -> int:
-    """What a match of `order` says of a token that followed it `count` of `total` times."""
+    """The evidence of a match of `order` for a token that followed it `count` of `total` times."""
     if kind == NO_EVIDENCE:
         return 0
     often = 0 if count < 1.5 else 1 if count < 2.5 else 2 if count < 4.5 else 3
@@ -114,7 +114,7 @@ def evidence_of(kind: int, order: int, count: float, total: float) -> int:
 
 @njit(inline="always")
 def joined_evidence(known: int, further: int) -> int:
-    """What is known of a token, with what a match says that is no longer than those before."""
+    """The evidence of a token, joined with that of a match no longer than those before."""
     if known >> _CELL_SHIFT == 0:
         return known | further
     orders = further & ((1 << _CELL_SHIFT) - 1)
@@ -138,7 +138,7 @@ def _class_of(stage: Any, token: int) -> int:
 
 @njit(inline="always")
 def _distance_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
-    """How long ago the token was last in the answer, seen from `depth` tokens behind the text."""
+    """The range of how long ago the token was last in the answer, `depth` tokens behind its end."""
     index = stage.seen[token & (len(stage.seen) - 1)]
     if index == NONE or copies.text[index] != token:
         return 0
@@ -152,7 +152,7 @@ def _distance_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
 
 @njit(inline="always")
 def _place_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
-    """How far from the place last copied the token stands next."""
+    """The range of the distance from the place last copied to the token's nearest occurrence."""
     place, end = stage.place[0] + depth, copies.sizes[ANSWER]
     for index in range(place, min(place + _BEHIND, end)):
         if copies.text[index] == token:
@@ -202,12 +202,11 @@ def _factor(
     place = _place_cell(stage, copies, token, depth)
     cells[5] = _PLACE + place * SHORT_ORDERS + min(prompt, 3)
     cells[6] = _CLASSES + (before * CLASSES + of_token) * 3 + min(max(0, longest - 1), 2)
-    shortfall = max(in_texts, in_general) - max(0, longest - 1)
-    cells[7] = (
-        _SHORTFALL
-        + (min(in_texts, TEXT_ORDERS - 1) * (GENERAL_ORDERS - 1) + min(in_general, 3)) * SHORTFALLS
-        + min(max(0, shortfall), SHORTFALLS - 1)
-    )
+    shortfall = min(max(0, max(in_texts, in_general) - max(0, longest - 1)), SHORTFALLS - 1)
+    text_order = min(in_texts, TEXT_ORDERS - 1)
+    general_order = min(in_general, GENERAL_ORDERS - 2)
+    ends = text_order * (GENERAL_ORDERS - 1) + general_order
+    cells[7] = _SHORTFALL + ends * SHORTFALLS + shortfall
     if evidence >> _CELL_SHIFT == 0:  # no counts are known
         cells[3] = NONE
     factor = 1.0
@@ -314,12 +313,8 @@ def changed_cells(before: Any, after: Any) -> Any:
         if before[0, cell] != after[0, cell] or before[1, cell] != after[1, cell]:
             cells[changes] = cell
             changes += 1
-    of_before, of_after = np.empty((2, changes)), np.empty((2, changes))
-    for i in range(changes):
-        for row in range(2):
-            of_before[row, i] = before[row, cells[i]]
-            of_after[row, i] = after[row, cells[i]]
-    return cells[:changes].copy(), of_before, of_after
+    cells = cells[:changes].copy()
+    return cells, before[:, cells], after[:, cells]
 
 
 @unowned
