@@ -119,7 +119,7 @@ def cell_of(method: str, num_draft: int, base: Settings) -> Cell:
 
 
 def is_axis(text: str) -> bool:
-    """Whether an argument is an axis and not a file."""
+    """Return whether an argument is an axis and not a file."""
     return _NAME.match(text) is not None
 
 

@@ -222,7 +222,7 @@ def share_not_ahead(best: CellRow, other: CellRow) -> float:
 
 
 def tied(best: CellRow, other: CellRow) -> bool:
-    """Whether the measurements do not show that `best` is faster than `other`."""
+    """Return whether the measurements do not show that `best` is faster than `other`."""
     slowest_round = best.tokens_per_s_least_and_most[0]
     other_fastest_round = other.tokens_per_s_least_and_most[1]
     has_rounds = max(best.rounds, other.rounds) > 1

@@ -63,7 +63,7 @@ class BatchKeys:
         return torch.cat(outputs, 1)
 
     def _costs_less_at_once(self, query: Tensor) -> bool:
-        """Whether one call for all sequences is possible, and costs less than one for each."""
+        """Return whether one call for all sequences is possible and costs less than several."""
         lengths = [span.length for span in self.spans]
         queries = self.spans[0].count
         if any(span.count != queries for span in self.spans):

@@ -228,7 +228,7 @@ class Passes:
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}
 
 
-class _NoCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class _NoCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
     """Raises RuntimeError where an operation waits for a GPU, or copies to or from it.
 
     CUDA breaks off a capture that does so, and torch's allocator does not recover from that.
@@ -275,14 +275,14 @@ class _GraphRecorder:
         if not self._graphs:  # a pool without graphs cannot be used again while tensors live in it
             self._pool = torch.cuda.graph_pool_handle()
         if self._stream is None:  # one for all captures: libraries keep memory for each stream
-            self._stream = torch.cuda.Stream(inputs.device)  # type: ignore[no-untyped-call]
+            self._stream = torch.cuda.Stream(inputs.device)  # type: ignore[no-untyped-call]  # of torch
 
         current_stream = torch.cuda.current_stream(inputs.device)
         self._stream.wait_stream(current_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
             # Libraries set themselves up in a first run.
-            with _NoCopies():  # type: ignore[no-untyped-call]
+            with _NoCopies():  # type: ignore[no-untyped-call]  # of torch
                 run(inputs)
             # Other threads of a server may meanwhile do what this one must not.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")

@@ -138,7 +138,7 @@ class KVSlot:
 
     @property
     def window_origin(self) -> int:
-        """Where its first token is in the buffers of sliding layers, or would be."""
+        """The position of its first token in the buffers of sliding layers, present or not."""
         return self.window_start - self.dropped
 
     def forget_chunks(self, first: int) -> None:

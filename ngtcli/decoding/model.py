@@ -248,13 +248,13 @@ class TargetModel:
         _, self.reused = self.slots.open(slot, need, self.context)
 
     def context_left(self, tokens: int) -> int:
-        """How many tokens the context has behind so many, until the sequence is prefilled again."""
+        """Return how many tokens fit behind so many, until the sequence is prefilled again."""
         longest = self.slots.max_length
         limit = self.context if longest is None else min(self.context, longest)
         return limit - tokens
 
     def must_restart(self, tokens: int) -> bool:
-        """Whether a sequence of so many tokens has to be prefilled again before it goes on."""
+        """Return whether a sequence of so many tokens must be prefilled again before it goes on."""
         longest = self.slots.max_length
         return longest is not None and tokens > longest
 

@@ -147,7 +147,7 @@ class DecodedSequence:
 
     @property
     def batch_context(self) -> Context:
-        """What drafters of a batch know of it: forward passes there have other shapes."""
+        """Its context for drafters of a batch: forward passes there have other shapes."""
         return replace(self.context, free_nodes=False, probes_count=False)
 
     def leave_exactness(self) -> None:

@@ -229,7 +229,7 @@ class TreeSlots:
         )
 
     def _is_single(self, capacity: int, numerics: Numerics) -> bool:
-        """Whether there is one slot of this capacity, in which windows are as they are to be."""
+        """Return whether there is one slot of this capacity, and its windows are as wanted."""
         cache = self.cache
         are_whole = cache.has_whole_windows == numerics.is_exact
         return capacity == cache.slot_capacity and len(cache.slots) == 1 and are_whole

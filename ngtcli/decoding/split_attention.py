@@ -46,7 +46,7 @@ class PrefixAndTree:
     _parts: dict[tuple[int, int], tuple[Tensor, Tensor, Tensor]] = field(default_factory=dict)
 
     def _parts_for(self, heads: int, folded: int) -> tuple[Tensor, Tensor, Tensor]:
-        """Where the queries of each part begin, where its keys end, and the folded mask."""
+        """Return the starts of each part's queries, the ends of its keys, and the folded mask."""
         if (heads, folded) not in self._parts:
             count = -(-_BLOCKS // heads)
             parts = torch.arange(count + 1, device=self.write_at.device)
@@ -117,7 +117,7 @@ class PrefillChunk:
 
 @torch.inference_mode()
 def can_split(hf: Any) -> bool:
-    """Whether a model can attend so: the kernels are there, and give the model's own results."""
+    """Return whether a model can attend so: its kernels exist and give the model's own results."""
     config = hf.config.get_text_config()
     is_half = hf.dtype in (torch.bfloat16, torch.float16)
     if hf.device.type != "cuda" or not is_half or config.model_type not in _FAMILIES:

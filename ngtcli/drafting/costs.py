@@ -1,4 +1,4 @@
-"""What a pass of the model over k rows costs, as measured on the device at hand."""
+"""The cost of a pass of the model over k rows, as measured on the device at hand."""
 
 from bisect import bisect, bisect_left
 from collections.abc import Iterable, Mapping, Sequence

@@ -1,4 +1,4 @@
-"""What a drafter is and what it learns from. Knows no torch.
+"""The interface of drafters, and what they learn from. Imports no torch.
 
 A drafter proposes; it never decides. Whatever it proposes, verification emits the target model's
 own tokens, so a drafter can make a run slower but not different.

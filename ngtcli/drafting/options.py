@@ -2,13 +2,16 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields, replace
-from typing import Any, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from ngtcli.config import KINDS
 from ngtcli.errors import UsageError
 from ngtcli.words import nearest, plain_number
 
-AnyOptions = TypeVar("AnyOptions")
+if TYPE_CHECKING:  # a module of type checkers
+    from _typeshed import DataclassInstance
+
+AnyOptions = TypeVar("AnyOptions", bound="DataclassInstance")
 
 
 def option(default: Any, low: float, high: float) -> Any:
@@ -37,7 +40,7 @@ def read_options(defaults: AnyOptions, options: Mapping[str, str]) -> AnyOptions
     Raises:
         UsageError: There is no such field, or the value is not of its type or range.
     """
-    names = [declared.name for declared in fields(defaults)]  # type: ignore[arg-type]
+    names = [declared.name for declared in fields(defaults)]
     values: dict[str, Any] = {}
     for key, text in options.items():
         if key not in names:
@@ -45,7 +48,7 @@ def read_options(defaults: AnyOptions, options: Mapping[str, str]) -> AnyOptions
                 f"no option {key!r}", hint=nearest(key, names) if names else "It has none."
             )
         values[key] = _read(key, text, type(getattr(defaults, key)))
-    return replace(defaults, **values)  # type: ignore[type-var]
+    return replace(defaults, **values)
 
 
 def _read(key: str, text: str, kind: type) -> Any:

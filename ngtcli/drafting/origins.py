@@ -22,7 +22,7 @@ GRAMMAR = "grammar"  # what must follow by a grammar, whatever the method
 
 @dataclass(frozen=True, slots=True)
 class HeadReport:
-    """How often a head was asked for guesses, what one gains in tokens, and what a call takes."""
+    """The calls of a head, the tokens that its guesses gain, and the time of a call."""
 
     asked: int
     tokens: float = field(metadata=json_key(digits=3))
@@ -31,7 +31,7 @@ class HeadReport:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PolicyReport:
-    """What a drafter that sets its own budget decided in a run, and on what grounds.
+    """The decisions in a run of a drafter that sets its own budget, and their grounds.
 
     `budgets` counts steps by their nodes, `stand_downs` how often drafting rested. `came_true` is
     how often drafts were accepted by how often that was expected, `trust` the same by the node's

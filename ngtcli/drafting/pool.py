@@ -1,4 +1,4 @@
-"""What earlier answers of a model leave behind for `auto`: their text, and how sources did.
+"""The pool of a model's earlier answers for `auto`: their text, and how well sources did.
 
 The pool keeps token ids of answers, at most so many; the oldest go first. Of an answer it leaves
 out, unless `quotes` is set, what stands in the prompt: every run of QUOTE tokens, and each shorter

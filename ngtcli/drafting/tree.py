@@ -38,7 +38,7 @@ class DraftTree:
         return len(self.tokens) - self.probes
 
     def origin(self, node: int) -> str:
-        """Where a node comes from."""
+        """Return the origin of a node."""
         return self.names[self.origins[node]] if self.origins else self.names[0]
 
     def drafts_of(self, origin: str) -> int:

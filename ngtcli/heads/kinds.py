@@ -47,7 +47,7 @@ class Kind:
     at_once: bool = False
 
     def matches(self, files: HeadFiles) -> bool:
-        """Whether files are of this kind. Raises ModelError for a malformed config.json."""
+        """Return whether files are of this kind. Raises ModelError for a malformed config.json."""
         config = files.config.get("text_config") or files.config
         if not isinstance(config, Mapping):
             raise files.refused(f"its config.json says text_config: {config!r:.200}, no object")

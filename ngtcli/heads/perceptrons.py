@@ -171,7 +171,7 @@ def prefix_layer(config: Any) -> nn.Module:
     # The target's attention function is ngt's own, for forward passes over trees.
     layer_config._attn_implementation = None
     layer: nn.Module = AutoModel.from_config(layer_config)
-    layer.embed_tokens = None  # type: ignore[assignment]
+    layer.embed_tokens = None  # type: ignore[assignment]  # it reads states
     return layer
 
 

@@ -148,7 +148,7 @@ def tokenizer_key(name: str) -> str:
 
 
 def lacks_files(folder: Path) -> bool:
-    """Whether a folder lacks a part that a model needs, as after a download that broke off."""
+    """Return whether a folder lacks a part of a model, as after a download that broke off."""
     missing, _ = _missing_part(_file_names(folder), NEEDS, folder)
     return bool(missing)
 

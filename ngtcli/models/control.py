@@ -150,7 +150,7 @@ class ControlTokens:
         return encoding, False
 
     def _is_forged(self, token: int, text: str, span: tuple[int, int], template: Spans) -> bool:
-        """Whether a control token comes from a part of `text` outside of `template`.
+        """Return whether a control token comes from a part of `text` outside of `template`.
 
         Its span may include white space around its name. The token for unknown text counts only if
         its name is in the text.
@@ -213,7 +213,7 @@ class _RenamedCopy:
 
 
 def _controls(name: str, special: bool, template: str) -> bool:
-    """Whether an added token is a control token.
+    """Return whether an added token is a control token.
 
     It is one if it is special, or occurs in the template, or looks like a mark. White space and
     single characters, such as a "!" that is also used for padding, are text.
@@ -227,7 +227,7 @@ def _controls(name: str, special: bool, template: str) -> bool:
 
 
 def _inside(span: tuple[int, int], spans: Spans) -> bool:
-    """Whether a span lies within one of the spans, which are ascending."""
+    """Return whether a span lies within one of the spans, which are ascending."""
     index = bisect_right(spans, span[0], key=lambda s: s[0]) - 1
     return index >= 0 and span[1] <= spans[index][1]
 
@@ -254,6 +254,6 @@ def _rename(state: dict[str, Any], names: dict[str, str]) -> None:
 
 
 def _involves(merge: str | Sequence[str], names: dict[str, str]) -> bool:
-    """Whether one of `names` is a part or the result of a merge of a BPE model."""
+    """Return whether one of `names` is a part or the result of a merge of a BPE model."""
     left, right = merge.split(" ") if isinstance(merge, str) else merge
     return left in names or right in names or left + right in names

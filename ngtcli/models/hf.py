@@ -215,7 +215,7 @@ class LongRope:
         self.border = min(borders, default=None)
 
     def is_long(self, tokens: int) -> bool:
-        """Whether a sequence of so many tokens has the factors for long ones."""
+        """Return whether a sequence of so many tokens has the factors for long ones."""
         return self.border is not None and tokens > self.border
 
     @contextmanager
@@ -250,7 +250,7 @@ class WeightTaker(Protocol):
         """Fill `places` for a model without values and the weights of its checkpoint."""
 
     def takes(self, place: Any, weight: Any) -> bool:
-        """Whether a weight fits."""
+        """Return whether a weight fits."""
 
     def names(self, name: str) -> list[str]:
         """All names of a weight: tied ones have several."""
@@ -259,7 +259,7 @@ class WeightTaker(Protocol):
         """Take a weight."""
 
 
-class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]
+class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]  # transformers ships no types
     """Lets `transformers` hand weights over; it never reaches a file.
 
     Attributes:
@@ -281,7 +281,7 @@ class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]
         return {"quant_method": self.quant_method}
 
 
-class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]
+class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]  # transformers ships no types
     """The quantizer that `transformers` calls for each weight."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:

@@ -148,7 +148,7 @@ def mask_tokens(config: Any) -> tuple[int, ...]:
 
 
 def _is_plain(values: dict[str, Any]) -> bool:
-    """Whether the class of `transformers` would leave sizes and rotary parameters as they are."""
+    """Return whether the class of `transformers` would keep sizes and rotary parameters."""
     sizes = [values.get(name) for name in ("vocab_size", "max_position_embeddings")]
     rope = values.get("rope_parameters", {"rope_type": "default"})
     return (

@@ -117,7 +117,7 @@ class Tokenizer:
         return bool(getattr(self.backend, "chat_template", None))
 
     def has_control(self, text: str) -> bool:
-        """Whether the library would encode a part of `text` as a control token."""
+        """Return whether the library would encode a part of `text` as a control token."""
         library_ids = self.backend.encode(text, add_special_tokens=False)
         return list(library_ids) != self.encode(text)
 

@@ -16,7 +16,7 @@ _MAX_SINGLE_ROWS = 8  # rows of each draw that are computed in the smallest size
 
 
 def layers_are_invariant(hf: Any, sizes: Sequence[int]) -> bool:
-    """Whether each kind and size of layer gives a row the same bits in forward passes of `sizes`.
+    """Return whether layers of each kind and size give a row the same bits in passes of `sizes`.
 
     A layer is a module without a parameter of several dimensions but `weight`, (out, in): routers
     of experts, too. False where a module has others, as experts have; a bias is only added.

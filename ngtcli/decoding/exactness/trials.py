@@ -71,7 +71,7 @@ def is_exact(
 
 @torch.inference_mode()
 def gives_equal_bits(model: TargetModel, rows: PassRows, capacity: int) -> bool:
-    """Whether paths have the same bits in several groupings. False where the model raises."""
+    """Return whether paths have the same bits in several groupings; False if the model raises."""
     last_length = min(capacity - rows.max, model.context) - max(_PATH_TOKENS, rows.max)
     lengths = sorted({max(1, min(_PROMPT_TOKENS, last_length)), max(1, last_length)})
     ragged = RaggedFunctions()
@@ -113,7 +113,7 @@ class PathTrial:
     twins: bool = False
 
     def agrees(self) -> bool:
-        """Whether the path has the same bits in all groupings, and numbers have one formula."""
+        """Return whether the path has the same bits in all groupings and numbers one formula."""
         model = self.model
         rng = random.Random(self.text)
         sizes = self.rows.sizes(model.device.type)

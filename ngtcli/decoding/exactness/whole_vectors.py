@@ -49,9 +49,11 @@ class WholeVectors(nn.Module):
         step = _STEP_BYTES // inputs.itemsize
         padded_count = whole_size(count, torch.get_num_threads(), step)
         if padded_count == count and inputs.is_contiguous():
-            return self.function(inputs)  # type: ignore[no-any-return]
+            outputs: Tensor = self.function(inputs)
+            return outputs
         flat = nn.functional.pad(inputs.reshape(-1), (0, padded_count - count))
-        return self.function(flat)[:count].view(inputs.shape)  # type: ignore[no-any-return]
+        padded_outputs: Tensor = self.function(flat)
+        return padded_outputs[:count].view(inputs.shape)
 
 
 @torch.inference_mode()
@@ -92,7 +94,7 @@ def has_two_formulas(function: Callable[[Tensor], Tensor], dtype: torch.dtype) -
     return not torch.equal(function(inputs).nan_to_num(), single.nan_to_num())
 
 
-class RaggedFunctions(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class RaggedFunctions(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
     """Finds functions of two formulas that are computed on parts of vectors within this context.
 
     Functions of several tensors are arithmetic, which has one formula.
@@ -102,7 +104,7 @@ class RaggedFunctions(TorchDispatchMode):  # type: ignore[no-untyped-call]
     """
 
     def __init__(self) -> None:
-        super().__init__()  # type: ignore[no-untyped-call]
+        super().__init__()  # type: ignore[no-untyped-call]  # of torch
         self.found = False
         self._has_two: dict[tuple[Any, ...], bool] = {}  # by function, dtype and other arguments
 

@@ -37,7 +37,7 @@ ROOM = 16_000_000  # bytes that must be free to store all functions, which take 
 
 
 class Begun(Enum):
-    """What this process has begun."""
+    """The compilation that this process has begun."""
 
     NOTHING = auto()  # or another process had begun before
     FOR_ALL = auto()  # a process that stores what it compiles
@@ -46,7 +46,7 @@ class Begun(Enum):
 
 
 class _State:
-    """What this process knows. The lock is for servers, which prepare answers in threads."""
+    """The state of this process. The lock is for servers, which prepare answers in threads."""
 
     is_ready = False
     begun = Begun.NOTHING

@@ -50,8 +50,8 @@ def _files_of_models_read_once() -> Iterator[None]:
 
 
 with without_collection():
-    import torch  # noqa: F401
+    import torch  # noqa: F401 - imported here in one go
 
     with _without_scipy(), _files_of_models_read_once():
         import transformers.modeling_layers
-        import transformers.modeling_utils  # noqa: F401
+        import transformers.modeling_utils  # noqa: F401 - as above

@@ -259,7 +259,7 @@ def _text_weights(stored: Stored) -> Stored:
 
 
 def _is_int8_weight(item: tuple[str, Any]) -> bool:
-    """Whether a (name, slice) pair is a weight in 8-bit integers; a mask is not."""
+    """Return whether a (name, slice) pair is a weight in 8-bit integers; a mask is not."""
     name, weight = item
     return name.endswith("weight") and weight.get_dtype() in ("I8", "U8")
 

@@ -119,7 +119,7 @@ class Conversion:
         return [other for other, place in self.places.items() if place is destination]
 
     def takes(self, destination: Destination, weight: Tensor) -> bool:
-        """Whether a weight has the right shape."""
+        """Return whether a weight has the right shape."""
         return any(weight.shape == module.weight.shape for module in destination.modules())
 
     def put(self, name: str, weight: Tensor) -> None:
@@ -296,7 +296,7 @@ def quantized_bytes(empty: Any, dtype: torch.dtype) -> int:
 
 def _parameter(weight: Tensor) -> nn.Parameter:
     parameter = nn.Parameter(weight.detach(), requires_grad=False)
-    parameter._is_hf_initialized = True  # type: ignore[attr-defined]
+    parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # for transformers
     return parameter
 
 

@@ -150,7 +150,7 @@ def int8_instruction_set() -> str:
 
 @cache
 def prepacks(dtype: torch.dtype) -> bool:
-    """Whether oneDNN prepacks floats of a dtype on this CPU, and multiplies them faster so."""
+    """Return whether oneDNN prepacks floats of a dtype on this CPU and is faster with them."""
     x86 = architecture() == "x86_64"
     if "avx2" not in instruction_sets() if x86 else dtype not in HALF_DTYPES:
         return False

@@ -89,7 +89,7 @@ class Int8Kernel:
         return out
 
     def is_correct(self) -> bool:
-        """Whether products are those of the integers, the largest too, of weights in given memory.
+        """Return whether products are exact, the largest too, with weights in given memory.
 
         False without a kernel, or where torch makes no opaque tensors of memory.
         """

@@ -89,7 +89,7 @@ class TargetModule:
             self.parent.forward = MethodType(experts_forward, self.parent)
             setattr(self.parent, self.name, nn.ModuleList(layers))
             return
-        layers[0]._is_hf_initialized = True  # type: ignore[assignment]
+        layers[0]._is_hf_initialized = True  # type: ignore[assignment]  # for transformers
         setattr(self.parent, self.name, layers[0])
 
 
@@ -136,13 +136,13 @@ def tie(hf: Any) -> None:
 
 
 def is_embedding(layer: Any) -> bool:
-    """Whether a module looks up rows as they are, or scaled by one number (Gemma's)."""
+    """Return whether a module looks up rows as they are, or scaled by one number (Gemma's)."""
     scaled = isinstance(layer, nn.Embedding) and hasattr(layer, "scalar_embed_scale")
     return (type(layer) is nn.Embedding or scaled) and layer.max_norm is None
 
 
 def _is_plain(layer: Any, device: str, *names: str) -> bool:
-    """Whether a layer's weights are dense, on the device, of a dtype known here; and no hooks."""
+    """Return whether a layer has no hooks, and dense weights of a known dtype on the device."""
     weights = [layer._parameters.get(name) for name in names or ("weight",)]
     return not (layer._forward_hooks or layer._forward_pre_hooks) and all(
         type(weight) is nn.Parameter
@@ -154,7 +154,7 @@ def _is_plain(layer: Any, device: str, *names: str) -> bool:
 
 
 def _is_linear(layer: Any) -> bool:
-    """Whether it computes what nn.Linear does; Falcon's adds its bias in a step of its own."""
+    """Return whether it computes what nn.Linear does; Falcon's adds its bias in a second step."""
     kind: Any = type(layer)
     multiplies = isinstance(layer, nn.Linear) and kind.forward is nn.Linear.forward
     return multiplies or isinstance(layer, Conv1D) or kind.__name__ == "FalconLinear"

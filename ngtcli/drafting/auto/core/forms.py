@@ -161,7 +161,7 @@ def _sorted_bucket(nodes: Any, node: int) -> int:
 
 @njit(inline="always")
 def match(tables: Any, source: int, node: int, order: int) -> Any:
-    """What followed a match: (how often in all, the bucket of its escape probability).
+    """The counts of what followed a match: (their total, the bucket of its escape probability).
 
     The first is 0.0 where nothing did, and at orders at which the source is not asked.
     """
@@ -355,7 +355,7 @@ def longest_matches(tables: Any, matches: Any) -> Any:
 
 @unowned
 def continuations_of_longest(tables: Any, matches: Any) -> int:
-    """How many tokens have followed the longest match in the text that may be copied."""
+    """The number of tokens that have followed the longest match in the text that may be copied."""
     for order in range(matches.shape[1] - 1, 0, -1):
         distinct = 0
         for source in range(tables.counted):

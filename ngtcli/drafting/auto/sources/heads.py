@@ -1,4 +1,4 @@
-"""What learned heads propose in a step, and how often each is asked: as often as it pays."""
+"""The proposals of learned heads in a step; each head is asked as often as it pays."""
 
 import time
 from collections import deque

@@ -1,4 +1,4 @@
-"""What the model itself ranked high after a token, in earlier forward passes.
+"""The tokens that the model itself ranked high after a token, in earlier forward passes.
 
 This is the candidate matrix of Token Recycling (Luo et al. 2024), but with weights, so that what
 was ranked high often is kept: each time a token's logits are seen, the weights of its successors
