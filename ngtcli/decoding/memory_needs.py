@@ -152,8 +152,8 @@ class CacheNumbers:
 
     Attributes:
         full: In layers that attend to all tokens.
-        sliding: In layers with a sliding window, whose slots are not longer than `max_sliding`.
-        max_sliding: KV positions.
+        sliding: In layers with a sliding window.
+        max_sliding: The most KV positions of a slot of sliding layers.
     """
 
     full: int
@@ -162,15 +162,17 @@ class CacheNumbers:
 
     @property
     def total(self) -> int:
-        """The numbers of a token while the slots of sliding layers still grow."""
+        """The numbers that a token adds while the slots of sliding layers still grow."""
         return self.full + self.sliding
 
     def of_capacity(self, capacity: int) -> int:
-        """The numbers in a slot of so many KV positions."""
+        """Return the numbers in a slot of so many KV positions."""
         return self.full * capacity + self.sliding * min(capacity, self.max_sliding)
 
     def tokens_in(self, available: float, context: int) -> int:
-        """The tokens, at most those of the context, whose slot has no more numbers than these.
+        """Return how many tokens fit into `available` numbers, at most the whole context.
+
+        Of a slot that is smaller than the context, a quarter may be unused.
 
         >>> CacheNumbers(full=10).tokens_in(4_000, context=1_000)
         300

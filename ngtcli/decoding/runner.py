@@ -34,12 +34,15 @@ def sliding_layers(config: Any, window: int | None) -> list[bool]:
         config: The configuration of a text model.
         window: Its tokens; None: no layer slides.
     """
-    kinds = list(getattr(config, "layer_types", None) or ())
-    is_mixed = len(set(kinds)) > 1
-    return [
-        window is not None and (not is_mixed or kinds[layer] == "sliding_attention")
-        for layer in range(int(config.num_hidden_layers))
-    ]
+    count = int(config.num_hidden_layers)
+    if window is None or not _is_mixed(config):
+        return [window is not None] * count
+    return [kind == "sliding_attention" for kind in config.layer_types[:count]]
+
+
+def _is_mixed(config: Any) -> bool:
+    """Return whether the layers of a text model are of several kinds."""
+    return len(set(getattr(config, "layer_types", None) or ())) > 1
 
 
 class ModelRunner:
@@ -54,14 +57,13 @@ class ModelRunner:
 
     def __init__(self, hf: Any, window: int | None) -> None:
         config = hf.config.get_text_config()
-        is_mixed = len(set(getattr(config, "layer_types", None) or ())) > 1
         self._hf = hf
         self._device: torch.device = hf.device
         self._accepted = accepted(hf)
         self.long_rope = LongRope(hf)
         self.window = window
         self.sliding_layers = sliding_layers(config, window)
-        self.masks = Masks(hf.dtype, hf.device, window, is_mixed)
+        self.masks = Masks(hf.dtype, hf.device, window, _is_mixed(config))
         # What is read apart replaces the attention of a forward pass, which must be a registered
         # one; a model without groups of heads has transformers' own until then.
         self.can_split = window is None and can_split(hf) and use_registered(hf)
