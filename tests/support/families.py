@@ -30,6 +30,7 @@ CROPS = (DraftSupport.CHAINS, True)
 RESTORES = (DraftSupport.CHAINS, False)
 STEPS = (DraftSupport.STEPS, False)
 _WORDS = {"vocab_size": VOCABULARY, "pad_token_id": 0, "bos_token_id": 1, "eos_token_id": None}
+_RECURRENT = {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2}
 _LLAMA = {
     **_WORDS,
     "hidden_size": 64,
@@ -276,18 +277,14 @@ FAMILIES = [
         CHOOSES_TOKENS,
         way=STEPS,
     ),
-    Family(
-        "mamba",
-        {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
-        STARTS_ANEW,
-        way=STEPS,
+    *(
+        Family(k, {**_RECURRENT, "state_size": 8}, STARTS_ANEW, way=STEPS)
+        for k in ("mamba", "falcon_mamba")
     ),
     Family(
         "mamba2",
         {
-            **_WORDS,
-            "hidden_size": 64,
-            "num_hidden_layers": 2,
+            **_RECURRENT,
             "state_size": 8,
             "num_heads": 8,
             "head_dim": 16,
@@ -297,15 +294,7 @@ FAMILIES = [
         KEEPS_STATE,
         way=RESTORES,
     ),
-    Family(
-        "falcon_mamba",
-        {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2, "state_size": 8},
-        STARTS_ANEW,
-        way=STEPS,
-    ),
-    Family(
-        "rwkv", {**_WORDS, "hidden_size": 64, "num_hidden_layers": 2}, KEEPS_STATE, way=RESTORES
-    ),
+    Family("rwkv", _RECURRENT, KEEPS_STATE, way=RESTORES),
     Family("bamba", {**_LLAMA, **_MAMBA, "attn_layer_indices": [1]}, KEEPS_STATE, way=RESTORES),
     Family("falcon_h1", {**_LLAMA, **_MAMBA, "mamba_d_ssm": 128}, KEEPS_STATE, way=RESTORES),
     Family(
