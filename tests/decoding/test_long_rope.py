@@ -23,7 +23,16 @@ from ngtcli.models.pretrained import context_limit
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import VOCABULARY, FakeBackend
 from tests.support.runs import Run
-from tests.support.tiny_models import GREEDY, Scripted, decode, drafts_of, generate, make_drafter
+from tests.support.tiny_models import (
+    GREEDY,
+    TINY_CONFIG,
+    Scripted,
+    decode,
+    drafts_of,
+    generate,
+    make_drafter,
+    spread_logits,
+)
 
 BORDER, CONTEXT, CHUNK = 200, 800, 64
 PROMPT = [(7 * n * n + 3 * n) % (VOCABULARY - 4) + 4 for n in range(500)]
@@ -33,35 +42,22 @@ LENGTHS = (150, 185, BORDER - 1, BORDER, BORDER + 1, 330)  # 30 tokens later onl
 @cache
 def long_rope() -> TargetModel:
     config = transformers.Phi3Config(
-        vocab_size=VOCABULARY,
-        hidden_size=32,
-        intermediate_size=48,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        pad_token_id=0,
-        bos_token_id=1,
-        eos_token_id=2,
-        sliding_window=None,
-        attention_dropout=0.0,
-        embd_pdrop=0.0,
-        resid_pdrop=0.0,
-        max_position_embeddings=CONTEXT,
-        original_max_position_embeddings=BORDER,
-        rope_parameters={
-            "rope_type": "longrope",
-            "rope_theta": 10000.0,
+        **{
+            **TINY_CONFIG,
+            "max_position_embeddings": CONTEXT,
             "original_max_position_embeddings": BORDER,
-            "short_factor": [1.0, 1.1, 1.2, 1.3],
-            "long_factor": [3.0, 4.0, 5.0, 6.0],
-        },
+            "rope_parameters": {
+                "rope_type": "longrope",
+                "rope_theta": 10000.0,
+                "original_max_position_embeddings": BORDER,
+                "short_factor": [1.0, 1.1, 1.2, 1.3],
+                "long_factor": [3.0, 4.0, 5.0, 6.0],
+            },
+        }
     )
     torch.manual_seed(3)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in hf.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(6.0)
+    spread_logits(hf)
     hf.generation_config.eos_token_id = None
     model = target_model(hf, Tokenizer(FakeBackend()), "phi3")
     model.context, model.end_ids = CONTEXT, frozenset()  # the tokenizer's is less

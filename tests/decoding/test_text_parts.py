@@ -14,23 +14,16 @@ from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.checkpoints import empty_model, read_checkpoint
 from tests.support.helpers import FakeBackend
-from tests.support.tiny_models import Scripted, decode, drafts_of, generate
+from tests.support.tiny_models import (
+    TINY_CONFIG,
+    Scripted,
+    decode,
+    drafts_of,
+    generate,
+    spread_logits,
+)
 
-VOCABULARY, END = 97, 2
-TEXT = {
-    "vocab_size": VOCABULARY,
-    "hidden_size": 32,
-    "intermediate_size": 48,
-    "num_hidden_layers": 2,
-    "num_attention_heads": 4,
-    "num_key_value_heads": 2,
-    "head_dim": 8,
-    "max_position_embeddings": 128,
-    "pad_token_id": 0,
-    "bos_token_id": 1,
-    "eos_token_id": END,
-}
-SEEN = {
+VISION_CONFIG = {
     "hidden_size": 16,
     "intermediate_size": 24,
     "num_hidden_layers": 1,
@@ -40,18 +33,15 @@ SEEN = {
 }
 
 
-def whole_model(kind: str, **more: Any) -> Any:
-    """A tiny one whose greedy choices are not near ties."""
-    own = CONFIG_MAPPING[kind]()
-    seen = {**SEEN, "model_type": own.vision_config.model_type}
-    text = {**TEXT, "model_type": own.get_text_config().model_type}
-    config = CONFIG_MAPPING[kind](text_config=text, vision_config=seen, **more)
+def whole_model(kind: str) -> Any:
+    """A tiny multimodal model whose greedy choices are not near ties."""
+    default = CONFIG_MAPPING[kind]()
+    vision = {**VISION_CONFIG, "model_type": default.vision_config.model_type}
+    text = {**TINY_CONFIG, "model_type": default.get_text_config().model_type}
+    config = CONFIG_MAPPING[kind](text_config=text, vision_config=vision)
     torch.manual_seed(0)
     hf = AutoModelForMultimodalLM.from_config(config).eval()
-    with torch.no_grad():
-        for parameter in hf.parameters():
-            if parameter.ndim == 2:
-                parameter.mul_(6.0)
+    spread_logits(hf)
     return hf
 
 
@@ -63,12 +53,12 @@ def test_a_text_part_is_read_alone_and_writes_what_the_whole_writes(
     whole = whole_model(kind)
     whole.save_pretrained(tmp_path)
     if kept_names:  # as this version of the library has them, not as it writes them
-        own = {
-            name: one.clone()
-            for name, one in whole.state_dict().items()
+        weights = {
+            name: weight.clone()
+            for name, weight in whole.state_dict().items()
             if name not in whole.all_tied_weights_keys
         }
-        save_file(own, tmp_path / "model.safetensors", {"format": "pt"})
+        save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
     config = transformers.AutoConfig.from_pretrained(tmp_path)
     hf, report = read_checkpoint(str(tmp_path), config, None, torch.float32)
     assert not any(report.values())

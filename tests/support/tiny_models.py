@@ -34,7 +34,7 @@ from tests.support.runs import Run
 # --- tiny models ---
 
 GREEDY = Settings()
-_COMMON = {
+TINY_CONFIG = {
     "vocab_size": VOCABULARY,
     "hidden_size": 32,
     "intermediate_size": 48,
@@ -60,16 +60,21 @@ FAMILIES: dict[str, tuple[str, dict[str, Any]]] = {
 
 
 def make_hf(family: str, seed: int = 0, **changes: Any) -> Any:
-    """A random float32 model whose scores differ enough that greedy choices are not near ties."""
+    """A random float32 model whose greedy choices are not near ties."""
     name, extra = FAMILIES[family]
-    config = getattr(transformers, name)(**{**_COMMON, **extra, **changes})
+    config = getattr(transformers, name)(**{**TINY_CONFIG, **extra, **changes})
     torch.manual_seed(seed)
     hf = transformers.AutoModelForCausalLM.from_config(config).eval()
+    spread_logits(hf)
+    return hf
+
+
+def spread_logits(hf: Any) -> None:
+    """Enlarge the weights of a random model, so that its greedy choices are not near ties."""
     with torch.no_grad():
         for parameter in hf.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(6.0)
-    return hf
 
 
 def make_target(family: str = "llama", seed: int = 0, **changes: Any) -> TargetModel:
