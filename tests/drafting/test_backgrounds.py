@@ -17,7 +17,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from ngtcli.drafting.auto.drafter import Auto
-from ngtcli.drafting.background import loaded as making
+from ngtcli.drafting.background import loaded
 from ngtcli.drafting.background.counting import phrase_counts, word_ids
 from ngtcli.drafting.background.files import EDITION, SHIPPED, background_path
 from ngtcli.drafting.background.loaded import Background
@@ -52,40 +52,46 @@ TEXTS = st.lists(IDS, max_size=5)
 
 def counted(texts: Sequence[list[int]], depth: int) -> Counter[tuple[int, ...]]:
     """How often every sequence of at most `depth` tokens occurs."""
-    found: Counter[tuple[int, ...]] = Counter()
+    counts: Counter[tuple[int, ...]] = Counter()
     for ids in texts:
         for size in range(1, depth + 1):
-            for at in range(len(ids) - size + 1):
-                found[tuple(ids[at : at + size])] += 1
-    return found
+            for start in range(len(ids) - size + 1):
+                counts[tuple(ids[start : start + size])] += 1
+    return counts
 
 
 @given(TEXTS, st.integers(1, 4), st.lists(st.sampled_from([0, 1, 2]), max_size=3))
 def test_counts_are_those_of_the_texts_but_for_what_is_seldom(
     texts: list[list[int]], depth: int, least: list[int]
 ) -> None:
-    counts, wanted = build_counts(texts, depth, least), counted(texts, depth)
-    bounds = [*least, *([least[-1]] if least else [0]) * depth][:depth]
-    kept = {
-        sequence: weight
-        for sequence, weight in wanted.items()
-        if all(wanted[sequence[:k]] >= bounds[k - 1] for k in range(1, len(sequence) + 1))
+    counts = build_counts(texts, depth, least)
+    all_counts = counted(texts, depth)
+    last_bound = least[-1] if least else 0
+    bounds = [*least, *[last_bound] * depth][:depth]
+    expected = {
+        sequence: count
+        for sequence, count in all_counts.items()
+        if all(all_counts[sequence[:k]] >= bounds[k - 1] for k in range(1, len(sequence) + 1))
     }
-    every = {(token,) for token in range(max((s[0] for s in kept), default=-1) + 1)}
-    assert len(counts) == len(kept.keys() | every)
-    for sequence in wanted:
-        assert count_of(counts, sequence) == kept.get(sequence, 0.0)
+    max_first_token = max((sequence[0] for sequence in expected), default=-1)
+    single_tokens = {(token,) for token in range(max_first_token + 1)}
+    assert len(counts) == len(expected.keys() | single_tokens)
+    for sequence in all_counts:
+        assert count_of(counts, sequence) == expected.get(sequence, 0.0)
 
 
 @given(TEXTS)
 def test_siblings_are_in_the_order_of_their_counts(texts: list[list[int]]) -> None:
-    counts, weights = build_counts(texts, 3, ()), counted(texts, 3)
+    counts = build_counts(texts, 3, ())
+    weights = counted(texts, 3)
     paths: list[tuple[int, ...]] = [()]
     for node in range(len(counts) + 1):
         rows = slice(*counts.nodes[node : node + 2, FIRST].tolist())
-        tokens, path = counts.nodes[rows, TOKEN].tolist(), paths[node]
+        tokens = counts.nodes[rows, TOKEN].tolist()
+        path = paths[node]
         by_count = sorted(tokens, key=lambda t: (-weights[(*path, t)] if path else 0, t))
-        assert tokens == by_count and counts.by_token[rows, TOKEN].tolist() == sorted(tokens)
+        assert tokens == by_count
+        assert counts.by_token[rows, TOKEN].tolist() == sorted(tokens)
         assert counts.nodes[counts.by_token[rows, 1], TOKEN].tolist() == sorted(tokens)
         paths += [(*path, token) for token in tokens]
 
@@ -105,26 +111,28 @@ def row_of(arrays: Any, sequence: Any) -> int:
 def test_compiled_code_finds_every_sequence_that_was_counted(seed: int, tokens: int) -> None:
     rng = np.random.default_rng(seed)
     text = rng.integers(0, tokens, 1000).tolist()
-    counts, weights = build_counts([text], 3, ()), counted([text], 3)
-    others = [tuple(other) for other in rng.integers(0, tokens + 3, (200, 3)).tolist()]
-    for sequence in [*weights, *others]:
+    counts = build_counts([text], 3, ())
+    expected = counted([text], 3)
+    random_sequences = [tuple(ids) for ids in rng.integers(0, tokens + 3, (200, 3)).tolist()]
+    for sequence in [*expected, *random_sequences]:
         row = row_of((counts.nodes, counts.by_token), np.array(sequence, np.int32))
-        found = counts.nodes[row, COUNT] / 64 if row != -1 else 0.0
-        assert found == weights[sequence]
+        count = counts.nodes[row, COUNT] / 64 if row != -1 else 0.0
+        assert count == expected[sequence]
 
 
 def test_no_content_of_a_file_leads_out_of_its_bounds() -> None:
     """Whatever the numbers are: only tokens of the vocabulary, and escapes that stay escapes."""
     script = Path(hostile_background.__file__)
-    ran = subprocess.run(
-        [sys.executable, str(script), "1", str(count := examples(80))],
+    count = examples(80)
+    completed = subprocess.run(
+        [sys.executable, str(script), "1", str(count)],
         env={**os.environ, "NUMBA_DISABLE_JIT": "1"},
         stdout=subprocess.PIPE,
         text=True,
         check=True,
         timeout=60,
     )
-    assert int(ran.stdout) > 37 * count
+    assert int(completed.stdout) > 37 * count
 
 
 def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
@@ -135,9 +143,9 @@ def drafter_with(text: list[int], pool: Pool | None = None) -> Auto:
 def test_prompt_and_pool_are_asked_before_the_background() -> None:
     drafter = drafter_with([1, 2, 3], Pool(answers=[np.array([1, 2, 7], np.int32)]))
     tree = Followed(drafter, Context((1, 2, 8, 1, 2), vocabulary=10)).propose(24)
-    after = [i for i in range(len(tree)) if tree.parents[i] == -1]
-    named = {tree.tokens[i]: tree.origin(i) for i in after}
-    assert (named[8], named[7], named[3]) == ("prompt", "pool", "background")
+    first_nodes = [i for i in range(len(tree)) if tree.parents[i] == -1]
+    origins = {tree.tokens[i]: tree.origin(i) for i in first_nodes}
+    assert (origins[8], origins[7], origins[3]) == ("prompt", "pool", "background")
 
 
 def test_every_sequence_of_a_batch_drafts_from_the_background() -> None:
@@ -155,10 +163,10 @@ def phrases_of(counts: dict[tuple[str, ...], int]) -> Phrases:
     words = sorted({word for phrase in counts for word in phrase})
     rows = []
     for n in range(1, LONGEST + 1):
-        own = [p for p in counts if len(p) == n]
-        ids = [[words.index(word) for word in p] for p in own]
-        found = np.array([counts[p] for p in own], np.int32)
-        rows.append((np.array(ids, np.int32).reshape(len(own), n), found))
+        phrases = [phrase for phrase in counts if len(phrase) == n]
+        ids = [[words.index(word) for word in phrase] for phrase in phrases]
+        phrase_ids = np.array(ids, np.int32).reshape(len(phrases), n)
+        rows.append((phrase_ids, np.array([counts[p] for p in phrases], np.int32)))
     return Phrases(tuple(words), tuple(rows))
 
 
@@ -168,10 +176,10 @@ def phrases_of(counts: dict[tuple[str, ...], int]) -> Phrases:
 @settings(deadline=None)
 @given(texts)
 def test_phrases_are_read_as_they_were_written(
-    tmp_path_factory: pytest.TempPathFactory, said: list[list[str]]
+    tmp_path_factory: pytest.TempPathFactory, documents: list[list[str]]
 ) -> None:
     path = tmp_path_factory.mktemp("phrases") / "x.xz"
-    counts = dict(n_grams(said))
+    counts = dict(n_grams(documents))
     write_phrases(path, phrases_of(counts))
     assert counts_in(read_phrases(path)) == counts
 
@@ -217,27 +225,30 @@ def test_words_have_the_ids_that_they_have_in_a_text(kind: str) -> None:
     """With the space before them, behind a bracket, and as marks behind a word."""
     tokenizer = Tokenizer(backend(kind))
     for left, word in (("a", " the"), ("a", " harbour"), ("(", "boats"), ("a", ","), ("a", " (")):
-        own = word_ids([word], tokenizer)[0]
-        whole = tokenizer.encode(f"{left}{word}")
-        assert own == whole[len(whole) - len(own) :]
-        assert own or kind in ("unigram", "wordpiece")
+        ids = word_ids([word], tokenizer)[0]
+        text_ids = tokenizer.encode(f"{left}{word}")
+        assert ids == text_ids[len(text_ids) - len(ids) :]
+        assert ids or kind in ("unigram", "wordpiece")
 
 
 @pytest.mark.parametrize("kind", ["builtin", "gpt2", "llama_prepend"])
 def test_counts_are_those_of_the_texts_that_the_phrases_were_counted_in(kind: str) -> None:
     tokenizer = Tokenizer(backend(kind))
-    said = [[" The", " boats", " lie", ",", " the", " boats", " lie"], [" the", " slate", ","]]
-    phrases = phrases_of({p: 5 * count for p, count in n_grams(said).items()})
+    documents = [
+        [" The", " boats", " lie", ",", " the", " boats", " lie"],
+        [" the", " slate", ","],
+    ]
+    phrases = phrases_of({phrase: 5 * count for phrase, count in n_grams(documents).items()})
     ids = dict(zip(phrases.words, word_ids(phrases.words, tokenizer), strict=True))
-    wanted = build_counts([[t for w in text for t in ids[w]] for text in said], least=())
+    texts = [[token for word in document for token in ids[word]] for document in documents]
+    expected = build_counts(texts, least=())
     counts = phrase_counts(phrases, tokenizer)
-    for text in said:
-        stream = [t for word in text for t in ids[word]]
-        for i in range(len(stream)):
-            for j in range(i + 1, min(i + 7, len(stream)) + 1):
-                sequence = stream[i:j]
-                assert count_of(counts, sequence) == count_of(wanted, sequence), sequence
-    assert len(counts) == len(wanted)
+    for text in texts:
+        for start in range(len(text)):
+            for end in range(start + 1, min(start + 7, len(text)) + 1):
+                sequence = text[start:end]
+                assert count_of(counts, sequence) == count_of(expected, sequence), sequence
+    assert len(counts) == len(expected)
 
 
 def check_equal(one: BackgroundCounts, other: BackgroundCounts) -> None:
@@ -249,45 +260,48 @@ def check_equal(one: BackgroundCounts, other: BackgroundCounts) -> None:
 # --- files ---
 
 
-def small(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def ship_few_phrases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """Ship few phrases."""
     path = tmp_path / "few.xz"
     write_phrases(path, phrases_of(dict(n_grams([[" the", " fact", " that"], [" the", " end"]]))))
     monkeypatch.setitem(SHIPPED, "english", path)
 
 
-def loaded(
+def load_background(
     name: str = "english", persist: bool = True
 ) -> tuple[BackgroundCounts | None, list[str], str]:
-    """The counts, what was said meanwhile, and what is in use."""
-    said: list[str] = []
+    """The counts, the messages meanwhile, and the line that says what is in use."""
+    messages: list[str] = []
     background = Background(
         name,
         load_tokenizer("builtin"),
         8192,
         model="builtin",
         persist=persist,
-        status=said.append,
-        warn=said.append,
+        status=messages.append,
+        warn=messages.append,
     )
-    return background.load(), said, background.words()
+    return background.load(), messages, background.words()
 
 
 def test_what_ships_is_made_once_and_stored_complete(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    small(monkeypatch, tmp_path)
-    assert loaded(persist=False)[0] is not None and not list_files(BACKGROUNDS)
-    made, said, words = loaded()
-    assert made is not None and words == "Background: english."
-    assert len(said) == 1 and said[0].startswith("Counting")
+    ship_few_phrases(monkeypatch, tmp_path)
+    assert load_background(persist=False)[0] is not None and not list_files(BACKGROUNDS)
+    first, messages, words = load_background()
+    assert first is not None
+    assert words == "Background: english."
+    assert len(messages) == 1
+    assert messages[0].startswith("Counting")
     [file] = list_files(BACKGROUNDS)
     assert file.path.stat().st_mode & 0o777 == 0o600
     assert list(file.path.parent.iterdir()) == [file.path]
-    again, said, _ = loaded()
-    assert again is not None and not said
-    check_equal(again, made)
-    assert again.counted == file.nodes > 3
+    second, messages, _ = load_background()
+    assert second is not None
+    assert not messages
+    check_equal(second, first)
+    assert second.counted == file.nodes > 3
 
 
 def test_what_ships_takes_less_than_60_mb_of_memory() -> None:
@@ -303,42 +317,46 @@ def test_whatever_ends_making_is_told_and_the_answer_goes_on(
         (tmp_path / "bad.xz").write_bytes(b"bad")
         monkeypatch.setitem(SHIPPED, "english", tmp_path / "bad.xz")
     else:
-        monkeypatch.setattr(making, "make_shipped", Mock(side_effect=error))
-    counts, said, words = loaded()
-    assert counts is None and words == "Background: none." and len(said) == 2
+        monkeypatch.setattr(loaded, "make_shipped", Mock(side_effect=error))
+    counts, messages, words = load_background()
+    assert counts is None
+    assert words == "Background: none."
+    assert len(messages) == 2
     reason = "it is cut off" if error is None else str(error) or "MemoryError"
-    assert f"the background english is not used: {reason}" in said[1]
+    assert f"the background english is not used: {reason}" in messages[1]
 
 
 def test_where_the_cache_cannot_be_written_it_is_used_all_the_same(
     own_home: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    small(monkeypatch, tmp_path)
+    ship_few_phrases(monkeypatch, tmp_path)
     own_home.write_text("no folder")
-    counts, said, _ = loaded()
-    assert counts is not None and "is not stored" in said[-1]
+    counts, messages, _ = load_background()
+    assert counts is not None
+    assert "is not stored" in messages[-1]
 
 
 def test_a_damaged_file_is_made_again(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    small(monkeypatch, tmp_path)
-    made, _, _ = loaded()
+    ship_few_phrases(monkeypatch, tmp_path)
+    first, _, _ = load_background()
     path = background_path("english", load_tokenizer("builtin").fingerprint)
     path.write_bytes(path.read_bytes()[:100])
-    again, said, _ = loaded()
-    assert made is not None and again is not None and len(said) == 1
-    check_equal(again, made)
-    assert loaded()[1] == []
+    second, messages, _ = load_background()
+    assert first is not None and second is not None
+    assert len(messages) == 1
+    check_equal(second, first)
+    assert load_background()[1] == []
 
 
 def test_answers_draft_from_the_background_and_say_so() -> None:
-    asked = ["ask", "Who cut the basin?", "-d", HARBOUR, "-v", "--set", "calibrate=no"]
-    asked += ["--max-tokens", "8"]
-    assert b"Background: english." in ngt(*asked).stderr
-    assert b"Background" not in ngt(*asked, "--set", "background=none").stderr
-    assert b"Background" not in ngt(*asked, NGT_BACKGROUND="none").stderr
+    command = ["ask", "Who cut the basin?", "-d", HARBOUR, "-v", "--set", "calibrate=no"]
+    command += ["--max-tokens", "8"]
+    assert b"Background: english." in ngt(*command).stderr
+    assert b"Background" not in ngt(*command, "--set", "background=none").stderr
+    assert b"Background" not in ngt(*command, NGT_BACKGROUND="none").stderr
 
 
-def test_what_a_name_is_given_for_says_what_takes_the_place_of_own_backgrounds() -> None:
+def test_another_background_is_an_error_that_names_predict() -> None:
     for command in (
         ["trie", "build", HARBOUR, "--background"],
         ["ask", "Who?", "-d", HARBOUR, "--set", "background=mine"],
@@ -346,33 +364,35 @@ def test_what_a_name_is_given_for_says_what_takes_the_place_of_own_backgrounds()
     ):
         done = ngt(*command)
         assert done.returncode == 2 and b"--predict" in done.stderr and not done.stdout
-    assert loaded("none") == (None, [], "")
+    assert load_background("none") == (None, [], "")
 
 
 # --- drafting ---
 
 
 def acceptance(background: BackgroundCounts | None, texts: list[tuple[str, str]]) -> float:
+    """Tokens a step of `auto`, over answers to documents."""
     tokenizer = load_tokenizer("builtin")
     tokens = steps = 0
-    for document, said in texts:
+    for document, answer in texts:
         prompt = tuple(tokenizer.encode(f"{document}\n\n"))
-        trace = Trace("1", "x", prompt, tuple(tokenizer.encode(said)), 1024)
+        trace = Trace("1", "x", prompt, tuple(tokenizer.encode(answer)), 1024)
         drafter = parse_method("auto", DraftSettings(background=background)).build()
-        made = replay(trace, drafter, Context(prompt, vocabulary=8192), 32)
-        tokens, steps = tokens + len(trace.output_ids), steps + made.steps
+        replayed = replay(trace, drafter, Context(prompt, vocabulary=8192), 32)
+        tokens += len(trace.output_ids)
+        steps += replayed.steps
     return tokens / steps
 
 
 def trees(background: BackgroundCounts | None, ids: list[int]) -> list[tuple[int, ...]]:
-    """What is drafted at each of some steps."""
+    """The tokens that `auto` drafts at each of the first forty steps."""
     drafter = parse_method("auto", DraftSettings(background=background)).build()
     followed = Followed(drafter, Context(ids, vocabulary=8192))
-    found = []
+    drafts = []
     for token in ids[:40]:
-        found.append(followed.propose(16).tokens)
+        drafts.append(followed.propose(16).tokens)
         followed.emit([token])
-    return found
+    return drafts
 
 
 def test_a_background_of_nothing_drafts_what_none_does() -> None:
@@ -386,8 +406,11 @@ def english() -> BackgroundCounts:
 
 
 def test_english_gains_by_it(english: BackgroundCounts) -> None:
-    said = "The owners of the quarries had to pay for most of the work, because there was no money."
-    texts = [(Path(HARBOUR).read_text(encoding="utf-8")[:800], said)]
+    document = Path(HARBOUR).read_text(encoding="utf-8")[:800]
+    answer = (
+        "The owners of the quarries had to pay for most of the work, because there was no money."
+    )
+    texts = [(document, answer)]
     assert acceptance(english, texts) > 1.1 * acceptance(None, texts)
 
 
