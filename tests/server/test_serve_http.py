@@ -28,7 +28,7 @@ from ngtcli.server.service import Service
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 
 WORDS = ("The", " tide", " turns", " at", " noon", ".")
-HEAD = {"content-type": "application/json"}
+HEADERS = {"content-type": "application/json"}
 CHAT = "/v1/chat/completions"
 
 
@@ -52,12 +52,19 @@ def script(question: Request, ticket: Ticket) -> Generator[Event]:
     steps = [Step(tuple(tokens[:3]), nodes=4), Step(tuple(tokens[3:]), "stop", nodes=3)]
     for step in steps:
         yield Stepped(step)
-    done = Statistics(prompt_tokens=11, new_tokens=len(tokens), steps=2, drafted_tokens=7)
-    done.accepted_tokens, done.prefill_s, done.decode_s = 4, 0.5, 0.25
-    done.acceptance_histogram.update([1, 3])
+    statistics = Statistics(
+        prompt_tokens=11,
+        new_tokens=len(tokens),
+        steps=2,
+        drafted_tokens=7,
+        accepted_tokens=4,
+        prefill_s=0.5,
+        decode_s=0.25,
+    )
+    statistics.acceptance_histogram.update([1, 3])
     text = "".join(token.text for token in tokens)
-    found = sources_of(text, question.documents)
-    yield Ended(finish_reason="stop", steps=tuple(steps), statistics=done, sources=found)
+    sources = sources_of(text, question.documents)
+    yield Ended(finish_reason="stop", steps=tuple(steps), statistics=statistics, sources=sources)
 
 
 class Live(Serving):
@@ -66,35 +73,35 @@ class Live(Serving):
     answers: Scripted
 
     def __init__(self, folder: ServedFolder | None, address: Address = LOCAL) -> None:
-        both = {task: (Settings(), load_preset("chat")) for task in ("chat", "generate")}
-        tasks = Tasks({**both, "ask": (Settings(), load_preset("ask"))})
+        presets = {"chat": "chat", "generate": "chat", "ask": "ask"}
+        tasks = Tasks({task: (Settings(), load_preset(name)) for task, name in presets.items()})
         super().__init__(Scripted(script), Service("builtin", tasks, folder), address)
 
     def openai(self, **more: Any) -> openai.OpenAI:
-        own = {"api_key": "none", "max_retries": 0, "http_client": CLIENT, **more}
-        return openai.OpenAI(base_url=f"{self.url}/v1", **own)
+        options = {"api_key": "none", "max_retries": 0, "http_client": CLIENT, **more}
+        return openai.OpenAI(base_url=f"{self.url}/v1", **options)
 
     def chat(self, text: str, model: str = "builtin", **more: Any) -> Any:
         """What the client gets for one message."""
         completions = self.openai().chat.completions
-        return completions.create(model=model, messages=said(text), **more)
+        return completions.create(model=model, messages=messages_of(text), **more)
 
     def post(self, path: str = CHAT, **more: Any) -> httpx.Response:
-        body = {"model": "builtin", "messages": [{"role": "user", "content": "When?"}], **more}
+        body = {"model": "builtin", "messages": messages_of("When?"), **more}
         return self.raw(path, json.dumps(body).encode())
 
     def raw(self, path: str, body: bytes, **headers: str) -> httpx.Response:
-        named = {name.replace("_", "-"): value for name, value in headers.items()}
-        return CLIENT.post(self.url + path, content=body, headers={**HEAD, **named})
+        more_headers = {name.replace("_", "-"): value for name, value in headers.items()}
+        return CLIENT.post(self.url + path, content=body, headers={**HEADERS, **more_headers})
 
 
 def json_schema(schema: Any) -> Any:
     """The format of an answer by a schema."""
-    own = {"name": "x", "strict": True, "schema": schema}
-    return {"type": "json_schema", "json_schema": own}
+    named_schema = {"name": "x", "strict": True, "schema": schema}
+    return {"type": "json_schema", "json_schema": named_schema}
 
 
-def said(text: str) -> Any:
+def messages_of(text: str) -> Any:
     """The messages of a question."""
     return [{"role": "user", "content": text}]
 
@@ -104,9 +111,9 @@ def live(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Live]:
     root = tmp_path_factory.mktemp("served")
     (root / "deep").mkdir()
     (root / "deep" / "tides.txt").write_text("At the pier the tide turns at noon. Bring boots.")
-    found = Live(ServedFolder([str(root)], Settings()))
-    yield found
-    found.close()
+    server = Live(ServedFolder([str(root)], Settings()))
+    yield server
+    server.close()
 
 
 def error_of(response: httpx.Response) -> dict[str, Any]:
@@ -142,17 +149,14 @@ def test_chat_with_the_openai_client(live: Live) -> None:
         ("user", "Hello"),
         ("assistant", "Hello!"),
     ]
-    s = question.settings
-    assert (s.answer.system, s.answer.seed, s.answer.temperature, s.answer.stop) == (
-        "Be short.",
-        3,
-        0.5,
-        ("\n",),
-    )
-    assert s.answer.max_tokens == 40
-    own = done.model_extra
-    assert own is not None
-    assert own["timings"] == {
+    answer = question.settings.answer
+    assert answer.system == "Be short."
+    assert answer.seed == 3
+    assert answer.temperature == 0.5
+    assert answer.stop == ("\n",)
+    assert answer.max_tokens == 40
+    assert done.model_extra is not None
+    assert done.model_extra["timings"] == {
         "cache_n": 0,
         "prompt_n": 11,
         "prompt_ms": 500.0,
@@ -221,9 +225,9 @@ def test_the_folder_answers_with_its_sources(live: Live) -> None:
     question = live.answers.last
     assert question.task == "ask" and question.settings.retrieval.overflow == "retrieve"
     assert [d.name for d in question.documents] == ["deep/tides.txt"]
-    found: Any = done.choices[0].message.model_dump()["annotations"]
-    assert found[0]["type"] == "file_citation"
-    cited = found[0]["file_citation"]
+    annotations: Any = done.choices[0].message.model_dump()["annotations"]
+    assert annotations[0]["type"] == "file_citation"
+    cited = annotations[0]["file_citation"]
     assert (cited["filename"], cited["page"]) == ("deep/tides.txt", None)
     assert "tide turns at noon" in cited["quote"]
     text = done.choices[0].message.content or ""
@@ -274,8 +278,8 @@ def test_a_predicted_answer(live: Live) -> None:
         ({"schema": "a foo"}, "schema"),
         ({"response_format": "json"}, "response_format"),
         *(
-            ({"response_format": one}, "response_format")
-            for one in (
+            ({"response_format": wrong_format}, "response_format")
+            for wrong_format in (
                 [],
                 {"type": "yaml"},
                 {"type": "json_schema", "json_schema": {}},
@@ -313,9 +317,9 @@ def test_formats_of_the_answer_are_schemas_of_the_question(live: Live) -> None:
     live.chat("When?", response_format=json_schema(schema))
     flat = {"type": "json_schema", "name": "x", "schema": schema}
     formats: list[Any] = [flat, {"type": "json_object"}, {"type": "text"}]
-    for own in formats:
-        done = live.openai().responses.create(model="builtin", input="?", text={"format": own})
-        assert done.text is not None and done.text.to_dict()["format"] == own
+    for form in formats:
+        done = live.openai().responses.create(model="builtin", input="?", text={"format": form})
+        assert done.text is not None and done.text.to_dict()["format"] == form
     asked = [question.settings.answer.schema for question, _ in live.answers.asked[-4:]]
     assert [json.loads(text or "0") for text in asked] == [schema, schema, {"type": "object"}, 0]
     with pytest.raises(openai.BadRequestError, match="recursion") as caught:
@@ -398,8 +402,10 @@ def test_what_clients_of_other_servers_write_means_the_same_here(live: Live) -> 
 
 def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
     messages = [
-        *({"role": "system", "content": "Be kind."}, {"role": "user", "content": "a"}),
-        *({"role": "assistant", "content": "b"}, {"role": "system", "content": "Be brief."}),
+        {"role": "system", "content": "Be kind."},
+        {"role": "user", "content": "a"},
+        {"role": "assistant", "content": "b"},
+        {"role": "system", "content": "Be brief."},
         {"role": "user", "content": "c"},
     ]
     assert live.post(messages=messages).status_code == 200
@@ -410,8 +416,9 @@ def test_system_messages_stand_first_wherever_they_come(live: Live) -> None:
 
 def test_an_answer_that_is_begun_is_not_continued(live: Live) -> None:
     begun = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "Sure,"}]
-    found = error_of(live.post(messages=begun))
-    assert "continues none" in found["message"] and found["param"] == "messages[1]"
+    error = error_of(live.post(messages=begun))
+    assert "continues none" in error["message"]
+    assert error["param"] == "messages[1]"
     begun[1]["content"] = ""  # where the answer is to come
     assert live.post(messages=begun).status_code == 200
 
@@ -459,8 +466,8 @@ def test_no_schema_ends_the_server(bounds: dict[str, Any], way: str, live: Live)
         "required": ["i"],
     }
     if way == "text":
-        own = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
-        body = json.dumps({"model": "builtin", "input": "?", "text": own}).encode()
+        text = {"format": {"type": "json_schema", "name": "x", "schema": schema}}
+        body = json.dumps({"model": "builtin", "input": "?", "text": text}).encode()
         response = live.raw("/v1/responses", body)
     elif way == "settings":
         response = live.post(settings={"schema": schema})
@@ -471,13 +478,14 @@ def test_no_schema_ends_the_server(bounds: dict[str, Any], way: str, live: Live)
     assert live.post().status_code == 200
 
 
-def test_bodies_that_are_none(live: Live) -> None:
+def test_what_is_no_body_of_a_request_is_refused(live: Live) -> None:
     bodies = b"", b"{", b"[]", b'"x"', b"\xff", b'{"model": "\xff"}', b"[" * 100_000
     for body in bodies:
         assert error_of(live.raw(CHAT, body))["code"] == "invalid_json"
     for half in (b"\\ud800", b"\\udc00", b"\\ud800\\u0041"):
-        found = error_of(live.raw(CHAT, b'{"model": "' + half + b'"}'))
-        assert found["code"] == "invalid_json" and "lone surrogate" in found["message"]
+        error = error_of(live.raw(CHAT, b'{"model": "' + half + b'"}'))
+        assert error["code"] == "invalid_json"
+        assert "lone surrogate" in error["message"]
     assert live.raw(CHAT, b"{}", content_type="text/plain").status_code == 415
     assert error_of(live.raw(CHAT, b" " * 8_000_001))["code"] == "too_large"
     assert error_of(CLIENT.get(live.url + CHAT))["code"] == "unknown_url"
@@ -493,13 +501,13 @@ def test_an_answer_that_breaks_says_so(live: Live) -> None:
     assert events[-1].type == "response.failed"
 
 
-def test_nothing_is_said_of_flags_or_of_what_was_given_itself(live: Live) -> None:
-    long = error_of(live.post(messages=said("too long")))["message"]
+def test_errors_name_no_flags_and_repeat_no_values(live: Live) -> None:
+    long = error_of(live.post(messages=messages_of("too long")))["message"]
     assert long == (
         'the prompt has 9 tokens. Use "settings": {"overflow": "truncate"} to cut them, or name a'
         " model with a longer context."
     )
-    assert error_of(live.post(messages=said("breaks")))["message"] == "it broke"
+    assert error_of(live.post(messages=messages_of("breaks")))["message"] == "it broke"
     assert (
         "-" not in error_of(live.post(documents=["x"], settings={"overflow": "split"}))["message"]
     )
@@ -508,12 +516,14 @@ def test_nothing_is_said_of_flags_or_of_what_was_given_itself(live: Live) -> Non
 
 
 def test_control_characters_are_shown_as_in_a_pipe(live: Live) -> None:
-    whole = live.post(messages=said("control")).json()
+    whole = live.post(messages=messages_of("control")).json()
     assert whole["choices"][0]["message"]["content"] == "The tide\u241b]0;pwned\u2407 at noon."
     for path in (CHAT, "/v1/responses"):
-        asks = {"input": "control"} if "responses" in path else {"messages": said("control")}
+        asks = {"input": "control"} if "responses" in path else {"messages": messages_of("control")}
         body = json.dumps({"model": "builtin", "stream": True, **asks}).encode()
-        assert "pwned" in (text := live.raw(path, body).text) and "u001b" not in text
+        streamed = live.raw(path, body).text
+        assert "pwned" in streamed
+        assert "u001b" not in streamed
 
 
 # --- who may ask ---
@@ -524,26 +534,28 @@ def test_without_keys_another_user_is_refused(live: Live, monkeypatch: pytest.Mo
     monkeypatch.setattr(http_guard, "user_of", lambda *ends: os.geteuid() + 1)
     with httpx.Client(verify=False) as other:  # of another process, with a connection of its own
         for path in ("/", "/documents", "/v1/models", "/health"):
-            found = other.get(live.url + path)
-            assert found.status_code == 403 and error_of(found)["code"] == "wrong_user"
+            response = other.get(live.url + path)
+            assert response.status_code == 403
+            assert error_of(response)["code"] == "wrong_user"
 
 
 @pytest.mark.skipif(not os.path.exists("/proc/net/tcp"), reason="needs Linux")
 @pytest.mark.parametrize("family", [socket.AF_INET, socket.AF_INET6])
-def test_whose_a_connection_is_can_be_told(family: socket.AddressFamily) -> None:
+def test_the_user_who_opened_a_connection_is_known(family: socket.AddressFamily) -> None:
     host = "::1" if family == socket.AF_INET6 else "127.0.0.1"
     with socket.create_server((host, 0), family=family) as listening:
         assert http_guard.knows_users(listening)
         port = listening.getsockname()[1]
-        with socket.create_connection((host, port)) as one, listening.accept()[0] as other:
-            ends = one.getsockname()[:2], other.getsockname()[:2]
+        with socket.create_connection((host, port)) as client, listening.accept()[0] as accepted:
+            ends = client.getsockname()[:2], accepted.getsockname()[:2]
             assert http_guard.user_of(*ends) == os.geteuid()
         assert http_guard.user_of(("127.0.0.1", 1), ("127.0.0.1", port)) is None
-    with socket.socket(socket.AF_INET6) as mapped, socket.create_server(("127.0.0.1", 0)) as four:
+    with socket.socket(socket.AF_INET6) as mapped, socket.create_server(("127.0.0.1", 0)) as ipv4:
         mapped.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 0)
-        mapped.connect(("::ffff:127.0.0.1", four.getsockname()[1]))
-        with four.accept()[0] as other:
-            assert http_guard.user_of(other.getpeername(), other.getsockname()) == os.geteuid()
+        mapped.connect(("::ffff:127.0.0.1", ipv4.getsockname()[1]))
+        with ipv4.accept()[0] as accepted:
+            ends = accepted.getpeername(), accepted.getsockname()
+            assert http_guard.user_of(*ends) == os.geteuid()
 
 
 def test_a_connection_that_its_process_has_closed_is_nobodys() -> None:
@@ -561,7 +573,9 @@ class SlowLoad:
     """Reads documents once it may `go_on`."""
 
     def __init__(self) -> None:
-        self.begun, self.go_on, self.calls = threading.Event(), threading.Event(), 0
+        self.begun = threading.Event()
+        self.go_on = threading.Event()
+        self.calls = 0
         self._load = serve_folder.load
 
     def __call__(self, *arguments: Any, **more: Any) -> Any:
@@ -571,27 +585,28 @@ class SlowLoad:
         return self._load(*arguments, **more)
 
 
-def test_whose_a_connection_is_is_looked_up_once_and_beside_all_others(
+def test_the_user_of_a_connection_is_looked_up_once_and_holds_up_no_other(
     live: Live, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """With tens of thousands of connections it takes long, and must not hold up others."""
-    slow, begun, go_on, calls = list[Any](), threading.Event(), threading.Event(), list[Any]()
+    begun = threading.Event()
+    go_on = threading.Event()
+    calls = list[Any]()
 
     def user_of(*ends: Any) -> int:
         calls.append(ends)
-        if not slow:
-            slow.append(ends)
+        if not begun.is_set():  # the first look-up takes long
             begun.set()
             assert go_on.wait(60)
         return os.geteuid()
 
     monkeypatch.setattr(http_guard, "user_of", user_of)
     with (
-        httpx.Client(verify=False) as one,
+        httpx.Client(verify=False) as first,
         httpx.Client(verify=False) as other,
         ThreadPoolExecutor() as threads,
     ):
-        waiting = threads.submit(one.get, f"{live.url}/health")
+        waiting = threads.submit(first.get, f"{live.url}/health")
         assert begun.wait(60)
         for _ in range(3):
             assert other.get(f"{live.url}/health", timeout=30).status_code == 200
@@ -604,39 +619,42 @@ def test_many_who_wait_for_the_documents_hold_up_nobody(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("text")
     folder = ServedFolder([str(tmp_path)], Settings())
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("ngtcli.server.folder.load", slow_load := SlowLoad())
+        slow_load = SlowLoad()
+        patch.setattr("ngtcli.server.folder.load", slow_load)
         served = Live(folder)
         with httpx.Client(verify=False, timeout=60) as client, ThreadPoolExecutor(60) as threads:
             waiting = [threads.submit(client.get, f"{served.url}/documents") for _ in range(50)]
             assert slow_load.begun.wait(60)
             assert served.post().status_code == 200  # it needs none of them
             slow_load.go_on.set()
-            assert {one.result(60).status_code for one in waiting} == {200}
+            assert {response.result(60).status_code for response in waiting} == {200}
     served.close()
     folder.close()
     assert slow_load.calls == 1
 
 
 def test_pages_of_other_origins_and_other_names_are_refused(live: Live) -> None:
-    url, port = f"{live.url}/v1/models", int(live.url.rsplit(":")[-1])
+    url = f"{live.url}/v1/models"
+    port = int(live.url.rsplit(":")[-1])
     for host in ("evil.example", f"evil.example:{port}", "", "127.0.0.1.evil.example", "[::1"):
         assert CLIENT.get(url, headers={"host": host}).status_code == 403, host
     for host in (f"localhost:{port}", f"127.0.0.1:{port}", "[::1]"):
         assert CLIENT.get(url, headers={"host": host}).status_code == 200, host
-    own = f"http://127.0.0.1:{port}"
-    assert CLIENT.get(url, headers={"origin": own}).status_code == 200
+    own_origin = f"http://127.0.0.1:{port}"
+    assert CLIENT.get(url, headers={"origin": own_origin}).status_code == 200
     for origin in ("http://evil.example", "null", f"http://127.0.0.1:{port + 1}"):
-        found = CLIENT.get(url, headers={"origin": origin})
-        assert error_of(found)["code"] == "wrong_origin"
-        assert "access-control-allow-origin" not in found.headers
+        response = CLIENT.get(url, headers={"origin": origin})
+        assert error_of(response)["code"] == "wrong_origin"
+        assert "access-control-allow-origin" not in response.headers
     assert CLIENT.get(url, headers={"sec-fetch-site": "cross-site"}).status_code == 403
     with socket.create_connection(("127.0.0.1", port)) as raw:
         raw.sendall(b"GET /v1/models HTTP/1.1\r\nHost: localhost\r\nHost: evil.example\r\n\r\n")
         assert raw.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_keys(tmp_path: Path) -> None:
-    keys, secret = tmp_path / "keys", "k" * 32
+def test_only_clients_with_a_key_are_answered(tmp_path: Path) -> None:
+    keys = tmp_path / "keys"
+    secret = "k" * 32
     keys.write_text(f"{secret}\n{'l' * 32}\n")
     keys.chmod(0o644)
     with pytest.raises(UsageError, match="other users"):
@@ -650,13 +668,16 @@ def test_keys(tmp_path: Path) -> None:
     try:
         assert CLIENT.get(f"{live.url}/health").json() == {"status": "ok"}
         for key in ("", "Bearer", "Bearer x", f"Basic {secret}", f"Bearer {secret}x"):
-            found = CLIENT.get(f"{live.url}/v1/models", headers={"authorization": key})
-            assert error_of(found)["code"] == "invalid_api_key" and found.status_code == 401
+            response = CLIENT.get(f"{live.url}/v1/models", headers={"authorization": key})
+            assert response.status_code == 401
+            assert error_of(response)["code"] == "invalid_api_key"
         for key in (secret, "l" * 32):
             create = live.openai(api_key=key).chat.completions.create
-            create(model="builtin", messages=said("Once"))
+            create(model="builtin", messages=messages_of("Once"))
         first, second = [owner for _, owner in live.answers.asked]
-        assert first.startswith("http:") and second.startswith("http:") and first != second
+        assert first.startswith("http:")
+        assert second.startswith("http:")
+        assert first != second
         assert secret not in first
     finally:
         live.close()
@@ -670,11 +691,11 @@ def test_keys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("stream", [True, False])
 def test_a_client_that_leaves_ends_its_generation(live: Live, stream: bool) -> None:
-    body = {"model": "builtin", "messages": said("for ever"), "stream": stream}
+    body = {"model": "builtin", "messages": messages_of("for ever"), "stream": stream}
     with pytest.raises(httpx.ReadTimeout if not stream else _Left):
         patience = httpx.Timeout(60, read=60 if stream else 0.3)
-        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=patience) as got:
-            for line in got.iter_lines():
+        with CLIENT.stream("POST", live.url + CHAT, json=body, timeout=patience) as response:
+            for line in response.iter_lines():
                 if line:
                     raise _Left
     assert live.answers.ended.wait(10)
@@ -687,8 +708,10 @@ class _Left(Exception):
 def test_unreadable_documents_tell_no_path(live: Live, tmp_path: Path) -> None:
     gone = Live(ServedFolder([str(tmp_path / "gone")], Settings()))
     try:
-        found = gone.post(model="builtin+docs")
-        assert found.status_code == 500 and str(tmp_path) not in found.text
-        assert error_of(found)["code"] == "documents_unreadable" and "gone" in gone.warned[0]
+        response = gone.post(model="builtin+docs")
+        assert response.status_code == 500
+        assert str(tmp_path) not in response.text
+        assert error_of(response)["code"] == "documents_unreadable"
+        assert "gone" in gone.warned[0]
     finally:
         gone.close()
