@@ -33,6 +33,12 @@ FAILED = 7  # exit code where some texts have no answer
 PLAIN = ("--method", "none")  # so that nothing depends on what was answered before
 
 
+def next_line(process: Warm) -> bytes:
+    """The next line that a process writes to stderr; b"" where it has ended."""
+    assert process.stderr is not None
+    return process.stderr.readline()
+
+
 @pytest.fixture(scope="module")
 def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """The folder of a user with a server, which ends with the tests of this file."""
@@ -40,8 +46,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("NGT_HOME", str(folder))
         with Warm("serve", "--no-http", "-v") as process:
-            assert process.stderr is not None
-            while b"is ready" not in (line := process.stderr.readline()):
+            while b"is ready" not in (line := next_line(process)):
                 assert line
             yield folder
             process.terminate()
@@ -62,7 +67,8 @@ def no_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("ngtcli.engine.opening.open_engine", None)
 
 
-def answered() -> int:
+def count_answered() -> int:
+    """How many questions the server has answered."""
     about = client.request(Place.of(Settings()), "GET /about")
     assert about is not None
     return about.answered
@@ -73,10 +79,10 @@ def timeless(text: bytes) -> str:
 
     Where lines are broken between facts depends on their lengths.
     """
-    said = re.sub(r"[\d.]+ (tokens/s|s|ms)\b", r"_ \1", text.decode())
-    said = re.sub(r"[\d.]+/s\b", "_/s", said)
-    said = said.replace("\x1b[0m\n\x1b[2m", "\n").replace(" · ", "\n")
-    return re.sub(r"of \d+ tokens(, [^\n]*)?", "", said)
+    lines = re.sub(r"[\d.]+ (tokens/s|s|ms)\b", r"_ \1", text.decode())
+    lines = re.sub(r"[\d.]+/s\b", "_/s", lines)
+    lines = lines.replace("\x1b[0m\n\x1b[2m", "\n").replace(" · ", "\n")
+    return re.sub(r"of \d+ tokens(, [^\n]*)?", "", lines)
 
 
 SAME = [
@@ -97,14 +103,14 @@ LOADING = re.compile(r"(Starting|Loading|Packed|Preparing|Compiling|Cutting|Read
 @pytest.mark.search
 @pytest.mark.parametrize("arguments", SAME, ids=range(len(SAME)))
 def test_a_command_prints_what_it_prints_without_the_process(arguments: tuple[str, ...]) -> None:
-    before = answered()
+    before = count_answered()
     warm_run = ngt(*arguments)
-    assert answered() == before + 1
+    assert count_answered() == before + 1
     cold = ngt(*arguments, "--no-serve")
     assert warm_run.returncode == cold.returncode
     assert warm_run.stdout == cold.stdout
-    said, expected = (LOADING.sub("", timeless(run.stderr)) for run in (warm_run, cold))
-    assert said == expected
+    messages, expected = (LOADING.sub("", timeless(run.stderr)) for run in (warm_run, cold))
+    assert messages == expected
 
 
 @pytest.mark.usefixtures("no_model")
@@ -120,34 +126,41 @@ class TestServed:
 
 
 def test_the_json_has_the_same_keys_and_the_same_answer() -> None:
-    given = (*ASK, "--json-tokens", *PLAIN)
-    warm_run, cold = (json.loads(ngt(*given, *more).stdout) for more in ((), ("--no-serve",)))
+    command = (*ASK, "--json-tokens", *PLAIN)
+    warm_run = json.loads(ngt(*command).stdout)
+    cold = json.loads(ngt(*command, "--no-serve").stdout)
     assert _shape(warm_run) == _shape(cold)
     for name in ("statistics", "passes", "retrieval", "settings"):
-        warm_run.pop(name), cold.pop(name)
+        del warm_run[name], cold[name]
     assert warm_run == cold
 
 
 def _shape(value: Any) -> Any:
-    return {k: _shape(v) for k, v in value.items()} if isinstance(value, dict) else type(value)
+    """The keys of an object, and the types of its values."""
+    if isinstance(value, dict):
+        return {key: _shape(member) for key, member in value.items()}
+    return type(value)
 
 
 def test_a_command_that_is_answered_loads_nothing_that_answers() -> None:
     heavy = {"torch", "transformers", "tokenizers", "numba", "numpy", "pydantic", "jinja2"}
     heavy |= {"starlette", "uvicorn", "anyio", "asyncio", "http.client", "email"}
-    before = answered()
+    before = count_answered()
     run_and_look([[*ASK], ["summarize", HARBOUR, *SHORT]], heavy)
     cited = ["summarize", HARBOUR, "--cite", *SHORT]  # it is compared with the documents here
     run_and_look([cited], heavy - {"numpy"})
-    assert answered() == before + 3
+    assert count_answered() == before + 3
 
 
 def test_a_conversation_is_answered_as_without_the_process() -> None:
-    before = answered()
-    given = ("chat", "-d", HARBOUR, *SHORT, *PLAIN)
-    done, cold = (ngt(*given, *more, stdin=b"Who?\nWhen?\n") for more in ((), ("--no-serve",)))
-    assert answered() == before + 2
-    assert done.returncode == 0 and done.stdout == cold.stdout
+    before = count_answered()
+    command = ("chat", "-d", HARBOUR, *SHORT, *PLAIN)
+    questions = b"Who?\nWhen?\n"
+    warm_run = ngt(*command, stdin=questions)
+    cold = ngt(*command, "--no-serve", stdin=questions)
+    assert count_answered() == before + 2
+    assert warm_run.returncode == 0
+    assert warm_run.stdout == cold.stdout
 
 
 def _texts(tmp_path: Path) -> Path:
@@ -162,49 +175,51 @@ def _texts(tmp_path: Path) -> Path:
 def test_many_texts_are_answered_by_the_server_with_the_answers_of_a_model_loaded_here(
     kind: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    texts, out = _texts(tmp_path), tmp_path / "out"
+    texts = _texts(tmp_path)
+    out = tmp_path / "out"
+    lines = [
+        json.dumps({"id": i, "question": f"In {i} the", "context": "The boat left."})
+        for i in range(12)
+    ]
 
-    def run(*more: str) -> dict[str, Any]:
+    def answers(*more: str) -> dict[str, Any]:
+        """Run the command; return its answers by the name of their text."""
+        flags = (*SHORT, *PLAIN, *more)
         if kind == "folder":
-            done = ngt("summarize", str(texts), "-o", f"{out}/", *SHORT, *PLAIN, *more)
-            found: dict[str, Any] = {path.name: path.read_text() for path in out.glob("*.txt")}
+            done = ngt("summarize", str(texts), "-o", f"{out}/", *flags)
+            by_name: dict[str, Any] = {path.name: path.read_text() for path in out.glob("*.txt")}
             shutil.rmtree(out, ignore_errors=True)
-        elif kind == "each":
-            done = ngt("ask", "--each", str(texts), "When?", "--json", *SHORT, *PLAIN, *more)
-            rows = [json.loads(line) for line in done.stdout.splitlines()]
-            found = {row["id"]: row.get("text", row) for row in rows}
         else:
-            lines = [
-                json.dumps({"id": i, "question": f"In {i} the", "context": "The boat left."})
-                for i in range(12)
-            ]
-            stdin = "\n".join(lines).encode()
-            done = ngt("batch", "-", *SHORT, *PLAIN, *more, stdin=stdin)
+            if kind == "each":
+                done = ngt("ask", "--each", str(texts), "When?", "--json", *flags)
+            else:
+                done = ngt("batch", "-", *flags, stdin="\n".join(lines).encode())
             rows = [json.loads(line) for line in done.stdout.splitlines()]
-            found = {row["id"]: row.get("text", row) for row in rows}
+            by_name = {row["id"]: row.get("text", row) for row in rows}
         assert done.returncode in (0, FAILED), done.stderr  # the model's answers are no matter here
-        return found
+        return by_name
 
-    before = answered()
+    questions = len(lines) if kind == "batch" else 3
+    before = count_answered()
     with monkeypatch.context() as patch:
         patch.setattr("ngtcli.engine.opening.open_engine", None)  # none is loaded here
-        found = run()
-    assert answered() - before == (12 if kind == "batch" else 3)
-    assert found
-    assert found == run("--no-serve")
-    assert answered() - before == (12 if kind == "batch" else 3)
+        served = answers()
+    assert count_answered() - before == questions
+    assert served
+    assert served == answers("--no-serve")
+    assert count_answered() - before == questions
 
 
-def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
+def test_questions_that_a_server_no_longer_takes_are_left(tmp_path: Path) -> None:
     """Questions that it has not begun when it ends, and those that were not sent."""
     settings = Settings.of(max_tokens=4)
     place = Place(key="nobody-is-there")
     run = ServedRun(Remote(place), settings, ignore)
     question = Request(task="ask", settings=settings, preset=load_preset("ask"))
-    drawn = [(1, question), (2, question)]
-    rest = list(drawn)
-    assert not list(run.outcomes(lambda _: rest.pop(0) if rest else None))
-    assert sorted([*run.left, *rest], key=lambda one: one[0]) == drawn
+    items = [(1, question), (2, question)]
+    waiting = list(items)
+    assert not list(run.outcomes(lambda _: waiting.pop(0) if waiting else None))
+    assert sorted([*run.left, *waiting], key=lambda item: item[0]) == items
     other = replace(question, settings=settings.replace(model="another"))
     with pytest.raises(OtherModelError):
         list(ServedRun(Remote(place), settings, ignore).outcomes(lambda _: (3, other)))
@@ -212,7 +227,7 @@ def test_what_a_server_does_not_take_any_more_is_left(tmp_path: Path) -> None:
 
 def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:
     with Warm("serve", "--no-http", NGT_HOME=str(tmp_path)) as server:
-        assert server.stderr is not None and b"is ready" in server.stderr.readline()
+        assert b"is ready" in next_line(server)
         asking = Warm("summarize", HARBOUR, "--max-tokens", "2000", NGT_HOME=str(tmp_path))
         assert asking.stdout is not None
         begun = asking.stdout.read(5)
@@ -226,18 +241,18 @@ def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> Non
 
 
 def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
-    own = {"NGT_HOME": str(tmp_path)}
-    with Warm("serve", "--no-http", **own) as server:
-        assert server.stderr is not None and b"is ready" in server.stderr.readline()
-        again = ngt("serve", "--no-http", **own)
+    variables = {"NGT_HOME": str(tmp_path)}
+    with Warm("serve", "--no-http", **variables) as server:
+        assert b"is ready" in next_line(server)
+        again = ngt("serve", "--no-http", **variables)
         assert again.returncode == 1 and b"serves this already" in again.stderr
-        [about] = json.loads(ngt("serve", "status", "--json", **own).stdout)
+        [about] = json.loads(ngt("serve", "status", "--json", **variables).stdout)
         assert about["model"] == "builtin" and about["process"] == server.pid
         assert about["http"] == ""
         assert about["socket"] == str(next((tmp_path / "run").glob("*.sock")))
-        assert b"is no longer kept" in ngt("serve", "stop", **own).stderr
+        assert b"is no longer kept" in ngt("serve", "stop", **variables).stderr
         assert server.wait(10) == 0
-    assert b"No model is kept" in ngt("serve", "stop", "-m", "builtin", **own).stderr
+    assert b"No model is kept" in ngt("serve", "stop", "-m", "builtin", **variables).stderr
 
 
 # `ngt serve` with another default port, as other runs of these tests may have that of the users.
@@ -250,35 +265,33 @@ main()
 
 
 def test_http_is_served_for_its_user_without_a_flag(tmp_path: Path) -> None:
-    own = {"NGT_HOME": str(tmp_path)}
-    with Warm("serve", code=DEFAULT_PORT.format(0), **own) as server:
-        assert server.stderr is not None
-        said = server.stderr.readline().decode()
-        assert said.endswith("/v1 OpenAI's API\n")
-        assert b"is ready" in server.stderr.readline()
-        [about] = json.loads(ngt("serve", "status", "--json", **own).stdout)
-        assert said.startswith(about["http"] + "/ is a page")
-        table = ngt("serve", "status", **own, COLUMNS="200").stdout.decode()
+    variables = {"NGT_HOME": str(tmp_path)}
+    with Warm("serve", code=DEFAULT_PORT.format(0), **variables) as server:
+        first_line = next_line(server).decode()
+        assert first_line.endswith("/v1 OpenAI's API\n")
+        assert b"is ready" in next_line(server)
+        [about] = json.loads(ngt("serve", "status", "--json", **variables).stdout)
+        assert first_line.startswith(about["http"] + "/ is a page")
+        table = ngt("serve", "status", **variables, COLUMNS="200").stdout.decode()
         assert about["http"] in table and about["socket"] in table
         models = httpx.get(f"{about['http']}/v1/models").json()
         assert [model["id"] for model in models["data"]] == ["builtin"]
-        again = ngt("serve", "--http", "0", **own)
+        again = ngt("serve", "--http", "0", **variables)
         assert again.returncode == 1 and b"serves this already" in again.stderr
         server.terminate()
 
 
 def test_without_a_flag_for_http_a_port_in_use_leaves_commands_served(tmp_path: Path) -> None:
-    own = {"NGT_HOME": str(tmp_path)}
+    variables = {"NGT_HOME": str(tmp_path)}
     with socket.create_server(("127.0.0.1", 0)) as other:
         port = other.getsockname()[1]
-        with Warm("serve", code=DEFAULT_PORT.format(port), **own) as server:
-            assert server.stderr is not None
-            assert server.stderr.readline().decode() == (
+        with Warm("serve", code=DEFAULT_PORT.format(port), **variables) as server:
+            assert next_line(server).decode() == (
                 f"ngt: HTTP is not served: 127.0.0.1:{port} is in use by another program;"
                 " --http PORT takes another port\n"
             )
-            assert b"is ready" in server.stderr.readline()
-            [about] = json.loads(ngt("serve", "status", "--json", **own).stdout)
+            assert b"is ready" in next_line(server)
+            [about] = json.loads(ngt("serve", "status", "--json", **variables).stdout)
             assert about["http"] == ""
             assert about["state"] == "ready"
             server.terminate()
@@ -302,9 +315,8 @@ def test_http_is_not_served_without_a_flag_where_others_could_ask(tmp_path: Path
         "main()", "http_guard.knows_users = lambda _: False\nmain()"
     )
     with Warm("serve", code=code, NGT_HOME=str(tmp_path)) as server:
-        assert server.stderr is not None
-        assert b"HTTP is not served" in server.stderr.readline()
-        assert b"is ready" in server.stderr.readline()
+        assert b"HTTP is not served" in next_line(server)
+        assert b"is ready" in next_line(server)
         [about] = json.loads(ngt("serve", "status", "--json", NGT_HOME=str(tmp_path)).stdout)
         assert about["http"] == ""
         server.terminate()
@@ -319,19 +331,21 @@ compiling.begun = lambda: compiling.Begun.FOR_ALL
 main()
 """
     with Warm("serve", "--no-http", code=code, NGT_HOME=str(tmp_path)) as server:
-        assert server.stderr is not None
-        assert server.stderr.readline().startswith(b"Drafting code is being compiled")
-        assert b"is ready" in server.stderr.readline()
+        assert next_line(server).startswith(b"Drafting code is being compiled")
+        assert b"is ready" in next_line(server)
         server.terminate()
 
 
 def test_an_explicit_start_takes_the_place_of_one_behind_the_scenes(tmp_path: Path) -> None:
-    own = {"NGT_HOME": str(tmp_path)}
-    with Warm("serve", "--no-http", _NGT_KEPT_WARM="1", **own) as first:
-        assert first.stderr is not None and b"is ready" in first.stderr.readline()
-        assert b"serves this already" in ngt("serve", "--no-http", _NGT_KEPT_WARM="1", **own).stderr
-        with Warm("serve", "--no-http", **own) as second:
-            assert second.stderr is not None and b"is ready" in second.stderr.readline()
+    variables = {"NGT_HOME": str(tmp_path)}
+    with Warm("serve", "--no-http", _NGT_KEPT_WARM="1", **variables) as first:
+        assert b"is ready" in next_line(first)
+        assert (
+            b"serves this already"
+            in ngt("serve", "--no-http", _NGT_KEPT_WARM="1", **variables).stderr
+        )
+        with Warm("serve", "--no-http", **variables) as second:
+            assert b"is ready" in next_line(second)
             assert first.wait(30) == 0
             second.terminate()
 
@@ -345,11 +359,11 @@ def test_keep_warm_starts_a_process_whatever_the_variables_name(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NGT_HOME", "home")
     monkeypatch.setenv("NGT_SYSTEM", "@system.txt")
-    started, popen = list[Warm](), subprocess.Popen
+    started = list[Warm]()
 
     def start(command: list[str], **more: Any) -> Any:
         if "serve" not in command:
-            return popen(command, **more)
+            return _POPEN(command, **more)
         started.append(Warm(*command[4:], cwd=Path(more.pop("cwd")), **more))
         return started[-1]
 
@@ -365,7 +379,7 @@ def test_keep_warm_starts_a_process_whatever_the_variables_name(
     assert place.wait_until_free(60)
 
 
-def test_a_process_that_could_not_load_its_model_is_told_of_by_the_next_run(
+def test_the_next_run_says_why_a_process_could_not_load_its_model(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
@@ -373,8 +387,8 @@ def test_a_process_that_could_not_load_its_model_is_told_of_by_the_next_run(
     assert b"kept loaded" not in ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr
     place = Place.of(Settings())
     place.log.write_text("ngt: a.pdf: no text\nngt: error: no space left\nMake room.\n")
-    said = ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr.decode()
-    assert f"not kept loaded the last time: no space left ({place.log})" in said
+    messages = ngt(*ASK, *SHORT, "--keep-warm", "1s").stderr.decode()
+    assert f"not kept loaded the last time: no space left ({place.log})" in messages
 
 
 def test_a_warning_of_a_process_that_loads_or_was_stopped_is_no_reason(
@@ -382,26 +396,29 @@ def test_a_warning_of_a_process_that_loads_or_was_stopped_is_no_reason(
 ) -> None:
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
     monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", ended_at_once)
-    place, told = Place.of(Settings()), list[str]()
+    place = Place.of(Settings())
+    warnings = list[str]()
     places.private(places.folder())
     place.log.write_text("ngt: report.pdf: 2 pages without text\n")
-    client.start(Settings(), told.append)
+    client.start(Settings(), warnings.append)
     handle = place.lock("builtin")
     place.log.write_text("ngt: error: the disk is full\n")
-    client.start(Settings(), told.append)
+    client.start(Settings(), warnings.append)
     os.close(handle)
-    assert told == []
+    assert warnings == []
     place.log.write_text("ngt: error: the disk is full\n")
-    client.start(Settings(), told.append)
-    assert told == [f"the model was not kept loaded the last time: the disk is full ({place.log})"]
+    client.start(Settings(), warnings.append)
+    assert warnings == [
+        f"the model was not kept loaded the last time: the disk is full ({place.log})"
+    ]
 
 
 def test_a_process_behind_the_scenes_marks_the_error_that_ends_it(tmp_path: Path) -> None:
-    wrong = "serve", "--no-http", "-m", str(tmp_path / "nothing")
-    own = {"NGT_HOME": str(tmp_path)}
-    hidden = ngt(*wrong, _NGT_KEPT_WARM="1", **own).stderr.decode()
+    command = "serve", "--no-http", "-m", str(tmp_path / "nothing")
+    variables = {"NGT_HOME": str(tmp_path)}
+    hidden = ngt(*command, _NGT_KEPT_WARM="1", **variables).stderr.decode()
     assert hidden.startswith("ngt: error: ") and "no such folder" in hidden
-    assert "error: " not in ngt(*wrong, **own).stderr.decode()
+    assert "error: " not in ngt(*command, **variables).stderr.decode()
 
 
 @pytest.mark.parametrize("name", ["HF_HOME", "HF_HUB_CACHE", "NUMBA_CACHE_DIR", "NGT_HOME"])
@@ -411,17 +428,17 @@ def test_relative_folders_mean_the_same_in_the_folder_of_the_process(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("NGT_HOME", "home")
     monkeypatch.setenv(name, "own")
-    given = dict[str, str]()
+    environment = dict[str, str]()
 
     def start(_: list[str], **more: Any) -> Ended:
-        given.update(more["env"])
+        environment.update(more["env"])
         return Ended()
 
     monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", start)
     client.start(Settings(), print)
-    assert given[name] == str(tmp_path / "own")
+    assert environment[name] == str(tmp_path / "own")
     here = Place.of(Settings()).key
-    monkeypatch.setattr(os, "environ", given)
+    monkeypatch.setattr(os, "environ", environment)
     monkeypatch.chdir("/")
     assert Place.of(Settings()).key == here
 
