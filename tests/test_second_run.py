@@ -67,34 +67,35 @@ CONTEXT = 128  # tokens of the model; no document fits
 
 
 def paragraphs(serial: int) -> list[str]:
-    """Six, of words of their own."""
+    """Six paragraphs of random words, other ones for each serial number."""
     draws = [random.Random(f"{serial} {i}") for i in range(6)]
     return [f"Note {serial}: {' '.join(draw.sample(WORDS, 6))}." for draw in draws]
 
 
-def _csv(own: list[str]) -> bytes:
-    return "".join(f"{i},{words}\n" for i, words in enumerate(own)).encode()
+def _csv(texts: list[str]) -> bytes:
+    return "".join(f"{i},{text}\n" for i, text in enumerate(texts)).encode()
 
 
-def _html(own: list[str]) -> bytes:
-    return f"<html><body>{''.join(f'<p>{words}</p>' for words in own)}</body></html>".encode()
+def _html(texts: list[str]) -> bytes:
+    elements = "".join(f"<p>{text}</p>" for text in texts)
+    return f"<html><body>{elements}</body></html>".encode()
 
 
-def _pdf(own: list[str]) -> bytes:
+def _pdf(texts: list[str]) -> bytes:
     from reportlab.pdfgen.canvas import Canvas
 
     out = io.BytesIO()
     canvas = Canvas(out, invariant=1)
-    for i, words in enumerate(own):
-        canvas.drawString(50, 700 - 40 * i, words)
+    for i, text in enumerate(texts):
+        canvas.drawString(50, 700 - 40 * i, text)
     canvas.save()
     return out.getvalue()
 
 
 FORMATS: dict[str, Callable[[list[str]], bytes]] = {
-    "": lambda own: "\n\n".join(own).encode(),
-    ".txt": lambda own: "\n\n".join(own).encode(),
-    ".json": lambda own: json.dumps({"notes": own}).encode(),
+    "": lambda texts: "\n\n".join(texts).encode(),
+    ".txt": lambda texts: "\n\n".join(texts).encode(),
+    ".json": lambda texts: json.dumps({"notes": texts}).encode(),
     ".csv": _csv,
     ".html": _html,
     ".pdf": _pdf,
@@ -108,7 +109,8 @@ BROKEN = {
     ".pdf": b"%PDF-1.4 and nothing else",
 }
 NAMES = [f"{stem}{suffix}" for stem in ("a", "b", "sub/a") for suffix in FORMATS]
-names, numbers = st.sampled_from(NAMES), st.integers(0, 99)
+names = st.sampled_from(NAMES)
+numbers = st.integers(0, 99)
 targets = st.just(0) | numbers  # mostly the folder
 PARSED = (".json", ".csv", ".html", ".pdf")
 DISTURBANCES = ["kill", "interrupt", "interrupt_command", "fail_beside", "suspend"]
@@ -126,13 +128,13 @@ def only_read(
 
 @dataclass
 class Model:
-    """What must hold."""
+    """What is known of the files and the cache, without looking at them."""
 
-    theirs: dict[Path, bytes] = field(default_factory=dict)  # files as the user left them
+    users_files: dict[Path, bytes] = field(default_factory=dict)  # as the user left them
     healthy: set[Path] = field(default_factory=set)  # documents that can be read
     written: set[Path] = field(default_factory=set)  # summaries among the documents
-    # Documents of which the cache has the passages ("cut"), or their vectors.
-    found: defaultdict[str, set[tuple[str, bytes]]] = field(
+    # Documents of which the cache has the passages ("cut"), or their vectors ("embedded").
+    cached: defaultdict[str, set[tuple[str, bytes]]] = field(
         default_factory=lambda: defaultdict(set)
     )
 
@@ -143,19 +145,19 @@ class Model:
 
 
 class DigestAnswers(FakeAnswers):
-    """Answers with a hash of the prompt; after `most` answers the run is interrupted."""
+    """Answers with a hash of the prompt; after `max_answers` of them the run is interrupted."""
 
-    most = 10**9
+    max_answers = 10**9
 
     def _answer(self, key: Any, prompt: Any) -> Any:
-        self.most -= 1
-        if self.most < 0:
+        self.max_answers -= 1
+        if self.max_answers < 0:
             raise KeyboardInterrupt
-        answered = super()._answer(key, prompt)
-        if answered.error is not None:
-            return answered
+        outcome = super()._answer(key, prompt)
+        if outcome.error is not None:
+            return outcome
         digest = sha256(prompt.text.encode()).hexdigest()[:16]
-        return replace(answered, steps=(Step((Token(5, digest),), "stop"),))
+        return replace(outcome, steps=(Step((Token(5, digest),), "stop"),))
 
 
 def stem(summary: Path) -> str:
@@ -175,13 +177,17 @@ class SecondRuns(RuleBasedStateMachine):
     def __init__(self) -> None:
         super().__init__()
         self.place = Path(tempfile.mkdtemp(dir=self.model.parent))
-        self.docs, self.out, self.home = (self.place / n for n in ("docs", "out", "home"))
-        self.lines, self.answered = self.place / "lines.jsonl", self.place / "answered.jsonl"
+        self.docs = self.place / "docs"
+        self.out = self.place / "out"
+        self.home = self.place / "home"
+        self.lines = self.place / "lines.jsonl"
+        self.answered = self.place / "answered.jsonl"
         for folder in (self.docs / "sub", self.out):
             folder.mkdir(parents=True)
         self.known = Model()
         self.serial = 0
-        self.full = self.outgrown = False
+        self.is_disk_full = False
+        self.is_cache_outgrown = False
 
     # --- what the user does ---
 
@@ -190,36 +196,36 @@ class SecondRuns(RuleBasedStateMachine):
         self.serial += 1
         path.write_bytes(data)
         os.utime(path, ns=(self.serial * 10**9, self.serial * 10**9))
-        self.known.theirs[path] = data
+        self.known.users_files[path] = data
         self.known.healthy.discard(path)
         if healthy and self.docs in path.parents:
             self.known.healthy.add(path)
 
     def documents(self) -> list[Path]:
         """The files in the folder."""
-        found = self.docs.rglob("*")
-        return sorted(p for p in found if p.is_file() and not p.name.startswith("."))
+        paths = self.docs.rglob("*")
+        return sorted(p for p in paths if p.is_file() and not p.name.startswith("."))
 
     @initialize(
-        some=st.lists(names, min_size=2, max_size=4, unique=True),
+        documents=st.lists(names, min_size=2, max_size=4, unique=True),
         lines=st.lists(targets, min_size=1, max_size=4),
     )
-    def begin(self, some: list[str], lines: list[int]) -> None:
-        """Documents, and a batch of questions about them."""
-        for name in some:
+    def begin(self, documents: list[str], lines: list[int]) -> None:
+        """Write documents, and a batch of questions about them."""
+        for name in documents:
             self.write_document(name, True)
-        asked = [
-            {"id": f"line {i}", "paths": [str(self.target(one))], "question": f"Which {WORDS[i]}?"}
-            for i, one in enumerate(lines, 1)
+        batch = [
+            {"id": f"line {i}", "paths": [str(self.target(n))], "question": f"Which {WORDS[i]}?"}
+            for i, n in enumerate(lines, 1)
         ]
-        self.lines.write_text("".join(f"{json.dumps(line)}\n" for line in asked))
+        self.lines.write_text("".join(f"{json.dumps(line)}\n" for line in batch))
 
     @rule(name=names, healthy=st.booleans())
     def write(self, name: str, healthy: bool) -> None:
         self.write_document(name, healthy)
 
     def write_document(self, name: str, healthy: bool) -> Path:
-        """A document that was not there before, or that one cannot read."""
+        """Write a document that was not there before, or one that cannot be read."""
         path = self.docs / name
         make = FORMATS[path.suffix]
         data = make(paragraphs(self.serial)) if healthy else BROKEN[path.suffix]
@@ -231,13 +237,14 @@ class SecondRuns(RuleBasedStateMachine):
     def rename_document(self, which: int, name: str) -> None:
         old = pick(self.documents(), which)
         new = (self.docs / name).with_suffix(old.suffix)
-        data, healthy = old.read_bytes(), old in self.known.healthy
+        data = old.read_bytes()
+        healthy = old in self.known.healthy
         self.delete(old)
         self.write_file(new, data, healthy)
 
     def delete(self, path: Path) -> None:
         path.unlink()
-        self.known.theirs.pop(path, None)
+        self.known.users_files.pop(path, None)
         self.known.healthy.discard(path)
 
     @precondition(lambda self: self.documents())
@@ -262,10 +269,10 @@ class SecondRuns(RuleBasedStateMachine):
 
     # --- what happens to the cache ---
 
-    def cached(self) -> list[Path]:
+    def cache_files(self) -> list[Path]:
         return sorted(p for p in self.home.rglob("*") if p.is_file())
 
-    @precondition(lambda self: self.cached())
+    @precondition(lambda self: self.cache_files())
     @rule(
         how=st.sampled_from(["flip", "cut", "delete", "move", "clear", "outgrow", "fill_disk"]),
         which=numbers,
@@ -273,11 +280,11 @@ class SecondRuns(RuleBasedStateMachine):
     )
     def change_cache(self, how: str, which: int, at: int) -> None:
         if how in ("flip", "cut", "delete"):
-            damage(pick(self.cached(), which), how, at)
+            damage(pick(self.cache_files(), which), how, at)
         else:
             getattr(self, how)()
         if how != "move":
-            self.known.found.clear()
+            self.known.cached.clear()
 
     def move(self) -> None:
         self.serial += 1
@@ -285,27 +292,27 @@ class SecondRuns(RuleBasedStateMachine):
 
     def clear(self) -> None:
         self.ngt("cache", "clear", "documents", "passages", "parts", "prefixes")
-        self.outgrown = False
+        self.is_cache_outgrown = False
 
     def outgrow(self) -> None:
-        """From now on nothing that is kept is within the bound."""
+        """From now on the cache is over its limit, whatever is stored."""
         filler = self.home / "cache" / "passages" / "other.safetensors"
         filler.parent.mkdir(parents=True, exist_ok=True)
         filler.write_bytes(bytes(999_999))
         os.utime(filler, (2**33, 2**33))  # used last
-        self.outgrown = True
+        self.is_cache_outgrown = True
 
     def fill_disk(self) -> None:
-        """From now on nothing can be written; or again, from the second time on."""
-        self.full = not self.full
+        """From now on nothing can be written; the second time, it can again."""
+        self.is_disk_full = not self.is_disk_full
 
     # --- commands ---
 
     def ngt(self, *words: object, home: Path | None = None) -> Done:
         """The command, over the cache or the one in `home`; it ends with no unexpected error."""
-        kept = home is None
+        is_own_cache = home is None
         with ExitStack() as stack:
-            if kept and self.full:
+            if is_own_cache and self.is_disk_full:
                 stack.enter_context(patch.object(NewFile, "__init__", no_space))
                 stack.enter_context(patch("ngtcli.system.journal.write_all", no_space))
                 stack.enter_context(patch.object(store._Store, "execute", only_read))
@@ -316,7 +323,9 @@ class SecondRuns(RuleBasedStateMachine):
                 NGT_MODEL=str(self.model),
                 NGT_BACKGROUND="none",
             )
-        self.done[" ".join(map(str, words[: 1 + (words[0] == "docs")]))] += kept
+        if is_own_cache:
+            name = words[:2] if words[0] == "docs" else words[:1]
+            self.done[" ".join(map(str, name))] += 1
         assert b"--debug" not in done.stderr, done.stderr.decode()
         return done
 
@@ -326,14 +335,15 @@ class SecondRuns(RuleBasedStateMachine):
 
     def twice(self, *words: object) -> tuple[Done, Done]:
         """The command over the cache and over an empty one, which must end the same."""
-        done, wanted = self.ngt(*words), self.ngt(*words, home=self.empty())
-        assert_same_end(done, wanted)
-        return done, wanted
+        done = self.ngt(*words)
+        expected = self.ngt(*words, home=self.empty())
+        assert_same_end(done, expected)
+        return done, expected
 
     @rule()
     def list_documents(self) -> None:
-        done, wanted = self.twice("docs", "list", self.docs, "--json")
-        assert done.stdout == wanted.stdout
+        done, expected = self.twice("docs", "list", self.docs, "--json")
+        assert done.stdout == expected.stdout
         rows = json.loads(done.stdout)["documents"] if done.stdout else []
         # What a command wrote among the documents is none of them.
         assert {Path(row["path"]) for row in rows} >= self.known.healthy - self.known.written
@@ -342,8 +352,8 @@ class SecondRuns(RuleBasedStateMachine):
     @rule(which=numbers, how=st.sampled_from([["--text"], ["--passages", "--json"], []]))
     def show_document(self, which: int, how: list[str]) -> None:
         path = pick(self.documents(), which)
-        done, wanted = self.twice("docs", "show", path, *how)
-        assert done.stdout == wanted.stdout
+        done, expected = self.twice("docs", "show", path, *how)
+        assert done.stdout == expected.stdout
 
     def target(self, which: int) -> Path:
         return pick([self.docs, self.docs / "sub", *self.documents()], which)
@@ -352,8 +362,8 @@ class SecondRuns(RuleBasedStateMachine):
     def ask(self, which: list[int], dense: bool, seed: int) -> None:
         """The same passages are chosen, and none that were cut or embedded before are again."""
         question = " ".join(random.Random(seed).sample(WORDS, 4))
-        for one in which:
-            self.ask_of(self.target(one), question, dense)
+        for number in which:
+            self.ask_of(self.target(number), question, dense)
 
     def ask_of(self, target: Path, question: str, dense: bool) -> None:
         words = [
@@ -371,29 +381,30 @@ class SecondRuns(RuleBasedStateMachine):
         self.cut.clear()
         done = self.ngt(*words)
         cut = len(self.cut)
-        wanted = self.ngt(*words, home=self.empty())
-        assert_same_end(done, wanted)
+        expected = self.ngt(*words, home=self.empty())
+        assert_same_end(done, expected)
         if done.returncode:
             return
-        one, other = json.loads(done.stdout), json.loads(wanted.stdout)
-        assert one["prompt"] == other["prompt"]
-        if one["retrieval"] is not None:
-            self.check_work(target, dense, cut, one["retrieval"]["embedded"])
+        plan = json.loads(done.stdout)
+        assert plan["prompt"] == json.loads(expected.stdout)["prompt"]
+        if plan["retrieval"] is not None:
+            self.check_work(target, dense, cut, plan["retrieval"]["embedded"])
 
     def check_work(self, target: Path, dense: bool, cut: int, embedded: int) -> None:
         """Only documents that were never cut or embedded before were now."""
-        now = self.known.below(target)
-        for kind, made in (("cut", cut), ("embedded", embedded)):
+        documents = self.known.below(target)
+        for kind, count in (("cut", cut), ("embedded", embedded)):
             if kind == "cut" or dense:
-                assert now - self.known.found[kind] or not made, f"{made} {kind} again"
-                if not (self.full or self.outgrown):
-                    self.known.found[kind] |= now
+                new_documents = documents - self.known.cached[kind]
+                assert new_documents or not count, f"{count} {kind} again"
+                if not (self.is_disk_full or self.is_cache_outgrown):
+                    self.known.cached[kind] |= documents
 
     @rule(which=targets, seed=numbers)
     def answer(self, which: int, seed: int) -> None:
         """A real answer, which a trie drafts."""
         question = " ".join(random.Random(seed).sample(WORDS, 2))
-        done, wanted = self.twice(
+        done, expected = self.twice(
             "ask",
             "-d",
             self.target(which),
@@ -406,34 +417,37 @@ class SecondRuns(RuleBasedStateMachine):
             1,
             *CUTTING,
         )
-        assert done.stdout == wanted.stdout
+        assert done.stdout == expected.stdout
 
     @rule(which=targets, beside=st.booleans())
     def summarize_each(self, which: int, beside: bool) -> None:
         """Each summary is that of the text as it is, unless the user's file is in its place."""
-        target, out, fresh = self.target(which), self.docs if beside else self.out, self.empty()
+        target = self.target(which)
+        out = self.docs if beside else self.out
+        fresh = self.empty()
         documents = set(self.documents())
         done = self.ngt("summarize", target, "-o", f"{out}/")
-        wanted = self.ngt("summarize", target, "-o", f"{fresh}/", home=self.empty())
+        expected = self.ngt("summarize", target, "-o", f"{fresh}/", home=self.empty())
         if beside:
             self.known.written |= set(self.documents()) - documents
         else:
-            self.check_summaries(done, wanted, fresh)
+            self.check_summaries(done, expected, fresh)
 
-    def check_summaries(self, done: Done, wanted: Done, fresh: Path) -> None:
+    def check_summaries(self, done: Done, expected: Done, fresh: Path) -> None:
         """They are those in `fresh`; a run fails as that one, or names a file of the user's.
 
         The names of files may differ: one is given once, and stays when other documents go.
         """
-        theirs = [path for path in self.known.theirs if path.parent == self.out]
+        users_files = [path for path in self.known.users_files if path.parent == self.out]
         if done.returncode == 0:
-            assert wanted.returncode == 0
-            written = {p.read_bytes() for p in self.out.glob("*.txt") if p not in theirs}
-            missing = [p for p in fresh.glob("*.txt") if p.read_bytes() not in written]
+            assert expected.returncode == 0
+            summaries = {p.read_bytes() for p in self.out.glob("*.txt") if p not in users_files}
+            missing = [p for p in fresh.glob("*.txt") if p.read_bytes() not in summaries]
             # In the place of each that is missing stands a file of the user's.
-            assert not Counter(map(stem, missing)) - Counter(map(stem, theirs))
-        elif not self.full and done.returncode != wanted.returncode:
-            assert any(path.name.encode() in done.stderr for path in theirs), done.stderr.decode()
+            assert not Counter(map(stem, missing)) - Counter(map(stem, users_files))
+        elif not self.is_disk_full and done.returncode != expected.returncode:
+            is_named = any(path.name.encode() in done.stderr for path in users_files)
+            assert is_named, done.stderr.decode()
 
     @precondition(lambda self: self.documents())
     @rule(which=numbers)
@@ -441,24 +455,29 @@ class SecondRuns(RuleBasedStateMachine):
         path = pick(self.documents(), which)
         assert self.ngt("ask", "-d", path, "Which?", "-o", path).returncode == 2
 
-    @rule(limit=st.integers(0, 4), most=st.sampled_from([99, 99, 0, 1, 2]), retry=st.booleans())
-    def run_batch(self, limit: int, most: int, retry: bool) -> None:
+    @rule(
+        limit=st.integers(0, 4),
+        max_answers=st.sampled_from([99, 99, 0, 1, 2]),
+        retry=st.booleans(),
+    )
+    def run_batch(self, limit: int, max_answers: int, retry: bool) -> None:
         """New answers are of the documents as they are; others stay, named if these changed."""
         before = rows(self.answered)
         flags = ["--limit", limit, *(["--retry-failed"] if retry else [])]
-        self.answers.most = most
+        self.answers.max_answers = max_answers
         done = self.ngt("batch", self.lines, "-o", self.answered, *flags)
-        self.answers.most = 10**9
+        self.answers.max_answers = 10**9
         fresh = self.empty() / "answers"
         self.ngt("batch", self.lines, "-o", fresh, "--limit", limit, home=self.empty())
-        after, wanted = rows(self.answered), rows(fresh)
+        after = rows(self.answered)
+        expected = rows(fresh)
         assert list(after) == [f"line {i}" for i in range(1, len(after) + 1)]
         for name, row in after.items():
             if name not in before or "error" in before[name]:
-                assert row == wanted.get(name, row) or row == before.get(name)
+                assert row == expected.get(name, row) or row == before.get(name)
             else:
                 assert row == before[name]
-                if name in wanted and "text" in wanted[name] and row != wanted[name]:
+                if name in expected and "text" in expected[name] and row != expected[name]:
                     assert name in done.stderr.decode()
 
     # --- commands that are disturbed ---
@@ -469,14 +488,16 @@ class SecondRuns(RuleBasedStateMachine):
     )
     def disturb(self, name: str, how: str) -> None:
         """What happens to a parser or beside it says nothing of the document."""
-        document, pipe = self.write_document(name, True), self.empty() / "pipe"
+        document = self.write_document(name, True)
+        pipe = self.empty() / "pipe"
         os.mkfifo(pipe)
         lines = pipe.with_name("lines.jsonl")
         lines.write_text(json.dumps({"paths": [str(document)]}) + "\n")
         command: list[object] = ["docs", "list", self.docs]
         act = getattr(disturbed, how)
         if how == "fail_beside":
-            act, command = act(pipe), ["docs", "list", pipe, self.docs]
+            act = act(pipe)
+            command = ["docs", "list", pipe, self.docs]
         elif how.startswith("interrupt"):
             command = ["batch", lines, "-o", pipe.with_name("answers")]
         with disturbed.stopping_at(document.read_bytes(), act) as stopped:
@@ -491,7 +512,7 @@ class SecondRuns(RuleBasedStateMachine):
     @invariant()
     def the_users_files_are_as_the_user_left_them(self) -> None:
         self.done["steps"] += 1
-        for path, data in self.known.theirs.items():
+        for path, data in self.known.users_files.items():
             assert path.read_bytes() == data, f"{path.relative_to(self.place)} was written over"
 
     def teardown(self) -> None:
@@ -514,22 +535,26 @@ def damage(path: Path, how: str, at: int) -> None:
         path.write_bytes(data)
 
 
-def pick(found: list[Path], which: int) -> Path:
-    return found[which % len(found)]
+def pick(paths: list[Path], which: int) -> Path:
+    return paths[which % len(paths)]
 
 
 def rows(path: Path) -> dict[str, Any]:
-    """What a batch's output says of each line; no line stands there twice."""
+    """The text or error of each line in a batch's output, by its id; no line stands there twice."""
     lines = path.read_text().splitlines() if path.exists() else []
-    found = [json.loads(line) for line in lines]
-    assert len({row["id"] for row in found}) == len(found)
-    return {row["id"]: {k: row[k] for k in ("text", "error") if k in row} for row in found}
+    objects = [json.loads(line) for line in lines]
+    by_id = {}
+    for row in objects:
+        by_id[row["id"]] = {key: row[key] for key in ("text", "error") if key in row}
+    assert len(by_id) == len(objects)
+    return by_id
 
 
-def assert_same_end(done: Done, wanted: Done) -> None:
-    assert done.returncode == wanted.returncode, (done.stderr, wanted.stderr)
+def assert_same_end(done: Done, expected: Done) -> None:
+    """Both commands have one exit code, and if they fail the same last two lines."""
+    assert done.returncode == expected.returncode, (done.stderr, expected.stderr)
     if done.returncode:
-        assert done.stderr.splitlines()[-2:] == wanted.stderr.splitlines()[-2:]
+        assert done.stderr.splitlines()[-2:] == expected.stderr.splitlines()[-2:]
 
 
 def no_space(*arguments: Any, **options: Any) -> Any:
@@ -539,11 +564,11 @@ def no_space(*arguments: Any, **options: Any) -> Any:
 @pytest.fixture(scope="module")
 def models(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Path]:
     """The built-in model with a shorter context, and an embedding model that knows WORDS."""
-    place = tmp_path_factory.mktemp("models")
-    small = shutil.copytree(BUILTIN_PATH, place / "small")
+    folder = tmp_path_factory.mktemp("models")
+    small = shutil.copytree(BUILTIN_PATH, folder / "small")
     config = json.loads((small / "config.json").read_text())
     (small / "config.json").write_text(json.dumps(config | {"max_position_embeddings": CONTEXT}))
-    return small, make_meaning_embedder(place / "embedder", [(word,) for word in WORDS])
+    return small, make_meaning_embedder(folder / "embedder", [(word,) for word in WORDS])
 
 
 @pytest.fixture
@@ -551,7 +576,8 @@ def machine(
     models: tuple[Path, Path], kept_workers: None, monkeypatch: pytest.MonkeyPatch
 ) -> type[SecondRuns]:
     """The machine with its models, and answers that take no time."""
-    answers, cut = DigestAnswers(), list[object]()
+    answers = DigestAnswers()
+    cut = list[object]()
 
     def cutting(document: Any, how: Any, real: Any = index.passages) -> Any:
         cut.append(document)
@@ -560,12 +586,8 @@ def machine(
     answer_with(monkeypatch, answers)
     monkeypatch.setattr(index, "passages", cutting)
     monkeypatch.setattr(catalog, "_RACE_NS", 0)  # files are as old as they say
-    for name, value in {
-        "model": models[0],
-        "embedder": models[1],
-        "answers": answers,
-        "cut": cut,
-    }.items():
+    attributes = {"model": models[0], "embedder": models[1], "answers": answers, "cut": cut}
+    for name, value in attributes.items():
         monkeypatch.setattr(SecondRuns, name, value, raising=False)
     return SecondRuns
 
@@ -585,14 +607,14 @@ def test_what_befalls_a_parser_is_not_recorded_of_the_document(
 
 def test_a_question_about_one_file_costs_its_folder_nothing(machine: type[SecondRuns]) -> None:
     story = machine()
-    story.begin(some=["a", "b"], lines=[0])
+    story.begin(documents=["a", "b"], lines=[0])
     for dense in (False, True):
         story.ask(which=[0, 2, 0], dense=dense, seed=0)
 
 
 def test_a_full_disk_costs_no_answer(machine: type[SecondRuns]) -> None:
     story = machine()
-    story.begin(some=["a", "b"], lines=[0])
+    story.begin(documents=["a", "b"], lines=[0])
     story.fill_disk()
     story.ask(which=[0, 2, 0], dense=True, seed=0)
     story.answer_over_what_is_read(which=0)
@@ -601,7 +623,7 @@ def test_a_full_disk_costs_no_answer(machine: type[SecondRuns]) -> None:
 
 def test_no_file_of_the_users_is_written_over_by_a_summary(machine: type[SecondRuns]) -> None:
     story = machine()
-    story.begin(some=["a", "b"], lines=[0])
+    story.begin(documents=["a", "b"], lines=[0])
     story.write_own_file_where_a_summary_would_be(which=0)
     story.summarize_each(which=0, beside=False)
     story.the_users_files_are_as_the_user_left_them()
@@ -609,7 +631,7 @@ def test_no_file_of_the_users_is_written_over_by_a_summary(machine: type[SecondR
 
 def test_lines_of_changed_documents_are_named(machine: type[SecondRuns]) -> None:
     story = machine()
-    story.begin(some=["a", "b"], lines=[2, 3])
-    story.run_batch(limit=1, most=99, retry=False)
+    story.begin(documents=["a", "b"], lines=[2, 3])
+    story.run_batch(limit=1, max_answers=99, retry=False)
     story.write(name="a", healthy=True)
-    story.run_batch(limit=0, most=99, retry=False)
+    story.run_batch(limit=0, max_answers=99, retry=False)
