@@ -22,7 +22,7 @@ _CALL = 125_000
 
 @dataclass(frozen=True)
 class BatchKeys:
-    """Where the keys of sequences lie that share a forward pass.
+    """The places of the keys of sequences that share a forward pass.
 
     Attributes:
         spans: The query tokens of each sequence, and the KV positions that it attends to.

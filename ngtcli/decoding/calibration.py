@@ -20,7 +20,7 @@ LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a g
 
 
 def remembered_costs(model: TargetModel) -> Trial[dict[int, StoredCurve]]:
-    """Where a model's curves are kept, by their lengths of context."""
+    """Return the stored calibration of a model: its curves by their lengths of context."""
     depends_on = *what_matters(model.hf), model.passes.kind, model.name
     return Trial("costs", model.device, depends_on, dict[int, StoredCurve], timed=True)
 

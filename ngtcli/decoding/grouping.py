@@ -1,4 +1,4 @@
-"""Which sequences share forward passes, and why the others do not.
+"""Decides which sequences share forward passes, and says why the others do not.
 
 Pure functions of what is known of the sequences and of the model: they hold no state.
 """

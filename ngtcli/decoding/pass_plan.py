@@ -10,7 +10,7 @@ from ngtcli.models.hf import PassAttention
 
 @dataclass(frozen=True, slots=True)
 class PassPlan:
-    """Where one forward pass writes its keys and values, and what its query tokens attend to.
+    """The places of one forward pass in the cache: those it writes to, and those it attends to.
 
     KV positions are counted from the beginning of the buffers.
 

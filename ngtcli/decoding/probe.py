@@ -138,7 +138,7 @@ def _kinds(model: TargetModel) -> set[str]:
 
 
 def remembered_mode(hf: Any) -> Trial[ExecutionMode]:
-    """Where the mode of a model is stored."""
+    """Return the stored result of the probe of a model."""
     tries_chains = [obstacle.value for obstacle in _MAY_TAKE_CHAINS]
     return remembered("modes", hf, ExecutionMode, tries_chains, sorted(_START_ANEW))
 

@@ -1,4 +1,4 @@
-"""Which token the target model chooses at a node: greedy, or one keyed draw.
+"""Chooses the target model's token at a node: the likeliest, or one keyed draw.
 
 The draw at a position depends on (seed, position) and the warped distribution alone, so a run gives
 the same text with and without drafts, and each token follows the target distribution exactly.

@@ -1,4 +1,4 @@
-"""Which sequences run in a batch, and which wait, by the memory that there is.
+"""Decides by the memory that there is which sequences of a batch run, and which wait.
 
 A sequence that runs has a slot in the model's cache (kv_cache.py), into which its prompt is
 prefilled. Where memory ends, fewer run; those that are preempted wait, and are prefilled again when
@@ -175,7 +175,7 @@ class Scheduler:
                 self.waiting.appendleft(self.running.pop())
 
     def preempt_half(self) -> None:
-        """Where memory has ended: let half as many run, all of which are prefilled again.
+        """Let half as many run, since memory has ended; all of them are prefilled again.
 
         The last one, which does not fit by itself either, gets an error.
         """

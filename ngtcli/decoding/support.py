@@ -63,7 +63,7 @@ class Obstacle(Enum):
     LONG_WINDOW = "long-window"
 
 
-# What is told of each; {} is the detail.
+# What messages say of each obstacle; {} is the detail.
 SENTENCES = {
     Obstacle.KEEPS_STATE: "its layers keep a running state",
     Obstacle.STARTS_ANEW: (

@@ -27,7 +27,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True)
 class Mark:
-    """How much of a log its holder knows: the first `length` tokens, after `cuts` cuts of the log.
+    """The part of a log that its holder knows: `length` first tokens, after `cuts` of its cuts.
 
     `Mark()` knows nothing. `Mark(length)` knows the first tokens of a log that was never cut, such
     as those of a prompt.

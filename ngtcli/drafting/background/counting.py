@@ -30,15 +30,17 @@ _BEFORE_LETTERS, _BEFORE_OTHERS = "(", "a"
 def word_ids(words: Sequence[str], tokenizer: Tokenizer) -> list[list[int]]:
     """The ids of each word as it stands in a text; none where they depend on what is before it."""
     before = [_BEFORE_LETTERS if word[:1].isalnum() else _BEFORE_OTHERS for word in words]
-    coded = _encode([b + word for b, word in zip(before, words, strict=True)], tokenizer)
+    in_text = [first + word for first, word in zip(before, words, strict=True)]
+    encoded = _encode(in_text, tokenizer)
     both = [_BEFORE_LETTERS, _BEFORE_OTHERS]
     marks = dict(zip(both, _encode(both, tokenizer), strict=True))
-    found = []
-    for b, ids in zip(before, coded, strict=True):
-        mark = marks[b]
-        parted = ids[: len(mark)] == mark and tokenizer.control.texts.keys().isdisjoint(ids)
-        found.append(ids[len(mark) :] if parted else [])
-    return found
+    control_ids = tokenizer.control.texts.keys()
+    ids_of_words = []
+    for first, ids in zip(before, encoded, strict=True):
+        mark = marks[first]
+        is_independent = ids[: len(mark)] == mark and control_ids.isdisjoint(ids)
+        ids_of_words.append(ids[len(mark) :] if is_independent else [])
+    return ids_of_words
 
 
 def _encode(texts: list[str], tokenizer: Tokenizer) -> list[list[int]]:

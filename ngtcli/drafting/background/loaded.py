@@ -23,8 +23,8 @@ Notify = Callable[[str], object]
 class Background:
     """The background of a name, "none" for none, for one tokenizer of `vocab_size` ids.
 
-    With `persist` what was made is stored. `status` is told that it is made, `warn` why it is not
-    used or not stored.
+    With `persist` a background that was made is stored. `status` gets a line when one is made,
+    `warn` the reason why it is not used or not stored.
     """
 
     def __init__(
@@ -54,7 +54,7 @@ class Background:
         return self._counts
 
     def words(self) -> str:
-        """What is in use, in a sentence; "" where none is wanted or nothing was loaded."""
+        """Name the background in use, in a sentence; "" where none is wanted or was loaded."""
         if self._name == "none" or not self._is_loaded:
             return ""
         return f"Background: {self._name if self._counts is not None else 'none'}."

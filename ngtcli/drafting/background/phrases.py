@@ -39,7 +39,7 @@ class Phrases:
     rows: tuple[tuple[Ints, Ints], ...]
 
     def __len__(self) -> int:
-        """How many phrases there are, words included."""
+        """Return the number of phrases, words included."""
         return sum(len(counts) for _, counts in self.rows)
 
 

@@ -18,7 +18,7 @@ SPREAD = "its layers are on several devices"
 
 
 def remembered(kind: str, hf: Any, result: type[Result], *parts: object) -> Trial[Result]:
-    """Where the result of a trial of a model is stored; it also depends on `parts`."""
+    """Return the stored result of a trial of a model, which depends on `parts` as well."""
     device = torch.device("cpu") if hf.device.type == "meta" else hf.device  # without values
     return Trial(kind, device, (*what_matters(hf), *parts), result)
 

@@ -126,7 +126,7 @@ def _slot(copies: Any, end: int) -> Any:
 
 @njit(inline="always")
 def _common_length(text: Any, first: int, second: int) -> Any:
-    """How many tokens before the two indices are the same, as far as they are compared."""
+    """The number of equal tokens before two indices, as far as they are compared."""
     length, longest = 0, min(first, _COMPARED)
     while length < longest and text[first - 1 - length] == text[second - 1 - length]:
         length += 1
