@@ -14,10 +14,11 @@ from ngtcli.cli.completion import of_setting, of_settings
 from ngtcli.cli.parameters import Argument, Option, parameter_of
 from ngtcli.config import SETTINGS, Setting, Use
 from ngtcli.errors import UsageError
-from ngtcli.words import nearest, shortened
+from ngtcli.words import nearest
 
 _SHORT_FLAGS = {"model": ["-m"], "system": ["-s"], "temperature": ["-t"]}  # by setting
 _SET = "set"  # the parameter of --set
+_MAX_SHOWN = 80  # characters of NAME=VALUE in a message; guess
 
 
 class SettingFlags(dict[str, Any]):
@@ -81,7 +82,9 @@ def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
     for item in items:
         key, equals, text = item.partition("=")
         name = key.strip().replace("-", "_")
-        shown = f"--set {shortened(item)}"
+        shown = f"--set {item}"
+        if len(item) > _MAX_SHOWN:
+            shown = f"--set {item[: _MAX_SHOWN - 1]}…"  # its name is at the beginning
         if name in removed.SETTINGS:
             raise UsageError(f"{shown}: no setting any more", hint=removed.SETTINGS[name])
         if not equals:

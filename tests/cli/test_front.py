@@ -76,6 +76,7 @@ def test_a_password_is_not_shown_however_it_was_given(
     ("arguments", "said"),
     [
         (["--set", "nn=3"], "--set nn=3: no such setting here\nDid you mean n?"),
+        (["--set", f"nn={'x' * 100}"], f"--set nn={'x' * 76}…: no such setting here\n"),
         (["--set", "n"], "--set n: no value\nGive --set NAME=VALUE."),
         (["--seed", "1", "--set", "seed=2"], "--seed with --set seed\nGive one of them."),
         (["--set", "n=99"], "n is 99 (from flag)\nGive a value from 2 to 64."),
