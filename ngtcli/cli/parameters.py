@@ -10,11 +10,8 @@ from types import NoneType, UnionType
 from typing import Any, Union, get_args, get_origin
 
 import typer
-from typer.core import (  # type: ignore[attr-defined] # the last, which the others need
-    TypeDescriptor,
-    TyperArgument,
-    TyperOption,
-)
+from typer._coercion import TypeDescriptor  # TyperOption takes it, and Typer exports it nowhere
+from typer.core import TyperArgument, TyperOption, _TyperParameter
 from typer.main import get_param_callback, get_param_completion
 from typer.models import ArgumentInfo, OptionInfo, ParameterInfo
 from typer.utils import get_params_from_function
@@ -23,19 +20,17 @@ _LONGEST_NUMBER = 18  # digits; such a number is below 2**63
 _NUMBERS: dict[Any, str] = {int: "whole number", float: "number"}
 
 
-class _QuicklyConverted:
+class _QuicklyConverted(_TyperParameter):
     """Converts plain values without pydantic, by which Typer converts all but switches.
 
     Importing pydantic takes 0.14 s (measured), half as long as an answer of a running server. So
     Typer converts only the rest, such as numbers out of range, and its errors are what users see.
     """
 
-    required: bool
-    default: Any
-    type_descriptor: TypeDescriptor
-
     def process_value(self, ctx: Any, value: Any) -> Any:
         """Return the value in the parameter's type. Raises Typer's error for a wrong one."""
+        if self.callback is not None:  # Typer calls it
+            return super().process_value(ctx, value)
         kind: Any = self.type_descriptor.annotation
         is_missing = value is None or (get_origin(kind) is list and not value)
         if is_missing and (not self.required or ctx.resilient_parsing):
@@ -44,9 +39,8 @@ class _QuicklyConverted:
             return converted
         noun = _NUMBERS.get(kind)
         if noun and isinstance(value, str) and not _is_number(value, kind):
-            parameter: Any = self
-            raise typer.BadParameter(f"{value!r} is not a {noun}", ctx=ctx, param=parameter)
-        return super().process_value(ctx, value)  # type: ignore[misc]
+            raise typer.BadParameter(f"{value!r} is not a {noun}", ctx=ctx, param=self)
+        return super().process_value(ctx, value)
 
     def _converted(self, value: Any) -> Any:
         """Return a plain value in the parameter's type; None for a value that is not plain."""

@@ -73,6 +73,24 @@ def test_what_is_wrong_is_an_error_of_typer(arguments: list[str], message: str) 
     assert message in caught.value.format_message()
 
 
+def test_the_callback_of_an_option_gets_its_plain_value_too() -> None:
+    got: list[Any] = []
+
+    def keep(value: Any) -> Any:
+        got.append(value)
+        return value
+
+    @command("name")
+    def name(
+        word: Annotated[str, typer.Option("--word", callback=keep)] = "",
+        count: Annotated[int, typer.Option("--count", callback=keep)] = 0,
+    ) -> None:
+        """Name it."""
+
+    run(name, "--word", "tide", "--count", "7")
+    assert got == ["tide", 7]
+
+
 def test_a_setting_without_a_flag_is_given_by_set() -> None:
     with pytest.raises(UsageError) as caught:
         calls([]).make_context("ngt", ["x", "--n", "9"])
