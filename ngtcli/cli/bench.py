@@ -1,6 +1,6 @@
 """`ngt bench`: methods measured side by side on this machine, as one table."""
 
-from collections.abc import Callable, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -157,7 +157,10 @@ def read_items(run: Run, given: ItemFlags) -> tuple[list[Item], Sequence[Skipped
         stdin = piped_stdin()
         texts = read_documents(files or [], stdin, run.settings, run.notes, outputs)
         asked = read_documents(given.docs or [], stdin, run.settings, run.notes, outputs)
-    check: Callable[[Path], None] = lambda path: check_not_read(outputs, [path])  # noqa: E731
+
+    def check(path: Path) -> None:
+        check_not_read(outputs, [path])
+
     items = items_from(given.prompts, texts.documents, asked.documents, run.settings, check)
     chosen = choose(items, names_in("--tasks", given.tasks), given.limit)
     return chosen, tuple(dict.fromkeys((*texts.skipped, *asked.skipped)))
