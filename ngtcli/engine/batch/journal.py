@@ -196,7 +196,8 @@ class RunJournal:
         return [
             source
             for source in sources
-            if source not in (*expected, STDIN)
+            if source not in expected
+            and source != STDIN
             and not os.path.lexists(os.path.join(self._folder, source))
         ]
 
