@@ -298,12 +298,12 @@ def rows_of(parts: list[str]) -> list[dict[str, Any]]:
     every: Any = None  # a task, of which no prompt is made
     split = [Part(every, (document,), (Excerpt(0, 0, len(text)),)) for _ in parts]
     asking = Asking(Extraction.of(tasks), document, split if len(parts) > 1 else ())
-    for answer in parts:
-        _, take = asking.open.pop(0)
-        asking.waiting += 1
-        step = Step(tokens=(Token(1, answer),), nodes=0)
-        asking.answered(take, Ended(finish_reason="stop", steps=(step,)))
-    return [row["values"] for row in asking.rows()]
+    work = asking.work(lambda _: None)
+    assert len(next(work)) == len(parts)
+    steps = [Step(tokens=(Token(1, answer),), nodes=0) for answer in parts]
+    with pytest.raises(StopIteration) as end:
+        work.send([Ended(finish_reason="stop", steps=(step,)) for step in steps])
+    return [row["values"] for row in end.value.value]
 
 
 def test_equal_rows_of_a_table_are_rows_and_what_two_parts_tell_is_one() -> None:

@@ -181,7 +181,6 @@ class Asking:
     Attributes:
         document: The document.
         open: The requests that are not asked yet, each with the function that takes its answer.
-        waiting: How many requests are asked and not answered.
 
     Args:
         extraction: Which fields are wanted.
@@ -194,7 +193,6 @@ class Asking:
     ) -> None:
         self.document = document
         self.open: list[tuple[Request, Take]] = []
-        self.waiting = 0
         self._extraction = extraction
         self._read = "parts" if parts else "whole"
         self._schemas = extraction.form.schema.get("properties", {})
@@ -224,22 +222,6 @@ class Asking:
             request = self._extraction.whole(documents, overflow=overflow)
             self.open.append((request, partial(self._take_objects, number, excerpts)))
 
-    def answered(self, take: Take, answer: Ended) -> bool:
-        """Take an answer, and return whether everything is answered.
-
-        Args:
-            take: What stands beside its request in `open`.
-            answer: The answer.
-
-        Raises:
-            NgtError: For an answer that is no row.
-        """
-        self.waiting -= 1
-        if answer.selection is not None:
-            self._read = "passages"
-        take(answer)
-        return not (self.open or self.waiting)
-
     def work(self, note: Callable[[Ended], object]) -> Work:
         """Ask all questions, also those that follow from answers, and return the rows.
 
@@ -252,14 +234,15 @@ class Asking:
         while self.open:
             asked = self.open
             self.open = []
-            self.waiting = len(asked)
             answers = yield [request for request, _ in asked]
             for (request, take), answer in zip(asked, answers, strict=True):
                 error = request.cut_off(answer.finish_reason)
                 if error is not None:
                     raise error
                 note(answer)
-                self.answered(take, answer)
+                if answer.selection is not None:
+                    self._read = "passages"
+                take(answer)
         return self.rows()
 
     def rows(self) -> list[Row]:
