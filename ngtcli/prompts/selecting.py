@@ -32,40 +32,57 @@ _PASSED_OVER = 20  # passages too long for the room left before the search for s
 # a longer context, but no more tokens than a small model on a CPU reads in some 20 seconds, and no
 # fewer passages than these. Guesses: 90% of questions have their paragraph among the best five of
 # 1,581, 94% among the best ten (measured), and passages beside the point mislead small models.
-_SHARE, _MOST_TOKENS, _FEWEST = 0.25, 4000, 5
+_SHARE = 0.25
+_MAX_TOKENS = 4000
+_MIN_PASSAGES = 5
 
 
 @dataclass(frozen=True, slots=True)
 class _Bound:
-    """How much is read: `most` passages, and no further one once there are `least` and `tokens`."""
+    """How much is read.
 
-    most: int
-    least: int = 0
-    tokens: int = 0
+    Attributes:
+        max_passages: The maximum number of passages.
+        min_passages: So many are read, whatever their tokens.
+        max_tokens: The maximum of the tokens of all passages where more are read.
+    """
+
+    max_passages: int
+    min_passages: int = 0
+    max_tokens: int = 0
 
     @classmethod
-    def of(cls, settings: Settings, room: int, queries: int, found: int) -> "_Bound":
-        """As the settings say, of `found` passages for so many `queries`, in a prompt of `room`."""
+    def of(cls, settings: Settings, room: int, queries: int, ranked: int) -> "_Bound":
+        """Return the bound that the settings set.
+
+        Args:
+            settings: The settings.
+            room: The tokens that the prompt may have.
+            queries: How many questions passages are searched for.
+            ranked: How many passages there are.
+        """
         if settings.retrieval.passages > 0:
-            most = max(settings.retrieval.passages, queries)
-            return cls(most, most)
+            wanted = max(settings.retrieval.passages, queries)
+            return cls(wanted, wanted)
         if settings.retrieval.passages == 0:
-            return cls(found, found)
-        return cls(found, max(_FEWEST, queries), _open_tokens(settings, room))
+            return cls(ranked, ranked)
+        return cls(ranked, max(_MIN_PASSAGES, queries), _default_tokens(settings, room))
 
-    def is_met(self, passages: int, tokens: int) -> bool:
-        """Whether no more is read when so many passages, of so many tokens, would be."""
-        return passages > self.most or (passages > self.least and tokens > self.tokens)
+    def is_exceeded(self, passages: int, tokens: int) -> bool:
+        """Return whether so many passages, of so many tokens, are too many."""
+        if passages > self.max_passages:
+            return True
+        return passages > self.min_passages and tokens > self.max_tokens
 
 
-def _open_tokens(settings: Settings, room: int) -> int:
-    """The tokens of passages where their number is left open, in a prompt of `room` tokens."""
-    most = min(_MOST_TOKENS, settings.retrieval.whole_tokens or _MOST_TOKENS)
-    return min(most, int(_SHARE * room))
+def _default_tokens(settings: Settings, room: int) -> int:
+    """Return the tokens of passages where their number is left open, in a prompt of `room`."""
+    max_tokens = min(_MAX_TOKENS, settings.retrieval.whole_tokens or _MAX_TOKENS)
+    return min(max_tokens, int(_SHARE * room))
 
 
 def prompt_for(task: Task, settings: Settings) -> Prompt:
-    """The prompt that fits the task's context, as `settings` say; what is left out is reported.
+    """Return the prompt that fits the task's context, and report what is left out.
 
     Raises ContextOverflowError and ModelError as `fit_prompt`; UsageError for passages without a
     question.
@@ -75,94 +92,128 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
     if overflow == "retrieve":
         prompt = _retrieve(task, settings)
     else:
-        alone = replace(task, turns=())
-        fitting = fits(alone) if task.turns else None
-        prompt = _with_turns(task, fitting) if fitting else fit_prompt(alone, overflow)
+        without_turns = replace(task, turns=())
+        whole = fits(without_turns) if task.turns else None
+        prompt = _with_turns(task, whole) if whole else fit_prompt(without_turns, overflow)
     if task.compares and prompt.coverage is None:
         prompt = replace(prompt, coverage=_compared(task, settings))
     for words in cut_words(prompt.cuts):
         reporting.warn(words)
     if prompt.left_out:
-        those = counted(prompt.left_out, "question")
-        reporting.warn(f"the context is full: the first {those} and what was answered are left out")
-    if (chosen := prompt.selection) is not None and (chosen.read or not chosen.earlier):
-        why = "not everything fits"
-        if chosen.fits:
-            why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
-        read = f"{chosen.read} more" if chosen.earlier else f"the best {chosen.read}"
-        advice = ""
-        if chosen.read < chosen.of_passages:
-            advice = f"; --passages {max(5, 2 * chosen.read)} reads more"
+        questions = counted(prompt.left_out, "question")
         reporting.warn(
-            f"{why}: read {read} of {counted(chosen.of_passages, 'passage')},"
-            f" from {chosen.documents} of {counted(chosen.of_documents, 'document')}{advice}"
+            f"the context is full: the first {questions} and what was answered are left out"
         )
+    selection = prompt.selection
+    if selection is not None and (selection.read or not selection.earlier):
+        reporting.warn(_selection_words(selection, settings))
     return prompt
 
 
-def _with_turns(task: Task, alone: Prompt) -> Prompt:
-    """The prompt of all documents and the turns that fit; `alone` is the one without turns."""
-    if task.turns and (whole := fits(task)) is not None:
-        return whole
-    room = task.room - len(alone.ids) + _tokens(task, task.question)
-    made, left_out = _with_fewer(task, room, lambda own: fits(own) if own.turns else alone)
-    return replace(made, left_out=left_out)
+def _selection_words(selection: Selection, settings: Settings) -> str:
+    """Return a warning that only passages are read, how many, and how to read more."""
+    why = "not everything fits"
+    if selection.fits:
+        why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
+    read = f"{selection.read} more" if selection.earlier else f"the best {selection.read}"
+    advice = ""
+    if selection.read < selection.of_passages:
+        advice = f"; --passages {max(5, 2 * selection.read)} reads more"
+    return (
+        f"{why}: read {read} of {counted(selection.of_passages, 'passage')},"
+        f" from {selection.documents} of {counted(selection.of_documents, 'document')}{advice}"
+    )
+
+
+def _with_turns(task: Task, without_turns: Prompt) -> Prompt:
+    """Return the prompt of all documents and the turns that fit, made of the one without turns."""
+    if task.turns:
+        whole = fits(task)
+        if whole is not None:
+            return whole
+
+    def make(shorter: Task) -> Prompt | None:
+        return fits(shorter) if shorter.turns else without_turns
+
+    room = task.room - len(without_turns.ids) + _tokens(task, task.question)
+    prompt, left_out = _with_fewer(task, room, make)
+    return replace(prompt, left_out=left_out)
 
 
 def _with_fewer(
     task: Task, room: int, make: Callable[[Task], T | None], passages: int = 0
 ) -> tuple[T, int]:
-    """What `make` makes of the task without the oldest turns, and how many questions those are.
+    """Leave out the oldest turns, until something can be made of the task.
 
-    First without those that do not fit in `room`, beside the question with `passages` tokens of
-    passages; then, while it makes nothing, without one question more, down to none.
+    Args:
+        task: The task.
+        room: The tokens that turns and question may have. Turns that do not fit are left out first.
+        make: Makes something of a task with fewer turns; None where they are still too many.
+        passages: The tokens of passages beside the question.
+
+    Returns:
+        What was made, and how many questions are left out.
     """
-    asked, tokens, begins = [], [], []
-    for at, turn in enumerate(task.turns):
-        own = _tokens(task, turn.text)
-        if turn.role == "user" or not at:
-            begins.append(at)
-            asked.append(own + passages)
-            tokens.append(own + sum(_tokens(task, d.text) for d in task.passages_of(turn)))
+    starts: list[int] = []  # the turn that each question is, and at last the end
+    question_tokens: list[int] = []  # of each question, the last included, with its passages
+    exchange_tokens: list[int] = []  # of each question with its passages and its answer
+    for number, turn in enumerate(task.turns):
+        turn_tokens = _tokens(task, turn.text)
+        if turn.role == "user" or number == 0:
+            of_passages = sum(_tokens(task, document.text) for document in task.passages_of(turn))
+            starts.append(number)
+            question_tokens.append(turn_tokens + passages)
+            exchange_tokens.append(turn_tokens + of_passages)
         else:
-            tokens[-1] += own
-    asked.append(_tokens(task, task.question) + passages)
-    begins.append(len(task.turns))
-    for first in range(first_kept(asked, tokens, room), len(begins)):
-        if (made := make(replace(task, turns=task.turns[begins[first] :]))) is not None:
-            return made, first
-    raise AssertionError
+            exchange_tokens[-1] += turn_tokens
+    question_tokens.append(_tokens(task, task.question) + passages)
+    starts.append(len(task.turns))
+
+    for left_out in range(first_kept(question_tokens, exchange_tokens, room), len(starts)):
+        made = make(replace(task, turns=task.turns[starts[left_out] :]))
+        if made is not None:
+            return made, left_out
+    raise AssertionError("nothing can be made of a task without turns")
 
 
 def _tokens(task: Task, text: str) -> int:
+    """Return the tokens of a text, with what separates it from the next one."""
     return len(task.tokenizer.encode(text)) + BETWEEN
 
 
 def _retrieve(task: Task, s: Settings) -> Prompt:
-    """Everything if it fits and is not more than `whole_tokens`; else the best passages."""
+    """Return a prompt of everything if it fits and is not more than `whole_tokens`.
+
+    Else it is one of the best passages.
+    """
     if not task.question.strip():
-        what = "passages are chosen by a question, and there is none"
-        raise UsageError(what, hint="Use --overflow truncate to cut the documents.")
-    alone = replace(task, turns=())
-    whole, frame = fits(alone), frame_tokens(replace(alone, documents=()))
+        raise UsageError(
+            "passages are chosen by a question, and there is none",
+            hint="Use --overflow truncate to cut the documents.",
+        )
+    without_turns = replace(task, turns=())
+    whole = fits(without_turns)
+    frame = frame_tokens(replace(without_turns, documents=()))
     if whole is not None and len(whole.ids) - frame <= (s.retrieval.whole_tokens or task.room):
         return _with_turns(task, whole)
+
     whole_room = task.room - frame
-    room, left_out = whole_room, 0
+    room = whole_room
+    left_out = 0
     if task.turns:
         task, room, left_out = _beside_turns(task, s, room)
-    clock = time.perf_counter()
+    began = time.perf_counter()
     ranking = _ranked(task, s, room)
-    seconds = time.perf_counter() - clock
+    seconds = time.perf_counter() - began
     reporting.status("Choosing passages …")
     bound = _Bound.of(s, whole_room, len(task.queries), len(ranking.found))
-    found = _built(task, ranking, room, bound)
-    if found is None:
+    built = _built(task, ranking, room, bound)
+    if built is None:
         raise ContextOverflowError(
             f"no passage fits: question and answer leave {room} of {task.context} tokens",
             hint="Give a smaller --set passage_tokens, or name a model with a longer context (-m).",
         )
-    prompt, excerpts, passages = found
+    prompt, excerpts, passages = built
     index = ranking.index
     selection = Selection(
         passages=passages,
@@ -176,12 +227,13 @@ def _retrieve(task: Task, s: Settings) -> Prompt:
         fits=whole is not None,
         earlier=len(task.earlier),
     )
-    compared = _compared(task, s, index)
-    return replace(prompt, selection=selection, left_out=left_out, coverage=compared)
+    return replace(
+        prompt, selection=selection, left_out=left_out, coverage=_compared(task, s, index)
+    )
 
 
 def _compared(task: Task, s: Settings, index: "Index | None" = None) -> Coverage | None:
-    """How much of the question the documents have, where words can tell; None where they cannot.
+    """Return how much of the question the documents have; None where words cannot tell.
 
     A question that follows others may leave out what it is about, and an embedding model and a
     reranker find passages in other words than the question's.
@@ -204,118 +256,146 @@ def _compared(task: Task, s: Settings, index: "Index | None" = None) -> Coverage
 
 
 def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
-    """The task with the turns that leave room for passages, that room, and how many questions go.
+    """Leave out the turns that leave too little room for passages.
 
-    `room` is that without turns. Passages may need half of it.
+    Args:
+        task: The task.
+        s: The settings.
+        room: The tokens that passages may have without turns. They may need half of it.
+
+    Returns:
+        The task with the other turns, the room for passages, and how many questions are left out.
     """
     room += _tokens(task, task.question)
-    each = s.retrieval.passage_tokens + BETWEEN
+    passage_tokens = s.retrieval.passage_tokens + BETWEEN
     if s.retrieval.passages >= 0:
-        wanted = s.retrieval.passages * each or room
+        wanted = s.retrieval.passages * passage_tokens or room
     else:
-        wanted = max(_FEWEST * each, _open_tokens(s, room))
-    passages = min(wanted, room // 2)
+        wanted = max(_MIN_PASSAGES * passage_tokens, _default_tokens(s, room))
+    needed = min(wanted, room // 2)
 
-    def make(own: Task) -> tuple[Task, int] | None:
-        left = own.room - len(code(own.message(()), own.tokenizer)[1])
-        return (own, left) if left >= passages or not own.turns else None
+    def make(shorter: Task) -> tuple[Task, int] | None:
+        _, ids, _ = code(shorter.message(()), shorter.tokenizer)
+        left = shorter.room - len(ids)
+        if left < needed and shorter.turns:
+            return None
+        return shorter, left
 
-    (own, left), left_out = _with_fewer(replace(task, in_turns=True), room, make, passages)
-    return own, left, left_out
+    (shorter, left), left_out = _with_fewer(replace(task, in_turns=True), room, make, needed)
+    return shorter, left, left_out
 
 
 def _ranked(task: Task, s: Settings, room: int) -> Ranking:
-    """The passages, the best first; in their own order where none has a word of the question."""
-    most = (s.retrieval.passages if s.retrieval.passages > 0 else room) + _PASSED_OVER
+    """Rank the passages, the best first.
+
+    They are in their own order where none has a word of the question.
+    """
+    max_read = s.retrieval.passages if s.retrieval.passages > 0 else room
     earlier = earlier_questions(task.turns)
-    search = Search(task.documents, s, task.question, most, earlier, task.keep)
+    search = Search(task.documents, s, task.question, max_read + _PASSED_OVER, earlier, task.keep)
     ranker = Ranker(search)
-    each = [ranker.rank(question) for question in task.queries or (task.question,)]
-    ranking = replace(each[0], found=_in_turn([one.found for one in each]))
+    rankings = [ranker.rank(question) for question in task.queries or (task.question,)]
+    ranking = replace(rankings[0], found=_in_turn([ranking.found for ranking in rankings]))
     if ranking.found or task.earlier:
         return ranking
     reporting.warn("no passage has a word of the question; the first ones are read")
-    first = [Ranked(i, Scores(0.0, 0.0)) for i in range(len(ranking.index))]
-    return replace(ranking, found=first)
+    in_order = [Ranked(number, Scores(0.0, 0.0)) for number in range(len(ranking.index))]
+    return replace(ranking, found=in_order)
 
 
 def _in_turn(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
-    """The best of each ranking, then the second ones, and so on; a passage comes once."""
-    found: dict[int, Ranked] = {}
+    """Return the best of each ranking, then the second ones, and so on; each passage once."""
+    by_passage: dict[int, Ranked] = {}
     for of_one_rank in zip_longest(*rankings):
-        for one in filter(None, of_one_rank):
-            found.setdefault(one.passage, one)
-    return [*found.values()]
+        for ranked in filter(None, of_one_rank):
+            by_passage.setdefault(ranked.passage, ranked)
+    return [*by_passage.values()]
 
 
 def _built(
     task: Task, ranking: Ranking, room: int, bound: _Bound
 ) -> tuple[Prompt, tuple[Excerpt, ...], tuple[Chosen, ...]] | None:
-    """The prompt of the passages within a bound, and where they stand; None where none fits.
+    """Return the prompt of the best passages, where they stand, and which they are.
 
-    Those of earlier turns are there already.
+    None where none fits. Those of earlier turns are in the prompt already.
+
+    Args:
+        task: The task.
+        ranking: The passages.
+        room: The tokens that they may have.
+        bound: How much is read.
     """
-    index, ranked = ranking.index, ranking.found
+    index = ranking.index
+    ranked = ranking.found
     earlier = [excerpt for turn in task.turns for excerpt in turn.passages]
-    chosen = _fitting(task, index, ranked, room, bound, earlier)
-    while chosen or earlier:
-        order = sorted((at for at, _ in chosen), key=lambda at: ranked[at].passage)
-        excerpts = joined(task.documents, [index.place(ranked[at].passage) for at in order])
+    fitting = _fitting(task, ranking, room, bound, earlier)
+    while fitting or earlier:
+        ranks = sorted((rank for rank, _ in fitting), key=lambda rank: ranked[rank].passage)
+        excerpts = joined(task.documents, [index.place(ranked[rank].passage) for rank in ranks])
         prompt = task.build([named(task.documents, excerpt) for excerpt in excerpts])
-        if (over := len(prompt.ids) - task.room) <= 0:
-            passages = tuple(_chosen(task, index, at + 1, ranked[at]) for at in order)
+        excess = len(prompt.ids) - task.room
+        if excess <= 0:
+            passages = tuple(_chosen(task, index, rank + 1, ranked[rank]) for rank in ranks)
             return prompt, (*earlier, *excerpts), passages
-        if not chosen:
+        if not fitting:
             break
-        while chosen and over > 0:  # the counts were too low: leave the last ones out
-            over -= chosen.pop()[1]
+        while fitting and excess > 0:  # the counts were too low: leave the last ones out
+            _, tokens = fitting.pop()
+            excess -= tokens
     return None
 
 
 def _fitting(
-    task: Task,
-    index: "Index",
-    ranked: Sequence[Ranked],
-    room: int,
-    bound: _Bound,
-    earlier: Sequence[Excerpt] = (),
+    task: Task, ranking: Ranking, room: int, bound: _Bound, earlier: Sequence[Excerpt]
 ) -> list[tuple[int, int]]:
-    """The first of `ranked` that fit: place there, and tokens; longer ones are passed over.
+    """Return the best passages that fit, each by its rank from 0, with its tokens.
 
-    One that stands in `earlier` passages counts, and is not read again.
+    Longer ones are passed over.
+
+    Args:
+        task: The task.
+        ranking: The passages.
+        room: The tokens that they may have.
+        bound: How much is read.
+        earlier: The passages of earlier turns. They count, and are not read again.
     """
-    chosen: list[tuple[int, int]] = []
-    passed_over = read = used = 0
-    for at_rank, one in enumerate(ranked):
-        if len(chosen) + read == bound.most or passed_over == _PASSED_OVER:
+    fitting: list[tuple[int, int]] = []
+    passed_over = 0
+    repeated = 0  # passages that stand in earlier turns
+    used = 0  # tokens of all that count
+    for rank, ranked in enumerate(ranking.found):
+        read = len(fitting) + repeated
+        if read == bound.max_passages or passed_over == _PASSED_OVER:
             break
-        at = index.place(one.passage)
-        document = named(task.documents, at)
-        text = f"{document.name}\n{document.text}"
-        tokens = len(task.tokenizer.encode(text)) + BETWEEN
-        if bound.is_met(len(chosen) + read + 1, used + tokens):
+        excerpt = ranking.index.place(ranked.passage)
+        document = named(task.documents, excerpt)
+        tokens = _tokens(task, f"{document.name}\n{document.text}")
+        if bound.is_exceeded(read + 1, used + tokens):
             break
-        if any(e.document == at.document and e.start <= at.start < e.end for e in earlier):
-            read += 1
+        if any(
+            other.document == excerpt.document and other.start <= excerpt.start < other.end
+            for other in earlier
+        ):
+            repeated += 1
             used += tokens
-            continue
-        if tokens > room:
+        elif tokens > room:
             passed_over += 1
-            continue
-        room -= tokens
-        used += tokens
-        chosen.append((at_rank, tokens))
-    return chosen
+        else:
+            room -= tokens
+            used += tokens
+            fitting.append((rank, tokens))
+    return fitting
 
 
-def _chosen(task: Task, index: "Index", rank: int, one: Ranked) -> Chosen:
-    at = index.place(one.passage)
-    section = place(task.documents[at.document], at.start)
+def _chosen(task: Task, index: "Index", rank: int, ranked: Ranked) -> Chosen:
+    """Return what is reported of a passage; the best has rank 1."""
+    excerpt = index.place(ranked.passage)
+    section = place(task.documents[excerpt.document], excerpt.start)
     return Chosen(
-        scores=one.scores,
-        document=at.document,
-        start=at.start,
-        end=at.end,
+        scores=ranked.scores,
+        document=excerpt.document,
+        start=excerpt.start,
+        end=excerpt.end,
         page=section.page or None,
         heading=section.heading or None,
         rank=rank,
