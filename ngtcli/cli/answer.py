@@ -45,21 +45,21 @@ def summarize(
     limit: options.LimitOption = 0,
     restart: options.RestartOption = False,
     *,
-    given: AnswerFlags,
+    answer_flags: AnswerFlags,
 ) -> None:
     """Summarize documents: ngt summarize article.txt
 
     ngt summarize reports/ --per-file -o summaries/
     ngt summarize report.md -m ~/models/Qwen2.5-7B-Instruct --quantize int8
     """
-    request, output = _request(flags, given, "summarize"), given.output()
+    request, output = _request(flags, answer_flags, "summarize"), answer_flags.output()
     hint = "Name a file or a folder, or pipe a text in."
     if per_file or output.is_folder:
-        _answer_each(request, output, given, flags, files or [], hint, restart, limit)
+        _answer_each(request, output, answer_flags, flags, files or [], hint, restart, limit)
     else:
         of_many = {"--restart": restart, "--limit": limit}
         checks.warn_of_no_effect([Situation.ONE_SUMMARY], of_many, Notes().warn)
-        _answer(request, output, given, flags, files or [], hint)
+        _answer(request, output, answer_flags, flags, files or [], hint)
 
 
 @command("ask", settings=tuple(SETTINGS))
@@ -76,7 +76,7 @@ def ask(
     limit: options.LimitOption = 0,
     restart: options.RestartOption = False,
     *,
-    given: AnswerFlags,
+    answer_flags: AnswerFlags,
 ) -> None:
     """Answer a question from documents: ngt ask "When is high tide?" notes/
 
@@ -88,14 +88,14 @@ def ask(
     question, docs = utf8(question.strip()), [*(docs or []), *paths]
     if not question:
         raise UsageError("the question is empty", hint='Give one, as in ngt ask "When?" notes/')
-    request = _request(flags, given, "ask", question)
-    output = given.output(shows_passages=show_passages)
+    request = _request(flags, answer_flags, "ask", question)
+    output = answer_flags.output(shows_passages=show_passages)
     if each:
-        _answer_each(request, output, given, flags, docs, _DOCUMENTS, restart, limit)
+        _answer_each(request, output, answer_flags, flags, docs, _DOCUMENTS, restart, limit)
         return
     of_many = {"--restart": restart, "--limit": limit}
     checks.warn_of_no_effect([Situation.ONE_ANSWER], of_many, Notes().warn)
-    _answer(request, output, given, flags, docs, _DOCUMENTS)
+    _answer(request, output, answer_flags, flags, docs, _DOCUMENTS)
 
 
 @command("generate", settings=tuple(SETTINGS))
@@ -108,44 +108,44 @@ def generate(
     docs: options.DocsOption = None,
     show_passages: PassagesOption = False,
     *,
-    given: AnswerFlags,
+    answer_flags: AnswerFlags,
 ) -> None:
     """Follow a free prompt: ngt generate "Write a limerick about the tide."
 
     ngt generate @prompt.txt -d notes.md
     ngt generate "List what is missing." -d report.md -o missing.txt
     """
-    request = _request(flags, given, "generate")
-    output = given.output(shows_passages=show_passages)
+    request = _request(flags, answer_flags, "generate")
+    output = answer_flags.output(shows_passages=show_passages)
     if docs is None:
-        of_documents = {"--cite": given.cite, "--show-passages": show_passages}
+        of_documents = {"--cite": answer_flags.cite, "--show-passages": show_passages}
         checks.warn_of_no_effect([Situation.NO_DOCUMENTS], of_documents, Notes().warn)
         output = effective_output(output, [Situation.NO_DOCUMENTS])
     prompt = _prompt(words or [], docs or [], request.settings.reading.max_mb)
-    _answer(replace(request, question=prompt), output, given, flags, docs, "")
+    _answer(replace(request, question=prompt), output, answer_flags, flags, docs, "")
 
 
-def _request(flags: SettingFlags, given: AnswerFlags, task: str, text: str = "") -> Request:
+def _request(flags: SettingFlags, answer_flags: AnswerFlags, task: str, text: str = "") -> Request:
     """Return the request of a command, without documents. Raises UsageError, InputError."""
-    request = options.tasks_of(flags, given.preset_name, (task,)).request(task, text)
-    return replace(request, prediction=given.prediction)
+    request = options.tasks_of(flags, answer_flags.preset_name, (task,)).request(task, text)
+    return replace(request, prediction=answer_flags.prediction)
 
 
 def _answer(
     request: Request,
     output: Output,
-    given: AnswerFlags,
+    answer_flags: AnswerFlags,
     flags: SettingFlags,
     paths: list[str] | None,
     hint: str,
 ) -> None:
     """Check the request, read the documents (None: it is about none), and answer it."""
-    request, output = check_request(request, output, given, flags)
+    request, output = check_request(request, output, answer_flags, flags)
     notes = Notes(output.verbose)
-    answerer = answering.answerer_of(request, notes, dry_run=given.dry_run)
+    answerer = answering.answerer_of(request, notes, dry_run=answer_flags.dry_run)
     if paths is not None:
         request = replace(request, loaded=read_documents(paths, request, output, hint))
-    if given.dry_run:
+    if answer_flags.dry_run:
         from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
         dry_run(request, output, notes)
@@ -156,7 +156,7 @@ def _answer(
 def _answer_each(
     request: Request,
     output: Output,
-    given: AnswerFlags,
+    answer_flags: AnswerFlags,
     flags: SettingFlags,
     paths: list[str],
     hint: str,
@@ -168,13 +168,13 @@ def _answer_each(
     from ngtcli.engine.checks import check_session
 
     warn = Notes().warn
-    if given.dry_run:
+    if answer_flags.dry_run:
         what = "--dry-run prints one prompt, and each file has its own"
         raise UsageError(what, hint="Leave it out, or name one file.")
     values: dict[str, object] = {
         "--show-passages": output.shows_passages,
-        "--predict": given.predict,
-        "--html": given.html,
+        "--predict": answer_flags.predict,
+        "--html": answer_flags.html,
         SETTINGS["keep_warm"].flag: "keep_warm" in flags,
         "--restart": restart,
         "--force": output.force,
@@ -191,7 +191,7 @@ def _answer_each(
     request = _without_effect_on_each(request, flags, situations)
     # One answer is checked, and not the table or the folder that all of them go to.
     single = replace(output, path=None, force=False)
-    request, checked = check_request(request, single, given, flags)
+    request, checked = check_request(request, single, answer_flags, flags)
     output = replace(checked, path=output.path, force=output.force)
     check_session(request.settings, warn)
     run_per_file(request, output, paths, hint, restart, limit)
@@ -213,10 +213,10 @@ def _without_effect_on_each(
 
 def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:
     """The prompt, from the command line, a file or a pipe. Raises UsageError, InputError."""
-    given = only_word("prompt", "generate", words or [STDIN])
+    word = only_word("prompt", "generate", words or [STDIN])
     hint = 'Give one, as in ngt generate "Write …"'
-    if given != STDIN:
-        text = text_of(given, max_mb, "prompt")
+    if word != STDIN:
+        text = text_of(word, max_mb, "prompt")
     elif STDIN in docs:
         raise UsageError("prompt and document are both standard input", hint="Name one of them.")
     elif (stdin := reading.standard_input(words)) is None:

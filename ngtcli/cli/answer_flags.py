@@ -163,7 +163,7 @@ def effective_output(output: Output, situations: Collection[Situation]) -> Outpu
 def read_documents(
     paths: list[str], request: Request, output: Output, hint: str, written: Sequence[Path] = ()
 ) -> Loaded:
-    """The documents named, or what is piped in, without what is `written`.
+    """Read the documents named, or what is piped in, without what is `written`.
 
     Raises InputError; UsageError where the answer would be written over a document.
     """
@@ -171,8 +171,13 @@ def read_documents(
     if not paths and stdin is None:
         raise InputError("no documents given", hint=hint)
     try:
-        notes, outputs = Notes(output.verbose), (output.path, output.html, *written)
-        return reading.read_documents(paths or [STDIN], stdin, request.settings, notes, outputs)
+        return reading.read_documents(
+            paths or [STDIN],
+            stdin,
+            request.settings,
+            Notes(output.verbose),
+            (output.path, output.html, *written),
+        )
     except InputError as error:
         if paths:
             raise
@@ -180,7 +185,7 @@ def read_documents(
 
 
 def check_request(
-    request: Request, output: Output, given: AnswerFlags, flags: Mapping[str, Any]
+    request: Request, output: Output, answer_flags: AnswerFlags, flags: Mapping[str, Any]
 ) -> tuple[Request, Output]:
     """Warn of flags without effect, and return the request and the output without them.
 
@@ -192,7 +197,9 @@ def check_request(
     check_output_files({"-o": output.path, "--html": output.html})
     checks.check_settings(flags, s, warn)
     check_prediction(request.prediction, s)
-    check_not_read((output.path, output.html), [given.predict] if given.predict else [])
+    check_not_read(
+        (output.path, output.html), [answer_flags.predict] if answer_flags.predict else []
+    )
     has_tokens = output.format is OutputFormat.JSON_TOKENS
     if has_tokens and s.engine.engine == "vllm":
         what = "--json-tokens with --engine vllm, which does not say which tokens were drafted"
@@ -206,7 +213,7 @@ def check_request(
         "--predict": request.prediction,
         "--force": output.force,
     }
-    situations = _situations_of(request, output, given)
+    situations = _situations_of(request, output, answer_flags)
     checks.warn_of_no_effect(situations, values, warn)
     is_retrieving = s.retrieval.overflow == "retrieve"
     if is_retrieving and (s.retrieval.embedder or s.retrieval.reranker):
@@ -217,11 +224,11 @@ def check_request(
     return request, effective_output(output, situations)
 
 
-def _situations_of(request: Request, output: Output, given: AnswerFlags) -> set[Situation]:
-    """What holds of one answer, beside its settings."""
+def _situations_of(request: Request, output: Output, answer_flags: AnswerFlags) -> set[Situation]:
+    """Return the situations of one answer that its settings do not decide alone."""
     answer = request.settings.answer
     situations = set[Situation]()
-    if given.dry_run:
+    if answer_flags.dry_run:
         situations |= {Situation.DRY_RUN, Situation.NO_COLOR}
     elif output.is_json:
         situations |= {Situation.JSON, Situation.NO_COLOR}

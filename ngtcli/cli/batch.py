@@ -89,7 +89,7 @@ def batch(
         str, typer.Argument(metavar="INPUT", help="A file of JSON lines; - is standard input.")
     ],
     *,
-    given: BatchFlags,
+    batch_flags: BatchFlags,
     flags: SettingFlags,
 ) -> None:
     """Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl
@@ -100,25 +100,25 @@ def batch(
     paths a list of files, folders and patterns, context one text. With a question the task is ask,
     else summarize. A line that fails has {"id", "error"} in the output, and the exit code is 7.
     """
-    tasks = options.tasks_of(flags, given.preset, TASKS, worded=True)
+    tasks = options.tasks_of(flags, batch_flags.preset, TASKS, worded=True)
     settings = tasks.of["ask"][0]
     warn = Notes().warn
     checks.warn_of_no_effect([Situation.NO_COLOR], checks.given_settings(flags), warn)
     checks.check_settings(flags, settings, warn)
-    check_output_file(given.output)
-    if given.output is None:
+    check_output_file(batch_flags.output)
+    if batch_flags.output is None:
         of_files = {
-            "--retry-failed": given.retry_failed,
-            "--restart": given.restart,
-            "--force": given.force,
+            "--retry-failed": batch_flags.retry_failed,
+            "--restart": batch_flags.restart,
+            "--force": batch_flags.force,
         }
         checks.warn_of_no_effect([Situation.BATCH_ON_STDOUT], of_files, warn)
-    _check_apart(source, given.output)
+    _check_apart(source, batch_flags.output)
     check_session(settings, warn)
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
-    command = _Batch(given, tasks, folder)
-    if source != STDIN and _is_file(path) and _is_file(given.output):
+    command = _Batch(batch_flags, tasks, folder)
+    if source != STDIN and _is_file(path) and _is_file(batch_flags.output):
         command.run_file(path)
     else:
         command.run_stream(source)

@@ -69,21 +69,22 @@ class BenchFlags(ItemFlags):
 
 
 @command("bench", settings=_SETTINGS, report=LiveResult)
-def bench(flags: SettingFlags, given: BenchFlags) -> None:
+def bench(flags: SettingFlags, bench_flags: BenchFlags) -> None:
     """Measure methods side by side: speed, tokens a step, and where the time goes."""
-    measure_and_put_out(_bench, flags, given)
+    measure_and_put_out(_bench, flags, bench_flags)
 
 
-def _bench(run: Run, given: BenchFlags) -> Generator[LiveResult]:
+def _bench(run: Run, bench_flags: BenchFlags) -> Generator[LiveResult]:
     """Yield the result, and report below it what else is to be said."""
-    options, settings = _options(run, given), run.settings
-    if given.against not in (None, "hf"):
-        raise UsageError(f"--against {given.against}: unknown", hint="Known: hf.")
-    if given.against:
+    options = _options(run, bench_flags)
+    settings = run.settings
+    if bench_flags.against not in (None, "hf"):
+        raise UsageError(f"--against {bench_flags.against}: unknown", hint="Known: hf.")
+    if bench_flags.against:
         check_against(settings)
     check_some_left(options.methods, *cells_of(options.methods, options.num_drafts, settings))
     drafts = any(method.partition(":")[0] == "auto" for method in options.methods)
-    source, skipped = open_source(run, given, "auto" if drafts else "none")
+    source, skipped = open_source(run, bench_flags, "auto" if drafts else "none")
     from ngtcli.bench.live import run_live
 
     result = replace(run_live(source, settings, options, run.notes.status), skipped=skipped)
@@ -112,14 +113,15 @@ def report_end(
         raise typer.Exit(INTERRUPTED)
 
 
-def _options(run: Run, given: BenchFlags) -> BenchOptions:
+def _options(run: Run, bench_flags: BenchFlags) -> BenchOptions:
     """What is to be measured. Raises UsageError."""
     return BenchOptions(
-        methods=methods_of(run, given.methods, _METHODS),
-        num_drafts=numbers_of("--num-draft", given.num_draft) or [run.settings.drafting.num_draft],
-        against=bool(given.against),
-        rounds=given.rounds,
-        fresh=given.fresh,
+        methods=methods_of(run, bench_flags.methods, _METHODS),
+        num_drafts=numbers_of("--num-draft", bench_flags.num_draft)
+        or [run.settings.drafting.num_draft],
+        against=bool(bench_flags.against),
+        rounds=bench_flags.rounds,
+        fresh=bench_flags.fresh,
     )
 
 
@@ -132,35 +134,35 @@ def methods_of(run: Run, methods: str | None, default: str) -> list[str]:
     return named or ([method] if method else default.split(","))
 
 
-def open_source(run: Run, given: ItemFlags, method: str) -> tuple["Live", Sequence[Skipped]]:
+def open_source(run: Run, item_flags: ItemFlags, method: str) -> tuple["Live", Sequence[Skipped]]:
     """What is answered, and the files that were left out; without a preset each task has its own.
 
     What is wrong is reported before anything heavy is loaded.
     """
     check_session(run.settings.replace(method=method), Notes().warn)
-    items, skipped = read_items(run, given)
+    items, skipped = read_items(run, item_flags)
     run.notes.status(f"Loading {run.settings.model.model} …")
     from ngtcli.bench.live import Live
 
     process.unwind_on_interrupt()
-    preset = run.preset if given.preset else None
+    preset = run.preset if item_flags.preset else None
     return Live(items, preset, run.notes.status, run.notes.warn_once), skipped
 
 
-def read_items(run: Run, given: ItemFlags) -> tuple[list[Item], Sequence[Skipped]]:
+def read_items(run: Run, item_flags: ItemFlags) -> tuple[list[Item], Sequence[Skipped]]:
     """What is to be answered, and the files that were left out of folders."""
-    outputs, files = given.outputs, getattr(given, "files", None)
-    if given.prompts and (files or given.docs):
+    outputs, files = item_flags.outputs, getattr(item_flags, "files", None)
+    if item_flags.prompts and (files or item_flags.docs):
         raise UsageError("--prompts and files or --docs are given", hint="Give one of them.")
     texts = asked = Loaded(())
-    if files or given.docs:
+    if files or item_flags.docs:
         stdin = piped_stdin()
         texts = read_documents(files or [], stdin, run.settings, run.notes, outputs)
-        asked = read_documents(given.docs or [], stdin, run.settings, run.notes, outputs)
+        asked = read_documents(item_flags.docs or [], stdin, run.settings, run.notes, outputs)
 
     def check(path: Path) -> None:
         check_not_read(outputs, [path])
 
-    items = items_from(given.prompts, texts.documents, asked.documents, run.settings, check)
-    chosen = choose(items, names_in("--tasks", given.tasks), given.limit)
+    items = items_from(item_flags.prompts, texts.documents, asked.documents, run.settings, check)
+    chosen = choose(items, names_in("--tasks", item_flags.tasks), item_flags.limit)
     return chosen, tuple(dict.fromkeys((*texts.skipped, *asked.skipped)))

@@ -57,13 +57,13 @@ def chat(
     ngt chat -m ~/models/Qwen2.5-7B-Instruct
     ngt chat -d notes.md --system "Answer in one sentence."
     """
-    given = answer_flags.AnswerFlags(show_thinking=show_thinking, verbose=verbose)
-    output = given.output()
+    chat_flags = answer_flags.AnswerFlags(show_thinking=show_thinking, verbose=verbose)
+    output = chat_flags.output()
     request = options.tasks_of(flags, preset_name, ("chat",)).request("chat")
     if STDIN in (docs or []):
         what = "-d -: what is asked comes from standard input"
         raise UsageError(what, hint="Name a file or a folder.")
-    request, output = answer_flags.check_request(request, output, given, flags)
+    request, output = answer_flags.check_request(request, output, chat_flags, flags)
     settings = request.settings
     conversation = Conversation(request, output)
     conversation.answerer.check(settings)

@@ -118,13 +118,13 @@ TABLE = (
 
 
 def warn_of_no_effect(
-    situations: Collection[Situation], given: Mapping[str, object], warn: Warn
+    situations: Collection[Situation], values: Mapping[str, object], warn: Warn
 ) -> None:
     """Warn of each flag that has no effect in one of these situations.
 
     Args:
         situations: What holds of the command line.
-        given: By flag, as the table writes it, its value; something false where it was not given.
+        values: The value of each flag, as the table writes it; false where it was not given.
         warn: Gets one sentence a flag.
     """
     named = set()
@@ -132,7 +132,7 @@ def warn_of_no_effect(
         if row.situation not in situations:
             continue
         for flag in row.flags:
-            if given.get(flag) and flag not in named:
+            if values.get(flag) and flag not in named:
                 warn(f"{flag} has no effect {row.words}")
                 named.add(flag)
 
@@ -170,11 +170,11 @@ def without_unused_models(settings: Settings) -> Settings:
 
 
 def given_settings(flags: Mapping[str, Any]) -> dict[str, object]:
-    """The settings among the flags by their flag, with whether each is not the default anyway."""
-    given: dict[str, object] = {
+    """Return for the flag of each setting that was given whether that is not the default."""
+    values: dict[str, object] = {
         SETTINGS[name].flag: value != SETTINGS[name].default for name, value in flags.items()
     }
-    return given | {COLORED: flags.get("color") == "always"}
+    return values | {COLORED: flags.get("color") == "always"}
 
 
 def check_settings(flags: Mapping[str, Any], settings: Settings, warn: Warn) -> None:

@@ -128,46 +128,48 @@ def extract(
         list[str] | None, typer.Argument(help="Files, folders, globs; - is standard input.")
     ] = None,
     *,
-    given: ExtractFlags,
+    extract_flags: ExtractFlags,
 ) -> None:
     """Fields of documents as a table: ngt extract reports/ --schema 'author, due date' -o t.csv
 
     ngt extract reports/ --schema 'author, total float: what is to be paid' -o table.jsonl
     ngt extract article.txt --schema 'author, due date'
     """
-    extraction = Extraction.of(options.tasks_of(flags, given.preset, (TASK,)))
+    extraction = Extraction.of(options.tasks_of(flags, extract_flags.preset, (TASK,)))
     settings, _ = extraction.tasks.of[TASK]
-    if extraction.by_field and given.preset is None:
+    if extraction.by_field and extract_flags.preset is None:
         tasks = Tasks({TASK: (settings, load_preset("ask"))})
         extraction = Extraction(tasks, extraction.form)
-    given = _check(flags, given, extraction)
+    extract_flags = _check(flags, extract_flags, extraction)
     settings, preset = extraction.tasks.of[TASK]
     settings = checks.without_unused_models(settings)
     extraction = replace(extraction, tasks=Tasks({TASK: (settings, preset)}))
-    check_session(settings, Notes().warn, dry=given.dry_run)
-    command = _Extract(extraction, given)
+    check_session(settings, Notes().warn, dry=extract_flags.dry_run)
+    command = _Extract(extraction, extract_flags)
     with closing(command.opened()):
         command.run(files or [])
 
 
-def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction) -> ExtractFlags:
+def _check(
+    flags: Mapping[str, Any], extract_flags: ExtractFlags, extraction: Extraction
+) -> ExtractFlags:
     """Warn of flags without effect, and return the others. Raises UsageError."""
     settings = extraction.tasks.of[TASK][0]
-    notes = Notes(given.verbose)
+    notes = Notes(extract_flags.verbose)
     checks.check_settings(flags, settings, notes.warn)
-    check_output_files({"-o": given.output, "--html": given.html})
-    if given.sources not in (None, "columns"):
-        raise UsageError(f"--sources is {given.sources}", hint="It may be columns.")
+    check_output_files({"-o": extract_flags.output, "--html": extract_flags.html})
+    if extract_flags.sources not in (None, "columns"):
+        raise UsageError(f"--sources is {extract_flags.sources}", hint="It may be columns.")
     situations = set[Situation]()
-    if given.output is None:
+    if extract_flags.output is None:
         situations.add(Situation.EXTRACT_ON_STDOUT)
-        if given.html is None:
+        if extract_flags.html is None:
             situations.add(Situation.NO_FILE)
-    if given.dry_run:
+    if extract_flags.dry_run:
         situations.add(Situation.DRY_RUN)
-    values = {flag: getattr(given, name) for flag, name in _FIELD_OF.items()}
+    values = {flag: getattr(extract_flags, name) for flag, name in _FIELD_OF.items()}
     checks.warn_of_no_effect(situations, values, notes.warn)
-    given = checks.effective(given, _FIELD_OF, situations)
+    extract_flags = checks.effective(extract_flags, _FIELD_OF, situations)
     if extraction.by_field:
         flags_of_objects = {
             "--overflow split": settings.retrieval.overflow == "split",
@@ -180,7 +182,7 @@ def _check(flags: Mapping[str, Any], given: ExtractFlags, extraction: Extraction
                     hint=_WITHOUT_ASK_FIELDS,
                 )
         _check_objects(extraction.form.fields)
-    return given
+    return extract_flags
 
 
 def _check_objects(fields: Sequence[Field]) -> None:

@@ -148,7 +148,7 @@ def _name(model: str) -> str:
 
 
 @group("serve", settings=(*options.OF_OWN_ENGINE, "keep_documents", "keep_warm"))
-def serve(flags: SettingFlags, context: typer.Context, given: HttpFlags) -> None:
+def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) -> None:
     """Keep a model loaded: ngt ask and ngt summarize need not load it again.
 
     Other programs of yours get OpenAI's HTTP API and browsers a page, at http://127.0.0.1:8421;
@@ -157,16 +157,16 @@ def serve(flags: SettingFlags, context: typer.Context, given: HttpFlags) -> None
     second one ends it at once.
     """
     if context.invoked_subcommand:
-        if flags or given != HttpFlags():
+        if flags or http_flags != HttpFlags():
             word = context.invoked_subcommand
             raise UsageError(f"a flag stands before {word}", hint=f"Give it behind {word}.")
         return
-    if given.no_http:
+    if http_flags.no_http:
         with_http = {
-            "--http": given.http,
-            "-d": given.docs,
-            "--host": given.host,
-            "--api-key-file": given.api_key_file,
+            "--http": http_flags.http,
+            "-d": http_flags.docs,
+            "--host": http_flags.host,
+            "--api-key-file": http_flags.api_key_file,
         }
         for flag, value in with_http.items():
             if value and flag == "--http":
@@ -184,7 +184,7 @@ def serve(flags: SettingFlags, context: typer.Context, given: HttpFlags) -> None
         num_draft=max(own.drafting.num_draft for own, _ in tasks.of.values())
     )
     check_session(settings, Notes().warn)
-    notes = Notes(given.verbose)
+    notes = Notes(http_flags.verbose)
 
     from ngtcli.server.process import Server  # here: status and stop do without a web server
 
@@ -198,7 +198,7 @@ def serve(flags: SettingFlags, context: typer.Context, given: HttpFlags) -> None
     )
     if KEPT_WARM not in os.environ:
         _check_free(server.place)
-    with given.site(server, tasks, notes) as site:
+    with http_flags.site(server, tasks, notes) as site:
         if KEPT_WARM not in os.environ:
             _take_over(server.place, notes)
         try:

@@ -73,20 +73,20 @@ class TuneFlags(PromptFlags, OutputFlags):
 
 
 @command("tune", settings=OF_OWN_ENGINE, report=SweepReport)
-def tune(flags: SettingFlags, given: TuneFlags) -> None:
+def tune(flags: SettingFlags, tune_flags: TuneFlags) -> None:
     """Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"""
-    measure_and_put_out(_tune, flags, given)
+    measure_and_put_out(_tune, flags, tune_flags)
 
 
-def _tune(run: Run, given: TuneFlags) -> Generator[SweepReport]:
+def _tune(run: Run, tune_flags: TuneFlags) -> Generator[SweepReport]:
     """Yield the report, and save the winner below it."""
     notes, preset = run.notes, run.preset
-    cells, texts, remark = _plan(run, given)
+    cells, texts, remark = _plan(run, tune_flags)
     # A bad name is refused before hours are spent.
-    saved = None if given.write is None else preset_path(given.write, given.force)
+    saved = None if tune_flags.write is None else preset_path(tune_flags.write, tune_flags.force)
     _report_left_out(run, cells)
-    report = _measure(run, given, cells, texts)
-    if remark and (notes.terminal or given.verbose):
+    report = _measure(run, tune_flags, cells, texts)
+    if remark and (notes.terminal or tune_flags.verbose):
         notes.say(remark, dim=True)
     if report is not None:
         yield report
@@ -110,14 +110,14 @@ def _report_left_out(run: Run, cells: Grid) -> None:
         run.notes.warn(f"left out {counted(len(labels), 'cell')}: {names}. {reason}")
 
 
-def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
+def _plan(run: Run, tune_flags: TuneFlags) -> tuple[Grid, list[str], str]:
     """The sweep over its settings, the texts to answer, and a remark. Raises UsageError.
 
     The remark says what was not asked for in so many words.
     """
-    items = given.items or []
-    sweep = [*(given.sweep or []), *filter(is_axis, items)]
-    texts = [*(item for item in items if not is_axis(item)), *(given.docs or [])]
+    items = tune_flags.items or []
+    sweep = [*(tune_flags.sweep or []), *filter(is_axis, items)]
+    texts = [*(item for item in items if not is_axis(item)), *(tune_flags.docs or [])]
     if not sweep:
         raise UsageError(
             "nothing to sweep", hint="Say what, as in ngt tune --sweep n=8..16 lp=2..5"
@@ -128,7 +128,7 @@ def _plan(run: Run, given: TuneFlags) -> tuple[Grid, list[str], str]:
         raise UsageError(f"{clash} is both swept and given", hint=f"Leave out --{clash}.")
     base, remark = _base(run.resolved, list(axes))
     cells = grid(axes, base)
-    if texts and given.prompts:
+    if texts and tune_flags.prompts:
         raise UsageError("texts and --prompts are given", hint="Leave out one of them.")
     return cells, texts, remark
 
@@ -153,13 +153,17 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
     return base, "Measured with --method trie, which reads what is swept."
 
 
-def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> SweepReport | None:
+def _measure(
+    run: Run, tune_flags: TuneFlags, cells: Grid, texts: Sequence[str]
+) -> SweepReport | None:
     """The report, of what there is when interrupted; None where there is nothing at all."""
     notes = run.notes
     try:
-        source, about, skipped = _live(run, given, cells, texts)
+        source, about, skipped = _live(run, tune_flags, cells, texts)
         key = state_key(about, cells)
-        kept = State(given.state or default_state(key), key, len(source.prompts), given.fresh)
+        kept = State(
+            tune_flags.state or default_state(key), key, len(source.prompts), tune_flags.fresh
+        )
     except KeyboardInterrupt:
         notes.clear()
         return None
@@ -167,27 +171,29 @@ def _measure(run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]) -> S
         notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
     process.unwind_on_interrupt()
     with suppress(KeyboardInterrupt), closing(kept):
-        measure(source, cells, given.rounds, kept, notes.status)
+        measure(source, cells, tune_flags.rounds, kept, notes.status)
     notes.clear()
-    if (made := report(about, cells, given.rounds, kept)) is None:
+    if (made := report(about, cells, tune_flags.rounds, kept)) is None:
         return None
     told = replace(made, preset=run.preset.name, method=cells.base.drafting.method, skipped=skipped)
     return replace(told, command=command_line())
 
 
 def _live(
-    run: Run, given: TuneFlags, cells: Grid, texts: Sequence[str]
+    run: Run, tune_flags: TuneFlags, cells: Grid, texts: Sequence[str]
 ) -> tuple[Source[Any], SweepData, Sequence[Skipped]]:
     """What is measured on, what is said of it, and the files that were left out of folders."""
-    outputs, base, told = given.outputs, cells.base, Notes().warn_once
+    outputs = tune_flags.outputs
+    base = cells.base
+    warn = Notes().warn_once
     for cell in {c.settings.drafting.method: c for c in cells.cells}.values():
-        check_session(cell.settings, told)
+        check_session(cell.settings, warn)
     read = read_documents(texts, piped_stdin(), base, run.notes, outputs)
     items = preset_items(
         read.documents,
         run.preset,
-        given.limit,
-        given.prompts,
+        tune_flags.limit,
+        tune_flags.prompts,
         base,
         lambda path: check_not_read(outputs, [path]),
     )
