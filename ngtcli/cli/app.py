@@ -170,7 +170,10 @@ def options(
 
 
 def run() -> int:
-    """Run the command line in `sys.argv`; the exit code. Every error becomes two lines."""
+    """Run the command line in `sys.argv`, and return the exit code.
+
+    Every error becomes two lines.
+    """
     own_streams()
     everywhere.reset()
     try:
@@ -186,16 +189,16 @@ def run() -> int:
         if everywhere.shows_tracebacks():
             traceback.print_exc()
         known = unexpected(error)
-        _tell_remark()  # what failed stands last
+        _warn_of_store()  # what failed stands last
         report_error(known)
         return known.exit_code
     finally:
-        _tell_remark()
+        _warn_of_store()
         finish_stdout()
 
 
-def _tell_remark() -> None:
-    """What is wrong with the store of the cache, if the command used it."""
+def _warn_of_store() -> None:
+    """Warn of what is wrong with the store of the cache, if the command used it."""
     store = sys.modules.get("ngtcli.system.store")
     if store is not None and (remark := store.take_remark()):
         Notes().warn(remark)
@@ -224,10 +227,12 @@ def _read(arguments: list[str]) -> list[str]:
 
 
 def _invoke(arguments: list[str]) -> int:
-    """The command's exit code, when all it printed has been written."""
+    """Run the command, and return its exit code once all that it printed is written."""
     try:
         app(arguments, prog_name="ngt")
     except SystemExit as done:
         sys.stdout.flush()
-        return done.code if isinstance(done.code, int) else int(done.code is not None)
+        if done.code is None:
+            return 0
+        return done.code if isinstance(done.code, int) else 1
     return 0

@@ -31,7 +31,8 @@ def _quiet(wanted: bool) -> None:
 
 def _debug(wanted: bool) -> None:
     global _shows_tracebacks
-    _shows_tracebacks = _shows_tracebacks or wanted
+    if wanted:
+        _shows_tracebacks = True
 
 
 def _short(context: typer.Context, wanted: bool) -> None:

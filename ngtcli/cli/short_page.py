@@ -88,6 +88,10 @@ def _fitted(text: str, width: int) -> str:
     >>> _fitted("Use a model. It may be a folder.", 20), _fitted("Use a model.", 10)
     ('Use a model.', 'Use a …')
     """
-    if len(text) <= width or len(text := re.split(r"(?<=\.) ", text)[0]) <= width:
+    if len(text) <= width:
         return text
-    return f"{text[: width - 1].rpartition(' ')[0].rstrip(' ,;:')} …"
+    sentence = re.split(r"(?<=\.) ", text)[0]
+    if len(sentence) <= width:
+        return sentence
+    words, _, _ = sentence[: width - 1].rpartition(" ")
+    return f"{words.rstrip(' ,;:')} …"
