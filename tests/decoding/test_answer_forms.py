@@ -131,6 +131,16 @@ def test_own_types_of_concise_schemas() -> None:
 
 
 @pytest.mark.parametrize(
+    ("kind", "type_name"),
+    [("flot", "float"), ("Flaot", "float"), ("dat", "date"), ("number", "float")],
+)
+def test_a_misspelt_type_gets_the_type_that_it_resembles(kind: str, type_name: str) -> None:
+    with pytest.raises(UsageError) as caught:
+        form(f"total {kind}")
+    assert caught.value.hint.startswith(f"Did you mean the type {type_name}?")
+
+
+@pytest.mark.parametrize(
     ("text", "says"),
     [
         ("name foo", "unknown type 'foo' of the field 'name'"),

@@ -5,6 +5,7 @@ type, which is str where none is given, and behind a colon what it means.
 """
 
 import re
+from difflib import get_close_matches
 
 from ngtcli.errors import UsageError
 from ngtcli.system.json_form import Schema, shape
@@ -89,8 +90,9 @@ def _typed(name: str, kind: str, marks: str) -> Schema:
     """
     choices = kind.split("|")
     if len(choices) == 1 and kind not in _TYPES:
-        types = f"Types: {', '.join(_TYPES)}, or a choice as paid|open."
-        similar = _TYPE_BY_FOREIGN_NAME.get(kind.lower())
+        types = f"Types: {', '.join(_TYPES)}, or a choice such as paid|open."
+        close = get_close_matches(kind.lower()[:40], _TYPES, n=1)
+        similar = _TYPE_BY_FOREIGN_NAME.get(kind.lower(), close[0] if close else "")
         hint = f"A name has no spaces: write {name}_{kind}. {types}"
         if similar:
             hint = f"Did you mean the type {similar}? {hint}"
