@@ -51,7 +51,6 @@ def _rounded(rate: float) -> str:
 def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:
     """Yield what -v adds to the facts of an answer: how it was drafted, prefilled and decoded."""
     s = answer.statistics
-    yield f"{s.tokens_per_s:.1f} tokens/s"
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
         yield f"acceptance length {s.mean_acceptance_length:.2f}"
@@ -71,7 +70,7 @@ def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[st
             f"{s.cached_tokens:,} of {s.prompt_tokens:,} tokens read before, from {place} in"
             f" {s.cached_s:.2f} s instead of {s.cached_read_s:.2f} s"
         )
-    yield f"decoding {s.decode_s:.2f} s"
+    yield f"decoding {s.decode_s:.2f} s ({s.tokens_per_s:.1f} tokens/s)"
     if answer.finish_reason == "length":
         yield "stopped at max-tokens"
     if answer.finish_reason == "repetition":
