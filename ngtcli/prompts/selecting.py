@@ -119,10 +119,10 @@ def _selection_words(selection: Selection, settings: Settings) -> str:
     advice = ""
     if selection.read < selection.of_passages:
         advice = f"; --passages {max(5, 2 * selection.read)} reads more"
-    return (
-        f"{why}: read {read} of {counted(selection.of_passages, 'passage')},"
-        f" from {selection.documents} of {counted(selection.of_documents, 'document')}{advice}"
-    )
+    origin = ""
+    if selection.of_documents > 1:
+        origin = f", from {selection.documents} of {selection.of_documents} documents"
+    return f"{why}: read {read} of {counted(selection.of_passages, 'passage')}{origin}{advice}"
 
 
 def _with_turns(task: Task, without_turns: Prompt) -> Prompt:

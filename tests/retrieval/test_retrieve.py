@@ -161,6 +161,15 @@ def test_a_fitted_prompt_never_exceeds_the_context(
     assert len(within) == len(chosen.passages)
 
 
+def test_of_a_single_document_the_passages_alone_are_counted() -> None:
+    text = "A pilot came.\n\n" + "Rain fell on the empty quay again.\n\n" * 20
+    prompt, said = fitted([Document("b.txt", text)], "Which pilot came?", 300, passages=1)
+    total = prompt.selection.of_passages
+    assert said == [
+        f"not everything fits: read the best 1 of {total} passages; --passages 5 reads more"
+    ]
+
+
 def test_the_best_passages_are_read_in_the_documents_order_under_their_places() -> None:
     log = Document(
         "log.pdf",
