@@ -17,7 +17,7 @@ from transformers.models.llama.modeling_llama import rotate_half
 from ngtcli.decoding.attention import GROUPED
 from ngtcli.decoding.logits import same_logits
 from ngtcli.models.hf import attention_function, attention_name
-from ngtcli.models.weights.trials import places_of
+from ngtcli.models.weights.trials import module_devices
 
 # Families whose attention does no more than Llama's; some also norm queries and keys.
 _FAMILIES = ("Llama", "Mistral", "Mixtral", "Qwen2", "Qwen2Moe", "Qwen3", "Qwen3Moe")
@@ -133,7 +133,7 @@ def _fused_linear(layers: Sequence[Any]) -> nn.Linear:
 @torch.no_grad()
 def use_few_kernels(hf: Any) -> None:
     """Fuse norms, attentions and MLPs of a model on one GPU, where that gives the same numbers."""
-    if hf.device.type == "cpu" or places_of(hf):
+    if hf.device.type == "cpu" or module_devices(hf):
         return
     uses = Counter(id(weight) for _, weight in hf.named_parameters(remove_duplicate=False))
     _fuse_children(hf, {weight for weight, count in uses.items() if count > 1})

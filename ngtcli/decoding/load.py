@@ -44,7 +44,7 @@ from ngtcli.models.weights.formats import (
     use_full_float32,
 )
 from ngtcli.models.weights.load_quantized import load_quantized
-from ngtcli.models.weights.trials import places_of
+from ngtcli.models.weights.trials import module_devices
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.machine import pick_device, pick_threads
 
@@ -217,7 +217,7 @@ def read(planned: Plan, reporter: LoadReporter) -> Any:
                 f"{name}: no device has room for its embedding",
                 hint="Free memory, or name a smaller model.",
             )
-        if counts := Counter(place for _, place in places_of(hf)):
+        if counts := Counter(place for _, place in module_devices(hf)):
             parts = ", ".join(f"{count} on {place}" for place, count in counts.items())
             reporter.warn(f"{name}: of its parts {parts}")
         is_placed = planned.format.bits or planned.device_map or hf.device.type == device

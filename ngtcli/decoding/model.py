@@ -31,7 +31,7 @@ from ngtcli.drafting.tree import DraftTree
 from ngtcli.models.hf import LongRope
 from ngtcli.models.pretrained import context_limit, end_ids, sliding_window, unused_suggestions
 from ngtcli.models.tokenizer import Tokenizer
-from ngtcli.models.weights.trials import SPREAD, places_of
+from ngtcli.models.weights.trials import SPREAD, module_devices
 
 PREFILL_CHUNK = CHUNK
 # Kinds of devices on which the buffers of the cache stay where they are, as captured forward passes
@@ -143,7 +143,7 @@ class TargetModel:
 
         `warn` gets the reason of a failure.
         """
-        if places_of(self.hf):
+        if module_devices(self.hf):
             self.passes.refuse(SPREAD)
             return
         self.passes.switch_on(self.device, warn)

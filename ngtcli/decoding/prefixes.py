@@ -28,7 +28,7 @@ from torch import Tensor
 from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, Chunk, ChunkStates, KVCache, KVSlot
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.models.weights.tensor_store import Tensors, array_of, tensors_of
-from ngtcli.models.weights.trials import SPREAD, places_of, what_matters
+from ngtcli.models.weights.trials import SPREAD, module_devices, what_matters
 from ngtcli.system.arrays import ArrayFile, ArrayWriter
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory
@@ -353,7 +353,7 @@ def fingerprint(hf: Any, weights: str, *parts: object) -> str:
 
 def prefix_caching(hf: Any) -> Support:
     """Say whether prefixes can be cached of a model that verifies draft trees."""
-    if places_of(hf):
+    if module_devices(hf):
         return Support.no(SPREAD)
     if _LENGTH_DEPENDENT in rope_types(hf.config.get_text_config()):
         return Support.no("its rows depend on texts before")

@@ -38,7 +38,7 @@ from ngtcli.drafting.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.models.pretrained import window_numbers
 from ngtcli.models.tokenizer import Tokenizer
-from ngtcli.models.weights.trials import SPREAD, places_of, remembered
+from ngtcli.models.weights.trials import SPREAD, module_devices, remembered
 from ngtcli.system.trials import Trial
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows
@@ -128,7 +128,7 @@ def target_model(
     is_proven = proven_window is not None and _kinds(model) <= _KNOWN_KINDS
     if window_numbers(model.config) and not proven_window:
         is_proven = False
-    if not is_proven or places_of(hf):
+    if not is_proven or module_devices(hf):
         return TargetModel(hf, tokenizer, name, origin, remembered_mode(hf).find(probe))
     return model
 
@@ -428,7 +428,7 @@ def find_batching(model: TargetModel) -> Support:
 def _try_batching(model: TargetModel) -> Support:
     if not model.verifies_trees:
         return Support.no(model.mode.why)
-    if places_of(model.hf):
+    if module_devices(model.hf):
         return Support.no(SPREAD)
     if rope_types(model.config) & _ROPE_OF_LENGTH:
         return Support.no("its positions depend on the longest text of a pass")

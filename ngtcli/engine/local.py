@@ -38,7 +38,7 @@ from ngtcli.errors import ModelError
 from ngtcli.heads.kinds import load_head
 from ngtcli.heads.reading import HeadRows
 from ngtcli.models.pretrained import mask_tokens
-from ngtcli.models.weights.trials import places_of
+from ngtcli.models.weights.trials import module_devices
 from ngtcli.prompts.build import Prompt
 from ngtcli.system import compiled, store
 
@@ -181,7 +181,7 @@ class LocalSession(session.Session):
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """Return a model, its forward passes captured as CUDA graphs if the settings want it."""
-        if self.settings.model.capture or places_of(model.hf):
+        if self.settings.model.capture or module_devices(model.hf):
             model.capture(self.warn)
         return model
 

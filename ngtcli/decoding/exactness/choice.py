@@ -9,7 +9,7 @@ from ngtcli.decoding.logits import rounds
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sizes import capacity_for
 from ngtcli.errors import ModelError
-from ngtcli.models.weights.trials import places_of
+from ngtcli.models.weights.trials import module_devices
 from ngtcli.words import counted
 
 
@@ -41,7 +41,7 @@ class Exactness:
             ModelError: It is to be exact ("on") and cannot be.
         """
         model = self._model
-        if exact == "off" or not model.takes_drafts or places_of(model.hf):
+        if exact == "off" or not model.takes_drafts or module_devices(model.hf):
             return NOT_EXACT
         is_needed = exact == "on" or model.origin.half_by_rule
         if not model.verifies_trees:

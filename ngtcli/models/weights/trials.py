@@ -23,7 +23,7 @@ def remembered(kind: str, hf: Any, result: type[Result], *parts: object) -> Tria
     return Trial(kind, device, (*what_matters(hf), *parts), result)
 
 
-def places_of(hf: Any) -> tuple[tuple[str, str], ...]:
+def module_devices(hf: Any) -> tuple[tuple[str, str], ...]:
     """List parts of a model and the device of each, or "disk"; () where all are on one device."""
     devices = getattr(hf, "hf_device_map", None) or {}
     if len(set(devices.values())) < 2:
@@ -45,5 +45,5 @@ def what_matters(hf: Any) -> tuple[object, ...]:
         type(hf).__name__,
         hf.config.to_json_string(use_diff=False),
         *sorted(kinds),
-        *places_of(hf),
+        *module_devices(hf),
     )
