@@ -9,7 +9,7 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sizes import row_sizes
 from ngtcli.drafting.costs import CostCurve, StoredCurve
 from ngtcli.drafting.tree import chain
-from ngtcli.models.weights.trials import what_matters
+from ngtcli.models.weights.trials import model_fingerprint
 from ngtcli.system.trials import Trial
 
 MOST_ROWS = 64  # of a pass that calibration times; a guess
@@ -21,7 +21,7 @@ LONGEST_S = 10.0  # seconds that a large model's first calibration may take; a g
 
 def remembered_costs(model: TargetModel) -> Trial[dict[int, StoredCurve]]:
     """Return the stored calibration of a model: its curves by their lengths of context."""
-    depends_on = *what_matters(model.hf), model.passes.kind, model.name
+    depends_on = *model_fingerprint(model.hf), model.passes.kind, model.name
     return Trial("costs", model.device, depends_on, dict[int, StoredCurve], timed=True)
 
 

@@ -28,7 +28,7 @@ from torch import Tensor
 from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, Chunk, ChunkStates, KVCache, KVSlot
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.models.weights.tensor_store import Tensors, array_of, tensors_of
-from ngtcli.models.weights.trials import SPREAD, module_devices, what_matters
+from ngtcli.models.weights.trials import SPREAD, module_devices, model_fingerprint
 from ngtcli.system.arrays import ArrayFile, ArrayWriter
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory
@@ -347,7 +347,7 @@ def fingerprint(hf: Any, weights: str, *parts: object) -> str:
         parts: Whatever else matters to the caller.
     """
     kinds = sorted({type(module).__name__ for module in hf.modules()})
-    of_model = *what_matters(hf), *kinds, weights, *parts
+    of_model = *model_fingerprint(hf), *kinds, weights, *parts
     return key_of(_FORMAT, *device_and_threads(hf.device), *versions_and_cpu(), *of_model)
 
 

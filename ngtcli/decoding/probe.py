@@ -38,7 +38,7 @@ from ngtcli.drafting.tree import ROOT, DraftTree, chain
 from ngtcli.errors import ModelError
 from ngtcli.models.pretrained import window_numbers
 from ngtcli.models.tokenizer import Tokenizer
-from ngtcli.models.weights.trials import SPREAD, module_devices, remembered
+from ngtcli.models.weights.trials import SPREAD, module_devices, stored_trial
 from ngtcli.system.trials import Trial
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows
@@ -140,7 +140,7 @@ def _kinds(model: TargetModel) -> set[str]:
 def remembered_mode(hf: Any) -> Trial[ExecutionMode]:
     """Return the stored result of the probe of a model."""
     tries_chains = [obstacle.value for obstacle in _MAY_TAKE_CHAINS]
-    return remembered("modes", hf, ExecutionMode, tries_chains, sorted(_START_ANEW))
+    return stored_trial("modes", hf, ExecutionMode, tries_chains, sorted(_START_ANEW))
 
 
 def sizes(model: TargetModel) -> tuple[int, int]:

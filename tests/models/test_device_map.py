@@ -17,7 +17,7 @@ from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.pretrained import loading
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.onednn import Int8Kernel
-from ngtcli.models.weights.trials import SPREAD, module_devices, what_matters
+from ngtcli.models.weights.trials import SPREAD, module_devices, model_fingerprint
 from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.tiny_models import decode, generate, make_drafter
@@ -57,7 +57,7 @@ def test_a_model_that_fits_on_one_device_runs_as_without_a_device_map() -> None:
     )
     alone = load_model(ModelSpec("builtin", "cpu", "float32", packed=False))
     assert (told, module_devices(model.hf)) == ([], ())
-    assert what_matters(model.hf) == what_matters(alone.hf)
+    assert model_fingerprint(model.hf) == model_fingerprint(alone.hf)
     assert model.hf.state_dict().keys() == alone.hf.state_dict().keys()
     for name, weight in alone.hf.state_dict().items():
         assert torch.equal(model.hf.state_dict()[name], weight)
@@ -76,7 +76,7 @@ def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     assert drafted.output == generate(true, PROMPT, 24)[: len(drafted.output)]
     assert len(drafted.output) > 2 and model.verifies_trees
     assert find_batching(model).why == SPREAD
-    assert module_devices(model.hf) == what_matters(model.hf)[-len(module_devices(model.hf)) :]
+    assert module_devices(model.hf) == model_fingerprint(model.hf)[-len(module_devices(model.hf)) :]
 
 
 @pytest.mark.parametrize(

@@ -19,7 +19,7 @@ from ngtcli.models.weights import load_quantized as module
 from ngtcli.models.weights.linear import MappedEmbedding
 from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
-from ngtcli.models.weights.trials import what_matters
+from ngtcli.models.weights.trials import model_fingerprint
 from ngtcli.system.arrays import HEADER_SIZE, PADDING, ArrayWriter
 from ngtcli.system.files import home, write_all
 from tests.support.helpers import ngt
@@ -227,8 +227,8 @@ def test_two_starts_at_once_give_one_whole_file(loads: Loads) -> None:
 
 def test_trials_of_the_first_start_count_at_the_second(loads: Loads) -> None:
     first, second = (load_quantized(loads.folder, INT8)[0] for _ in range(2))
-    assert what_matters(first) == what_matters(second)
-    assert loads.folder in str(what_matters(first))
+    assert model_fingerprint(first) == model_fingerprint(second)
+    assert loads.folder in str(model_fingerprint(first))
 
 
 def test_an_embedding_of_its_own_keeps_the_narrower_dtype(

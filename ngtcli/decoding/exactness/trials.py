@@ -27,7 +27,7 @@ from ngtcli.decoding.exactness.whole_vectors import RaggedFunctions
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.drafting.tree import ROOT, DraftTree
-from ngtcli.models.weights.trials import remembered
+from ngtcli.models.weights.trials import stored_trial
 
 # Tokens compared; guess: enough for forward passes of 1 to 16 of them. With any number of rows so
 # few are read one by one, and each size is compared with those before it.
@@ -66,7 +66,7 @@ def is_exact(
         rows.min,
         capacity,
     )
-    return remembered("exact", model.hf, bool, *depends_on).find(try_it)
+    return stored_trial("exact", model.hf, bool, *depends_on).find(try_it)
 
 
 @torch.inference_mode()

@@ -17,10 +17,10 @@ Result = TypeVar("Result")
 SPREAD = "its layers are on several devices"
 
 
-def remembered(kind: str, hf: Any, result: type[Result], *parts: object) -> Trial[Result]:
+def stored_trial(kind: str, hf: Any, result: type[Result], *parts: object) -> Trial[Result]:
     """Return the stored result of a trial of a model, which depends on `parts` as well."""
     device = torch.device("cpu") if hf.device.type == "meta" else hf.device  # without values
-    return Trial(kind, device, (*what_matters(hf), *parts), result)
+    return Trial(kind, device, (*model_fingerprint(hf), *parts), result)
 
 
 def module_devices(hf: Any) -> tuple[tuple[str, str], ...]:
@@ -34,7 +34,7 @@ def module_devices(hf: Any) -> tuple[tuple[str, str], ...]:
     )
 
 
-def what_matters(hf: Any) -> tuple[object, ...]:
+def model_fingerprint(hf: Any) -> tuple[object, ...]:
     """Return the inputs of a trial: dtype, attention, class, configuration, weights, devices."""
     kinds = {
         f"{type(weight).__name__} {getattr(weight, 'kernel', '')}" for weight in packed_weights(hf)
