@@ -28,7 +28,7 @@ from ngtcli.engine.request import OtherModelError
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import ContextOverflowError, NgtError
 from ngtcli.models.quantized import name_of
-from ngtcli.models.weights.linear import bits_of
+from ngtcli.models.weights.linear import quantized_bits
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import Preset, can_ask, load_preset
 from ngtcli.system.cpu import model_name
@@ -260,7 +260,7 @@ def machine(model: TargetModel) -> results.Machine:
     """Describe the device that a model runs on and the dtype that it computes in."""
     device = model.device
     dtype = name_of(model.dtype)
-    bits = bits_of(model.hf)
+    bits = quantized_bits(model.hf)
     if bits:
         dtype = f"int{bits} in {dtype}"
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else model_name()

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from ngtcli.drafting.guesses import WIDTH, Guessed
 from ngtcli.errors import ModelError
-from ngtcli.models.weights.linear import bits_of
+from ngtcli.models.weights.linear import quantized_bits
 
 _BLOCK = 64  # logits; swept over 16 to 256 at 151,936 logits and k of 8, 40 and 256
 _HIDDEN = -1e6  # logits below it are masked: compared is only whether both are
@@ -98,7 +98,7 @@ def rounds(hf: Any) -> bool:
 
     Some give float32 logits after passes in less.
     """
-    return hf.dtype not in (torch.float32, torch.float64) or bits_of(hf) > 0
+    return hf.dtype not in (torch.float32, torch.float64) or quantized_bits(hf) > 0
 
 
 def _difference(row: Tensor, expected: Tensor) -> float:

@@ -383,7 +383,7 @@ def test_only_what_rounds_to_8_bits_may_differ_by_that_in_float32(
 ) -> None:
     hf = build(next(f for f in MANY if f.name == "phi3"))
     hf.lm_head.register_forward_hook(lambda _, given, out: out * (1 + out.shape[1] % 3 / 100))
-    monkeypatch.setattr("ngtcli.decoding.logits.bits_of", lambda hf: 8 if quantized else 0)
+    monkeypatch.setattr("ngtcli.decoding.logits.quantized_bits", lambda hf: 8 if quantized else 0)
     if quantized:
         model = target(hf, "phi3")
         assert model.takes_drafts

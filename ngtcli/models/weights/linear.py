@@ -191,6 +191,6 @@ def packed_weights(hf: nn.Module) -> Iterator[PackedWeight]:
     return (module.packed_weight for module in hf.modules() if isinstance(module, PackedLinear))
 
 
-def bits_of(hf: nn.Module) -> int:
+def quantized_bits(hf: nn.Module) -> int:
     """The bits of a model's quantized layers; 0 where there are none."""
     return min((weight.bits for weight in packed_weights(hf) if weight.bits), default=0)

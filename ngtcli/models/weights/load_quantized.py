@@ -22,7 +22,7 @@ from ngtcli.models.weights.linear import (
     VERSION,
     MappedEmbedding,
     PackedLinear,
-    bits_of,
+    quantized_bits,
     packed_weights,
 )
 from ngtcli.models.weights.target_modules import is_embedding
@@ -200,7 +200,7 @@ def summary(hf: Any, seconds: float, action: str = "Quantized") -> tuple[float, 
     integers = sum(prod(weight.size) for weight in packed_weights(hf) if weight.bits)
     floats = [module.weight for module in hf.modules() if isinstance(module, MappedEmbedding)]
     floats += [parameter for parameter in hf.parameters() if parameter.is_floating_point()]
-    bits = bits_of(hf)
+    bits = quantized_bits(hf)
     float_bytes = sum(tensor.nbytes for tensor in floats)
     share = integers / max(1, integers + sum(tensor.numel() for tensor in floats))
     line = (

@@ -22,7 +22,7 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.errors import UsageError
 from ngtcli.heads.files import WEIGHTS, Target
 from ngtcli.models.hf import accepted
-from ngtcli.models.weights.linear import bits_of
+from ngtcli.models.weights.linear import quantized_bits
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
 from ngtcli.words import counted
@@ -45,7 +45,7 @@ def check_trainable(model: TargetModel, plan: Plan) -> None:
     """Raise UsageError where a head is trained by layers that no gradient passes through."""
     alone = plan.kind in ("medusa", "hydra") and plan.own_scores  # it reads states and nothing else
     stored = getattr(model.hf.config, "quantization_config", None)
-    if (stored or bits_of(model.hf)) and not alone:
+    if (stored or quantized_bits(model.hf)) and not alone:
         what = f"{plan.kind} is trained by the model's own weights, and {model.name} has integers"
         raise UsageError(what, hint="Name the model as it was before it was quantised.")
 
