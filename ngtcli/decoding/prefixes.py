@@ -27,7 +27,7 @@ from torch import Tensor
 
 from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, Chunk, ChunkStates, KVCache, KVSlot
 from ngtcli.decoding.support import SUPPORTED, Support
-from ngtcli.models.weights.tensor_store import Tensors, array_of, tensors_of
+from ngtcli.models.weights.tensor_store import Tensors, to_array, to_tensors
 from ngtcli.models.weights.trials import SPREAD, module_devices, model_fingerprint
 from ngtcli.system.arrays import ArrayFile, ArrayWriter
 from ngtcli.system.files import DamagedFileError, key_of
@@ -324,7 +324,7 @@ class Prefixes:
         expected = {"model": self._model, "before": chunk.before, "ids": _words(chunk.ids)}
         try:
             arrays, about = PREFIXES.map(path, expected)
-            tensors = {name: tensor.to(self._device) for name, tensor in tensors_of(arrays).items()}
+            tensors = {name: tensor.to(self._device) for name, tensor in to_tensors(arrays).items()}
             keys = _by_layer(tensors, "k")
             values = _by_layer(tensors, "v")
             kv_states = {layer: (keys[layer], values[layer]) for layer in keys}
@@ -434,7 +434,7 @@ def _write(path: Path, chunk: Chunk, model: str, states: ChunkStates) -> int:
     about |= {"seconds": f"{chunk.seconds:.6f}", "format": PREFIXES.format}
     with closing(ArrayWriter(path.parent, _HEADER)) as writer:
         for name, tensor in tensors.items():
-            writer.add(name, array_of(tensor.cpu()))
+            writer.add(name, to_array(tensor.cpu()))
         writer.finish(path, about)
     return path.stat().st_size
 

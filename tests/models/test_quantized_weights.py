@@ -18,7 +18,7 @@ from ngtcli.models.quantized import QUANTIZED, cache_path, cached_weights
 from ngtcli.models.weights import load_quantized as module
 from ngtcli.models.weights.linear import MappedEmbedding
 from ngtcli.models.weights.load_quantized import load_quantized
-from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
+from ngtcli.models.weights.tensor_store import TensorStore, to_tensors
 from ngtcli.models.weights.trials import model_fingerprint
 from ngtcli.system.arrays import HEADER_SIZE, PADDING, ArrayWriter
 from ngtcli.system.files import home, write_all
@@ -107,7 +107,7 @@ def test_a_kept_file_is_one_of_safetensors(tmp_path: Path) -> None:
         with pytest.raises(SafetensorError):
             load_file(f"/dev/fd/{writer._file.fileno()}")
         mapped = store.finish(path, {"unused": ["é\udc80"]})
-    again = tensors_of(QUANTIZED.map(path, {"unused": json.dumps(["é\udc80"])})[0])
+    again = to_tensors(QUANTIZED.map(path, {"unused": json.dumps(["é\udc80"])})[0])
     theirs = {name: one for name, one in load_file(path).items() if not name.endswith(PADDING)}
     for found in (mapped, again, theirs):
         assert found.keys() == given.keys()
@@ -130,7 +130,7 @@ def test_tensors_that_a_file_cannot_hold_stay_in_memory(
     true = loads()
     loads.file.unlink()
     monkeypatch.setattr(
-        "ngtcli.models.weights.tensor_store.array_of", lambda _: np.ones(2, complex)
+        "ngtcli.models.weights.tensor_store.to_array", lambda _: np.ones(2, complex)
     )
     assert torch.equal(loads(), true)
     assert "a file cannot hold numbers of type complex128" in loads.said.pop()

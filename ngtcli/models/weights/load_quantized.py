@@ -26,7 +26,7 @@ from ngtcli.models.weights.linear import (
     packed_weights,
 )
 from ngtcli.models.weights.target_modules import is_embedding
-from ngtcli.models.weights.tensor_store import TensorStore, tensors_of
+from ngtcli.models.weights.tensor_store import TensorStore, to_tensors
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.system.progress import sized
@@ -115,7 +115,7 @@ def _from_cache(source: dict[str, Any], config: Any, conversion: Conversion) -> 
     hf = empty_model(config)
     quantized = {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)}
     conversion.find(hf, arrays, quantized)
-    conversion.fill(hf, tensors_of(arrays))
+    conversion.fill(hf, to_tensors(arrays))
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
 
 

@@ -33,7 +33,7 @@ class TensorStore:
         if self._writer is None:
             self._tensors[name] = tensor
         else:
-            self._writer.add(name, array_of(tensor))
+            self._writer.add(name, to_array(tensor))
 
     def finish(self, path: Path | None = None, about: dict[str, Any] | None = None) -> Tensors:
         """Return all tensors by their names.
@@ -47,10 +47,10 @@ class TensorStore:
         if path is not None:
             metadata = {name: json.dumps(value) for name, value in (about or {}).items()}
             self._writer.finish(path, {**metadata, "format": QUANTIZED.format})
-        return tensors_of(self._writer.mapped())
+        return to_tensors(self._writer.mapped())
 
 
-def array_of(tensor: Tensor) -> Any:
+def to_array(tensor: Tensor) -> Any:
     """Return a numpy array that shares a tensor's memory; bfloat16 becomes uint16.
 
     Raises:
@@ -65,7 +65,7 @@ def array_of(tensor: Tensor) -> Any:
         raise OSError(f"a file cannot hold numbers of type {name_of(tensor.dtype)}") from None
 
 
-def tensors_of(arrays: Arrays) -> Tensors:
+def to_tensors(arrays: Arrays) -> Tensors:
     """Return tensors that share the memory of mapped arrays; uint16 becomes bfloat16."""
     tensors: Tensors = {}
     for name, array in arrays.items():
