@@ -28,7 +28,7 @@ from torch import Tensor
 from ngtcli.decoding.kv_cache import CHUNK, CachePolicy, Chunk, ChunkStates, KVCache, KVSlot
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.models.weights.tensor_store import Tensors, to_array, to_tensors
-from ngtcli.models.weights.trials import SPREAD, module_devices, model_fingerprint
+from ngtcli.models.weights.trials import SPREAD, model_fingerprint, module_devices
 from ngtcli.system.arrays import ArrayFile, ArrayWriter
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.system.machine import free_memory

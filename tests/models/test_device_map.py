@@ -17,7 +17,7 @@ from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.pretrained import loading
 from ngtcli.models.weights.checkpoints import read_checkpoint
 from ngtcli.models.weights.onednn import Int8Kernel
-from ngtcli.models.weights.trials import SPREAD, module_devices, model_fingerprint
+from ngtcli.models.weights.trials import SPREAD, model_fingerprint, module_devices
 from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.tiny_models import decode, generate, make_drafter

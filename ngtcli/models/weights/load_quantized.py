@@ -22,8 +22,8 @@ from ngtcli.models.weights.linear import (
     VERSION,
     MappedEmbedding,
     PackedLinear,
-    quantized_bits,
     packed_weights,
+    quantized_bits,
 )
 from ngtcli.models.weights.target_modules import is_embedding
 from ngtcli.models.weights.tensor_store import TensorStore, to_tensors
