@@ -20,7 +20,7 @@ from ngtcli.decoding.split_attention import (
     PrefixAndTree,
     can_split,
 )
-from ngtcli.models.hf import LongRope, PassAttention, accepted, attending
+from ngtcli.models.hf import LongRope, PassAttention, attending, forward_parameters
 
 # Captured forward passes copy the keys of a window where there are this many times more keys in
 # all; guess: to copy one and to attend to it takes as long as attending to two or three.
@@ -59,7 +59,7 @@ class ModelRunner:
         config = hf.config.get_text_config()
         self._hf = hf
         self._device: torch.device = hf.device
-        self._accepted = accepted(hf)
+        self._accepted = forward_parameters(hf)
         self.long_rope = LongRope(hf)
         self.window = window
         self.sliding_layers = sliding_layers(config, window)

@@ -18,7 +18,7 @@ from transformers.cache_utils import Cache
 
 from ngtcli.decoding.kv_cache import CHUNK
 from ngtcli.decoding.support import DraftSupport, ExecutionMode
-from ngtcli.models.hf import accepted
+from ngtcli.models.hf import forward_parameters
 
 # Names of a model's state from one forward pass to the next.
 STATES = ("past_key_values", "cache_params", "state")
@@ -42,7 +42,7 @@ class StateSlot:
     def __init__(self, hf: Any, mode: ExecutionMode) -> None:
         self._hf = hf
         self._mode = mode
-        self._accepts = accepted(hf)
+        self._accepts = forward_parameters(hf)
         self._state: dict[str, Any] = {}
         # As generate does: some models fill the cache that they are given, and return none.
         has_own_cache = mode.support is not DraftSupport.TREES

@@ -3,7 +3,7 @@
 import inspect
 import re
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from transformers.quantizers.auto import register_quantization_config, register_
 from transformers.utils.quantization_config import QuantizationConfigMixin
 
 
-def accepted(hf: Any) -> frozenset[str]:
+def forward_parameters(hf: Any) -> frozenset[str]:
     """The names of the parameters that a model's forward pass takes."""
     return frozenset(inspect.signature(hf.forward).parameters)
 
@@ -241,41 +241,43 @@ _METHOD = "ngt"
 
 
 class WeightTaker(Protocol):
-    """Takes some weights of a checkpoint, by name, in place of `transformers`."""
+    """Receives some weights of a checkpoint, by name, in place of `transformers`."""
 
-    places: dict[str, Any]  # what the weights are for, by name
-    done: Collection[str]  # the names of those that were put
+    destinations: dict[str, Any]  # the destinations of weights, by name
+    done: set[str]  # the names of the weights that were converted
 
-    def find(self, model: Any, stored: Mapping[str, Any]) -> None:
-        """Fill `places` for a model without values and the weights of its checkpoint."""
+    def find_destinations(self, hf: Any, stored: Mapping[str, Any]) -> None:
+        """Fill `destinations` for a model without values and the weights of its checkpoint."""
 
-    def takes(self, place: Any, weight: Any) -> bool:
-        """Return whether a weight fits."""
+    def fits(self, destination: Any, weight: Any) -> bool:
+        """Return whether a weight has the shape of its destination."""
 
-    def names(self, name: str) -> list[str]:
-        """All names of a weight: tied ones have several."""
+    def aliases(self, name: str) -> list[str]:
+        """Return all names of a weight; a tied weight has several."""
 
-    def put(self, name: str, weight: Any) -> None:
-        """Take a weight."""
+    def convert(self, name: str, weight: Any) -> None:
+        """Convert a weight and keep it."""
 
 
 class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]  # transformers ships no types
-    """Lets `transformers` hand weights over; it never reaches a file.
+    """A quantization configuration by which `transformers` hands weights over.
+
+    It is never written to a file.
 
     Attributes:
-        layers: Takes the weights.
+        taker: Receives the weights.
         stored: The weights of the checkpoint by name.
-        error: What `put` raised; `transformers` reports only that there was an error.
+        error: The error of `WeightTaker.convert`. `transformers` reports only that there was one.
     """
 
-    def __init__(self, layers: WeightTaker | None, stored: Mapping[str, Any]) -> None:
+    def __init__(self, taker: WeightTaker | None, stored: Mapping[str, Any]) -> None:
         self.quant_method = _METHOD
-        self.layers = layers
+        self.taker = taker
         self.stored = stored
         self.error: Exception | None = None
 
     def __deepcopy__(self, memo: Any) -> "WeightHook":
-        return self  # the layers are those of one model
+        return self  # It belongs to one model.
 
     def to_dict(self) -> dict[str, Any]:
         return {"quant_method": self.quant_method}
@@ -288,14 +290,15 @@ class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]  # transf
         hook: WeightHook = self.quantization_config
         prefix = model.base_model_prefix
         with_prefix = {f"{prefix}.{name}": weight for name, weight in hook.stored.items()}
-        assert hook.layers is not None
-        hook.layers.find(model, {**with_prefix, **hook.stored})  # some leave the prefix out
+        assert hook.taker is not None
+        # Some checkpoints leave the prefix out.
+        hook.taker.find_destinations(model, {**with_prefix, **hook.stored})
 
     def _process_model_after_weight_loading(self, model: Any, **_: Any) -> None:
         self.remove_quantization_config(model)
 
     def param_needs_quantization(self, model: Any, param_name: str, **_: Any) -> bool:
-        return param_name in self.quantization_config.layers.places
+        return param_name in self.quantization_config.taker.destinations
 
     def get_quantize_ops(self) -> ConversionOps:
         return self
@@ -310,23 +313,24 @@ class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]  # transf
     def convert(
         self, input_dict: dict[str, Any], full_layer_name: str, missing_keys: set[str], **_: Any
     ) -> dict[str, Tensor]:
-        """Hand weights over; returns those that do not fit."""
-        layers: WeightTaker = self.quantization_config.layers
-        places = layers.places
+        """Hand weights over and return those that do not fit."""
+        taker: WeightTaker = self.quantization_config.taker
+        destinations = taker.destinations
         rest: dict[str, Tensor] = {}
         for key, value in input_dict.items():
             weight = value[0] if isinstance(value, list) else value
-            name = key if key in places else full_layer_name
-            if name in layers.done:  # a pickle has a tied weight under both names
+            name = key if key in destinations else full_layer_name
+            if name in taker.done:  # A pickle has a tied weight under both names.
                 missing_keys.discard(name)
                 continue
-            if name not in places or not layers.takes(places[name], weight):
-                places.pop(name, None)  # a wrong shape is reported as any other's
+            if name not in destinations or not taker.fits(destinations[name], weight):
+                # transformers reports a wrong shape as that of any other weight.
+                destinations.pop(name, None)
                 rest[name] = weight
                 continue
-            missing_keys.difference_update(layers.names(name))
+            missing_keys.difference_update(taker.aliases(name))
             try:
-                layers.put(name, weight)
+                taker.convert(name, weight)
             except Exception as error:
                 self.quantization_config.error = error
                 raise

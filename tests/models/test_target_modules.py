@@ -40,17 +40,18 @@ def with_device(hf: Any) -> Any:
 
 
 def quantize(hf: Any) -> list[TargetModule]:
-    """Quantize a model in place; where its weights stood."""
-    places, conversion = quantizable(hf), Conversion(INT8)
-    conversion.find(hf)
-    rest = {name: one.detach() for name, one in hf.named_parameters()}
-    for name in list(conversion.places):
+    """Quantize a model in place; return the modules whose weights were quantized."""
+    targets = quantizable(hf)
+    conversion = Conversion(INT8)
+    conversion.find_destinations(hf)
+    rest = {name: weight.detach() for name, weight in hf.named_parameters()}
+    for name in list(conversion.destinations):
         if name in rest:
-            conversion.put(name, rest.pop(name))
-    for name, one in rest.items():
-        conversion.store.add(name, one)
+            conversion.convert(name, rest.pop(name))
+    for name, weight in rest.items():
+        conversion.store.add(name, weight)
     conversion.fill(hf, conversion.store.finish())
-    return places
+    return targets
 
 
 def random(module: Any, seed: int = 0) -> Any:

@@ -21,7 +21,7 @@ from transformers import AutoModelForCausalLM, GenerationConfig
 
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import ADAPTER
-from ngtcli.models.hf import WeightHook, list_conversions
+from ngtcli.models.hf import WeightHook, WeightTaker, list_conversions
 from ngtcli.models.hub import weight_files
 from ngtcli.models.pretrained import check_weights
 from ngtcli.models.requirements import quantization_method
@@ -43,7 +43,7 @@ _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 def read_checkpoint(
     path: str,
     config: Any,
-    layers: Any = None,
+    taker: WeightTaker | None = None,
     dtype: torch.dtype | str | None = None,
     progress: Notify = lambda _: None,
     device_map: str | None = None,
@@ -53,11 +53,11 @@ def read_checkpoint(
     Args:
         path: Folder of a checkpoint, or one that stands for a GGUF file or an adapter.
         config: The `PreTrainedConfig` of the model.
-        layers: A `WeightTaker` for weights that are packed or quantized. None: there are no such.
+        taker: Receives the weights that are packed or quantized. None: there are none.
         dtype: Of all other weights. "auto": that of the configuration; None: that of most weights.
             Weights in safetensors files that need no conversion stay in the mapped files.
         progress: Receives lines with the bytes read so far.
-        device_map: As `transformers` takes one; then there are no `layers`. Weights that it leaves
+        device_map: The device map of `transformers`; it excludes a `taker`. Weights that it leaves
             on the disk stay in the checkpoint's files.
 
     Returns:
@@ -74,7 +74,7 @@ def read_checkpoint(
         stored = _merge_adapter(source, config, dtype, progress)
     else:
         stored = _open_weights(path, empty, progress, is_text_part)
-    hook = WeightHook(layers, stored or {})
+    hook = WeightHook(taker, stored or {})
     if device_map and not source and not is_text_part:
         # transformers leaves weights on the disk only if it opens the files itself.
         stored = None
@@ -87,7 +87,7 @@ def read_checkpoint(
             dtype = _most_frequent_dtype(stored.values())
         else:
             dtype = "auto"
-    options: dict[str, Any] = {} if layers is None else {"quantization_config": hook}
+    options: dict[str, Any] = {} if taker is None else {"quantization_config": hook}
     list_conversions()
     try:
         loaded: tuple[Any, Any] = type(empty).from_pretrained(

@@ -1,8 +1,9 @@
-"""Converts weights to another format, one by one as they come, so that none is in memory twice.
+"""Convert weights to another format one by one, so that none is in memory twice.
 
-`find` lists what takes them in a model without values, and `put` takes one: floats are prepacked at
-once, integers go to a store, mostly a file, of which `fill` fills the model. Weights that did not
-come one by one, as those of pickles, are prepacked at the end (`pack_rest`).
+`find_destinations` lists the modules of a model without values whose weights are converted.
+`convert` takes one weight: floats are prepacked at once; integers go to a store, usually a file,
+from which `fill` fills the model. Weights that do not come one by one, such as those of pickles,
+are prepacked at the end (`pack_rest`).
 """
 
 import time
@@ -32,15 +33,15 @@ from ngtcli.system.machine import return_memory
 Notify = Callable[[str], None]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 SCALE = ":scale"  # follows the name of a quantized weight in the name of its scale
-# The smallest weight that is prepacked, in elements. A prepacked matmul takes 10 to 25 µs more to
-# start; a row of the built-in model, whose layers have up to 180,000, took 14% longer (measured,
-# one thread).
+# The smallest weight that is prepacked, in elements. A prepacked matmul takes 10 to 25 µs longer to
+# start: a forward pass of one token of the built-in model, whose layers have up to 180,000
+# elements, took 14% longer (measured, one thread).
 _MIN_ELEMENTS = 1 << 20
-# The same in half precision: one row of a layer that is not prepacked has other bits, and its
-# matmul may be a hundred times as slow (2,048 × 2,048, bfloat16, Zen 4: 30 ms, prepacked 0.2).
-# Guess.
+# The same in half precision (guess). It is lower because a single row through a layer that is not
+# prepacked rounds differently, and its matmul may be a hundred times as slow (2,048 × 2,048,
+# bfloat16, Zen 4: 30 ms, 0.2 ms when prepacked).
 _MIN_ELEMENTS_HALF = 1 << 10
-_ROWS_COMPARED = 4096  # of a weight, at once; guess
+_ROWS_COMPARED = 4096  # rows of a weight that are compared at once (guess)
 
 
 class Destination(NamedTuple):
@@ -50,49 +51,51 @@ class Destination(NamedTuple):
     embedding: TargetModule | None
 
     def modules(self) -> Iterator[TargetModule]:
-        """Those that there are."""
+        """Iterate over the modules that are present."""
         return (module for module in self if module is not None)
 
 
 @dataclass(slots=True)
 class Conversion:
-    """The weights of one model that get another format.
+    """The conversion of one model's weights to another format.
 
     Attributes:
-        format: What they get.
-        store: Takes integers.
-        layouts: Those of prepacked 8-bit weights that are known.
-        progress: Gets a line of what was done.
-        places: What takes each weight, by name; a weight with two names is there twice.
-        done: Names of the weights that came.
+        format: The format that the weights get.
+        store: Receives the integers.
+        layouts: The layouts of prepacked 8-bit weights, by size; they are added as they are seen.
+        progress: Receives one line for each finished piece of work.
+        destinations: The destination of each weight, by name; a weight with two names has two
+            entries.
+        done: The names of the weights that were converted.
     """
 
     format: WeightFormat
     store: TensorStore = field(default_factory=TensorStore)
     layouts: PackedLayouts = field(default_factory=dict)
     progress: Notify = lambda _: None
-    places: dict[str, Destination] = field(default_factory=dict)
+    destinations: dict[str, Destination] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     _stored: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
     _bytes: int = 0
     _started: float = field(default_factory=time.perf_counter)
-    _not_packed: list[Any] = field(default_factory=list)  # layers that cannot be
+    _not_packed: list[Any] = field(default_factory=list)  # layers that this CPU has no kernel for
 
-    def find(
+    def find_destinations(
         self, hf: Any, stored: Mapping[str, Any] = NOTHING, only: Container[str] | None = None
     ) -> None:
-        """Find what takes weights in a model that has no values yet.
+        """List the destinations of weights in a model that has no values yet.
 
         An embedding and a linear layer whose weights are both stored are not tied.
 
         Args:
-            stored: The weights that will come, by name.
-            only: Names of those that are quantized; another one that is tied stays as it is.
+            hf: The model.
+            stored: The weights of the checkpoint, by name.
+            only: The names of quantized weights. Other tied weights stay as they are.
         """
         tie(hf)
         self._stored = stored
         if not stored and not self.format.bits:
-            return  # it is not known what comes: see `pack_rest`
+            return  # The names of the weights are unknown: `pack_rest` converts them.
         for linear in convertible(hf, self.format):
             name = linear.weight_name
             embedding = linear.tied
@@ -108,28 +111,30 @@ class Conversion:
                 self._add(hf, Destination(linear, embedding), name, embedding.weight_name)
 
     def _add(self, hf: Any, destination: Destination, *names: str) -> None:
-        """Add what takes the weight of these names, which the model ties no more."""
+        """Add the destination of a weight under all its names; the model no longer ties them."""
         for name in names:
-            self.places[name] = destination
+            self.destinations[name] = destination
             hf.all_tied_weights_keys.pop(name, None)
 
-    def names(self, name: str) -> list[str]:
-        """All names of the weight of this name."""
-        destination = self.places[name]
-        return [other for other, place in self.places.items() if place is destination]
+    def aliases(self, name: str) -> list[str]:
+        """Return all names of the weight that has this name."""
+        destination = self.destinations[name]
+        return [other for other, entry in self.destinations.items() if entry is destination]
 
-    def takes(self, destination: Destination, weight: Tensor) -> bool:
+    def fits(self, destination: Destination, weight: Tensor) -> bool:
         """Return whether a weight has the right shape."""
         return any(weight.shape == module.weight.shape for module in destination.modules())
 
-    def put(self, name: str, weight: Tensor) -> None:
-        """Take a weight, which the model itself holds no more."""
-        self.done.update(self.names(name))
+    def convert(self, name: str, weight: Tensor) -> None:
+        """Convert a weight, which the model itself no longer holds."""
+        self.done.update(self.aliases(name))
         if self.format.bits:
-            self._quantize(self.places[name], weight)
+            self._quantize(self.destinations[name], weight)
         else:
-            self._pack(self.places[name], weight)
-        return_memory()  # else what was freed between weights stays: up to half as much again
+            self._pack(self.destinations[name], weight)
+        # Memory that was freed between weights would otherwise stay allocated: up to half as much
+        # again as the model needs.
+        return_memory()
 
     def _quantize(self, destination: Destination, weight: Tensor) -> None:
         linear, embedding = destination
@@ -143,7 +148,7 @@ class Conversion:
             module.set_weight(_parameter(module.weight.detach().to("meta")))
 
     def _integers(self, target: TargetModule, weight: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantize a weight: prepacked int8, and the scales of its outputs, float32."""
+        """Quantize a weight; return it as prepacked int8, with its float32 scales per output."""
         buffers = []
         scales = []
         for matrix in target.matrices(weight):
@@ -153,12 +158,16 @@ class Conversion:
         return torch.cat(buffers) if len(buffers) > 1 else buffers[0], torch.cat(scales)
 
     def fill(self, hf: Any, tensors: Tensors) -> None:
-        """Give the model the tensors of the store. Raises DamagedFileError where it has others."""
+        """Put the tensors of the store into the model.
+
+        Raises:
+            DamagedFileError: The tensors are not those of the model.
+        """
         for name, tensor in tensors.items():
             is_integers = name + SCALE in tensors
             if not is_integers and not name.endswith(SCALE):
                 _set(hf, name, tensor)
-        for name, (linear, _) in self.places.items():
+        for name, (linear, _) in self.destinations.items():
             if linear is not None and linear.weight_name == name and name + SCALE in tensors:
                 linear.replace(self._int8_layers(linear, tensors[name], tensors[name + SCALE]))
         tie(hf)
@@ -185,7 +194,7 @@ class Conversion:
         return layers
 
     def _pack(self, destination: Destination, weight: Tensor) -> None:
-        """Prepack a weight; it stays as it is where this CPU has no kernel for it."""
+        """Prepack a weight, or leave it unchanged if this CPU has no kernel for it."""
         linear, embedding = destination
         packed = None if linear is None else prepack_floats(next(linear.matrices(weight)))
         if linear is not None and packed is None:
@@ -202,11 +211,13 @@ class Conversion:
             self._bytes += weight.nbytes
 
     def _narrow(self, name: str, weight: Tensor) -> Tensor:
-        """Return the weight of an embedding in a mapped file, or in the narrowest dtype it fits.
+        """Return an embedding's weight from a mapped file, or in the narrowest dtype that fits it.
 
-        A tied one has two names, of which one is stored.
+        Args:
+            name: Its name. A tied weight has two names, of which the file has one.
+            weight: Its values (num_embeddings, embedding_dim).
         """
-        for stored_name in self.names(name) if name in self.places else ():
+        for stored_name in self.aliases(name) if name in self.destinations else ():
             mapped = self._mapped(stored_name)
             if mapped is None or mapped.shape != weight.shape:
                 continue
@@ -221,16 +232,16 @@ class Conversion:
         return weight
 
     def _mapped(self, name: str) -> Tensor | None:
-        """The floats of a weight in a mapped file; None where they are not there as such."""
+        """Return a weight as a mapped file has it; None if no file has it as floats."""
         stored: Any = self._stored.get(name)
         if stored is None or isinstance(getattr(stored, "weight", stored), GgufWeight):
             return None
-        with torch.device("cpu"):  # the model is made on another
+        with torch.device("cpu"):  # The default device is the one that the model is built on.
             mapped: Tensor = stored[...]
         return mapped if mapped.is_floating_point() else None
 
     def pack_rest(self, hf: Any) -> None:
-        """Prepack the layers of a loaded model that are not yet, if its format wants it."""
+        """Prepack the remaining layers of a loaded model, if its format says so."""
         weight_format = WeightFormat(hf.dtype, self.format.packed)
         rest = [
             target
@@ -248,9 +259,9 @@ class Conversion:
 
 
 def convertible(hf: Any, weight_format: WeightFormat) -> list[TargetModule]:
-    """List the modules whose weights get a format: for floats, layers that are not too small.
+    """List the modules whose weights get a format; for floats, the layers that are large enough.
 
-    Routers of experts are not quantized: a small error there is another expert.
+    Routers are not quantized, because a small error in one may choose another expert.
     """
     targets = target_modules(hf, hf.device.type)
     if weight_format.bits:
@@ -258,7 +269,7 @@ def convertible(hf: Any, weight_format: WeightFormat) -> list[TargetModule]:
     if not (weight_format.packed and prepacks(hf.dtype)):
         return []
     min_elements = _MIN_ELEMENTS if hf.dtype == torch.float32 else _MIN_ELEMENTS_HALF
-    # A weight of another dtype than the model's would come in that of the model.
+    # transformers casts a weight of another dtype to the model's before it arrives.
     return [
         target
         for target in targets
@@ -269,16 +280,16 @@ def convertible(hf: Any, weight_format: WeightFormat) -> list[TargetModule]:
 
 
 def quantized_bytes(empty: Any, dtype: torch.dtype) -> int:
-    """Return the bytes of a model's weights where it is quantized.
+    """Return the bytes that a model's weights take once the model is quantized.
 
-    Scales are left out: in layers with 2,000 inputs they are below 1%.
+    Scales are left out: they are below 1% in layers with 2,000 inputs.
 
     Args:
         empty: The model without values.
-        dtype: Of what is not quantized; embeddings in a narrower one keep theirs.
+        dtype: The dtype of weights that are not quantized. Embeddings in a narrower dtype keep it.
     """
     tie(empty)
-    sizes: dict[int, int] = {}  # by id; the smaller one of a tied weight
+    sizes: dict[int, int] = {}  # bytes by the parameter's id; the smaller size of a tied weight
     for module in empty.modules():
         for parameter in module.parameters(recurse=False):
             itemsize = dtype.itemsize
@@ -296,12 +307,17 @@ def quantized_bytes(empty: Any, dtype: torch.dtype) -> int:
 
 def _parameter(weight: Tensor) -> nn.Parameter:
     parameter = nn.Parameter(weight.detach(), requires_grad=False)
-    parameter._is_hf_initialized = True  # type: ignore[attr-defined]  # for transformers
+    # transformers initializes the parameters that lack this mark.
+    parameter._is_hf_initialized = True  # type: ignore[attr-defined]
     return parameter
 
 
 def _set(hf: Any, full_name: str, tensor: Tensor) -> None:
-    """Give a model a parameter or a buffer. Raises DamagedFileError where it has another."""
+    """Set a parameter or a buffer of a model.
+
+    Raises:
+        DamagedFileError: The model has no such tensor, or one of another shape.
+    """
     parent, _, name = full_name.rpartition(".")
     try:
         module = hf.get_submodule(parent)
@@ -311,6 +327,6 @@ def _set(hf: Any, full_name: str, tensor: Tensor) -> None:
     if not isinstance(old, Tensor) or old.shape != tensor.shape:
         raise DamagedFileError("it holds tensors of other shapes")
     if name in module._buffers:
-        module._buffers[name] = tensor.clone()  # some change when the model is run
+        module._buffers[name] = tensor.clone()  # Some models write to their buffers.
     else:
         setattr(module, name, nn.Parameter(tensor, requires_grad=False))

@@ -114,7 +114,7 @@ def _from_cache(source: dict[str, Any], config: Any, conversion: Conversion) -> 
         raise DamagedFileError('its metadata ("sizes", "unused") is missing or malformed') from None
     hf = empty_model(config)
     quantized = {name.removesuffix(SCALE) for name in arrays if name.endswith(SCALE)}
-    conversion.find(hf, arrays, quantized)
+    conversion.find_destinations(hf, arrays, quantized)
     conversion.fill(hf, to_tensors(arrays))
     return hf, {"missing_keys": [], "mismatched_keys": [], "unexpected_keys": unused}
 

@@ -21,7 +21,7 @@ from torch.nn.functional import cross_entropy
 from ngtcli.decoding.model import TargetModel
 from ngtcli.errors import UsageError
 from ngtcli.heads.files import WEIGHTS, Target
-from ngtcli.models.hf import accepted
+from ngtcli.models.hf import forward_parameters
 from ngtcli.models.weights.linear import quantized_bits
 from ngtcli.system import process
 from ngtcli.system.progress import progress_bar, time_left
@@ -178,7 +178,7 @@ class Trainer:
         """
         hf, last = self.model.hf, self.model.config.num_hidden_layers
         wanted = [last if layer == -1 else layer for layer in self.network.reads]
-        more = {"logits_to_keep": 1} if "logits_to_keep" in accepted(hf) else {}
+        more = {"logits_to_keep": 1} if "logits_to_keep" in forward_parameters(hf) else {}
         found = hf(batch.ids, use_cache=False, output_hidden_states=sorted(set(wanted)), **more)
         return torch.cat([found.hidden_states[layer] for layer in wanted], -1).float()
 

@@ -24,7 +24,7 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.documents.load import Document
 from ngtcli.engine.local import LocalSession
 from ngtcli.errors import ContextOverflowError, InputError, ModelError
-from ngtcli.models.hf import accepted
+from ngtcli.models.hf import forward_parameters
 from ngtcli.prompts.build import Prompt, check_known
 from ngtcli.prompts.preset import Preset
 from ngtcli.words import counted
@@ -112,7 +112,7 @@ def distributions(model: TargetModel, passage: Passage) -> Iterator[tuple[Tensor
     ContextOverflowError where memory ends.
     """
     ids, count = torch.tensor(passage.ids, device=model.device), passage.scored
-    keep = {"logits_to_keep": count} if "logits_to_keep" in accepted(model.hf) else {}
+    keep = {"logits_to_keep": count} if "logits_to_keep" in forward_parameters(model.hf) else {}
     found: list[Tensor] = []
 
     def read() -> None:

@@ -148,7 +148,7 @@ def make_hf(plan: Plan) -> Any:
     hf.tie_weights()
     generator = torch.Generator(plan.device).manual_seed(SEED)
     conversion = Conversion(plan.format)
-    conversion.find(hf)
+    conversion.find_destinations(hf)
     with torch.no_grad():
         for name in [name for name, _ in hf.named_parameters()]:
             parameter = hf.get_parameter(name)
@@ -156,8 +156,8 @@ def make_hf(plan: Plan) -> Any:
                 parameter.uniform_(-_HALF_WIDTH, _HALF_WIDTH, generator=generator)
             else:
                 parameter.fill_(1.0 if name.endswith("weight") else 0.0)
-            if name in conversion.places:
-                conversion.put(name, parameter.detach())
+            if name in conversion.destinations:
+                conversion.convert(name, parameter.detach())
     if plan.format.bits:
         conversion.fill(hf, conversion.store.finish())
     return set_activation_dtype(hf, plan.dtype)
