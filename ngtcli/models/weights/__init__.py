@@ -1,4 +1,7 @@
-"""The weights of a target model. The libraries that run it are imported here, once, in one go."""
+"""Weights of a target model: reading, converting and packing them.
+
+Importing this package imports torch and transformers, in one go and without garbage collection.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -10,10 +13,10 @@ from ngtcli.system.process import without_collection
 
 @contextmanager
 def _without_scipy() -> Iterator[None]:
-    """Have transformers take scipy for missing while it is imported here.
+    """Hide scipy from transformers while it is imported.
 
-    It would load a part of scipy, which takes a third of a second, for losses of models that detect
-    objects in pictures. What is imported later finds scipy.
+    transformers would import a part of scipy for the losses of object detection models, which takes
+    a third of a second. Later imports see scipy again.
     """
     import transformers.utils
 
@@ -26,11 +29,11 @@ def _without_scipy() -> Iterator[None]:
 
 
 @contextmanager
-def _files_of_models_read_once() -> Iterator[None]:
-    """Have transformers read the files of its models once while it is imported here.
+def _model_files_listed_once() -> Iterator[None]:
+    """Have transformers list the contents of its model files once while it is imported.
 
-    It lists what each of 3,000 files defines, and again for `transformers.models`, which takes
-    another third of a second. The first list is still in its cache then, under the folder's path.
+    It lists what each of 3,000 files defines, and lists it again for `transformers.models`, which
+    takes another third of a second. The first list is still in its cache, under the folder's path.
     """
     import transformers
     from transformers.utils import import_utils
@@ -50,8 +53,8 @@ def _files_of_models_read_once() -> Iterator[None]:
 
 
 with without_collection():
-    import torch  # noqa: F401 - imported here in one go
+    import torch  # noqa: F401 - imported for its side effect: later imports take no time
 
-    with _without_scipy(), _files_of_models_read_once():
+    with _without_scipy(), _model_files_listed_once():
         import transformers.modeling_layers
-        import transformers.modeling_utils  # noqa: F401 - as above
+        import transformers.modeling_utils  # noqa: F401 - for the same reason
