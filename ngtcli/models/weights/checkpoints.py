@@ -1,7 +1,7 @@
-"""Reads checkpoints: `transformers` builds the model and asks for each weight when it needs it.
+"""Read checkpoints: `transformers` builds the model and asks for each weight when it needs it.
 
-It is given objects that read a weight when asked. Weights that are packed or quantized are taken
-over one by one as they come, so that none is in memory twice.
+It gets objects that read a weight on access. Weights that are packed or quantized are handed over
+one by one as they are read, so that none is in memory twice.
 """
 
 import os
@@ -30,13 +30,14 @@ from ngtcli.models.weights.gguf_weights import GgufWeight, gguf_weights
 from ngtcli.system.progress import ByteBar
 
 Notify = Callable[[str], None]
-Stored = Mapping[str, Any]  # weights by name: `_StoredWeight`, slices of safetensors, or tensors
-_TEXT_PREFIX = re.compile(r"(model\.)?(language_model|text_model)\.")  # of a text part's weights
-# Models whose text part is no decoder (it attends to a prompt in both directions), or whose weights
-# have other names.
+StoredWeights = Mapping[str, Any]  # by name: a `_StoredWeight`, a slice of safetensors or a tensor
+# The prefix of the names of the weights in the text part of a multimodal model.
+_TEXT_PREFIX = re.compile(r"(model\.)?(language_model|text_model)\.")
+# The text part of these models is not a decoder (it attends to a prompt in both directions), or its
+# weights have other names in the checkpoint.
 _INSEPARABLE = ("paligemma", "qianfan_ocr")
 _MAPPED_SUFFIX = ".safetensors"
-_MIN_BAR_BYTES = 1e8  # smaller checkpoints show no bar (guess: they take less than a second)
+_MIN_BAR_BYTES = 1e8  # Smaller checkpoints show no bar (guess: they take less than a second).
 _DTYPES = {"F32": torch.float32, "BF16": torch.bfloat16, "F16": torch.float16}
 
 
@@ -51,17 +52,17 @@ def read_checkpoint(
     """Let `transformers` build a model and read its weights.
 
     Args:
-        path: Folder of a checkpoint, or one that stands for a GGUF file or an adapter.
+        path: The folder of a checkpoint, or the stand-in folder of a GGUF file or an adapter.
         config: The `PreTrainedConfig` of the model.
         taker: Receives the weights that are packed or quantized. None: there are none.
-        dtype: Of all other weights. "auto": that of the configuration; None: that of most weights.
-            Weights in safetensors files that need no conversion stay in the mapped files.
+        dtype: The dtype of all other weights. "auto": that of the configuration; None: that of most
+            weights. Weights in safetensors files that need no cast stay in the mapped files.
         progress: Receives lines with the bytes read so far.
         device_map: The device map of `transformers`; it excludes a `taker`. Weights that it leaves
             on the disk stay in the checkpoint's files.
 
     Returns:
-        The model, and the report of `transformers` on its weights.
+        The model and the loading report of `transformers`.
 
     Raises:
         ModelError: The weights cannot be used.
@@ -69,7 +70,7 @@ def read_checkpoint(
     empty = empty_model(config)
     source = source_of(path)
     is_text_part = type(empty.config) is not type(config)
-    stored: Stored | None
+    stored: StoredWeights | None
     if source and source.base:
         stored = _merge_adapter(source, config, dtype, progress)
     else:
@@ -116,7 +117,7 @@ def _merge_adapter(
 
     hf, report = read_checkpoint(source.base, config, dtype=dtype, progress=progress)
     check_weights(source.base, report, lambda _: None)
-    # Tied weights get memory of their own: the adapter may be for one of them alone.
+    # Tied weights are untied first: the adapter may change only one of them.
     tied = hf.all_tied_weights_keys
     for name in tied:
         parent, _, attribute = name.rpartition(".")
@@ -131,21 +132,21 @@ def _merge_adapter(
 
 
 def set_source(hf: Any, path: str) -> None:
-    """Set what `transformers` sets only if it reads the files itself.
+    """Set the generation config and the folder's name, under which probe results are stored.
 
-    They are the generation config and the folder's name; probe results are stored under the name.
+    `transformers` sets them only if it reads the files itself.
     """
-    with suppress(OSError):  # there is no generation_config.json
+    with suppress(OSError):  # A checkpoint may lack generation_config.json.
         hf.generation_config = GenerationConfig.from_pretrained(path)
     hf.config._name_or_path = path
 
 
 def empty_model(config: Any, dtype: torch.dtype | None = None) -> Any:
-    """Build a model without values; of a multimodal model its text part.
+    """Build a model without values, or the text part of a multimodal model.
 
     Args:
-        config: Its `PreTrainedConfig`.
-        dtype: Of its weights. None: that of the configuration.
+        config: The `PreTrainedConfig` of the model.
+        dtype: The dtype of the weights. None: that of the configuration.
     """
     options = {"dtype": dtype} if dtype else {}
     with torch.device("meta"):
@@ -153,7 +154,7 @@ def empty_model(config: Any, dtype: torch.dtype | None = None) -> Any:
 
 
 def _text_config(config: Any) -> Any:
-    """Return the configuration of a multimodal model's text part; None for other models.
+    """Return the configuration of a multimodal model's text part, None for other models.
 
     Raises:
         ModelError: `transformers` cannot load the text part by itself.
@@ -178,26 +179,26 @@ def _text_config(config: Any) -> Any:
 
 @dataclass(frozen=True, slots=True)
 class _StoredWeight:
-    """A weight in a file, which is read when it is asked for.
+    """A weight in a file, which is read on access.
 
     Attributes:
-        weight: A slice of a safetensors file, or a GgufWeight.
-        bar: Counts the bytes that were read.
+        weight: A slice of a safetensors file, or a `GgufWeight`.
+        bar: Counts the bytes that were read; None: no bar is shown.
     """
 
     weight: Any
     bar: ByteBar | None
 
     def get_dtype(self) -> str:
-        """Return its dtype by the name that safetensors has for it."""
+        """Return the dtype by its name in safetensors, such as "BF16"."""
         return str(self.weight.get_dtype())
 
     def get_shape(self) -> list[int]:
-        """Return its shape."""
+        """Return the shape."""
         return list(self.weight.get_shape())
 
     def __getitem__(self, _: object) -> Tensor:
-        """Read the whole weight, whatever part of it is asked for."""
+        """Read the complete weight, whatever the index."""
         tensor: Tensor = self.weight[...]
         if self.bar is not None:
             is_gguf = isinstance(self.weight, GgufWeight)
@@ -205,17 +206,19 @@ class _StoredWeight:
         return tensor
 
 
-def _open_weights(path: str, empty: Any, progress: Notify, is_text_part: bool) -> Stored | None:
-    """Open the files with a model's weights, mapped into memory.
+def _open_weights(
+    path: str, empty: Any, progress: Notify, is_text_part: bool
+) -> StoredWeights | None:
+    """Map the files with a model's weights into memory.
 
     Args:
-        path: Folder of the checkpoint, or one that stands for a GGUF file.
+        path: The folder of the checkpoint, or the stand-in folder of a GGUF file.
         empty: The model without values.
         progress: Receives lines with the bytes read so far.
-        is_text_part: Whether only the weights of a multimodal model's text part are needed.
+        is_text_part: Only the weights of a multimodal model's text part are needed.
 
     Returns:
-        The weights by name. None if they are not all in safetensors files.
+        The weights by name; None if they are not all in safetensors files.
 
     Raises:
         ModelError: The weights are integers, but config.json names no quantization.
@@ -236,8 +239,8 @@ def _open_weights(path: str, empty: Any, progress: Notify, is_text_part: bool) -
             weights |= {name: file.get_slice(name) for name in file.offset_keys()}
         if not quantization_method(path) and any(map(_is_int8_weight, weights.items())):
             raise ModelError(
-                f"{path}: its weights are integers, but config.json names no quantization",
-                hint="Use the checkpoint that they were made from.",
+                f"{path}: the weights are integers, but config.json names no quantization",
+                hint="Use the checkpoint that was quantized.",
             )
     total = sum(map(os.path.getsize, paths))
     bar = ByteBar("Reading", total, progress) if total > _MIN_BAR_BYTES else None
@@ -245,8 +248,8 @@ def _open_weights(path: str, empty: Any, progress: Notify, is_text_part: bool) -
     return _text_weights(stored) if is_text_part else stored
 
 
-def _text_weights(stored: Stored) -> Stored:
-    """Keep the weights of the text part, by the names that they have in it."""
+def _text_weights(stored: StoredWeights) -> StoredWeights:
+    """Return the weights of the text part by the names that they have in it."""
     text: dict[str, Any] = {}
     heads: dict[str, Any] = {}
     for name, weight in stored.items():
@@ -259,13 +262,13 @@ def _text_weights(stored: Stored) -> Stored:
 
 
 def _is_int8_weight(item: tuple[str, Any]) -> bool:
-    """Return whether a (name, slice) pair is a weight in 8-bit integers; a mask is not."""
+    """Return whether a (name, slice) pair is a weight of 8-bit integers, unlike a mask."""
     name, weight = item
     return name.endswith("weight") and weight.get_dtype() in ("I8", "U8")
 
 
 def _most_frequent_dtype(weights: Iterable[Any]) -> torch.dtype:
-    """Return the dtype of most weights, so that few are converted before they are quantized."""
+    """Return the dtype of most weights, so that few are cast before they are quantized."""
     dtypes = [_DTYPES.get(weight.get_dtype()) for weight in weights]
-    known = [dtype for dtype in dtypes if dtype is not None]
-    return max(set(known), key=known.count) if known else torch.float32
+    float_dtypes = [dtype for dtype in dtypes if dtype is not None]
+    return max(set(float_dtypes), key=float_dtypes.count) if float_dtypes else torch.float32
