@@ -130,7 +130,7 @@ def test_the_first_way_that_is_right_is_taken_signed_inputs_with_amx_alone(
         right[:] = able
         monkeypatch.setattr(formats, "instruction_sets", lambda has=has: frozenset(has))
         if found is None:
-            with pytest.raises(ModelError, match="no right product of 8-bit integers"):
+            with pytest.raises(ModelError, match="no int8 matmul of this CPU"):
                 int8_kernel.__wrapped__()
         else:
             assert int8_kernel.__wrapped__() == found

@@ -46,7 +46,7 @@ needs_half = pytest.mark.skipif(not prepacks(BF16), reason="no products in bfloa
         (BF16, 0, {"avx512_vnni", "f16c"}, F32, "no instructions for bfloat16"),
         (F16, 0, {"avx512_bf16", "f16c"}, F32, "no instructions for float16"),
         (F16, 0, {"avx512_fp16"}, F16, "multiplies it (avx512_fp16)"),
-        (BF16, 8, {"amx_bf16", "amx_int8"}, F32, "as quick between layers of 8 bits"),
+        (BF16, 8, {"amx_bf16", "amx_int8"}, F32, "as fast between layers of 8 bits"),
         (None, 0, {"amx_bf16"}, F32, ""),
     ],
 )

@@ -1,4 +1,4 @@
-"""In which format a model is computed, by rules: the instructions of the CPU decide, no timing."""
+"""Rules for the format of a model's weights: the CPU's instructions decide, timings never do."""
 
 import os
 from collections.abc import Callable
@@ -22,15 +22,16 @@ HALF_DTYPES = (torch.bfloat16, torch.float16)
 
 @dataclass(frozen=True, slots=True)
 class WeightFormat:
-    """How the weights of a model are stored in memory and computed.
+    """The format of a model's weights in memory.
 
     Attributes:
-        dtype: Of floats, and of activations between quantized layers; "auto": the checkpoint's.
+        dtype: The dtype of floats, and of activations between quantized layers; "auto": the
+            checkpoint's.
         packed: Floats are prepacked for oneDNN.
-        bits: Of quantized weights, 0 where there are none.
-        kernel: Multiplies those of 8 bits.
-        chosen_by_rule: A rule chose the dtype, no setting did; another rule may take it back.
-        why: For people: why the dtype was chosen.
+        bits: The bits of quantized weights, 0 if none are quantized.
+        kernel: Multiplies 8-bit weights.
+        chosen_by_rule: A rule chose the dtype, not a setting; another rule may change it.
+        why: The reason for the dtype, for people.
     """
 
     dtype: Any
@@ -42,12 +43,12 @@ class WeightFormat:
 
     @property
     def kind(self) -> str:
-        """The kind of quantized weights, "" where there are none."""
+        """The quantization, such as "int8", or "" if there is none."""
         return f"int{self.bits}" if self.bits else ""
 
 
 def instruction_set_for(dtype: torch.dtype, available: frozenset[str]) -> str:
-    """Name the instruction set that multiplies a half precision; "" where there is none.
+    """Name the instruction set that multiplies a half precision, or return "" without one.
 
     >>> instruction_set_for(torch.bfloat16, frozenset({"avx512_bf16", "amx_bf16"}))
     'amx_bf16'
@@ -57,7 +58,7 @@ def instruction_set_for(dtype: torch.dtype, available: frozenset[str]) -> str:
 
 
 def half_of(config: Any) -> torch.dtype | None:
-    """Return the half precision of a checkpoint by its configuration; None for another dtype."""
+    """Return the half precision of a checkpoint by its configuration, None for another dtype."""
     for part in (config, config.get_text_config()):
         dtype = getattr(part, "dtype", None)
         if isinstance(dtype, str):
@@ -69,7 +70,7 @@ def half_of(config: Any) -> torch.dtype | None:
 
 @dataclass(frozen=True, slots=True)
 class DtypeChoice:
-    """A dtype, whether a rule chose it over another, and for people why."""
+    """A dtype, whether a rule chose it over another, and the reason, for people."""
 
     dtype: Any
     by_rule: bool = False
@@ -79,21 +80,22 @@ class DtypeChoice:
 def dtype_by_rule(half: torch.dtype | None, bits: int, available: frozenset[str]) -> DtypeChoice:
     """Choose the dtype of "auto" on a CPU.
 
-    It is the half precision of the checkpoint where the CPU multiplies it, otherwise float32.
-    Between layers of 8 bits float32 is as fast (measured: 1.1, 1.0 and 0.8 times as long as
-    bfloat16 over 1, 8 and 32 rows).
+    It is the checkpoint's half precision if the CPU multiplies that, otherwise float32. Between
+    8-bit layers float32 is as fast: forward passes over 1, 8 and 32 tokens take 1.1, 1.0 and 0.8
+    times as long as with bfloat16 (measured).
 
     Args:
         half: The half precision of the checkpoint, None for another dtype.
-        bits: Of quantized weights, 0 where there are none.
+        bits: The bits of quantized weights, 0 if none are quantized.
         available: The instruction sets of the CPU.
     """
     if half is None:
         return DtypeChoice(torch.float32)
     if bits == 8:
-        return DtypeChoice(torch.float32, True, "as quick between layers of 8 bits")
-    if name := instruction_set_for(half, available):
-        return DtypeChoice(half, True, f"this CPU multiplies it ({name})")
+        return DtypeChoice(torch.float32, True, "as fast between layers of 8 bits")
+    instruction_set = instruction_set_for(half, available)
+    if instruction_set:
+        return DtypeChoice(half, True, f"this CPU multiplies it ({instruction_set})")
     why = f"this CPU has no instructions for {name_of(half)}"
     return DtypeChoice(torch.float32, True, why)
 
@@ -101,7 +103,7 @@ def dtype_by_rule(half: torch.dtype | None, bits: int, available: frozenset[str]
 def dtype_of_gpu(half: torch.dtype | None) -> Any:
     """Choose the dtype of "auto" on CUDA: float16 where bfloat16 is only emulated (before Ampere).
 
-    Otherwise "auto": the checkpoint's own.
+    Otherwise "auto": the checkpoint's dtype.
     """
     if half == torch.bfloat16 and not torch.cuda.is_bf16_supported(including_emulation=False):
         return torch.float16
@@ -109,42 +111,47 @@ def dtype_of_gpu(half: torch.dtype | None) -> Any:
 
 
 def use_full_float32(device: str, warn: Callable[[str], None]) -> None:
-    """Multiply float32 as such; a program that ngt runs in may have allowed less.
+    """Multiply float32 in float32; a program that imports ngt may have allowed TF32 or bfloat16.
 
-    cuBLAS gets a workspace of one size in each stream, so that CUDA graphs have the bits of other
-    forward passes.
+    cuBLAS gets a workspace of one size in each stream, so that forward passes in CUDA graphs give
+    the bits of eager ones.
     """
     if float32_precision() != "highest":
         torch.set_float32_matmul_precision("highest")
-        warn("products of float32 were allowed in less (TF32 or bfloat16): they are in float32 now")
+        warn("float32 matmuls were allowed to use TF32 or bfloat16; ngt has set them to float32")
     if device == "cuda":
-        torch.backends.cudnn.allow_tf32 = False  # of convolutions, where it is torch's default
+        torch.backends.cudnn.allow_tf32 = False  # By default torch allows it for convolutions.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
 
 
 @cache
 def int8_kernel(device: str = "cpu") -> Int8Kernel:
-    """Find the first 8-bit kernel that is correct, by trying (10 ms).
+    """Return the first 8-bit kernel that passes a test (10 ms).
 
-    Signed activations are fast with AMX, and take a reference kernel's seconds without. Without
-    VNNI products of 8 bits are summed in 16 bits and overflow: there activations have 7 bits.
-    Raises ModelError on another device than a CPU, and where no kernel is correct.
+    Signed activations are fast with AMX and take a slow reference kernel otherwise. Without VNNI,
+    8-bit products are summed in 16 bits and overflow; there activations have 7 bits.
+
+    Raises:
+        ModelError: The device is not a CPU, or no kernel is correct.
     """
     if device != "cpu":
-        what = f"--quantize int8 is for a CPU, and the device is {device}"
-        raise ModelError(what, hint="Give --device cpu, or leave out --quantize int8.")
+        raise ModelError(
+            f"--quantize int8 needs a CPU, but the device is {device}",
+            hint="Use --device cpu, or leave out --quantize int8.",
+        )
     signed = [Int8Kernel(True, 127)] if "amx_int8" in instruction_sets() else []
     for kernel in (*signed, Int8Kernel(False, 127), Int8Kernel(False, 63)):
         if kernel.is_correct():
             return kernel
     raise ModelError(
-        "this CPU, or this version of torch, has no right product of 8-bit integers",
+        "--quantize int8 is not supported here: no int8 matmul of this CPU and torch version is"
+        " correct",
         hint="Leave out --quantize int8; --dtype bfloat16 takes half of float32's memory.",
     )
 
 
 def int8_instruction_set() -> str:
-    """Name what multiplies 8-bit integers on this CPU; "" without such instructions."""
+    """Name the instruction set that multiplies 8-bit integers on this CPU, or return ""."""
     return next((name for name in _INT8_SETS if name in instruction_sets()), "")
 
 
