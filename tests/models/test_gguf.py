@@ -142,7 +142,7 @@ def test_the_configuration_is_that_which_transformers_reads(
 def test_long_matrices_are_dequantized_in_pieces(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("ngtcli.models.weights.gguf_weights._CHUNK_NUMBERS", 64 * 7)
+    monkeypatch.setattr("ngtcli.models.weights.gguf_weights._CHUNK_ELEMENTS", 64 * 7)
     true = written(tmp_path / "a.gguf", tiny("qwen2")).state_dict()
     found = read(tmp_path / "a.gguf").state_dict()
     assert all(torch.equal(found[name], true[name]) for name in true)

@@ -1,9 +1,8 @@
 """The weights of a GGUF file under the names that `transformers` has for them.
 
-Like a slice of a safetensors file, each weight is read, and dequantized some rows at a time, when
-it is asked for. llama.cpp changes some weights when it writes them (the order of rows, a norm plus
-one). The processors of `transformers` undo that; where they compute nothing they work on the bits
-of bfloat16.
+Like a slice of a safetensors file, each weight is read on access, and dequantized some rows at a
+time. llama.cpp changes some weights when it writes them (the order of rows, a norm plus one). The
+processors of `transformers` undo that; those that only move numbers get the bits of bfloat16.
 """
 
 from collections.abc import Callable
@@ -20,8 +19,8 @@ from ngtcli.models.gguf import FACTORS, read_header
 from ngtcli.models.hf import keep_gguf_names
 from ngtcli.models.stand_in import Source
 
-# Numbers that are dequantized at once (measured: the fastest of 2^18, 2^20, 2^22 and 2^24).
-_CHUNK_NUMBERS = 1 << 20
+# Elements that are dequantized at once (measured: the fastest of 2^18, 2^20, 2^22 and 2^24).
+_CHUNK_ELEMENTS = 1 << 20
 # Dtypes of weights that are not quantized, by ggml's number of the type (F32, F16).
 _UNQUANTIZED_DTYPES = {0: torch.float32, 1: torch.float16}
 
@@ -31,8 +30,8 @@ class GgufWeight:
     """One weight of a model.
 
     Attributes:
-        header: The file's `GgufHeader`.
-        parts: The `GgufTensor`s that the weight is made of: several for a layer of experts.
+        header: The header of the file.
+        parts: The tensors in the file that make up the weight: several for a layer of experts.
         process: Undoes llama.cpp's changes (`TensorProcessor.process`).
     """
 
@@ -42,17 +41,17 @@ class GgufWeight:
 
     @property
     def size(self) -> int:
-        """Its bytes in the file."""
+        """The size in the file, in bytes."""
         return sum(int(part.nbytes) for part in self.parts)
 
     def __getitem__(self, _: object) -> Tensor:
-        """Read the whole weight, whatever part of it is asked for."""
+        """Read the complete weight, whatever the index."""
         parsed: dict[str, dict[str, Tensor]] = {"tensors": {}}
         for part in self.parts:
             processed = self.process(
                 weights=self._read(part), name=part.name, parsed_parameters=parsed
             )
-        # The processor joins the parts of experts itself, under the one name that it gives them.
+        # The processor stacks the weights of experts in `parsed`, under a name of its choice.
         experts = next(iter(parsed["tensors"].values()), None)
         weight = torch.from_numpy(np.array(processed.weights)) if experts is None else experts
         return weight.view(torch.bfloat16) if weight.dtype == torch.int16 else weight
@@ -61,8 +60,8 @@ class GgufWeight:
         """Read and dequantize a tensor of the file.
 
         Returns:
-            A numpy array of the tensor's shape, float32 or float16, or the bits of bfloat16 as
-            int16. It is not mapped from the file.
+            A numpy array of the tensor's shape in memory, not mapped: float32 or float16, or the
+            bits of bfloat16 as int16.
         """
         from gguf import GGMLQuantizationType, dequantize
 
@@ -74,7 +73,7 @@ class GgufWeight:
         numbers = torch.empty(rows, width, dtype=dtype)
         with open(self.header.path, "rb") as file:
             file.seek(self.header.data_start + part.offset)
-            for chunk in torch.split(numbers, max(1, _CHUNK_NUMBERS // width)):
+            for chunk in torch.split(numbers, max(1, _CHUNK_ELEMENTS // width)):
                 data = np.fromfile(file, np.uint8, len(chunk) * row_bytes)
                 blocks = data.reshape(len(chunk), row_bytes)
                 values = dequantize(blocks, GGMLQuantizationType(part.ggml_type))
@@ -87,14 +86,14 @@ class GgufWeight:
 def gguf_weights(source: Source, empty: Any) -> dict[str, GgufWeight]:
     """List the weights of a GGUF file by their names in a model.
 
-    A weight that the model has no name for keeps its name in the file.
+    A weight that the model has no name for is listed by its name in the file.
 
     Args:
         source: The file.
         empty: The `transformers` model, which may be without values.
 
     Raises:
-        ModelError: See `read_header`.
+        ModelError: The header cannot be read (see `read_header`).
     """
     _, header = read_header(source.file, source.file)
     from transformers import modeling_gguf_pytorch_utils as library
@@ -105,7 +104,7 @@ def gguf_weights(source: Source, empty: Any) -> dict[str, GgufWeight]:
     names = library.get_gguf_hf_weights_map(empty, processor)
     parts: dict[str, list[Any]] = {}
     for part in header.tensors:
-        if part.name != FACTORS:  # these are in the configuration
+        if part.name != FACTORS:  # The configuration has the factors.
             name = names.get(part.name) or names.get(part.name.removesuffix(".weight"))
             parts.setdefault(name or part.name, []).append(part)
     process = partial(processor.process, tensor_key_mapping=names)
