@@ -104,7 +104,7 @@ def test_zeros_and_no_rows_at_all() -> None:
 def test_a_weight_is_the_nearest_of_255_multiples_of_its_outputs_scale(
     dtype: torch.dtype, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(linear, "_ELEMENTS_AT_ONCE", 90)  # two outputs at a time
+    monkeypatch.setattr(linear, "_CHUNK_ELEMENTS", 90)  # two outputs at a time
     weight = (torch.randn(37, 40) * 10.0 ** torch.linspace(-3, 3, 37)[:, None]).to(dtype)
     whole, scale = quantize_weight(weight)
     assert (whole.abs().amax(1) == 127).all()

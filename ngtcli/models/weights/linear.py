@@ -1,10 +1,12 @@
-"""Linear layers on weights in a format of their own, and embeddings that read rows of a file.
+"""Linear layers on packed weights, and embeddings that read rows of a mapped file.
 
-Two formats. Floats, prepacked in the layout of oneDNN's kernel: a CPU multiplies few rows faster by
-them. Integers of 8 bits, a quarter of float32's bytes: the weights of each output are divided by
-their largest magnitude and rounded to -127 … 127, and so are the activations of each row; the
-products are summed in integers, then scale and bias follow in float32. In the second a row's bits
-do not depend on the rows beside it; in the first they do not where every matmul has at least four.
+There are two formats:
+
+- Floats, prepacked in the layout of oneDNN's kernel. A CPU multiplies few rows by them faster. A
+  row's result does not depend on the other rows of a matmul of at least four.
+- 8-bit integers, a quarter of the bytes of float32. The weights of each output are scaled by their
+  largest magnitude and rounded to -127 … 127, and so are the activations of each row. Products are
+  summed in integers; scale and bias follow in float32. A row's result never depends on other rows.
 """
 
 from collections.abc import Iterator
@@ -18,19 +20,20 @@ from torch import Tensor, nn
 
 from ngtcli.models.weights.onednn import MIN_ABSMAX, QMAX, Int8Kernel
 
-VERSION = 4  # of how weights are quantized; raised where a cached file would differ
-_ELEMENTS_AT_ONCE = 1 << 24  # that are float32 at once while weights are quantized: 64 MB
+VERSION = 4  # The version of the quantization; raise it if cached files would differ.
+_CHUNK_ELEMENTS = 1 << 24  # Elements that are cast to float32 at once for quantizing: 64 MB.
 
 
 class PackedWeight:
-    """A weight of a `size`, (out, in), and its matmul.
+    """A packed weight and its matmul.
 
-    Nothing of it changes: a copy of a layer has the same one.
+    It is immutable: copies of a layer share it.
 
     Attributes:
-        packed: What a layer shows as its parameter.
-        min_rows: Fewer rows are padded.
-        bits: Of integers, 0 for floats.
+        packed: The tensor that a layer has as its parameter.
+        size: (out, in).
+        min_rows: The minimum number of rows of a matmul; fewer are padded.
+        bits: The bits of integers, 0 for floats.
     """
 
     packed: Tensor
@@ -39,7 +42,7 @@ class PackedWeight:
     bits = 0
 
     def matmul(self, rows: Tensor, bias: Tensor | None) -> Tensor:
-        """Multiply (n, in); (n, out) in the dtype of the rows."""
+        """Multiply rows (n, in) and add the bias; return (n, out) in the dtype of the rows."""
         raise NotImplementedError
 
     def __deepcopy__(self, memo: Any) -> Any:
@@ -50,9 +53,9 @@ class PackedWeight:
 class PrepackedFloats(PackedWeight):
     """Floats in the layout of oneDNN's kernel; `packed` is opaque to most of torch.
 
-    Fewer than four rows have a slower kernel, of other bits. Measured (one thread, 2,048 × 8,192,
-    float32, over one row that is not packed): one packed row costs 1.1 to 1.5, two 1.2 to 1.7, four
-    0.8 to 1.2.
+    Fewer than four rows go to a slower kernel that rounds differently. Measured on one thread with
+    2,048 × 8,192 in float32, in units of one row without packing: one packed row costs 1.1 to 1.5,
+    two 1.2 to 1.7, four 0.8 to 1.2.
     """
 
     packed: Tensor
@@ -67,7 +70,7 @@ class PrepackedFloats(PackedWeight):
 
 @torch.no_grad()
 def prepack_floats(weight: Tensor) -> PrepackedFloats | None:
-    """Prepack a weight (out, in); None where oneDNN has no kernel for it on this CPU."""
+    """Prepack a weight (out, in); return None if oneDNN has no kernel for it on this CPU."""
     try:
         packed = torch.ops.mkldnn._reorder_linear_weight(weight.contiguous(), None)
         floats = PrepackedFloats(packed, (weight.shape[0], weight.shape[1]))
@@ -79,10 +82,10 @@ def prepack_floats(weight: Tensor) -> PrepackedFloats | None:
 
 @dataclass(frozen=True, eq=False)
 class PrepackedInt8(PackedWeight):
-    """Integers of 8 bits in the layout of oneDNN's kernel; `packed` is opaque to most of torch.
+    """8-bit integers in the layout of oneDNN's kernel; `packed` is opaque to most of torch.
 
     Attributes:
-        scale: float32 (out,): what an integer of each output's weights stands for.
+        scale: float32 (out,): the factor from integers to weights, for each output.
         buffer: Owns the memory of `packed`.
     """
 
@@ -95,7 +98,7 @@ class PrepackedInt8(PackedWeight):
 
     @cached_property
     def _epilogue(self) -> tuple[Tensor, Tensor]:
-        """The factors that the kernel multiplies results by, and zero points, which are 0."""
+        """The factors of the results, float32 (out,), and the zero points, int32 (out,), all 0."""
         return self.scale / self.kernel.qmax, torch.zeros(len(self.scale), dtype=torch.int32)
 
     def matmul(self, rows: Tensor, bias: Tensor | None) -> Tensor:
@@ -108,14 +111,14 @@ class PrepackedInt8(PackedWeight):
 
 @torch.no_grad()
 def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Quantize a weight (out, in) of any floating dtype: int8, and the scale, float32 (out,).
+    """Quantize a weight (out, in) of any floating dtype to int8; return it with its scale (out,).
 
     >>> quantize_weight(torch.tensor([[1.0, -2.0], [0.0, 0.0]]))[0].tolist()
     [[64, -127], [0, 0]]
     """
     quantized = torch.empty(weight.shape, dtype=torch.int8)
     scale = torch.empty(len(weight))
-    step = max(1, _ELEMENTS_AT_ONCE // max(1, weight.shape[1]))
+    step = max(1, _CHUNK_ELEMENTS // max(1, weight.shape[1]))
     for first in range(0, len(weight), step):
         part = weight[first : first + step].float()
         part_scale = part.abs().amax(1).clamp_min_(MIN_ABSMAX).div_(QMAX)
@@ -125,9 +128,11 @@ def quantize_weight(weight: Tensor) -> tuple[Tensor, Tensor]:
 
 
 class PackedLinear(nn.Module):
-    """A linear layer on a packed weight; its bias may come later.
+    """A linear layer on a packed weight.
 
-    `dtype` is that of activations.
+    Attributes:
+        dtype: The dtype of activations.
+        bias: It may be set after the layer was made.
     """
 
     dtype = torch.float32
@@ -141,14 +146,17 @@ class PackedLinear(nn.Module):
 
     @property
     def weight(self) -> Any:
-        """The weight (out, in) of floats, in a new tensor; of integers its dtype and shape."""
-        if self.packed_weight.bits:  # some models ask for its dtype; what would compute fails
+        """The weight (out, in) as a new tensor; for integers, an object with dtype and shape only.
+
+        Some models ask for the dtype of a weight; those that compute with the weight fail.
+        """
+        if self.packed_weight.bits:
             shape = torch.Size(self.packed_weight.size)
             return SimpleNamespace(dtype=self.dtype, device=self.packed.device, shape=shape)
         return self.packed.detach().to_dense()
 
     def forward(self, inputs: Tensor) -> Tensor:
-        """(…, in_features) to (…, out_features), in the dtype of the inputs."""
+        """Map (…, in_features) to (…, out_features), in the dtype of the inputs."""
         shape = (*inputs.shape[:-1], self.out_features)
         min_rows = self.packed_weight.min_rows
         rows = inputs.reshape(-1, self.in_features)
@@ -156,7 +164,7 @@ class PackedLinear(nn.Module):
         if count == 0:
             return inputs.new_empty(shape)
         if count == 1 < min_rows:
-            rows = rows.expand(min_rows, -1)  # faster than rows of zeros
+            rows = rows.expand(min_rows, -1)  # This is faster than padding by zeros.
         elif count < min_rows:
             rows = nn.functional.pad(rows, (0, 0, 0, min_rows - count))
         out = self.packed_weight.matmul(rows, self.bias)
@@ -164,11 +172,15 @@ class PackedLinear(nn.Module):
 
 
 class MappedEmbedding(nn.Module):
-    """An embedding whose weight is in another dtype than the rows that it gives: the same values.
+    """An embedding that casts the rows it looks up to the model's dtype, without loss.
 
-    Its weight, (num_embeddings, embedding_dim), mostly lies in a mapped file, of which only the
-    rows that are looked up are read. It is no parameter: those give a model its dtype. Rows are
-    scaled by `embed_scale` (Gemma's); None: they are not.
+    The weight is usually mapped from a file, of which only these rows are read. It is not a
+    parameter, because the dtype of a model is that of its parameters.
+
+    Attributes:
+        weight: (num_embeddings, embedding_dim).
+        dtype: The dtype of the rows that are returned.
+        embed_scale: The factor of all rows (Gemma); None: they are not scaled.
     """
 
     def __init__(self, weight: Tensor, dtype: torch.dtype, replaced: nn.Embedding) -> None:
@@ -181,16 +193,16 @@ class MappedEmbedding(nn.Module):
         self.embed_scale = None if scale is None else torch.tensor(scale, dtype=dtype)
 
     def forward(self, token_ids: Tensor) -> Tensor:
-        """(…) to (…, embedding_dim)."""
+        """Look up token ids (…); return (…, embedding_dim)."""
         rows = nn.functional.embedding(token_ids, self.weight).to(self.dtype)
         return rows if self.embed_scale is None else rows * self.embed_scale
 
 
 def packed_weights(hf: nn.Module) -> Iterator[PackedWeight]:
-    """List those of a model's layers."""
+    """Iterate over the packed weights of a model."""
     return (module.packed_weight for module in hf.modules() if isinstance(module, PackedLinear))
 
 
 def quantized_bits(hf: nn.Module) -> int:
-    """The bits of a model's quantized layers; 0 where there are none."""
+    """Return the bits of a model's quantized layers, 0 if it has none."""
     return min((weight.bits for weight in packed_weights(hf) if weight.bits), default=0)
