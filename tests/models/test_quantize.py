@@ -148,7 +148,7 @@ def test_weights_that_are_quantized_already_are_refused(tmp_path: Path) -> None:
     config = json.loads((tmp_path / "config.json").read_text())
     quantization = {"quantization_config": {"quant_method": "gptq", "bits": 4}}
     (tmp_path / "config.json").write_text(json.dumps(config | quantization))
-    with pytest.raises(ModelError, match="its weights are quantized already"):
+    with pytest.raises(ModelError, match="the weights are already quantized"):
         loaded(folder)
 
 

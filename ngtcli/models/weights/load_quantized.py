@@ -1,4 +1,4 @@
-"""Loading a quantized model: from the cache, or from its checkpoint, and then it is cached."""
+"""Load a quantized model from the cache, or quantize its checkpoint and cache the result."""
 
 import json
 import shutil
@@ -34,9 +34,11 @@ from ngtcli.words import reason_of
 
 Notify = Callable[[str], None]
 Report = dict[str, Any]
-_Layout = tuple[int, int, str]  # (out, in) of weights, and the layout, as metadata of a file
-_WITH_SCALES = 1.02  # of the bytes of quantized weights; derived: few layers have 400 inputs
-_FEW = 0.5  # of the weights; where fewer are quantized, one line says so
+_Layout = tuple[int, int, str]  # out, in, and the layout in hexadecimal: metadata of a cached file
+# Bytes of quantized weights with their scales, relative to those without (derived: a scale of 4
+# bytes adds 2% to 200 inputs, and most layers have more).
+_SCALE_OVERHEAD = 1.02
+_FEW = 0.5  # A warning is given if a smaller share of the weights is quantized.
 
 
 def load_quantized(
@@ -49,23 +51,24 @@ def load_quantized(
 
     Args:
         path: The folder of the checkpoint.
-        weight_format: Of integers.
-        warn: Gets what is wrong with the cached file.
-        progress: Gets what is done.
+        weight_format: A format with integers.
+        warn: Receives warnings, such as that the cached file is damaged.
+        progress: Receives status lines.
 
     Returns:
-        The model, without values where its weights do not fill it, and the loading report of
-        `transformers`.
+        The model, and the loading report of `transformers`. Weights that the checkpoint lacks have
+        no values.
 
     Raises:
-        ModelError: The weights are quantized already. Also what `transformers` raises.
+        ModelError: The weights are quantized already. Errors of `transformers` pass through.
     """
     started = time.perf_counter()
     config = read_config(path, path)
     if getattr(config, "quantization_config", None):
-        raise ModelError(f"{path}: its weights are quantized already", hint="Leave out --quantize.")
+        raise ModelError(f"{path}: the weights are already quantized", hint="Leave out --quantize.")
     for part in (config, config.get_text_config()):
-        vars(part).pop("quantization_config", None)  # the layers are made here
+        # An empty entry would have transformers build quantized layers.
+        vars(part).pop("quantization_config", None)
     source = _source(path)
     folder = source["folder"]
     conversion = Conversion(weight_format, progress=progress)
@@ -74,7 +77,7 @@ def load_quantized(
         hf, report = _from_cache(source, config, conversion)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
-            warn(f"{folder}: its quantized weights are made again: {error}")
+            warn(f"{folder}: quantizing again, as the cached file is damaged: {error}")
         progress(f"Quantizing {folder} …")
         action = "Quantized"
         hf, report, conversion = _from_checkpoint(
@@ -86,8 +89,8 @@ def load_quantized(
     progress(line)
     if share < _FEW:
         warn(
-            f"{folder}: only {share:.0%} of its weights are in 8 bits; --quantize int8 leaves the"
-            " others as they are"
+            f"{folder}: only {share:.0%} of the weights are in 8 bits; --quantize int8 leaves the"
+            " others unchanged"
         )
     if not _is_incomplete(report):
         conversion.pack_rest(hf)
@@ -95,7 +98,7 @@ def load_quantized(
 
 
 def _source(path: str) -> dict[str, Any]:
-    """Return the inputs of a cached file, as values of JSON."""
+    """Return everything that a cached file depends on, as values of JSON."""
     return {"scheme": VERSION, **identity(path)}
 
 
@@ -104,7 +107,12 @@ def _is_incomplete(report: Report) -> bool:
 
 
 def _from_cache(source: dict[str, Any], config: Any, conversion: Conversion) -> tuple[Any, Report]:
-    """Fill the model from a cached file. Raises OSError, DamagedFileError."""
+    """Fill the model from a cached file.
+
+    Raises:
+        OSError: There is no file, or it cannot be read.
+        DamagedFileError: The file does not fit the model.
+    """
     arrays, metadata = QUANTIZED.map(cache_path(source), {"about": json.dumps(source)})
     try:
         for out_features, in_features, layout in parse_json(metadata["sizes"], list[_Layout]):
@@ -127,7 +135,7 @@ def _from_checkpoint(
     warn: Notify,
     progress: Notify,
 ) -> tuple[Any, Report, Conversion]:
-    """Quantize a checkpoint while it is read; it is cached if that is possible."""
+    """Quantize a checkpoint while it is read, and cache the result if possible."""
 
     def read(writer: ArrayWriter | None) -> tuple[Any, Report, Conversion]:
         conversion = Conversion(weight_format, TensorStore(writer), progress=progress)
@@ -157,11 +165,11 @@ def _from_checkpoint(
 
 
 def _writer(source: dict[str, Any], config: Any) -> ArrayWriter:
-    """Open the file to cache a model in. Raises OSError where there is no room for it."""
+    """Open a file to cache a model in. Raises OSError if the disk has no room for it."""
     folder = cache_path(source).parent
     writer = ArrayWriter(folder)
     empty = empty_model(config)
-    needed = int(_WITH_SCALES * quantized_bytes(empty, empty.dtype))
+    needed = int(_SCALE_OVERHEAD * quantized_bytes(empty, empty.dtype))
     free = shutil.disk_usage(folder).free
     if free < needed:
         writer.close()
@@ -170,10 +178,10 @@ def _writer(source: dict[str, Any], config: Any) -> ArrayWriter:
 
 
 def set_activation_dtype(hf: Any, dtype: torch.dtype) -> Any:
-    """Let a model compute in a dtype between quantized layers; buffers keep theirs.
+    """Let a model compute in a dtype between its quantized layers; buffers keep their dtypes.
 
-    Its floating parameters are changed one at a time. Embeddings in a narrower dtype keep it, for
-    they may be the most of what is not quantized. Their scale (Gemma's) is made again, for it was
+    Floating parameters are cast one at a time. Embeddings in a narrower dtype keep it, because they
+    may be most of what is not quantized. Their scale (Gemma) is computed again, because it was
     rounded to the dtype that the model was read in.
     """
     for module in hf.modules():
@@ -196,7 +204,13 @@ def set_activation_dtype(hf: Any, dtype: torch.dtype) -> Any:
 
 
 def summary(hf: Any, seconds: float, action: str = "Quantized") -> tuple[float, str]:
-    """Return the share of a model's weights that are integers, and a line of what was done."""
+    """Return the share of a model's weights that are integers, and a status line.
+
+    Args:
+        hf: The model.
+        seconds: How long loading took.
+        action: The first word of the line.
+    """
     integers = sum(prod(weight.size) for weight in packed_weights(hf) if weight.bits)
     floats = [module.weight for module in hf.modules() if isinstance(module, MappedEmbedding)]
     floats += [parameter for parameter in hf.parameters() if parameter.is_floating_point()]
