@@ -1,7 +1,8 @@
 """oneDNN, which comes with torch: its layout of weights, and its matmul of 8-bit integers.
 
-Where torch makes a tensor of memory that has that layout, the memory may be a mapped file's. oneDNN
-prepacks 150 MB of integers a second (measured, one thread), which are made of floats at 100 to 110.
+torch can make a tensor over memory that already has this layout, such as a mapped file. That saves
+time: oneDNN prepacks 150 MB of integers a second, and quantizing floats gives 100 to 110 MB a
+second (measured, one thread).
 """
 
 import ctypes
@@ -12,10 +13,10 @@ from typing import Any
 import torch
 from torch import Tensor
 
-_PACKED_FOR_ROWS = 4  # other numbers of rows give the same layout (measured)
-QMAX = 127  # magnitude of a quantized weight
-# Activations below this are zeros: 127 divided by it is a float32. Derived; no layer has such
-# inputs.
+_PACKED_FOR_ROWS = 4  # Other numbers of rows give the same layout (measured).
+QMAX = 127  # the largest magnitude of a quantized weight
+# Rows of smaller activations are zeros (derived: 127 divided by it is still a finite float32). No
+# layer has such inputs.
 MIN_ABSMAX = 1e-30
 
 
@@ -29,11 +30,11 @@ def packed_elements(packed: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Int8Kernel:
-    """The form in which oneDNN's kernel takes activations.
+    """An int8 matmul of oneDNN, by the format of its activations.
 
     Attributes:
-        signed: Integers are from -qmax to qmax; otherwise qmax + 1 is added.
-        qmax: The largest magnitude.
+        signed: Activations range from -qmax to qmax; otherwise qmax + 1 is added to them.
+        qmax: The largest magnitude of a quantized activation.
     """
 
     signed: bool = False
@@ -45,16 +46,16 @@ class Int8Kernel:
         return 0 if self.signed else self.qmax + 1
 
     def quantize(self, activations: Tensor) -> tuple[Tensor, Tensor]:
-        """Quantize rows (count, in); with the largest magnitude of each, float32 (count, 1)."""
-        # Forward passes that take this for nothing gain 2 to 6% (0.5B and 1B, 1, 8 and 32 rows), so
-        # it is not fused.
+        """Quantize rows (count, in); return them and each row's largest magnitude (count, 1)."""
+        # Fusing these steps is not worth it: a forward pass without them is 2 to 6% faster
+        # (measured: 0.5B and 1B parameters; 1, 8 and 32 tokens).
         absmax = activations.abs().amax(-1, keepdim=True).float().clamp_min_(MIN_ABSMAX)
         quantized = torch.mul(activations.float(), self.qmax / absmax).round_().to(torch.int8)
         if self.signed:
             return quantized, absmax
         shift = self.zero_point
-        if shift > 127:  # 128 wraps in int8
-            shift -= 256
+        if shift > 127:
+            shift -= 256  # int8 holds 128 as -128; the view as uint8 undoes that.
         return quantized.add_(shift).view(torch.uint8), absmax
 
     def matmul(
@@ -63,10 +64,10 @@ class Int8Kernel:
         """Multiply integers.
 
         Args:
-            activations: int8 or uint8 (count, in), as `quantize` gives them.
-            packed: A prepacked weight, opaque.
-            scale: float32 (out,), multiplied in.
-            zero_points: int32 (out,) of the weight, all 0.
+            activations: int8 or uint8 (count, in), from `quantize`.
+            packed: The opaque tensor of a prepacked weight.
+            scale: float32 (out,): the factors of the results.
+            zero_points: int32 (out,): the zero points of the weight, all 0.
 
         Returns:
             float32 (count, out).
@@ -89,9 +90,10 @@ class Int8Kernel:
         return out
 
     def is_correct(self) -> bool:
-        """Return whether products are exact, the largest too, with weights in given memory.
+        """Test that sums of products are exact, the largest ones too, with weights in a buffer.
 
-        False without a kernel, or where torch makes no opaque tensors of memory.
+        Returns:
+            False also if there is no kernel, or if torch cannot make opaque tensors over a buffer.
         """
         generator = torch.Generator().manual_seed(0)
         layouts: PackedLayouts = {}
@@ -122,14 +124,14 @@ class Int8Kernel:
         return True
 
 
-# By (out, in) of weights: the description of their layout, as oneDNN serializes it.
+# oneDNN's serialized description of a weight's layout, by (out, in).
 PackedLayouts = dict[tuple[int, int], bytes]
 
 
 def prepack(weight: Tensor, layouts: PackedLayouts) -> Tensor:
-    """Return int8 (out, in), contiguous, in oneDNN's layout: int8 of one dimension.
+    """Copy an int8 weight (out, in), contiguous, into oneDNN's layout: int8 of one dimension.
 
-    `layouts` gets the description of the layout, which `opaque_tensor` needs.
+    The description of the layout, which `opaque_tensor` needs, is added to `layouts`.
     """
     out_features, in_features = weight.shape
     packed = torch.ops.onednn.qlinear_prepack(weight, [_PACKED_FOR_ROWS, in_features])
@@ -140,12 +142,17 @@ def prepack(weight: Tensor, layouts: PackedLayouts) -> Tensor:
 
 
 def opaque_tensor(buffer: Tensor, size: tuple[int, int], layouts: PackedLayouts) -> Tensor:
-    """Make the opaque tensor of a weight in the memory of what `prepack` gave for it.
+    """Make an opaque tensor over the memory of a prepacked weight.
 
-    `buffer` must be held as long as the tensor. Raises RuntimeError where torch makes no such
-    tensor.
+    Args:
+        buffer: The prepacked weight. It must live as long as the tensor.
+        size: (out, in).
+        layouts: Descriptions of layouts, from `prepack`.
+
+    Raises:
+        RuntimeError: torch cannot make such a tensor.
     """
-    create, dtype, device, layout = _maker()
+    create, dtype, device, layout = _tensor_constructor()
     description = layouts[size]
     out_features, in_features = size
     shape = (ctypes.c_int64 * 2)(in_features, out_features)
@@ -166,22 +173,29 @@ def opaque_tensor(buffer: Tensor, size: tuple[int, int], layouts: PackedLayouts)
         ctypes.c_int64(len(description)),
     )
     if failed:
-        raise RuntimeError("torch makes no opaque tensor of given memory")
+        raise RuntimeError("torch cannot make an opaque tensor over a buffer")
     pointers = ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p
     new_capsule = ctypes.PYFUNCTYPE(ctypes.py_object, *pointers)(
         ("PyCapsule_New", ctypes.pythonapi)
     )
     steal = torch._C._aoti.alloc_tensor_by_stealing_from_void_ptr
     tensor: Tensor = steal(new_capsule(handle, None, None))
-    is_there = torch.ops.mkldnn.data_ptr(tensor) == buffer.data_ptr()
-    if not is_there or len(packed_elements(tensor)) != len(buffer):
-        raise RuntimeError("torch makes an opaque tensor of other memory")
+    shares_memory = torch.ops.mkldnn.data_ptr(tensor) == buffer.data_ptr()
+    if not shares_memory or len(packed_elements(tensor)) != len(buffer):
+        raise RuntimeError("torch made an opaque tensor over other memory")
     return tensor
 
 
 @cache
-def _maker() -> tuple[Any, ...]:
-    """The function of torch's C interface that makes tensors of memory, and its constants."""
+def _tensor_constructor() -> tuple[Any, ...]:
+    """Return torch's C function that makes tensors over memory, and its constants.
+
+    Returns:
+        The function, and the constants of int8, of the CPU and of oneDNN's layout.
+
+    Raises:
+        RuntimeError: This version of torch has no such function.
+    """
     try:
         library = ctypes.CDLL(torch._C.__file__)
         constants = [
@@ -191,4 +205,4 @@ def _maker() -> tuple[Any, ...]:
         create = library.aoti_torch_create_tensor_from_blob_v2
         return (create, *map(ctypes.c_int32, constants))
     except (OSError, AttributeError):
-        raise RuntimeError("torch has no function for it") from None
+        raise RuntimeError("this version of torch cannot make opaque tensors") from None
