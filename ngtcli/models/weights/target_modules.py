@@ -1,12 +1,14 @@
-"""The modules of a model whose weights may get another format, found in one walk.
+"""The modules of a model whose weights may be converted to another format.
 
-Linear layers: nn.Linear, subclasses that compute the same (Falcon's), and `transformers`' Conv1D
-(GPT-2's), whose weight is stored (in, out). Mixtures of experts: those stored as one weight of
-three dimensions that `transformers` computes by a function of its own choice. An embedding tied to
-a linear layer comes with it.
+- Linear layers: nn.Linear, subclasses that compute the same (Falcon), and `transformers`' Conv1D
+  (GPT-2), whose weight is stored as (in, out).
+- Mixtures of experts that are stored as one weight of three dimensions and that `transformers` can
+  compute by several functions.
+- Embeddings that are tied to a linear layer.
 
-All else stays as it is: norms, biases, experts of other kinds (Llama 4, JetMoE, LongCat),
-convolutions, layers with hooks, weights that several others share, and those used without a layer.
+Everything else stays unchanged: norms, biases, experts of other kinds (Llama 4, JetMoE, LongCat),
+convolutions, layers with hooks, weights that more than two modules share, and weights that a model
+uses without their layer.
 """
 
 from collections import defaultdict
@@ -19,9 +21,9 @@ import torch
 from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 
-DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # float16 on few CPUs: tried
-_USED_WITHOUT_LAYER = "dt_proj"  # of Mamba and Jamba, which multiply by its weight themselves
-_ROUTERS = ("gate", "router", "shared_expert_gate", "classifier")  # an error is another expert
+DTYPES = (torch.float32, torch.bfloat16, torch.float16)  # Few CPUs multiply float16: `prepacks`.
+_USED_WITHOUT_LAYER = "dt_proj"  # Mamba and Jamba multiply by the weight of this layer themselves.
+_ROUTERS = ("gate", "router", "shared_expert_gate", "classifier")  # names of layers
 
 
 @dataclass(frozen=True, slots=True)
@@ -29,11 +31,12 @@ class TargetModule:
     """A linear layer, an embedding tied to one, or the weight of all experts of a mixture.
 
     Attributes:
-        parent, name: `parent`.`name` is the layer, or the parameter of the experts.
+        parent: The module that has the layer, or the parameter of the experts, as an attribute.
+        name: The name of that attribute.
         weight_name: The name of the weight in the model.
         transposed: The weight is (in, out), not (out, in).
-        experts: How many experts; 0 for a layer.
-        tied: The embedding that shares the weight.
+        experts: The number of experts, 0 for a layer.
+        tied: The embedding that shares the weight, None without one.
     """
 
     parent: Any
@@ -50,17 +53,17 @@ class TargetModule:
 
     @property
     def weight(self) -> Any:
-        """The weight as it is stored."""
+        """The parameter as it is stored: (out, in) or (in, out), behind (experts,) for experts."""
         return self.layer if self.experts else self.layer.weight
 
     @property
     def bias(self) -> Any:
-        """The bias of a layer; that of experts stays with them."""
+        """The bias of a layer; None for experts, whose module keeps their biases."""
         return None if self.experts else self.layer.bias
 
     @property
     def size(self) -> tuple[int, int]:
-        """(out, in) of a layer."""
+        """(out, in) of the layer, or of each expert."""
         first, second = self.weight.shape[-2:]
         return (second, first) if self.transposed else (first, second)
 
@@ -71,32 +74,36 @@ class TargetModule:
         return self.name in _ROUTERS or out_features == getattr(self.parent, "num_experts", 0)
 
     def matrices(self, weight: Tensor) -> Iterator[Tensor]:
-        """Split a stored weight into that of each layer, (out, in)."""
-        for matrix in weight if self.experts else weight[None]:
+        """Split a stored weight into matrices (out, in): one, or one for each expert."""
+        matrices = weight if self.experts else weight[None]
+        for matrix in matrices:
             yield matrix.t() if self.transposed else matrix
 
     def set_weight(self, weight: nn.Parameter) -> None:
-        """Give the layer, or the experts, a weight."""
+        """Set the weight of the layer, or of the experts."""
         if self.experts:
             setattr(self.parent, self.name, weight)
         else:
             self.layer.weight = weight
 
     def replace(self, layers: Sequence[nn.Module]) -> None:
-        """Put a layer, or one for each expert, in the place of the weight."""
+        """Replace the layer, or the weight of the experts by one layer for each expert."""
         if self.experts:
             delattr(self.parent, self.name)
             self.parent.forward = MethodType(experts_forward, self.parent)
             setattr(self.parent, self.name, nn.ModuleList(layers))
             return
-        layers[0]._is_hf_initialized = True  # type: ignore[assignment]  # for transformers
+        # transformers initializes the modules that lack this mark.
+        layers[0]._is_hf_initialized = True  # type: ignore[assignment]
         setattr(self.parent, self.name, layers[0])
 
 
 def target_modules(hf: Any, device: str = "cpu") -> list[TargetModule]:
-    """List those with weights on a device: layers in the model's order, then experts."""
+    """List the modules with weights on a device: layers in the model's order, then experts."""
     names = {id(module): name for name, module in hf.named_modules()}
-    layers = [(p, name, layer) for p in hf.modules() for name, layer in p.named_children()]
+    layers = [
+        (parent, name, layer) for parent in hf.modules() for name, layer in parent.named_children()
+    ]
     users: dict[int, list[tuple[Any, str]]] = defaultdict(list)
     for parent, name, layer in layers:
         for parameter in layer.parameters(recurse=False):
@@ -129,22 +136,30 @@ def target_modules(hf: Any, device: str = "cpu") -> list[TargetModule]:
 
 
 def tie(hf: Any) -> None:
-    """Tie the weights that the model ties; it is not done while it loads."""
+    """Tie the weights that the model's class ties; transformers does so only after loading."""
     for tied, source in hf.all_tied_weights_keys.items():
         parent, _, name = tied.rpartition(".")
         setattr(hf.get_submodule(parent), name, hf.get_parameter(source))
 
 
 def is_embedding(layer: Any) -> bool:
-    """Return whether a module looks up rows as they are, or scaled by one number (Gemma's)."""
-    scaled = isinstance(layer, nn.Embedding) and hasattr(layer, "scalar_embed_scale")
-    return (type(layer) is nn.Embedding or scaled) and layer.max_norm is None
+    """Return whether a module only looks up rows, perhaps scaled by one number (Gemma)."""
+    is_scaled = isinstance(layer, nn.Embedding) and hasattr(layer, "scalar_embed_scale")
+    return (type(layer) is nn.Embedding or is_scaled) and layer.max_norm is None
 
 
 def _is_plain(layer: Any, device: str, *names: str) -> bool:
-    """Return whether a layer has no hooks, and dense weights of a known dtype on the device."""
+    """Return whether a module has no hooks, and dense weights of a supported dtype on a device.
+
+    Args:
+        layer: The module.
+        device: The type of the device.
+        names: The names of its weights; without any, "weight".
+    """
+    if layer._forward_hooks or layer._forward_pre_hooks:
+        return False
     weights = [layer._parameters.get(name) for name in names or ("weight",)]
-    return not (layer._forward_hooks or layer._forward_pre_hooks) and all(
+    return all(
         type(weight) is nn.Parameter
         and weight.device.type == device
         and weight.dtype in DTYPES
@@ -154,55 +169,72 @@ def _is_plain(layer: Any, device: str, *names: str) -> bool:
 
 
 def _is_linear(layer: Any) -> bool:
-    """Return whether it computes what nn.Linear does; Falcon's adds its bias in a second step."""
-    kind: Any = type(layer)
-    multiplies = isinstance(layer, nn.Linear) and kind.forward is nn.Linear.forward
-    return multiplies or isinstance(layer, Conv1D) or kind.__name__ == "FalconLinear"
+    """Return whether a layer computes what nn.Linear does, up to the order of adding the bias."""
+    layer_class: Any = type(layer)
+    if isinstance(layer, nn.Linear) and layer_class.forward is nn.Linear.forward:
+        return True
+    return isinstance(layer, Conv1D) or layer_class.__name__ == "FalconLinear"
 
 
 def _expert_weights(module: Any, device: str) -> tuple[str, ...]:
-    """The names of the weights of experts that `experts_forward` computes; none elsewhere."""
-    if not hasattr(module, "_is_expert_parallel"):  # of those whose computation can be chosen
+    """Name the weights of a mixture of experts that `experts_forward` can compute; else ()."""
+    # transformers gives this attribute to the modules whose computation can be chosen.
+    if not hasattr(module, "_is_expert_parallel"):
         return ()
-    names = "gate_up_proj" if module.has_gate else "up_proj", "down_proj"
+    up_proj = "gate_up_proj" if module.has_gate else "up_proj"
+    names = (up_proj, "down_proj")
     if not _is_plain(module, device, *names):
         return ()
-    return names if all(getattr(module, name).ndim == 3 for name in names) else ()
+    if any(getattr(module, name).ndim != 3 for name in names):
+        return ()
+    return names
 
 
 def experts_forward(
     self: Any, hidden_states: Tensor, top_k_index: Tensor, top_k_weights: Tensor
 ) -> Tensor:
-    """Compute a module of experts, each on the rows that chose it.
+    """Compute a mixture of experts, each expert on the tokens that chose it.
 
     Args:
-        hidden_states: (rows, in).
-        top_k_index, top_k_weights: (rows, experts of a row).
+        hidden_states: (tokens, in).
+        top_k_index: (tokens, k): the experts of each token.
+        top_k_weights: (tokens, k): their weights, sometimes in a wider dtype.
 
     Returns:
-        (rows, in).
+        (tokens, in), in the dtype of `hidden_states`.
     """
-    rows, experts_of_row = top_k_index.shape
-    chosen = top_k_index.flatten()
-    order = chosen.argsort(stable=True)
-    sizes = chosen.bincount(minlength=self.num_experts).tolist()
+    tokens, top_k = top_k_index.shape
+    experts = top_k_index.flatten()
+    order = experts.argsort(stable=True)
+    counts = experts.bincount(minlength=self.num_experts).tolist()
     up_proj = self.gate_up_proj if self.has_gate else self.up_proj
     parts = []
-    for expert, part in enumerate(torch.split(hidden_states[order // experts_of_row], sizes)):
-        if expert >= self.num_experts:  # stands for none
+    for expert, part in enumerate(torch.split(hidden_states[order // top_k], counts)):
+        if expert >= self.num_experts:  # This index means that no expert was chosen.
             parts.append(torch.zeros_like(part))
         elif len(part):
-            parts.append(_expert(self, expert, up_proj, part))
+            parts.append(_expert_forward(self, expert, up_proj, part))
     out = torch.cat(parts)
     if self.has_post_expert_norm:
         out = self.post_expert_norm(out)
-    out = out * top_k_weights.flatten()[order, None]  # may be float32 between layers of less
+    out = out * top_k_weights.flatten()[order, None]
     out = torch.empty_like(out).index_copy_(0, order, out)
-    return out.view(rows, experts_of_row, -1).sum(1).to(hidden_states.dtype)
+    return out.view(tokens, top_k, -1).sum(1).to(hidden_states.dtype)
 
 
-def _expert(self: Any, expert: int, up_proj: Any, rows: Tensor) -> Tensor:
-    hidden = up_proj[expert](rows)
+def _expert_forward(self: Any, expert: int, up_proj: Any, hidden_states: Tensor) -> Tensor:
+    """Compute one expert of a mixture.
+
+    Args:
+        self: The mixture.
+        expert: The index of the expert.
+        up_proj: The first layers of all experts.
+        hidden_states: (tokens, in).
+
+    Returns:
+        (tokens, in).
+    """
+    hidden = up_proj[expert](hidden_states)
     if self.has_bias:
         bias = self.gate_up_proj_bias if self.has_gate else self.up_proj_bias
         hidden += bias[expert]
