@@ -1,7 +1,7 @@
-"""Collects the tensors of a quantized model in a file of the cache, or in memory.
+"""Collect the tensors of a quantized model in a file of the cache, or in memory.
 
-The file is mapped into memory once it is complete. So the first start uses the same tensors as
-later ones, and the model is in memory only once.
+The file is mapped into memory once it is complete. So the first run uses the same tensors as later
+ones, and the model is in memory only once.
 """
 
 import json
@@ -18,10 +18,10 @@ Tensors = dict[str, Tensor]
 
 
 class TensorStore:
-    """Collects tensors by their names. Methods raise OSError if the file cannot be written.
+    """Tensors by name. Its methods raise OSError if the file cannot be written.
 
     Args:
-        writer: Writes them to a file. None: they stay in memory.
+        writer: Writes the tensors to a file. None: they stay in memory.
     """
 
     def __init__(self, writer: ArrayWriter | None = None) -> None:
@@ -29,18 +29,18 @@ class TensorStore:
         self._writer = writer
 
     def add(self, name: str, tensor: Tensor) -> None:
-        """Add a tensor, which is not changed. With a writer it may be released afterwards."""
+        """Add a tensor without changing it. With a writer it may be released afterwards."""
         if self._writer is None:
             self._tensors[name] = tensor
         else:
             self._writer.add(name, to_array(tensor))
 
     def finish(self, path: Path | None = None, about: dict[str, Any] | None = None) -> Tensors:
-        """Return all tensors by their names.
+        """Return all tensors by name.
 
         Args:
-            path: Where the file, if there is one, is to stay. None: it is deleted.
-            about: Its metadata, which can be written as JSON.
+            path: The final path of the file, if there is one. None: it is deleted.
+            about: The metadata of the file, as values of JSON.
         """
         if self._writer is None:
             return self._tensors
@@ -54,7 +54,7 @@ def to_array(tensor: Tensor) -> Any:
     """Return a numpy array that shares a tensor's memory; bfloat16 becomes uint16.
 
     Raises:
-        OSError: numpy has no such dtype, so that no file can hold the tensor.
+        OSError: numpy lacks the dtype, so that no file can hold the tensor.
     """
     tensor = tensor.detach().contiguous()
     if tensor.dtype == torch.bfloat16:
