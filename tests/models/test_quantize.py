@@ -118,7 +118,7 @@ def test_integers_of_which_nothing_is_said_are_refused(name: str, tmp_path: Path
         load_model(ModelSpec(str(tmp_path), "cpu", quantize=name))
 
 
-@pytest.mark.parametrize(("positions", "told"), [(64, []), (4096, ["only 17% of its weights"])])
+@pytest.mark.parametrize(("positions", "told"), [(64, []), (4096, ["only 17% of the weights"])])
 def test_a_mostly_unquantized_model_is_reported_in_one_line(
     positions: int, told: list[str], tmp_path: Path
 ) -> None:

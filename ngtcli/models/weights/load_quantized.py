@@ -77,7 +77,7 @@ def load_quantized(
         hf, report = _from_cache(source, config, conversion)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
-            warn(f"{folder}: quantizing again, as the cached file is damaged: {error}")
+            warn(f"{folder}: the quantized weights are made again: {error}")
         progress(f"Quantizing {folder} …")
         action = "Quantized"
         hf, report, conversion = _from_checkpoint(
