@@ -93,11 +93,11 @@ def read_header(name: str, file: str) -> tuple[dict[str, Any], Any]:
     from gguf.constants import GGML_QUANT_SIZES
     from transformers.integrations.gguf import GgufHeader, read_gguf_metadata
 
-    from ngtcli.models.hf import know_gguf_types
+    from ngtcli.models.hf import add_gguf_types
 
     # transformers knows no Q5_0, Q5_1 and MXFP4.
     block_sizes = {int(kind): sizes for kind, sizes in GGML_QUANT_SIZES.items() if sizes[0] > 1}
-    know_gguf_types(block_sizes)
+    add_gguf_types(block_sizes)
     try:
         metadata = read_gguf_metadata(file)[0]
         header = GgufHeader.from_file(file)

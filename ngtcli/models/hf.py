@@ -26,29 +26,31 @@ from transformers.utils.quantization_config import QuantizationConfigMixin
 
 
 def forward_parameters(hf: Any) -> frozenset[str]:
-    """The names of the parameters that a model's forward pass takes."""
+    """Return the names of the parameters of a model's forward method."""
     return frozenset(inspect.signature(hf.forward).parameters)
 
 
 # --- attention ---
-# transformers looks an attention up by the name in a model's configuration. The names below are
-# registered once and stay; `attending` says which attention a forward pass takes.
+# transformers looks attention functions up by a name in the model's configuration. Names are
+# registered once, for good; `attending` sets the attention of the forward passes within it.
 
-# transformers' signature of an attention: the module, query, key, value, mask and options of an
-# `AttentionCall`. It returns (1, queries, heads, head_dim), and weights that nobody reads.
+# The signature of attention functions in transformers: they take module, query, key, value, mask
+# and the options of an `AttentionCall`, and return (1, queries, heads, head_dim) with attention
+# weights, which are not used.
 AttentionFunction = Callable[..., tuple[Tensor, Any]]
 
 
 @dataclass(frozen=True, slots=True)
 class AttentionCall:
-    """The arguments that one layer passes to its attention.
+    """The arguments that one layer passes to its attention function.
 
     Attributes:
-        module: The layer's attention.
+        module: The attention module of the layer.
         query: (1, heads, queries, head_dim).
         key: (1, key heads, keys, head_dim).
-        value: As `key`; its last dimension may differ.
-        mask: (1, 1, queries, keys), added to the logits, or bool: which keys count.
+        value: Like `key`; its last dimension may differ.
+        mask: (1, 1, queries, keys): numbers that are added to the logits, or bool, False for keys
+            that are left out.
         options: The keyword arguments, such as `scaling`.
     """
 
@@ -61,25 +63,33 @@ class AttentionCall:
 
     @property
     def scale(self) -> float | None:
-        """The factor of the logits; None: one over the square root of head_dim."""
+        """The factor of the logits; None means 1 / sqrt(head_dim)."""
         return self.options.get("scaling")
 
 
 class PassAttention(Protocol):
-    """How the query tokens of one forward pass attend."""
+    """The attention of one forward pass, for all its query tokens."""
 
     def attend(self, call: AttentionCall, single: "SingleAttention") -> Tensor:
-        """(1, queries, heads, head_dim); `single` is the model's attention of one sequence."""
+        """Compute attention.
+
+        Args:
+            call: The arguments of a layer.
+            single: The attention that the model uses for one sequence.
+
+        Returns:
+            (1, queries, heads, head_dim).
+        """
 
 
 @dataclass(frozen=True, slots=True)
 class SingleAttention:
-    """The attention of one sequence that a name in a configuration stands for.
+    """An attention for one sequence, registered under a name.
 
     Attributes:
-        name: In the configuration.
-        base: transformers' own name of what it takes the place of, "sdpa" or "eager".
-        replacement: What computes it. None: transformers' own.
+        name: The name in configurations.
+        base: The attention of transformers that it stands for, "sdpa" or "eager".
+        replacement: The function that computes it. None: that of transformers.
     """
 
     name: str
@@ -88,27 +98,27 @@ class SingleAttention:
 
     @property
     def is_sdpa(self) -> bool:
-        """Whether it is a softmax of the products of queries and keys, and nothing more."""
+        """Whether it is a plain softmax over the scaled dot products of queries and keys."""
         return self.base == "sdpa"
 
     def attend(self, call: AttentionCall) -> tuple[Tensor, Any]:
-        """As `AttentionFunction`."""
+        """Compute attention; return what an `AttentionFunction` returns."""
         function: AttentionFunction
         if self.replacement is not None:
             function = self.replacement
         elif self.is_sdpa:
             function = sdpa_attention_forward
-        else:  # each family has an eager attention of its own
+        else:  # The module of each model family defines its own eager attention.
             function = sys.modules[type(call.module).__module__].eager_attention_forward
         return function(call.module, call.query, call.key, call.value, call.mask, **call.options)
 
 
 _registered: dict[str, SingleAttention] = {}
-_of_pass: ContextVar[PassAttention | None] = ContextVar("ngt_attention", default=None)
+_pass_attention: ContextVar[PassAttention | None] = ContextVar("ngt_attention", default=None)
 
 
 def register_attention(single: SingleAttention) -> None:
-    """Let configurations name an attention. Forward passes within `attending` take another."""
+    """Register an attention with transformers; forward passes within `attending` replace it."""
     _registered[single.name] = single
     AttentionInterface.register(single.name, partial(_dispatch, single))
     AttentionMaskInterface.register(single.name, sdpa_mask if single.is_sdpa else eager_mask)
@@ -124,7 +134,7 @@ def _dispatch(
     **options: Any,
 ) -> tuple[Tensor, Any]:
     call = AttentionCall(module, query, key, value, attention_mask, options)
-    attention = _of_pass.get()
+    attention = _pass_attention.get()
     if attention is None:
         return single.attend(call)
     return attention.attend(call, single), None
@@ -132,35 +142,35 @@ def _dispatch(
 
 @contextmanager
 def attending(attention: PassAttention | None) -> Iterator[None]:
-    """Within it models with a registered attention attend so; None: each as its name says."""
-    token = _of_pass.set(attention)
+    """Replace every registered attention within the context; None: replace none."""
+    token = _pass_attention.set(attention)
     try:
         yield
     finally:
-        _of_pass.reset(token)
+        _pass_attention.reset(token)
 
 
 def use_attention(hf: Any, name: str) -> bool:
-    """Let a model attend by a registered attention; whether it takes it."""
+    """Set a registered attention in a model; return whether the model supports it."""
     hf.set_attn_implementation(name)
     return attention_name(hf.config.get_text_config()) == name
 
 
 def attention_name(config: Any) -> str:
-    """The name of the attention of a configuration, "" where it has none."""
+    """Return the name of the attention in a configuration, "" if it has none."""
     return getattr(config, "_attn_implementation", None) or ""
 
 
 def base_attention(config: Any) -> str:
-    """transformers' own name of it, "" where there is none."""
+    """Return the name of the attention that transformers itself would use, "" if there is none."""
     name = attention_name(config)
     return _registered[name].base if name in _registered else name
 
 
 def settled_attention(config: Any) -> str:
-    """The name of what computes one sequence by itself.
+    """Return the name of the attention that computes a single sequence.
 
-    It is the same where forward passes may replace that and where they may not.
+    It does not depend on whether the attention of forward passes can be replaced.
     """
     name = attention_name(config)
     if name in _registered and _registered[name].replacement is None:
@@ -169,7 +179,7 @@ def settled_attention(config: Any) -> str:
 
 
 def attention_function(config: Any) -> AttentionFunction:
-    """Return the attention function of a configuration that is not eager."""
+    """Return the attention function of a configuration whose attention is not eager."""
     function: AttentionFunction = ALL_ATTENTION_FUNCTIONS[attention_name(config)]
     return function
 
@@ -177,21 +187,23 @@ def attention_function(config: Any) -> AttentionFunction:
 # --- rotary positions ---
 
 _LONGROPE = "longrope"
-_FREQUENCIES = "original_inv_freq"  # what transformers takes at positions below the border
+_FREQUENCIES = "original_inv_freq"  # the attribute with the frequencies for short sequences
 
 
 class LongRope:
-    """The rotary positions of a model that has factors for short and for long sequences (LongRoPE).
+    """The rotary embedding of a model with factors for short and for long sequences.
 
-    transformers chooses them by the positions of each forward pass. A cache wants all tokens of a
-    sequence to have the same, whatever chunk they come in.
+    LongRoPE: Ding et al. 2024, arXiv:2402.13753. transformers chooses the factors by the positions
+    of each forward pass. A KV cache needs the same factors for all tokens of a sequence, whatever
+    chunk they are prefilled in.
 
     Attributes:
-        border: The most tokens of a sequence with short factors; None: the model has no others.
+        border: The maximum length in tokens of a sequence with the factors for short ones. None:
+            the model has no other factors.
     """
 
     def __init__(self, hf: Any) -> None:
-        # Each module, the name of its frequencies, and those for long sequences.
+        # Modules, the names of their frequencies, and the frequencies for long sequences.
         self._modules: list[tuple[nn.Module, str, Tensor]] = []
         borders: set[int] = set()
         for module in hf.modules():
@@ -215,12 +227,12 @@ class LongRope:
         self.border = min(borders, default=None)
 
     def is_long(self, tokens: int) -> bool:
-        """Return whether a sequence of so many tokens has the factors for long ones."""
+        """Return whether a sequence of this length takes the factors for long ones."""
         return self.border is not None and tokens > self.border
 
     @contextmanager
     def using(self, is_long: bool) -> Iterator[None]:
-        """Within it forward passes take the factors for long sequences, or as transformers does."""
+        """Use the factors for long sequences within the context, or leave the choice as it is."""
         if not is_long:
             yield
             return
@@ -234,8 +246,9 @@ class LongRope:
                 setattr(module, name, frequencies)
 
 
-# --- weights, as a checkpoint is read ---
-# transformers passes weights one by one to quantization methods only; this one computes nothing.
+# --- weights, while a checkpoint is read ---
+# transformers passes weights one by one to quantization methods only. This "method" hands them to a
+# `WeightTaker`.
 
 _METHOD = "ngt"
 
@@ -259,7 +272,7 @@ class WeightTaker(Protocol):
         """Convert a weight and keep it."""
 
 
-class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]  # transformers ships no types
+class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]  # transformers has no types
     """A quantization configuration by which `transformers` hands weights over.
 
     It is never written to a file.
@@ -283,7 +296,7 @@ class WeightHook(QuantizationConfigMixin):  # type: ignore[misc]  # transformers
         return {"quant_method": self.quant_method}
 
 
-class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]  # transformers ships no types
+class _WeightReader(HfQuantizer, ConversionOps):  # type: ignore[misc]  # transformers has no types
     """The quantizer that `transformers` calls for each weight."""
 
     def _process_model_before_weight_loading(self, model: Any, **_: Any) -> None:
@@ -345,7 +358,7 @@ register_quantizer(_METHOD)(_WeightReader)
 
 
 class _LazyPattern:
-    """A regular expression that is compiled when something of it is used, also by a copy."""
+    """A regular expression that is compiled when it or a copy of it is first used."""
 
     def __init__(self, pattern: str) -> None:
         self._pattern = pattern
@@ -356,10 +369,10 @@ class _LazyPattern:
 
 @cache
 def list_conversions() -> None:
-    """Have transformers list how it renames weights, without compiling the patterns of all models.
+    """Have transformers list its renamings of weights without compiling their patterns.
 
-    It compiles a thousand of them for the first model that is loaded, which takes a third of a
-    second. Those of a model are copied before they are used, and compiled then.
+    It would compile a thousand of them when the first model is loaded, which takes a third of a
+    second. The patterns of that model are copied before use, and are compiled then.
     """
     lazy_re = SimpleNamespace(**vars(re))
     lazy_re.compile = _LazyPattern
@@ -374,15 +387,19 @@ def list_conversions() -> None:
 # --- GGUF files ---
 
 
-def know_gguf_types(sizes: Mapping[int, tuple[int, int]]) -> None:
-    """Let the reader know more types of tensors: (values, bytes) of a block, by type."""
+def add_gguf_types(sizes: Mapping[int, tuple[int, int]]) -> None:
+    """Add tensor types to the GGUF reader.
+
+    Args:
+        sizes: The values and the bytes of a block, by ggml's number of the type.
+    """
     from transformers.integrations.gguf import reader
 
     reader.GGML_BLOCK.update(sizes)
 
 
-def keep_gguf_names() -> None:
-    """Let the names of all layers be listed once, not for each module, in 3 ms or more."""
+def cache_gguf_names() -> None:
+    """Cache the list of all layer names: it takes 3 ms or more, and is asked for each module."""
     import gguf
 
     listed = gguf.get_tensor_name_map
@@ -394,10 +411,16 @@ def keep_gguf_names() -> None:
 
 @contextmanager
 def mtp_layer_in(folder: str, hf: Any, config: Any, layers: int) -> Iterator[None]:
-    """Let `transformers` look for the first MTP layer in a folder, behind the model's own layers.
+    """Have `transformers` look in a folder for one MTP layer, numbered after the model's layers.
 
-    The patterns of a family have the number of layers of its published models. What the layer
-    shares with the model, which may be packed, is not looked for.
+    The patterns of a model family contain the number of layers of its published models, so they are
+    extended. Weights that the layer shares with the model, which may be packed, are not looked for.
+
+    Args:
+        folder: The folder with the layer's weights.
+        hf: The model.
+        config: The configuration with `num_mtp_layers`.
+        layers: The number of layers of the model.
     """
     before = hf.config.name_or_path, hf._keys_to_ignore_on_load_unexpected, config.num_mtp_layers
     shared = MtpModel._keys_to_ignore_on_load_missing

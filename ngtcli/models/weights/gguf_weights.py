@@ -16,7 +16,7 @@ import torch
 from torch import Tensor
 
 from ngtcli.models.gguf import FACTORS, read_header
-from ngtcli.models.hf import keep_gguf_names
+from ngtcli.models.hf import cache_gguf_names
 from ngtcli.models.stand_in import Source
 
 # Elements that are dequantized at once (measured: the fastest of 2^18, 2^20, 2^22 and 2^24).
@@ -98,7 +98,7 @@ def gguf_weights(source: Source, empty: Any) -> dict[str, GgufWeight]:
     _, header = read_header(source.file, source.file)
     from transformers import modeling_gguf_pytorch_utils as library
 
-    keep_gguf_names()
+    cache_gguf_names()
     processor_class = library.TENSOR_PROCESSORS.get(header.architecture, library.TensorProcessor)
     processor = processor_class(config=empty.config.to_dict())
     names = library.get_gguf_hf_weights_map(empty, processor)
