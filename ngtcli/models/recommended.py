@@ -1,6 +1,6 @@
-"""Models to begin with, by the memory of a machine, and what is said of the built-in one.
+"""Recommended models by the memory of a machine, and notes on the built-in model.
 
-Pages and commands show what stands here.
+Manual pages and commands take their texts from here.
 """
 
 import re
@@ -16,9 +16,9 @@ class RecommendedModel:
     """An instruct model of Hugging Face in bfloat16.
 
     Attributes:
-        memory_gb: Memory of a machine that it suits.
-        name: Its id on Hugging Face.
-        download_gb: Bytes of its weights, in units of 10^9.
+        memory_gb: The memory of a machine that it suits, in GB.
+        name: The id on Hugging Face.
+        download_gb: The size of its weights, in units of 10^9 bytes.
     """
 
     memory_gb: int
@@ -39,7 +39,7 @@ RECOMMENDED = (
 
 
 def markdown_table() -> str:
-    """The table as it stands in README.md and in the manual."""
+    """Return the table of README.md and the manual."""
     rows = ["| memory | model | download | get it | use it |", "|---|---|---|---|---|"]
     for model in RECOMMENDED:
         size = f"{model.download_gb:.1f} GB"
@@ -51,7 +51,7 @@ def markdown_table() -> str:
 
 
 def recommendations() -> list[str]:
-    """A line for each model: for which machine, its download, and the command that gets it."""
+    """Return a line for each model: the machine's memory, the command, the size."""
     return [
         f"{model.memory_gb} GB of memory: {model.command}  ({model.download_gb:.1f} GB)"
         for model in RECOMMENDED
@@ -68,7 +68,7 @@ def is_demonstration(model: str) -> bool:
 
 
 def demonstration_limit(task: str, documents: int, has_schema: bool = False) -> str:
-    """Return what the built-in model cannot do of what is asked; "" where it can.
+    """Return the part of a task that the built-in model cannot do, "" if it can do all.
 
     >>> demonstration_limit("chat", documents=1)
     'hold a conversation'
@@ -94,7 +94,7 @@ def demonstration_limit(task: str, documents: int, has_schema: bool = False) -> 
 
 
 def described(model: str) -> str:
-    """Return the name of a model for people, who are told of the built-in one what it is.
+    """Return the name of a model for people, with a remark on the built-in one.
 
     >>> described("Qwen/Qwen3-8B")
     'Qwen/Qwen3-8B'
@@ -105,11 +105,11 @@ def described(model: str) -> str:
 
 
 def demonstration_note(model: str, limit: str = "") -> str:
-    """Return one line that names the built-in model as what it is; "" for another model.
+    """Return one line on the limits of the built-in model, "" for another model.
 
     Args:
         model: The name of the model that answers.
-        limit: What it cannot do, as `demonstration_limit` says.
+        limit: The result of `demonstration_limit`.
     """
     if not is_demonstration(model):
         return ""
@@ -131,16 +131,18 @@ class SizeEstimate:
 
 
 def estimate_of(name: str) -> SizeEstimate | None:
-    """Estimate a model's weights by its name; None where the name has no number of parameters.
+    """Estimate a model's weights by its name; None if the name has no number of parameters.
 
     >>> estimate_of("Qwen/Qwen3-8B")
     SizeEstimate(label='8B', bfloat16_bytes=16000000000, int8_bytes=8480000000)
     >>> estimate_of("gpt2") is None
     True
     """
-    found = _SIZE.search(name.rpartition("/")[2].replace("-", " ").replace("_", " "))
-    if found is None:
+    match = _SIZE.search(name.rpartition("/")[2].replace("-", " ").replace("_", " "))
+    if match is None:
         return None
-    parameters = float(found[1]) * (1e9 if found[2].upper() == "B" else 1e6)
-    label = f"{found[1]}{found[2].upper()}"
+    number = match[1]
+    unit = match[2].upper()
+    parameters = float(number) * (1e9 if unit == "B" else 1e6)
+    label = f"{number}{unit}"
     return SizeEstimate(label, round(2 * parameters), round(_INT8_BYTES * parameters))
