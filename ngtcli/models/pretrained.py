@@ -1,6 +1,6 @@
-"""Loads a model's tokenizer and configuration, checks its weights, and reads limits from them.
+"""Load a model's tokenizer and configuration, check its weights, and read its limits.
 
-Imports no torch.
+This module imports no torch.
 """
 
 import os
@@ -57,7 +57,7 @@ _SUGGESTIONS = (
 _REASONS = (
     ("backend tokenizer", "its tokenizer cannot be read"),
     ("Weights only load failed", "its weights are a pickle that could run code"),
-    ("offload_folder", "not all fits in memory, and its files do not have the rest as computed"),
+    ("offload_folder", "not all fits in memory, and its files lack the rest in the format needed"),
 )
 _NEUTRAL: tuple[Any, ...] = (None, False, 0, 1, 1.0, [], {})
 

@@ -53,10 +53,13 @@ def cache_path(source: dict[str, Any]) -> Path:
 
 
 def identity(folder: str) -> dict[str, Any]:
-    """Return what tells a checkpoint from a changed one, as values of JSON.
+    """Return the identity of a checkpoint, which changes with its files, as values of JSON.
 
-    It is the folder (of a GGUF file the file, of an adapter the adapter's folder) with the names,
-    sizes and stamps of all files that the weights come from. Raises OSError.
+    It is the folder (the file for GGUF, the adapter's folder for an adapter) with the names, sizes
+    and stamps of all files that the weights come from.
+
+    Raises:
+        OSError: A file cannot be examined.
     """
     source = source_of(folder)
     files = []
@@ -77,13 +80,16 @@ def _source_files(folder: str) -> list[Path]:
     for directory in map(Path, folders):
         for pattern in (*WEIGHTS, "adapter_*", "config.json"):
             files.update(directory.glob(pattern))
-    return sorted(files) or [Path(folder)]  # a GGUF file has nothing in it to list
+    return sorted(files) or [Path(folder)]  # A GGUF file is not a folder, so no pattern matches.
 
 
 def fingerprint(folder: str) -> str:
     """Return a hash of a folder's weights: of `identity`, and of both ends of each file.
 
-    The ends have the header and some of the weights. Raises OSError.
+    The ends contain the header and some of the weights.
+
+    Raises:
+        OSError: A file cannot be read.
     """
     digest = blake2b(json.dumps(identity(folder)).encode(), digest_size=16)
     for path in _source_files(folder):
@@ -102,5 +108,5 @@ def cached_weights() -> list[CachedWeights]:
             source = parse_json(read_header(path)[0]["about"], dict)
             weights.append(CachedWeights(str(source["folder"]), path, path.stat().st_size))
         except (OSError, DamagedFileError, KeyError):
-            continue  # a damaged file is made again when it is needed
+            continue  # A damaged file is replaced when it is needed.
     return sorted(weights, key=lambda entry: entry.folder)

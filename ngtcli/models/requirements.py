@@ -1,6 +1,6 @@
 """Requirements of checkpoints: packages, and for some quantized weights a GPU.
 
-It is checked before anything large is read.
+They are checked before anything large is read.
 """
 
 from collections.abc import Sequence
@@ -11,8 +11,8 @@ from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import read_object
 from ngtcli.system.machine import pick_device
 
-# Packages by the `quant_method` of config.json, by the names that pip knows: what transformers 5.23
-# asks for. transformers itself reports what it needs for a method that is not listed.
+# The packages that transformers 5.23 requires for each `quant_method` of config.json, by their
+# names on PyPI. For other methods transformers itself reports what is missing.
 _PACKAGES = {
     "aqlm": ("aqlm", "accelerate"),
     "auto-round": ("auto-round",),
@@ -26,14 +26,15 @@ _PACKAGES = {
     "mxfp4": ("accelerate",),
     "torchao": ("torchao",),
 }
-# Their kernels are made for GPUs.
+# Methods whose kernels run on GPUs only.
 _GPU_ONLY = ("awq", "compressed-tensors", "gptq")
 
 
 def quantization_method(folder: str | Path) -> str:
-    """Return how the weights in a model's folder are quantized, as config.json names it.
+    """Return the quantization method that config.json names for the weights in a folder.
 
-    "" for weights that are not quantized, "unknown" where config.json does not name the method.
+    Returns:
+        "" for weights that are not quantized, "unknown" if config.json does not name the method.
     """
     config = read_object(Path(folder) / "config.json")
     for part in (config, config.get("text_config")):
@@ -49,28 +50,30 @@ def runs_on(method: str, device: str) -> bool:
 
 
 def require(purpose: str, packages: Sequence[str], install: str = "") -> None:
-    """Raise ModelError where a package that a purpose needs is missing.
+    """Raise ModelError if a package that a purpose needs is missing.
 
     Args:
         purpose: The subject of the message, such as "reading GGUF files".
-        packages: Names that pip knows.
-        install: What the hint passes to `pip install`; the missing packages by default.
+        packages: Their names on PyPI.
+        install: The argument of `pip install` in the hint; by default the missing packages.
     """
     missing = [name for name in packages if find_spec(name.replace("-", "_")) is None]
     if missing:
-        are = "is" if len(missing) == 1 else "are"
-        message = f"{purpose} needs {' and '.join(missing)}, which {are} not installed"
-        raise ModelError(message, hint=f"pip install {install or ' '.join(missing)}")
+        verb = "is" if len(missing) == 1 else "are"
+        raise ModelError(
+            f"{purpose} needs {' and '.join(missing)}, which {verb} not installed",
+            hint=f"pip install {install or ' '.join(missing)}",
+        )
 
 
 def require_for_weights(
     name: str, folder: str | Path, device: str = "cpu", device_map: str = "none"
 ) -> None:
-    """Raise ModelError where the weights in a folder need a GPU or a package that is missing.
+    """Raise ModelError if the weights in a folder need a GPU or a package that is missing.
 
     Args:
         name: The model as the user named it.
-        folder: Where its config.json lies.
+        folder: The folder with its config.json.
         device: "auto", "cpu", "cuda" or "mps".
         device_map: "auto" needs the package accelerate.
     """
@@ -79,8 +82,8 @@ def require_for_weights(
     method = quantization_method(folder)
     if method in _GPU_ONLY and not runs_on(method, pick_device(device)):
         raise ModelError(
-            f"{name}: its weights are quantized by {method}, which runs on a GPU only",
-            hint="Name a GGUF file of the model, or its original checkpoint with --quantize int8.",
+            f"{name}: the weights are quantized by {method}, which runs on GPUs only",
+            hint="Use a GGUF file of the model, or its original checkpoint with --quantize int8.",
         )
     if method:
         require(f"{name}: reading weights quantized by {method}", _PACKAGES.get(method, ()))

@@ -54,7 +54,7 @@ def test_weights_for_gpus_are_refused_on_a_cpu_before_documents_are_read(
 ) -> None:
     folder = changed(tmp_path / "model", quantization_config={"quant_method": method})
     for read in (_load, lambda name: require_for_weights(name, name, "auto")):
-        with pytest.raises(ModelError, match=f"quantized by {method}, which runs on a GPU only"):
+        with pytest.raises(ModelError, match=f"quantized by {method}, which runs on GPUs only"):
             read(folder)
     done = ngt("summarize", "-m", folder, str(tmp_path / "nowhere.txt"))
     assert done.returncode == 4
