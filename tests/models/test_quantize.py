@@ -114,7 +114,7 @@ def test_integers_of_which_nothing_is_said_are_refused(name: str, tmp_path: Path
     hf = make_hf("llama")
     state = {n: w.to(torch.int8) if "proj" in n else w for n, w in hf.state_dict().items()}
     shutil.copy(BUILTIN_PATH / "tokenizer.json", saved(tmp_path, hf, state_dict=state))
-    with pytest.raises(ModelError, match="its weights are integers"):
+    with pytest.raises(ModelError, match="the weights are integers"):
         load_model(ModelSpec(str(tmp_path), "cpu", quantize=name))
 
 
@@ -183,7 +183,7 @@ def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: 
         save_file({"a": half, "c": half + 1, "norm": one, **more}, tmp_path / "model.safetensors")
         given = str(tmp_path), None, print, False
         if integers:
-            with pytest.raises(ModelError, match="its weights are integers"):
+            with pytest.raises(ModelError, match="the weights are integers"):
                 checkpoints._open_weights(*given)
             continue
         stored = checkpoints._open_weights(*given)
@@ -194,6 +194,6 @@ def test_integers_and_the_dtype_of_most_tensors_are_seen_in_the_files(tmp_path: 
 
 
 def test_another_device_is_refused_in_two_lines() -> None:
-    with pytest.raises(ModelError, match="int8 is for a CPU") as error:
+    with pytest.raises(ModelError, match="int8 needs a CPU") as error:
         int8_kernel("cuda")
     assert "--device cpu" in error.value.hint
