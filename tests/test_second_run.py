@@ -288,7 +288,7 @@ class SecondRuns(RuleBasedStateMachine):
         self.home = self.home.rename(self.place / f"home-{self.serial}")
 
     def clear(self) -> None:
-        self.ngt("cache", "clear", "documents", "passages", "parts", "prefixes")
+        self.ngt("cache", "clear")
         self.is_cache_outgrown = False
 
     def outgrow(self) -> None:
@@ -429,6 +429,17 @@ class SecondRuns(RuleBasedStateMachine):
             self.known.written |= set(self.documents()) - documents
         else:
             self.check_summaries(done, expected, fresh)
+            if done.returncode == 0 and not self.is_disk_full:
+                self.check_nothing_is_asked_again(target)
+
+    def check_nothing_is_asked_again(self, target: Path) -> None:
+        """A second run in a row leaves the summaries as they are, and asks the model nothing."""
+        summaries = {path: path.read_bytes() for path in self.out.iterdir()}
+        self.answers.asked.clear()
+        again = self.ngt("summarize", target, "-o", f"{self.out}/")
+        assert again.returncode == 0, again.stderr.decode()
+        assert self.answers.asked == []
+        assert {path: path.read_bytes() for path in self.out.iterdir()} == summaries
 
     def check_summaries(self, done: Done, expected: Done, fresh: Path) -> None:
         """They are those in `fresh`; a run fails as that one, or names a file of the user's.
@@ -624,6 +635,38 @@ def test_no_file_of_the_users_is_written_over_by_a_summary(machine: type[SecondR
     story.write_own_file_where_a_summary_would_be(which=0)
     story.summarize_each(which=0, beside=False)
     story.the_users_files_are_as_the_user_left_them()
+
+
+def test_a_cleared_cache_does_not_make_summaries_those_of_a_stranger(
+    machine: type[SecondRuns],
+) -> None:
+    story = machine()
+    story.begin(documents=["a", "b"], lines=[0])
+    story.summarize_each(which=0, beside=False)
+    story.clear()
+    story.summarize_each(which=0, beside=False)
+
+
+def test_a_document_of_a_name_that_is_there_already_is_the_only_one_asked_about(
+    machine: type[SecondRuns],
+) -> None:
+    story = machine()
+    story.begin(documents=["a.txt", "b.txt"], lines=[0])
+    story.summarize_each(which=0, beside=False)
+    story.write(name="sub/a.txt", healthy=True)
+    story.answers.asked.clear()
+    story.ngt("summarize", story.docs, "-o", f"{story.out}/")
+    (prompt,) = story.answers.asked
+    assert "Note 2: " in prompt
+
+
+def test_a_batch_that_was_interrupted_goes_on(machine: type[SecondRuns]) -> None:
+    story = machine()
+    story.begin(documents=["a", "b"], lines=[2, 3, 0])
+    story.run_batch(limit=0, max_answers=1, retry=False)
+    assert len(rows(story.answered)) == 1
+    story.run_batch(limit=0, max_answers=99, retry=False)
+    assert len(rows(story.answered)) == 3
 
 
 def test_lines_of_changed_documents_are_named(machine: type[SecondRuns]) -> None:
