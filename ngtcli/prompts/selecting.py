@@ -18,7 +18,7 @@ from ngtcli.prompts.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompts.reports import Chosen, Selection
 from ngtcli.prompts.splitting import BETWEEN, fits, joined
 from ngtcli.prompts.turns import earlier_questions, first_kept
-from ngtcli.retrieval.ranking import Ranked, Ranker, Ranking
+from ngtcli.retrieval.ranking import RankedPassage, Ranker, Ranking
 from ngtcli.retrieval.search import Search
 from ngtcli.system import reporting
 from ngtcli.words import counted
@@ -206,7 +206,7 @@ def _retrieve(task: Task, s: Settings) -> Prompt:
     ranking = _ranked(task, s, room)
     seconds = time.perf_counter() - began
     reporting.status("Choosing passages …")
-    bound = _Bound.of(s, whole_room, len(task.queries), len(ranking.found))
+    bound = _Bound.of(s, whole_room, len(task.queries), len(ranking.passages))
     built = _built(task, ranking, room, bound)
     if built is None:
         raise ContextOverflowError(
@@ -295,17 +295,17 @@ def _ranked(task: Task, s: Settings, room: int) -> Ranking:
     search = Search(task.documents, s, task.question, max_read + _PASSED_OVER, earlier, task.keep)
     ranker = Ranker(search)
     rankings = [ranker.rank(question) for question in task.queries or (task.question,)]
-    ranking = replace(rankings[0], found=_in_turn([ranking.found for ranking in rankings]))
-    if ranking.found or task.earlier:
+    ranking = replace(rankings[0], passages=_in_turn([ranking.passages for ranking in rankings]))
+    if ranking.passages or task.earlier:
         return ranking
     reporting.warn("no passage has a word of the question; the first ones are read")
-    in_order = [Ranked(number, Scores(0.0, 0.0)) for number in range(len(ranking.index))]
-    return replace(ranking, found=in_order)
+    in_order = [RankedPassage(number, Scores(0.0, 0.0)) for number in range(len(ranking.index))]
+    return replace(ranking, passages=in_order)
 
 
-def _in_turn(rankings: Sequence[Sequence[Ranked]]) -> list[Ranked]:
+def _in_turn(rankings: Sequence[Sequence[RankedPassage]]) -> list[RankedPassage]:
     """Return the best of each ranking, then the second ones, and so on; each passage once."""
-    by_passage: dict[int, Ranked] = {}
+    by_passage: dict[int, RankedPassage] = {}
     for of_one_rank in zip_longest(*rankings):
         for ranked in filter(None, of_one_rank):
             by_passage.setdefault(ranked.passage, ranked)
@@ -326,7 +326,7 @@ def _built(
         bound: How much is read.
     """
     index = ranking.index
-    ranked = ranking.found
+    ranked = ranking.passages
     earlier = [excerpt for turn in task.turns for excerpt in turn.passages]
     fitting = _fitting(task, ranking, room, bound, earlier)
     while fitting or earlier:
@@ -363,7 +363,7 @@ def _fitting(
     passed_over = 0
     repeated = 0  # passages that stand in earlier turns
     used = 0  # tokens of all that count
-    for rank, ranked in enumerate(ranking.found):
+    for rank, ranked in enumerate(ranking.passages):
         read = len(fitting) + repeated
         if read == bound.max_passages or passed_over == _PASSED_OVER:
             break
@@ -387,7 +387,7 @@ def _fitting(
     return fitting
 
 
-def _chosen(task: Task, index: "Index", rank: int, ranked: Ranked) -> Chosen:
+def _chosen(task: Task, index: "Index", rank: int, ranked: RankedPassage) -> Chosen:
     """Return what is reported of a passage; the best has rank 1."""
     excerpt = index.place(ranked.passage)
     section = place(task.documents[excerpt.document], excerpt.start)

@@ -1,1 +1,1 @@
-"""Which passages of documents answer a question best."""
+"""Find the passages of documents that answer a question best."""

@@ -1,8 +1,8 @@
 """How much of a question a set of documents speaks of: whether they can have its answer at all.
 
 A question is compared with each passage by the words that carry its meaning, in any inflection. A
-rare word counts more than a frequent one, a name or a number twice. What the nearest passage lacks
-counts in part where another passage of its document has it.
+rare word counts more than a frequent one, and a name or a number counts twice. A word that the
+nearest passage lacks counts in part where another passage of its document has it.
 """
 
 import re
@@ -24,14 +24,14 @@ if TYPE_CHECKING:
 # Below this share of a question's weight the documents are taken not to have its answer. Chosen and
 # measured by `python -m tests.tools.answerable`: see there.
 MIN_SHARE = 0.32
-_SMOOTHING = 20  # passages that are added to those there are, so that few do not decide; guess
+_SMOOTHING = 20  # passages that are added, so that a few passages do not decide; a guess
 _NAME = 2.0  # weight of a name or a number beside that of another word; swept from 1 to 3
 _ELSEWHERE = 0.3  # of a word's weight where only other passages of a document have it; 0 to 1 tried
-_KNOWN = 1 << 12  # words whose inflections are remembered; guess
+_CACHED_WORDS = 1 << 12  # whose inflections are remembered; a guess
 _UNSPACED = re.compile(f"[{UNSPACED}]")
 _WORD = re.compile(r"[^\W_]+(?:['’-][^\W_]+)*")
 
-# Words that say nothing of what a question is about. Some are of questions about texts as such.
+# Words that do not say what a question is about. Some are those of questions about any text.
 _EMPTY = frozenset(
     """
     a about above according after again against all also am among an and any anyone anything are
@@ -56,7 +56,7 @@ _EMPTY = frozenset(
     topic topics whole
     """.split()
 )
-# Endings of English words, and what may stand in their place in the word's base.
+# Endings of English words, and what may replace them in the base of a word.
 _ENDINGS = {
     "ies": ("y",),
     "ied": ("y",),
@@ -70,17 +70,17 @@ _ENDINGS = {
     "ions": ("", "e"),
     "ion": ("", "e"),
 }
-_MIN_BASE = 3  # letters of a base; guess
+_MIN_BASE = 3  # letters of a base; a guess
 
 
 def coverage(index: "Index", question: str) -> Coverage | None:
     """Compare a question with the passages of an index.
 
     Returns:
-        None where that says nothing: the question has no word that carries meaning, there is no
-        passage, or it is in a script without spaces, whose words are not known.
+        None where they cannot be compared: no word of the question carries meaning, there is no
+        passage, or the question is in a script that does not separate words.
     """
-    asked = _asked_words(question)
+    asked = _question_words(question)
     if not asked or not len(index) or any(_UNSPACED.search(word) for word in asked):
         return None
     total_weight = 0.0
@@ -103,8 +103,8 @@ def coverage(index: "Index", question: str) -> Coverage | None:
     return Coverage(share, share >= MIN_SHARE, tuple(missing))
 
 
-def _asked_words(question: str) -> dict[str, str]:
-    """The words that carry a question's meaning, as they are compared and as they were asked."""
+def _question_words(question: str) -> dict[str, str]:
+    """Return the words that carry a question's meaning: as they are compared, and as written."""
     asked: dict[str, str] = {}
     for match in _WORD.finditer(question):
         for word in words(match.group()):
@@ -114,16 +114,18 @@ def _asked_words(question: str) -> dict[str, str]:
 
 
 def _is_name(word: str, question: str) -> bool:
-    """Return whether a word has a digit, or a capital letter that no sentence's beginning asks."""
+    """Return whether a word has a digit, or a capital letter that is not that of a sentence."""
     if any(character.isdigit() for character in word):
         return True
-    begins = re.search(rf"(?:^|[.!?:]\s+)[^\w\s]*{re.escape(word)}\b", question) is not None
-    return word[:1].isupper() and not begins
+    begins_sentence = (
+        re.search(rf"(?:^|[.!?:]\s+)[^\w\s]*{re.escape(word)}\b", question) is not None
+    )
+    return word[:1].isupper() and not begins_sentence
 
 
-@lru_cache(_KNOWN)
+@lru_cache(_CACHED_WORDS)
 def _inflections(word: str) -> tuple[str, ...]:
-    """A word with other endings, some of which are no words.
+    """Return a word with other endings; not all of them are words.
 
     >>> {"dig", "digs", "digging"} <= set(_inflections("digging"))
     True
@@ -143,12 +145,12 @@ def _inflections(word: str) -> tuple[str, ...]:
 
 
 def _bases(word: str) -> Iterator[str]:
-    """What a word may be without its ending."""
-    for ending, others in _ENDINGS.items():
+    """Yield the bases that a word may have without its ending."""
+    for ending, replacements in _ENDINGS.items():
         stem = word.removesuffix(ending)
         if stem == word or len(stem) < _MIN_BASE:
             continue
-        for other in others:
-            yield stem + other
+        for replacement in replacements:
+            yield stem + replacement
         if stem[-1] == stem[-2]:
             yield stem[:-1]

@@ -1,8 +1,9 @@
-"""Models that give vectors of texts, and models that score a passage for a question.
+"""Embedding models, which compute the vector of a text, and rerankers, which score a passage.
 
-`sentence-transformers` loads and runs them: a model's folder says which parts it has, how token
-vectors become one, how many tokens are read, and what is put before questions and passages. No code
-of a folder is run. The library is imported where a model is loaded, which takes some seconds.
+`sentence-transformers` loads and runs them: a model's folder says which parts it has, how the
+vectors of tokens are pooled, how many tokens are read, and which prompts precede questions and
+passages. No code of a folder is run. The library is imported only when a model is loaded, as that
+takes some seconds.
 """
 
 import logging
@@ -24,9 +25,9 @@ from ngtcli.retrieval.index import Floats
 from ngtcli.system.files import key_of, stamp_of
 from ngtcli.system.machine import pick_device
 
-BATCH = 32  # texts a pass; guess
+BATCH = 32  # texts per forward pass; a guess
 _FORMAT = 2  # of how vectors are made
-_RUN: dict[str, Any] = {
+_RUN_OPTIONS: dict[str, Any] = {
     "batch_size": BATCH,
     "show_progress_bar": False,
     # Text never becomes a control token.
@@ -35,22 +36,35 @@ _RUN: dict[str, Any] = {
 
 
 class _Encoder:
-    """A model by folder or hub id. Raises ModelError, as all its methods do.
+    """A model of `sentence-transformers`, by its folder or hub id.
 
-    `kind` is its class in the library; a folder without that's files has one of `architectures`, by
-    the ends of their names. Weights with `spare` in their names may be missing.
+    All methods raise ModelError where the model is missing, is of another kind, or does not run.
+
+    Attributes:
+        role: The setting that names it.
+        kind: Its class in the library.
+        description: A noun phrase for messages.
+        architectures: The ends of the architectures in `config.json` that may be loaded where the
+            folder has no files of the library.
+        unused_weights: Weights with this in their names may be missing.
     """
 
-    role = kind = what = ""
+    role = ""
+    kind = ""
+    description = ""
     architectures: tuple[str, ...] = ()
-    spare = " "
+    unused_weights = " "
 
     def __init__(self, name: str, device: str = "auto") -> None:
         self.name = name
         with self._usable():
             self.folder = Path(fetch(name, plain=True))
             self.check(name, self.folder)
-            with loading(name), warnings.catch_warnings(), _library(name, self.spare) as library:
+            with (
+                loading(name),
+                warnings.catch_warnings(),
+                _library(name, self.unused_weights) as library,
+            ):
                 warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
                 self._model = getattr(library, self.kind)(
                     str(self.folder),
@@ -58,137 +72,168 @@ class _Encoder:
                     local_files_only=True,
                     model_kwargs={"dtype": "float32", "ignore_mismatched_sizes": True},
                 )
-            if (labels := getattr(self._model, "num_labels", 1)) != 1:
-                raise ModelError(f"{name} has {labels} labels, a cross-encoder has one", hint=HINT)
+            labels = getattr(self._model, "num_labels", 1)
+            if labels != 1:
+                raise ModelError(
+                    f"{name} has {labels} labels, but a reranker must have one", hint=HINT
+                )
 
     @classmethod
     def check(cls, name: str, folder: Path) -> None:
         """Raise ModelError if the folder says that the model is of another kind."""
-        kinds = read_object(folder / "config.json").get("architectures")
-        kind = str(kinds[0]) if isinstance(kinds, list) and kinds else ""
+        kind = ""
+        architectures = read_object(folder / "config.json").get("architectures")
+        if isinstance(architectures, list) and architectures:
+            kind = str(architectures[0])
         if (folder / "modules.json").exists():
-            about = read_object(folder / "config_sentence_transformers.json")
-            kind = str(about.get("model_type", Embedder.kind))
+            library_config = read_object(folder / "config_sentence_transformers.json")
+            kind = str(library_config.get("model_type", Embedder.kind))
         if kind and not kind.endswith((cls.kind, *cls.architectures)):
-            raise ModelError(f"{name} is a {kind}, not {cls.what}", hint=HINT)
+            raise ModelError(f"{name} is a {kind}, not {cls.description}", hint=HINT)
 
     @classmethod
     @contextmanager
     def _usable(cls) -> Iterator[None]:
-        """Make a ModelError say which model it is about, and what to give in its place.
+        """Have each ModelError say which model it is about, and what to name instead.
 
         Raises one if the library is not installed.
         """
         if find_spec("sentence_transformers") is None:
-            what = f"--set {cls.role} needs sentence-transformers, which is not installed"
-            raise ModelError(what, hint="Install it: pip install 'ngtcli[dense]'")
+            raise ModelError(
+                f"--set {cls.role} needs sentence-transformers, which is not installed",
+                hint="Install it: pip install 'ngtcli[dense]'",
+            )
         try:
             yield
         except ModelError as error:
-            hint = f"Give the folder or hub id of {cls.what} (--{cls.role})."
+            hint = f"Give the folder or hub id of {cls.description} (--set {cls.role}=NAME)."
             raise ModelError(f"{cls.role} {error}", hint=error.hint.replace(HINT, hint)) from error
 
     def _run(self, run: Callable[[], Any]) -> Floats:
-        """What `run` returns; ModelError where it fails, or gives no finite numbers."""
+        """Return the result of `run`. Raises ModelError where it fails or has NaN or infinity."""
         try:
-            found: Floats = run()
+            result: Floats = run()
         except (RuntimeError, ValueError, TypeError, IndexError, AttributeError) as error:
             line = str(error).strip().split("\n")[0]
-            what = f"{self.name}: it does not run ({line})"
-            raise ModelError(what, hint="Name another model.") from error
-        if not np.isfinite(found).all():
             raise ModelError(
-                f"{self.name}: what it gives are not numbers", hint="Name another model."
+                f"{self.name}: the model does not run ({line})", hint="Name another model."
+            ) from error
+        if not np.isfinite(result).all():
+            raise ModelError(
+                f"{self.name}: the output has NaN or infinity", hint="Name another model."
             )
-        return found
+        return result
 
 
 class Embedder(_Encoder):
-    """Gives vectors of length 1, float32, of the first `tokens` of texts.
+    """Computes vectors of length 1, float32.
 
-    `fingerprint` is another for other weights or files.
+    Attributes:
+        tokens: The maximum number of tokens that it reads of a text.
+        fingerprint: Differs for other weights or files.
     """
 
-    role, kind, what = "embedder", "SentenceTransformer", "an embedding model"
-    architectures, spare = ("Model", "ForMaskedLM", "ForPreTraining"), "pooler."
+    role = "embedder"
+    kind = "SentenceTransformer"
+    description = "an embedding model"
+    architectures = ("Model", "ForMaskedLM", "ForPreTraining")
+    unused_weights = "pooler."
 
     def __init__(self, name: str, device: str = "auto") -> None:
         super().__init__(name, device)
         self.tokens = self._model.max_seq_length
-        files = sorted(p for pattern in ("*", "*/*") for p in self.folder.glob(pattern))
-        states = [(p.name, stamp_of(p)) for p in files if p.is_file()]
-        self.fingerprint = key_of(_FORMAT, os.path.realpath(self.folder), *states)
+        paths = sorted([*self.folder.glob("*"), *self.folder.glob("*/*")])
+        stamps = [(path.name, stamp_of(path)) for path in paths if path.is_file()]
+        self.fingerprint = key_of(_FORMAT, os.path.realpath(self.folder), *stamps)
 
     def question(self, text: str) -> Floats:
-        """The vector of a question (width,)."""
+        """Return the vector of a question: (width,)."""
         vector: Floats = self._vectors([text], "query", "query")[0]
         return vector
 
     def passages(self, texts: Sequence[str]) -> tuple[Floats, int]:
-        """The vectors (texts, width), made in one pass; and how many texts were cut."""
+        """Return the vectors of texts, and the number of texts of which only the beginning is read.
+
+        Returns:
+            The vectors, (texts, width), and that number.
+        """
         vectors = self._vectors([*texts], "document", "document", "passage", "corpus")
         tokenizer = self._model.tokenizer
-        if not callable(tokenizer):  # of words, which reads all of a text
+        if not callable(tokenizer):  # a tokenizer of words, which reads all of a text
             return vectors, 0
-        coded = tokenizer([*texts], truncation=True)
-        return vectors, sum(bool(encoding.overflowing) for encoding in coded.encodings or ())
+        encodings = tokenizer([*texts], truncation=True).encodings or ()
+        return vectors, sum(bool(encoding.overflowing) for encoding in encodings)
 
-    def _vectors(self, texts: list[str], task: str, *names: str) -> Floats:
-        """Vectors with the prompt of the first of these names, or the model's default one."""
-        prompts, encode = self._model.prompts, self._model.encode
-        wanted = [*names, self._model.default_prompt_name]
-        prompt = next((prompts[name] for name in wanted if prompts.get(name)), "")
-        how = {"prompt": prompt, "task": task, "normalize_embeddings": True, **_RUN}
-        return self._run(lambda: encode(texts, **how))
+    def _vectors(self, texts: list[str], task: str, *prompt_names: str) -> Floats:
+        """Return vectors, (texts, width).
+
+        Args:
+            texts: The texts.
+            task: The task, as the library calls it.
+            prompt_names: The first that the model has a prompt for is used, else its default one.
+        """
+        prompts = self._model.prompts
+        names = [*prompt_names, self._model.default_prompt_name]
+        prompt = next((prompts[name] for name in names if prompts.get(name)), "")
+        options = {"prompt": prompt, "task": task, "normalize_embeddings": True, **_RUN_OPTIONS}
+        return self._run(lambda: self._model.encode(texts, **options))
 
 
 class Reranker(_Encoder):
-    """Scores passages for a question, each in a pass with it."""
+    """Scores passages for a question, reading both together (a cross-encoder)."""
 
-    role, kind, what = "reranker", "CrossEncoder", "a cross-encoder with one label"
+    role = "reranker"
+    kind = "CrossEncoder"
+    description = "a cross-encoder with one label"
     architectures = ("ForSequenceClassification",)
 
     def scores(self, question: str, texts: Sequence[str]) -> Floats:
-        """The model's score of each text (texts,), a logit; BATCH texts a pass."""
+        """Return the model's score of each text, a logit: (texts,)."""
         from torch.nn import Identity
 
-        pairs, predict = [(question, text) for text in texts], self._model.predict
-        return self._run(lambda: predict(pairs, activation_fn=Identity(), **_RUN))
+        pairs = [(question, text) for text in texts]
+        return self._run(
+            lambda: self._model.predict(pairs, activation_fn=Identity(), **_RUN_OPTIONS)
+        )
 
 
-# The questions of one run share them.
+# One run may ask several questions.
 load_embedder = lru_cache(maxsize=1)(Embedder)
 load_reranker = lru_cache(maxsize=1)(Reranker)
 
 
 def check_encoders(embedder: str, reranker: str) -> None:
-    """Raise ModelError if one that is named is not there or of another kind; "" names none."""
+    """Raise ModelError if a named model is missing or of another kind; "" names none."""
     for encoder, name in ((Embedder, embedder), (Reranker, reranker)):
-        if name:
-            with encoder._usable():
-                if os.path.isdir(folder := find(name, plain=True)):
-                    encoder.check(name, Path(folder))
+        if not name:
+            continue
+        with encoder._usable():
+            folder = find(name, plain=True)
+            if os.path.isdir(folder):
+                encoder.check(name, Path(folder))
 
 
 @contextmanager
-def _library(name: str, spare: str) -> Iterator[Any]:
-    """The library, without its messages. Raises ModelError where weights do not fill a model that
-    is loaded in this block, `spare` ones apart: the library would give them random values.
+def _library(name: str, unused_weights: str) -> Iterator[Any]:
+    """Yield the library, without its messages, to load a model in this block.
+
+    Raises ModelError where the files of the model lack weights, except for unused ones: the library
+    would fill them with random values.
     """
     transformers_quiet()
-    import sentence_transformers  # here: it is an extra
+    import sentence_transformers  # here, as it is an extra
 
     logging.getLogger("sentence_transformers").setLevel(logging.ERROR)
     module: Any = sentence_transformers.base.modules.Transformer
     load = module._load_model
 
-    def checked(*own: Any, **options: Any) -> Any:
-        model, told = load(*own, output_loading_info=True, **options)
-        needed = {key for key in told["missing_keys"] if spare not in key}
-        check_weights(name, {**told, "missing_keys": needed}, lambda _: None)
+    def load_and_check(*positional: Any, **options: Any) -> Any:
+        model, loading_info = load(*positional, output_loading_info=True, **options)
+        missing = {key for key in loading_info["missing_keys"] if unused_weights not in key}
+        check_weights(name, {**loading_info, "missing_keys": missing}, lambda _: None)
         return model
 
-    module._load_model = checked
+    module._load_model = load_and_check
     try:
         yield sentence_transformers
     finally:

@@ -1,8 +1,8 @@
 """The passages of a set of documents, and how well each matches a question, by BM25.
 
 BM25 is that of Lucene: S. Robertson and H. Zaragoza, The Probabilistic Relevance Framework, 2009;
-C. Kamphuis and others, Which BM25 Do You Mean?, 2020. It is computed for a question's words alone.
-What is cut of a document is a piece of the store, by its text and the way of cutting.
+C. Kamphuis and others, Which BM25 Do You Mean?, 2020. It is computed for the words of a question
+alone. The passages of a document are cached under its text and the way it is cut.
 """
 
 import hashlib
@@ -29,22 +29,26 @@ from ngtcli.system.store import Kind
 
 Floats = npt.NDArray[np.float32]
 Ints = npt.NDArray[np.int64]
+Bools = npt.NDArray[np.bool_]
 
-K1, B = 1.5, 0.75  # of BM25; within the usual ranges
+K1 = 1.5  # of BM25; this and B are within the usual ranges
+B = 0.75
 # Weight of the words of an earlier question; swept from 0.1 to 1. Of 2,999 questions on one of
-# 1,581 paragraphs (newwiki-qa) after one to three others on it, the first passage found is the
-# right one for 89% instead of 77%; of 1,000 after two on another one for 71% instead of 73.5%.
+# 1,581 paragraphs (newwiki-qa) after one to three others on it, the best passage is the right one
+# for 89% instead of 77%; of 1,000 after two questions on another one, for 71% instead of 73.5%.
 EARLIER = 0.2
 _FORMAT = 4  # of how documents are cut and of what counts as a word
-_RANGE = 12  # bytes of a row of ranges
-_AT_ONCE = 200  # documents that are cut between two status lines, and stored together; guess
+_RANGE_BYTES = 12  # of a row of `_Pieces.ranges`
+_DOCUMENTS_AT_ONCE = 200  # cut between two status lines, and stored together; a guess
+_LOW_HASHES = 1 << 16  # the number of values of a uint16
 
 
 class _Pieces(NamedTuple):
-    """What is cut of a document, as bytes of arrays.
+    """The passages of a document, as bytes of arrays.
 
-    `ranges` has the start, the end and the number of words of each passage, int32 (passages, 3);
-    `words` the hashes of the words of all passages in a row, uint64 (words,).
+    Attributes:
+        ranges: The start, the end and the number of words of each passage: int32 (passages, 3).
+        words: The hashes of the words of all passages, in order: uint64 (words,).
     """
 
     ranges: bytes
@@ -52,11 +56,10 @@ class _Pieces(NamedTuple):
 
 
 PASSAGES = Kind("passages", _Pieces)
-_LIKE = 1 << 16  # as many numbers as a uint16 has
 
 
-class _Weights(NamedTuple):
-    """The passages that have a word, and what it adds to their scores for a question."""
+class _WordWeights(NamedTuple):
+    """The passages that have a word, and what the word adds to their scores for a question."""
 
     passages: Ints
     weights: Floats
@@ -65,177 +68,222 @@ class _Weights(NamedTuple):
 class Index:
     """The passages of documents in order, and their scores for questions.
 
-    `cut` is the number of different documents that were cut for it; `status` says how it was made:
-    "cached", "built", or "updated" where only some documents were cut.
+    Attributes:
+        status: How the index was made: "cached", "built", or "updated" where only some documents
+            were cut.
+        cut: The number of different documents that were cut for it.
     """
 
     def __init__(
         self, documents: Sequence[Document], pieces: Sequence[_Pieces], status: str, cut: int
     ) -> None:
-        self._documents, self.status, self.cut = documents, status, cut
+        """Make an index of documents and the pieces of each."""
+        self.status = status
+        self.cut = cut
+        self._documents = documents
         ranges = np.frombuffer(b"".join(piece.ranges for piece in pieces), np.int32)
         self._starts, self._ends, self._lengths = ranges.reshape(-1, 3).T
-        counts = [len(piece.ranges) // _RANGE for piece in pieces]
-        self._document = np.repeat(np.arange(len(pieces)), counts)
-        self._words = np.frombuffer(b"".join(piece.words for piece in pieces), np.uint64)
-        self._last = np.cumsum(self._lengths, dtype=np.int64)  # where a passage's words end
-        self._weights: dict[str, _Weights] = {}  # of the words that were asked for
+        counts = [len(piece.ranges) // _RANGE_BYTES for piece in pieces]
+        self._document_of = np.repeat(np.arange(len(pieces)), counts)  # (passages,)
+        self._word_hashes = np.frombuffer(b"".join(piece.words for piece in pieces), np.uint64)
+        # Where the words of each passage end in `_word_hashes`.
+        self._word_ends = np.cumsum(self._lengths, dtype=np.int64)
+        self._word_weights: dict[str, _WordWeights] = {}  # of the words of earlier questions
 
     def __len__(self) -> int:
-        """The number of passages."""
-        return len(self._document)
+        """Return the number of passages."""
+        return len(self._document_of)
 
     def place(self, passage: int) -> Excerpt:
-        """Where that passage stands."""
-        start, end = self._starts[passage], self._ends[passage]
-        return Excerpt(int(self._document[passage]), int(start), int(end))
+        """Return the place of a passage in its document."""
+        document = int(self._document_of[passage])
+        return Excerpt(document, int(self._starts[passage]), int(self._ends[passage]))
 
     def text(self, passage: int) -> str:
-        """The text of that passage."""
-        at = self.place(passage)
-        return self._documents[at.document].text[at.start : at.end]
+        """Return the text of a passage."""
+        place = self.place(passage)
+        return self._documents[place.document].text[place.start : place.end]
 
     def scores(self, question: str, earlier: Sequence[str] = ()) -> Floats:
-        """The score of each passage, float32 (passages,); 0 without a word of the question.
+        """Return the score of each passage: float32 (passages,), 0 without a word of a question.
 
-        Words of the `earlier` questions of a conversation count a little.
+        Args:
+            question: Its words count fully.
+            earlier: The earlier questions of a conversation; their words count by `EARLIER`.
         """
         scores = np.zeros(len(self), np.float32)
         counts = Counter(words(question))
-        self._find([word for word in counts if word not in self._weights])
+        self._look_up(list(counts))
         for word, count in counts.items():
-            found = self._weights[word]
-            scores[found.passages] += count * found.weights
-        for text in earlier:
-            scores = scores + np.float32(EARLIER) * self.scores(text)
+            passages, weights = self._word_weights[word]
+            scores[passages] += count * weights
+        for earlier_question in earlier:
+            scores = scores + np.float32(EARLIER) * self.scores(earlier_question)
         return scores
 
-    def having(self, forms: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Which passages have any of these words, or are of a document whose name has one."""
-        self._find([form for form in forms if form not in self._weights])
-        having = np.zeros(len(self), bool)
-        for form in forms:
-            having[self._weights[form].passages] = True
-        is_named = [not self._name_words[i].isdisjoint(forms) for i in range(len(self._documents))]
-        named: npt.NDArray[np.bool_] = np.array(is_named, bool)[self._document]
-        return having | named
+    def having(self, forms: Sequence[str]) -> Bools:
+        """Return which passages have any of these words, in their text or their document's name.
 
-    def of_same_documents(self, chosen: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-        """Which passages are of a document that a chosen one is of."""
+        Returns:
+            bool (passages,)
+        """
+        self._look_up(forms)
+        in_text = np.zeros(len(self), bool)
+        for form in forms:
+            in_text[self._word_weights[form].passages] = True
+        is_named = [not name_words.isdisjoint(forms) for name_words in self._name_words]
+        in_name: Bools = np.array(is_named, bool)[self._document_of]
+        return in_text | in_name
+
+    def of_same_documents(self, passages: Bools) -> Bools:
+        """Return which passages are of a document that one of `passages` is of."""
         documents = np.zeros(len(self._documents), bool)
-        documents[self._document[chosen]] = True
-        return documents[self._document]
+        documents[self._document_of[passages]] = True
+        return documents[self._document_of]
 
     @cached_property
     def _name_words(self) -> list[frozenset[str]]:
         """The words of each document's name."""
         return [frozenset(words(document.name)) for document in self._documents]
 
-    def _find(self, wanted: Sequence[str]) -> None:
-        """Find these words, all in one pass over those of the passages."""
-        if not wanted:
+    def _look_up(self, wanted: Sequence[str]) -> None:
+        """Find the passages of words, all in one pass over the words of the passages."""
+        new_words = [word for word in wanted if word not in self._word_weights]
+        if not new_words:
             return
-        hashes = np.array([_hash(word) for word in wanted], np.uint64)
+        hashes = np.array([_hash(word) for word in new_words], np.uint64)
         order = np.argsort(hashes)
         hashes = hashes[order]
-        # The low bits of a hash leave out nearly all words, and the search is for the others.
-        is_like = np.zeros(_LIKE, bool)
-        is_like[hashes % _LIKE] = True
-        at = np.flatnonzero(is_like[self._words.astype(np.uint16)])
-        which = np.searchsorted(hashes, self._words[at]).clip(max=len(hashes) - 1)
-        same = hashes[which] == self._words[at]
-        passages = np.searchsorted(self._last, at[same], side="right")
-        of_each = np.bincount(which[same], minlength=len(hashes))
-        grouped = passages[np.argsort(which[same], kind="stable")]
-        for place, own in zip(order, np.split(grouped, np.cumsum(of_each)[:-1]), strict=True):
-            self._weights[wanted[place]] = self._weighed(own)
 
-    def _weighed(self, at: Ints) -> _Weights:
-        """What a word adds to scores that stands in the passages `at`, in some several times."""
-        passages, counts = np.unique(at, return_counts=True)
-        count, having = len(self), len(passages)
-        if not having:
-            return _Weights(passages, np.empty(0, np.float32))
-        idf = np.float32(math.log(1 + (count - having + 0.5) / (having + 0.5)))
+        # The low bits of a hash rule out nearly all words; only the rest are searched for.
+        is_low_hash = np.zeros(_LOW_HASHES, bool)
+        is_low_hash[hashes % _LOW_HASHES] = True
+        candidates = np.flatnonzero(is_low_hash[self._word_hashes.astype(np.uint16)])
+        nearest = np.searchsorted(hashes, self._word_hashes[candidates])
+        nearest = nearest.clip(max=len(hashes) - 1)
+        is_equal = hashes[nearest] == self._word_hashes[candidates]
+        occurrences = candidates[is_equal]
+        word_of = nearest[is_equal]
+
+        passage_of = np.searchsorted(self._word_ends, occurrences, side="right")
+        grouped = passage_of[np.argsort(word_of, kind="stable")]
+        counts = np.bincount(word_of, minlength=len(hashes))
+        groups = np.split(grouped, np.cumsum(counts)[:-1])
+        for number, word_passages in zip(order, groups, strict=True):
+            self._word_weights[new_words[number]] = self._weigh(word_passages)
+
+    def _weigh(self, occurrences: Ints) -> _WordWeights:
+        """Return what a word adds to scores.
+
+        Args:
+            occurrences: The passage of each occurrence of the word.
+        """
+        passages, counts = np.unique(occurrences, return_counts=True)
+        if not len(passages):
+            return _WordWeights(passages, np.empty(0, np.float32))
+        other_passages = len(self) - len(passages)
+        idf = np.float32(math.log(1 + (other_passages + 0.5) / (len(passages) + 0.5)))
         lengths = self._lengths[passages] / self._lengths.mean()
         saturation = K1 * (1 - B + B * lengths)
-        return _Weights(passages, (idf * (counts / (counts + saturation))).astype(np.float32))
+        weights = (idf * (counts / (counts + saturation))).astype(np.float32)
+        return _WordWeights(passages, weights)
 
-    def ranked(
-        self, question: str, most: int | None = None, earlier: Sequence[str] = ()
+    def rank(
+        self, question: str, max_passages: int | None = None, earlier: Sequence[str] = ()
     ) -> list[tuple[int, float]]:
-        """The `most` best passages with scores above 0, the best first; ties in order."""
+        """Return the best passages with their scores, the best first, ties in order.
+
+        Args:
+            question: The question.
+            max_passages: The maximum number of passages; None for all that score above 0.
+            earlier: The earlier questions of a conversation.
+        """
         scores = self.scores(question, earlier)
-        found = np.flatnonzero(scores > 0)
-        order = found[best(scores[found], len(found) if most is None else most)]
+        matching = np.flatnonzero(scores > 0)
+        count = len(matching) if max_passages is None else max_passages
+        order = matching[highest(scores[matching], count)]
         return list(zip(order.tolist(), scores[order].tolist(), strict=True))
 
 
-def best(scores: Floats, most: int) -> Ints:
-    """The places of the `most` highest scores, the highest first; ties in order.
+def highest(scores: Floats, count: int) -> Ints:
+    """Return the indices of the `count` highest scores, the highest first, ties in order.
 
-    >>> best(np.array([1, 3, 2, 3], np.float32), 3).tolist()
+    >>> highest(np.array([1, 3, 2, 3], np.float32), 3).tolist()
     [1, 3, 2]
     """
-    found = np.arange(len(scores))
-    if most < len(scores):
-        found = np.flatnonzero(scores >= np.partition(scores, -most)[-most])
-    return found[np.argsort(-scores[found], kind="stable")][:most]
+    indices = np.arange(len(scores))
+    if count < len(scores):
+        indices = np.flatnonzero(scores >= np.partition(scores, -count)[-count])
+    return indices[np.argsort(-scores[indices], kind="stable")][:count]
 
 
-def index_of(
-    documents: Sequence[Document],
-    cutting: Cutting,
-    keep: bool = True,
-) -> Index:
-    """The index of these documents; only those are cut of which the store has no pieces.
+def index_of(documents: Sequence[Document], cutting: Cutting, use_cache: bool = True) -> Index:
+    """Return the index of documents; only those that are not in the cache are cut.
 
-    Without `keep` the store is neither read nor written.
+    Args:
+        documents: The documents.
+        cutting: How they are cut into passages.
+        use_cache: Whether passages are read from the cache, and stored there.
     """
     keys = [_key(document, cutting) for document in documents]
-    pieces = PASSAGES.get_many(set(keys)) if keep else {}
-    new = {k: d for k, d in zip(keys, documents, strict=True) if k not in pieces}
-    how = "cached" if not new else "updated" if pieces else "built"
-    for first in range(0, len(new), _AT_ONCE):
+    pieces = PASSAGES.get_many(set(keys)) if use_cache else {}
+    if all(key in pieces for key in keys):
+        status = "cached"
+    elif pieces:
+        status = "updated"
+    else:
+        status = "built"
+
+    new = {
+        key: document for key, document in zip(keys, documents, strict=True) if key not in pieces
+    }
+    for first in range(0, len(new), _DOCUMENTS_AT_ONCE):
         reporting.status(f"Cutting into passages: {first} of {len(new)} documents …")
-        some = islice(new.items(), first, first + _AT_ONCE)
-        made = {key: _cut(document, cutting) for key, document in some}
-        pieces |= made
-        if keep:
-            PASSAGES.put_many(made)
-    return Index(documents, [pieces[key] for key in keys], how, len(new))
+        batch = islice(new.items(), first, first + _DOCUMENTS_AT_ONCE)
+        new_pieces = {key: _cut(document, cutting) for key, document in batch}
+        pieces |= new_pieces
+        if use_cache:
+            PASSAGES.put_many(new_pieces)
+    return Index(documents, [pieces[key] for key in keys], status, len(new))
 
 
 def _key(document: Document, cutting: Cutting) -> str:
-    """A hash of all that decides how a document is cut."""
-    about = [(section.start, section.heading) for section in document.about.sections]
+    """Return a hash of all that decides how a document is cut."""
+    headings = [(section.start, section.heading) for section in document.about.sections]
     suffix = os.path.splitext(document.path)[1].lower()
-    return key_of(_FORMAT, cutting.tokens, cutting.overlap, suffix, about, document.text)
+    return key_of(_FORMAT, cutting.tokens, cutting.overlap, suffix, headings, document.text)
 
 
 def _cut(document: Document, cutting: Cutting) -> _Pieces:
-    found = passages(document, cutting)
-    of_each = [words(document.text[p.start : p.end]) for p in found]
-    ranges = [(p.start, p.end, len(own)) for p, own in zip(found, of_each, strict=True)]
-    known = {word: _hash(word) for word in {word for own in of_each for word in own}}
-    hashes = [known[word] for own in of_each for word in own]
+    """Cut a document into passages, and those into words."""
+    ranges: list[tuple[int, int, int]] = []
+    hashes: list[int] = []
+    hash_of: dict[str, int] = {}
+    for passage in passages(document, cutting):
+        passage_words = words(document.text[passage.start : passage.end])
+        ranges.append((passage.start, passage.end, len(passage_words)))
+        for word in passage_words:
+            if word not in hash_of:
+                hash_of[word] = _hash(word)
+            hashes.append(hash_of[word])
     return _Pieces(np.array(ranges, np.int32).tobytes(), np.array(hashes, np.uint64).tobytes())
 
 
 def _hash(word: str) -> int:
+    """Return a hash of 64 bits."""
     return int.from_bytes(hashlib.blake2b(word.encode(), digest_size=8).digest(), "little")
 
 
 _ACCENTS = re.compile(r"[\u0300-\u036f]")
-_INNER = re.compile(r"(?<=\w)['’](?=\w)")  # of "don't"
+_APOSTROPHES = re.compile(r"(?<=\w)['’](?=\w)")  # within a word, such as "don't"
 _ASCII_WORDS = re.compile(r"[a-z0-9_]+")
 
 
 def words(text: str) -> list[str]:
-    """The words of a text, in its order, without case and accents.
+    """Return the words of a text in order, in lower case and without accents.
 
-    A script without spaces between words gives each two characters in a row; a single one stands
-    for itself.
+    Of a script without spaces between words, each pair of neighbouring characters is a word; so is
+    a single character on its own.
 
     >>> words("The Café's 3 tides, 潮位表")
     ['the', 'cafes', '3', 'tides', '潮位', '位表']
@@ -243,20 +291,20 @@ def words(text: str) -> list[str]:
     if not text.isascii():
         text = unicodedata.normalize("NFKD", text)
         text = unicodedata.normalize("NFC", _ACCENTS.sub("", text))
-    found: list[str] = []
-    pattern = _ASCII_WORDS if text.isascii() else _all_words()
-    for match in pattern.finditer(_INNER.sub("", text.casefold())):
+    all_words: list[str] = []
+    pattern = _ASCII_WORDS if text.isascii() else _word_pattern()
+    for match in pattern.finditer(_APOSTROPHES.sub("", text.casefold())):
         word = match.group()
         if match.lastgroup == "unspaced" and len(word) > 1:
-            found += [word[i : i + 2] for i in range(len(word) - 1)]
+            all_words += [word[i : i + 2] for i in range(len(word) - 1)]
         else:
-            found.append(word)
-    return found
+            all_words.append(word)
+    return all_words
 
 
 @cache
-def _all_words() -> re.Pattern[str]:
-    """Letters and digits with the marks that stand on them, which `\\w` leaves out."""
+def _word_pattern() -> re.Pattern[str]:
+    """Return the pattern of a word: letters and digits with their marks, which `\\w` leaves out."""
     marks = "".join(
         c for c in map(chr, range(0x300, 0xD800)) if unicodedata.category(c).startswith("M")
     )

@@ -1,6 +1,6 @@
-"""The passages that fit a question best: by BM25, with an embedding model too, then reranked.
+"""Rank passages for a question: by BM25, by an embedding model as well, then by a reranker.
 
-The ranks by BM25 and by the embedding model are put together by reciprocal rank fusion: G. Cormack,
+The ranks by BM25 and by the embedding model are combined by reciprocal rank fusion: G. Cormack,
 C. Clarke and S. Büttcher, Reciprocal Rank Fusion Outperforms Condorcet and Individual Rank Learning
 Methods, 2009. This module imports numpy and the indices only where it ranks.
 """
@@ -19,13 +19,13 @@ if TYPE_CHECKING:
     from ngtcli.retrieval.index import Index
     from ngtcli.retrieval.vectors import Vectors
 
-CANDIDATES = 100  # the best of each ranker that are put together, and reranked
+CANDIDATES = 100  # the best passages of each ranker, which are combined and reranked
 FUSION_K = 60  # of reciprocal rank fusion; from the paper
 
 
 @dataclass(frozen=True, slots=True)
-class Ranked:
-    """A passage and its scores."""
+class RankedPassage:
+    """The number of a passage in its index, and its scores."""
 
     passage: int
     scores: Scores
@@ -33,95 +33,120 @@ class Ranked:
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """The index, its passages that fit best, the best first, and how vectors were searched.
+    """The best passages for a question.
 
-    `dense` is "flat", "ivf-pq" or None; `embedded` is the number of vectors that were made for it.
+    Attributes:
+        index: The index of all passages.
+        passages: The best ones, the best first.
+        dense: How vectors were searched: "flat" or "ivf-pq"; None without an embedding model.
+        embedded: The number of vectors that were computed for this ranking.
     """
 
     index: "Index"
-    found: Sequence[Ranked]
+    passages: Sequence[RankedPassage]
     dense: str | None = None
     embedded: int = 0
 
 
 def rank(search: Search) -> Ranking:
-    """The passages that fit a question best, or fewer. Raises ModelError."""
+    """Return the best passages for a question, at most as many as wanted. Raises ModelError."""
     return Ranker(search).rank(search.question)
 
 
 class Ranker:
     """Ranks the passages of one set of documents for any number of questions.
 
-    The index, and the vectors where there is an embedding model, are made once for all of them.
-    `search` is that of the first question.
+    The index, and the vectors where there is an embedding model, are made once for all questions.
     """
 
     def __init__(self, search: Search) -> None:
         from ngtcli.retrieval.index import index_of
 
-        s = search.settings
-        if s.retrieval.embedder or s.retrieval.reranker:
-            search = replace(search, most=max(search.most, CANDIDATES))
-        cutting = Cutting(s.retrieval.passage_tokens, s.retrieval.passage_overlap)
-        self._search = search
-        self.index = index_of(search.documents, cutting, search.keep)
+        retrieval = search.settings.retrieval
+        if retrieval.embedder or retrieval.reranker:
+            search = replace(search, max_passages=max(search.max_passages, CANDIDATES))
+        cutting = Cutting(retrieval.passage_tokens, retrieval.passage_overlap)
+        self.index = index_of(search.documents, cutting, search.use_cache)
+        self._search = search  # for the first question
         self._vectors: Vectors | None = None
 
     def rank(self, question: str) -> Ranking:
-        """The passages that fit a question best, or fewer. Raises ModelError."""
+        """Return the best passages for a question. Raises ModelError."""
         search = replace(self._search, question=question)
-        by_words = self.index.ranked(question, search.most, search.earlier)
-        ranking = Ranking(self.index, [Ranked(at, Scores(score, score)) for at, score in by_words])
-        if search.settings.retrieval.embedder and len(self.index):
+        retrieval = search.settings.retrieval
+        ranking = self._by_words(search)
+        if retrieval.embedder and len(self.index):
             ranking = self._with_vectors(ranking, search)
-        if search.settings.retrieval.reranker and ranking.found:
-            ranking = replace(ranking, found=_reranked(ranking, search))
+        if retrieval.reranker and ranking.passages:
+            ranking = replace(ranking, passages=_rerank(ranking, search))
         return ranking
 
+    def _by_words(self, search: Search) -> Ranking:
+        """Rank by BM25."""
+        best = self.index.rank(search.question, search.max_passages, search.earlier)
+        passages = [RankedPassage(passage, Scores(score, score)) for passage, score in best]
+        return Ranking(self.index, passages)
+
     def _with_vectors(self, by_words: Ranking, search: Search) -> Ranking:
-        """The ranks by BM25 and by vectors, put together."""
+        """Combine a ranking by BM25 with that by the vectors of an embedding model."""
         from ngtcli.retrieval.encoders import load_embedder
-        from ngtcli.retrieval.index import best
+        from ngtcli.retrieval.index import highest
         from ngtcli.retrieval.vectors import Vectors
 
-        index, settings = self.index, search.settings
-        reporting.status(f"Loading {settings.retrieval.embedder} …")
-        embedder = load_embedder(settings.retrieval.embedder, settings.model.device)
+        settings = search.settings
+        embedder_name = settings.retrieval.embedder
+        reporting.status(f"Loading {embedder_name} …")
+        embedder = load_embedder(embedder_name, settings.model.device)
         if self._vectors is None:
-            self._vectors = Vectors(index, embedder, search)
-        vectors, asked = self._vectors, embedder.question(search.whole)
-        words = [one.passage for one in by_words.found]
-        passages = vectors.candidates(asked, words)
-        found = vectors.of(passages) @ asked
-        together = fused(words, passages[best(found, search.most)].tolist())
-        cosines = dict(zip(passages.tolist(), found.tolist(), strict=True))
-        bm25 = index.scores(search.question, search.earlier).tolist()
-        order = sorted(together, key=lambda passage: (-together[passage], passage))[: search.most]
-        ranked = [Ranked(p, Scores(together[p], bm25[p], cosines[p], together[p])) for p in order]
-        return Ranking(index, ranked, vectors.kind, vectors.embedded)
+            self._vectors = Vectors(self.index, embedder, search)
+        vectors = self._vectors
+
+        question_vector = embedder.question(search.all_questions)
+        best_by_words = [ranked.passage for ranked in by_words.passages]
+        candidates = vectors.candidates(question_vector, best_by_words)
+        cosines = vectors.of(candidates) @ question_vector
+        best_by_vectors = candidates[highest(cosines, search.max_passages)].tolist()
+
+        fused = fuse(best_by_words, best_by_vectors)
+        order = sorted(fused, key=lambda passage: (-fused[passage], passage))
+        bm25 = self.index.scores(search.question, search.earlier).tolist()
+        cosine_of = dict(zip(candidates.tolist(), cosines.tolist(), strict=True))
+        passages = [
+            RankedPassage(
+                passage, Scores(fused[passage], bm25[passage], cosine_of[passage], fused[passage])
+            )
+            for passage in order[: search.max_passages]
+        ]
+        return Ranking(self.index, passages, vectors.kind, vectors.embedded)
 
 
-def fused(*rankings: Sequence[int]) -> dict[int, float]:
-    """The sum of each passage's reciprocal ranks, 1 / (FUSION_K + rank), the best having rank 1."""
+def fuse(*rankings: Sequence[int]) -> dict[int, float]:
+    """Return the sum of each passage's reciprocal ranks, 1 / (FUSION_K + rank).
+
+    Args:
+        rankings: The passages of each ranker, the best, with rank 1, first.
+    """
     scores: defaultdict[int, float] = defaultdict(float)
     for ranking in rankings:
-        for at, passage in enumerate(ranking, 1):
-            scores[passage] += 1 / (FUSION_K + at)
+        for position, passage in enumerate(ranking, 1):
+            scores[passage] += 1 / (FUSION_K + position)
     return scores
 
 
-def _reranked(ranking: Ranking, search: Search) -> list[Ranked]:
-    """The first CANDIDATES in the reranker's order, the others behind them."""
-    from ngtcli.retrieval.encoders import load_reranker  # here: it loads transformers
+def _rerank(ranking: Ranking, search: Search) -> list[RankedPassage]:
+    """Return the first CANDIDATES in the reranker's order, followed by all others."""
+    from ngtcli.retrieval.encoders import load_reranker  # here, as it loads transformers
 
-    reporting.status(f"Loading {search.settings.retrieval.reranker} …")
-    reranker = load_reranker(search.settings.retrieval.reranker, search.settings.model.device)
-    first = ranking.found[:CANDIDATES]
-    reporting.status(f"Reranking {len(first)} passages …")
-    scores = reranker.scores(search.whole, [ranking.index.text(one.passage) for one in first])
-    scored = [
-        Ranked(one.passage, replace(one.scores, score=score, reranked=score))
-        for one, score in zip(first, scores.tolist(), strict=True)
+    name = search.settings.retrieval.reranker
+    reporting.status(f"Loading {name} …")
+    reranker = load_reranker(name, search.settings.model.device)
+    candidates = ranking.passages[:CANDIDATES]
+    reporting.status(f"Reranking {len(candidates)} passages …")
+    texts = [ranking.index.text(candidate.passage) for candidate in candidates]
+    scores = reranker.scores(search.all_questions, texts).tolist()
+    reranked = [
+        RankedPassage(candidate.passage, replace(candidate.scores, score=score, reranked=score))
+        for candidate, score in zip(candidates, scores, strict=True)
     ]
-    scored.sort(key=lambda one: (-one.scores.score, one.passage))
-    return [*scored, *ranking.found[CANDIDATES:]]
+    reranked.sort(key=lambda candidate: (-candidate.scores.score, candidate.passage))
+    return [*reranked, *ranking.passages[CANDIDATES:]]

@@ -1,4 +1,4 @@
-"""A question to documents."""
+"""What is searched for in documents."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -9,21 +9,26 @@ from ngtcli.documents.load import Document
 
 @dataclass(frozen=True, slots=True)
 class Search:
-    """A question to documents; `settings` say how these are cut and ranked.
+    """A question, the documents to search, and how to search them.
 
-    `most` passages are wanted. The `earlier` questions of a conversation help: their words count
-    less by BM25, and other rankers read them before the question. Without `keep` nothing of the
-    cache is read or written.
+    Attributes:
+        documents: Those to search.
+        settings: They say how documents are cut into passages, and how passages are ranked.
+        question: The question.
+        max_passages: The number of passages that are wanted.
+        earlier: The earlier questions of a conversation. Their words count less by BM25; embedding
+            models and rerankers read them before the question.
+        use_cache: Whether passages and vectors are read from the cache, and stored there.
     """
 
     documents: Sequence[Document]
     settings: Settings
     question: str
-    most: int
+    max_passages: int
     earlier: Sequence[str] = ()
-    keep: bool = True
+    use_cache: bool = True
 
     @property
-    def whole(self) -> str:
-        """All questions, for rankers that read."""
+    def all_questions(self) -> str:
+        """All questions, one per line, for models that read them."""
         return "\n".join([*self.earlier, self.question])

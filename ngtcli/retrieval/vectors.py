@@ -1,10 +1,10 @@
 """The vectors of passages by an embedding model, and those nearest to a question's.
 
-A vector is a piece of the store, by the passage's text and the model, and stored as soon as it is
-made. All are compared with the question's where they are few. Else IVF-PQ finds some, that of H.
-Jégou, M. Douze and C. Schmid, Product Quantization for Nearest Neighbor Search, 2011, by FAISS:
-vectors lie in lists around centroids and are coded in parts of 8 bits each; a question looks at a
-few lists, and the vectors of what is found are compared.
+A vector is cached under the text of its passage and the model, and stored as soon as it is
+computed. Where there are few, all are compared with the question's. Otherwise FAISS finds
+candidates by IVF-PQ (H. Jégou, M. Douze and C. Schmid, Product Quantization for Nearest Neighbor
+Search, 2011): vectors are divided into lists around centroids and coded in parts of 8 bits each.
+A question is compared with the codes of a few lists, and then with the vectors of the nearest.
 """
 
 import math
@@ -27,99 +27,132 @@ VECTORS = Kind("vectors", bytes)  # float32 (width,) of length 1
 CODED = Kind("ivf-pq", bytes)  # an index as FAISS writes it, of one set of passages
 _FORMAT = 3  # of both
 
-FLAT_MOST = 200_000  # passages that are all compared with a question: 0.3 GB of 384 numbers each
-LISTS, PARTS, PROBED = 4096, 64, 16  # of IVF-PQ: lists, most parts of a vector, lists looked at
-_AGAIN = 4  # times as many as wanted are compared by their vectors; guess
+MAX_FLAT = 200_000  # passages that are all compared with a question: 0.3 GB of 384 numbers each
+LISTS = 4096  # of IVF-PQ
+MAX_PARTS = 64  # of a vector, of 8 bits each
+PROBED_LISTS = 16  # compared with a question
+_CANDIDATES_PER_PASSAGE = 4  # that are compared by their vectors, for each that is wanted; a guess
 
 
 class Vectors:
     """The vectors of an index's passages by one embedding model.
 
-    `kind` says how they are searched, "flat" or "ivf-pq"; `embedded` vectors were made here.
-    Without `search.keep` all are compared: to learn lists and codes for one question takes longer.
+    Attributes:
+        kind: How they are searched: "flat" or "ivf-pq". Without the cache it is always "flat", as
+            learning lists and codes for one question takes longer than comparing all vectors.
+        embedded: The number of vectors that were computed here.
     """
 
     def __init__(self, index: Index, embedder: Embedder, search: Search) -> None:
-        self._index, self._embedder, self._search = index, embedder, search
-        texts = map(index.text, range(len(index)))
+        self._index = index
+        self._embedder = embedder
+        self._search = search
+        texts = [index.text(passage) for passage in range(len(index))]
         self._keys = [key_of(_FORMAT, embedder.fingerprint, text) for text in texts]
-        many = len(index) > FLAT_MOST and search.keep and find_spec("faiss")
-        self.kind = "ivf-pq" if many else "flat"
+        uses_codes = len(index) > MAX_FLAT and search.use_cache and find_spec("faiss")
+        self.kind = "ivf-pq" if uses_codes else "flat"
         self.embedded = 0
-        self._rows: Floats | None = None  # the vectors of all passages
-        self._index_of_codes: Any = None
+        self._all_vectors: Floats | None = None  # of all passages, (passages, width)
+        self._codes: Any = None  # an index of FAISS
 
-    def candidates(self, asked: Floats, others: Sequence[int]) -> Ints:
-        """Passages to compare with a question's vector, ascending: all, or some and the `others`.
+    def candidates(self, question_vector: Floats, others: Sequence[int]) -> Ints:
+        """Return the passages to compare with a question by their vectors, in ascending order.
 
-        IVF-PQ may miss some of the nearest. Raises ModelError.
+        Args:
+            question_vector: (width,)
+            others: Passages to compare in any case, as IVF-PQ may miss some of the nearest.
+
+        Returns:
+            int64 (candidates,): all passages where they are compared one by one.
+
+        Raises:
+            ModelError: The embedding model does not run.
         """
         count = len(self._keys)
         if self.kind == "flat":
             return np.arange(count)
-        if self._index_of_codes is None:
-            self._index_of_codes = self._coded()
-        _, found = self._index_of_codes.search(asked[None], _AGAIN * self._search.most)
-        return np.union1d(found[(found >= 0) & (found < count)], others).astype(np.int64)
+        if self._codes is None:
+            self._codes = self._load_codes()
+        wanted = _CANDIDATES_PER_PASSAGE * self._search.max_passages
+        _, nearest = self._codes.search(question_vector[None], wanted)
+        nearest = nearest[(nearest >= 0) & (nearest < count)]  # FAISS pads with -1
+        return np.union1d(nearest, others).astype(np.int64)
 
     def of(self, passages: Ints) -> Floats:
-        """The vectors of passages, one at least: float32 (passages, width). Raises ModelError.
+        """Return the vectors of at least one passage; those that are not cached are computed.
 
-        Those that the store does not have are made.
+        Returns:
+            float32 (passages, width)
+
+        Raises:
+            ModelError: The embedding model does not run.
         """
-        whole = len(passages) == len(self._keys)
-        if whole and self._rows is not None:
-            return self._rows
-        texts = {self._keys[passage]: passage for passage in passages.tolist()}
-        vectors = VECTORS.get_many(texts) if self._search.keep else {}
-        self._embed({k: self._index.text(p) for k, p in texts.items() if k not in vectors}, vectors)
+        are_all = len(passages) == len(self._keys)
+        if are_all and self._all_vectors is not None:
+            return self._all_vectors
+        passage_of = {self._keys[passage]: passage for passage in passages.tolist()}
+        vectors = VECTORS.get_many(passage_of) if self._search.use_cache else {}
+        missing = {
+            key: self._index.text(passage)
+            for key, passage in passage_of.items()
+            if key not in vectors
+        }
+        vectors |= self._embed(missing)
         rows = b"".join([vectors[self._keys[passage]] for passage in passages.tolist()])
-        found = np.frombuffer(rows, np.float32).reshape(len(passages), -1)
-        self._rows = found if whole and self.kind == "flat" else None
-        return found
+        matrix = np.frombuffer(rows, np.float32).reshape(len(passages), -1)
+        if are_all and self.kind == "flat":
+            self._all_vectors = matrix
+        return matrix
 
-    def _embed(self, missing: dict[str, str], vectors: dict[str, bytes]) -> None:
-        """Make the vectors of missing texts, store them and add them to `vectors`."""
-        order = sorted(missing, key=lambda key: -len(missing[key]))  # equal lengths need no padding
-        longer = 0
+    def _embed(self, texts: dict[str, str]) -> dict[str, bytes]:
+        """Compute the vectors of texts, and store them. Texts and vectors are by their keys."""
+        vectors: dict[str, bytes] = {}
+        order = sorted(texts, key=lambda key: -len(texts[key]))  # equal lengths need no padding
+        truncated = 0
         for first in range(0, len(order), BATCH):
             reporting.status(f"Embedding passages: {first} of {len(order)} …")
             keys = order[first : first + BATCH]
-            rows, cut = self._embedder.passages([missing[key] for key in keys])
-            made = {key: row.tobytes() for key, row in zip(keys, rows, strict=True)}
-            if self._search.keep:
-                VECTORS.put_many(made)
-            vectors |= made
-            longer += cut
+            rows, batch_truncated = self._embedder.passages([texts[key] for key in keys])
+            batch = {key: row.tobytes() for key, row in zip(keys, rows, strict=True)}
+            if self._search.use_cache:
+                VECTORS.put_many(batch)
+            vectors |= batch
+            truncated += batch_truncated
         self.embedded += len(order)
-        if longer:
+        if truncated:
             reporting.warn(
-                f"{longer} of {len(order)} passages are longer than the {self._embedder.tokens}"
-                f" tokens that {self._embedder.name} reads: only their beginnings count for it"
+                f"{truncated} of {len(order)} passages are longer than the {self._embedder.tokens}"
+                f" tokens that {self._embedder.name} reads: it sees only their beginnings"
             )
+        return vectors
 
-    def _coded(self) -> Any:
-        """The IVF-PQ index of all vectors, which is stored.
+    def _load_codes(self) -> Any:
+        """Return the IVF-PQ index of all vectors from the cache, or make and store it.
 
-        Codes are not ordered (`np`): that serves comparisons of codes, which are not made, and
-        takes most of the training.
+        Its codes are not sorted ("np"): sorting takes most of the training, and serves comparisons
+        between codes, which are not made.
         """
         import torch
 
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")  # of its bindings, about themselves
-            import faiss  # here: it is an extra
+            import faiss  # here, as it is an extra
         faiss.omp_set_num_threads(torch.get_num_threads())
         key = key_of(_FORMAT, *self._keys)
-        if (stored := CODED.get(key)) is not None:
-            with suppress(RuntimeError):  # of another version of FAISS
+        stored = CODED.get(key)
+        if stored is not None:
+            with suppress(RuntimeError):  # another version of FAISS wrote it
                 return faiss.deserialize_index(np.frombuffer(stored, np.uint8))
-        rows = self.of(np.arange(len(self._keys)))
-        reporting.status(f"Building the index of {len(rows)} vectors …")
-        form = f"IVF{LISTS},PQ{math.gcd(rows.shape[1], PARTS)}np"
-        coded: Any = faiss.index_factory(rows.shape[1], form, faiss.METRIC_INNER_PRODUCT)
-        coded.train(rows)
-        coded.add(rows)
-        coded.nprobe = PROBED
-        CODED.put(key, faiss.serialize_index(coded).tobytes())
-        return coded
+
+        vectors = self.of(np.arange(len(self._keys)))
+        reporting.status(f"Building the index of {len(vectors)} vectors …")
+        width = vectors.shape[1]
+        parts = math.gcd(width, MAX_PARTS)
+        codes: Any = faiss.index_factory(
+            width, f"IVF{LISTS},PQ{parts}np", faiss.METRIC_INNER_PRODUCT
+        )
+        codes.train(vectors)
+        codes.add(vectors)
+        codes.nprobe = PROBED_LISTS
+        CODED.put(key, faiss.serialize_index(codes).tobytes())
+        return codes

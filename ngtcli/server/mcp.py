@@ -298,7 +298,7 @@ class Tools:
         with reporting_to(progress):
             ranking = await self._threads.run(rank, search)
         found = []
-        for one in ranking.found[:limit]:
+        for one in ranking.passages[:limit]:
             at = ranking.index.place(one.passage)
             score = round(one.scores.score, 6)
             found.append(FoundPassage(*_characters(texts[at.document], at.start, at.end), score))

@@ -211,7 +211,7 @@ def test_the_words_of_the_last_questions_are_searched_by() -> None:
     assert earlier_questions(said) == ["When is high tide?", "And low tide?"]
     index = index_of(TOWN, Cutting(40))
     scores = [index.scores(text) for text in ("miller", "Abel", "Glover")]
-    found = index.ranked("miller", earlier=["Abel", "Glover"])
+    found = index.rank("miller", earlier=["Abel", "Glover"])
     wanted = scores[0] + EARLIER * (scores[1] + scores[2])
     assert [score for _, score in found] == pytest.approx(sorted(wanted[wanted > 0])[::-1])
 

@@ -22,7 +22,7 @@ NONSENSE = ["zav", "qub", "mox", "tuv", "wiz"]  # words without inflections amon
 
 def indexed(*texts: str) -> Index:
     documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
-    return index_of(documents, SMALL, keep=False)
+    return index_of(documents, SMALL, use_cache=False)
 
 
 @settings(max_examples=60)
@@ -61,7 +61,7 @@ def test_a_name_that_no_passage_has_decides() -> None:
 
 def test_the_words_of_a_file_name_count() -> None:
     documents = [Document("invoice-HB1041.txt", "Total: 300 pounds.")]
-    found = coverage(index_of(documents, SMALL, keep=False), "What is the total of HB1041?")
+    found = coverage(index_of(documents, SMALL, use_cache=False), "What is the total of HB1041?")
     assert found is not None
     assert found.missing == ()
 

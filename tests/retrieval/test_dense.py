@@ -23,8 +23,8 @@ from ngtcli.documents.load import Document
 from ngtcli.errors import ModelError
 from ngtcli.retrieval import ranking, vectors
 from ngtcli.retrieval.encoders import Embedder, load_embedder, load_reranker
-from ngtcli.retrieval.index import best
-from ngtcli.retrieval.ranking import Ranking, fused, rank
+from ngtcli.retrieval.index import highest
+from ngtcli.retrieval.ranking import Ranking, fuse, rank
 from ngtcli.retrieval.search import Search
 from ngtcli.retrieval.vectors import CODED, Vectors
 from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
@@ -78,7 +78,7 @@ def ranked(
     texts: list[str], settings: Settings, question: str, wanted: int = 4, keep: bool = True
 ) -> Ranking:
     """The ranking of at least `wanted` passages."""
-    return rank(Search(documents_of(*texts), settings, question, wanted, keep=keep))
+    return rank(Search(documents_of(*texts), settings, question, wanted, use_cache=keep))
 
 
 # --- the models ---
@@ -152,7 +152,7 @@ def replace_weight(path: Path, name: str, tensor: torch.Tensor | None) -> None:
         ("sentence_bert_config.json", '{"max_seq_length": 80}', "does not run"),  # of 64
         ("embeddings.LayerNorm.weight", None, "the weights lack"),
         ("embeddings.LayerNorm.weight", torch.ones(3), "has shape 3"),
-        ("embeddings.LayerNorm.weight", torch.full([32], torch.nan), "are not numbers"),
+        ("embeddings.LayerNorm.weight", torch.full([32], torch.nan), "has NaN or infinity"),
     ],
 )
 def test_a_model_that_would_not_be_as_its_makers_meant_is_refused(
@@ -217,12 +217,12 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_cached(
     search = Search((), WORDS, "?", 10)
     monkeypatch.setattr(vectors, "BATCH", 1000)
     monkeypatch.setattr(vectors, "LISTS", 100)
-    monkeypatch.setattr(vectors, "PARTS", 4)
-    monkeypatch.setattr(vectors, "FLAT_MOST", 1000)
+    monkeypatch.setattr(vectors, "MAX_PARTS", 4)
+    monkeypatch.setattr(vectors, "MAX_FLAT", 1000)
     built = Vectors(index, embedder, search)
     hits = 0
     for query in embedder.rows[:50]:
-        nearest = best(embedder.rows @ query, 10).tolist()
+        nearest = highest(embedder.rows @ query, 10).tolist()
         candidates = built.candidates(query, [9])
         assert 9 in candidates
         assert len(candidates) <= 41
@@ -232,7 +232,7 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_cached(
     assert hits / 500 > 0.9
     assert built.kind == "ivf-pq"
     assert built.embedded == 5000
-    assert Vectors(index, embedder, replace(search, keep=False)).kind == "flat"
+    assert Vectors(index, embedder, replace(search, use_cache=False)).kind == "flat"
 
     (key,) = CODED.each()
     monkeypatch.setattr(faiss, "index_factory", None)  # any building would fail
@@ -252,7 +252,7 @@ def test_ivf_pq_finds_nearly_what_flat_search_finds_and_is_cached(
 
 @given(st.lists(st.permutations(range(6)).map(lambda p: p[:4]), max_size=3))
 def test_fusion_sums_reciprocal_ranks(rankings: list[list[int]]) -> None:
-    scores = fused(*rankings)
+    scores = fuse(*rankings)
     for passage in range(6):
         ranks = [ranking.index(passage) + 1 for ranking in rankings if passage in ranking]
         expected = sum(1 / (60 + rank) for rank in ranks)
@@ -267,41 +267,41 @@ def test_a_question_in_other_words_is_found_by_vectors_and_not_by_bm25(
 ) -> None:
     question = "which ship sank and in which storm?"
     with_embedder = settings_with(models["meaning"])
-    by_words = [match.passage for match in ranked(TEXTS, WORDS, question).found]
+    by_words = [match.passage for match in ranked(TEXTS, WORDS, question).passages]
     assert 1 in by_words  # by "in" alone
     assert by_words[0] != 1
 
     ranking = ranked(TEXTS, with_embedder, question)
-    cosines = {match.passage: match.scores.dense or 0 for match in ranking.found}
+    cosines = {match.passage: match.scores.dense or 0 for match in ranking.passages}
     assert max(cosines, key=lambda passage: cosines[passage]) == 1
     assert cosines[1] > 0.99
     assert ranking.dense == "flat"
     assert ranking.embedded == len(ranking.index)
 
     without_shared_words = "ship? sank? storm?"
-    assert not ranked(TEXTS, WORDS, without_shared_words).found
-    assert ranked(TEXTS, with_embedder, without_shared_words).found[0].passage == 1
+    assert not ranked(TEXTS, WORDS, without_shared_words).passages
+    assert ranked(TEXTS, with_embedder, without_shared_words).passages[0].passage == 1
 
 
 def test_empty_documents_have_no_passages_to_find(models: dict[str, str]) -> None:
-    assert not ranked([" \n", ""], settings_with(models["meaning"]), "ship?").found
+    assert not ranked([" \n", ""], settings_with(models["meaning"]), "ship?").passages
 
 
 def test_scores_of_each_ranker_are_those_of_brute_force(models: dict[str, str]) -> None:
     question = "the doctor and the king"
     settings = settings_with(models["letters"], models["reranker"])
-    matches = ranked(TEXTS, settings, question).found
+    matches = ranked(TEXTS, settings, question).passages
     embedder = load_embedder(models["letters"])
     reranker = load_reranker(models["reranker"])
     cosines = embedder.passages(TEXTS)[0] @ embedder.question(question)
-    bm25 = dict(ranked(TEXTS, WORDS, question).index.ranked(question))
+    bm25 = dict(ranked(TEXTS, WORDS, question).index.rank(question))
     by_words = sorted(bm25, key=lambda passage: -bm25[passage])
     by_vectors = np.argsort(-cosines).tolist()
     for match in matches:
         scores = match.scores
         assert scores.bm25 == pytest.approx(bm25.get(match.passage, 0.0))
         assert scores.dense == pytest.approx(float(cosines[match.passage]), abs=1e-5)
-        assert scores.fused == pytest.approx(fused(by_words, by_vectors)[match.passage])
+        assert scores.fused == pytest.approx(fuse(by_words, by_vectors)[match.passage])
         reranked = reranker.scores(question, [TEXTS[match.passage]])[0]
         assert scores.reranked == pytest.approx(float(reranked), abs=1e-4)
         assert scores.score == scores.reranked
@@ -314,9 +314,9 @@ def test_a_reranker_works_without_an_embedder_and_on_the_best_alone(
 ) -> None:
     monkeypatch.setattr(ranking, "CANDIDATES", 2)
     texts = [f"tide {'x ' * i}." for i in range(6)]
-    by_words = [match.passage for match in ranked(texts, WORDS, "tide?", wanted=6).found]
+    by_words = [match.passage for match in ranked(texts, WORDS, "tide?", wanted=6).passages]
     with_reranker = settings_with(reranker=models["reranker"])
-    matches = ranked(texts, with_reranker, "tide?", wanted=6).found
+    matches = ranked(texts, with_reranker, "tide?", wanted=6).passages
     assert {match.passage for match in matches[:2]} == set(by_words[:2])
     assert [match.passage for match in matches[2:]] == by_words[2:]
     assert [match.scores.reranked is None for match in matches] == [False] * 2 + [True] * 4
@@ -339,8 +339,8 @@ def test_only_new_texts_are_embedded_whatever_was_ranked_before(
             settings = settings_with(models[model])
             cached = ranked(texts, settings, question)
             fresh = ranked(texts, settings, question, keep=False)
-            cached_cosines = {match.passage: match.scores.dense for match in cached.found}
-            fresh_cosines = {match.passage: match.scores.dense for match in fresh.found}
+            cached_cosines = {match.passage: match.scores.dense for match in cached.passages}
+            fresh_cosines = {match.passage: match.scores.dense for match in fresh.passages}
             assert cached_cosines == pytest.approx(fresh_cosines, abs=1e-5)
             assert cached.embedded == len({*texts} - embedded_texts[model])
             assert fresh.embedded == len({*texts})

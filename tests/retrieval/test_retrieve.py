@@ -67,10 +67,10 @@ def test_scores_are_those_of_the_formula(texts: list[str], question: str, earlie
         np.testing.assert_allclose(index.scores(question), wanted, rtol=1e-4, atol=1e-5)
         both = np.add(wanted, EARLIER * np.array(bm25(words(earlier), split)))
         np.testing.assert_allclose(index.scores(question, [earlier]), both, rtol=1e-4, atol=1e-5)
-        ranked = index.ranked(question)
+        ranked = index.rank(question)
         assert ranked == sorted(ranked, key=lambda one: (-one[1], one[0]))  # ties in order
         for most in range(1, len(ranked) + 2):
-            assert index.ranked(question, most) == ranked[:most]
+            assert index.rank(question, most) == ranked[:most]
         assert {i for i, _ in ranked} == {i for i, s in enumerate(wanted) if s > 0}
 
 
@@ -93,7 +93,7 @@ def test_any_sets_of_documents_in_turn_are_indexed_as_at_first_and_none_is_cut_t
     with patch.dict(os.environ, NGT_HOME=str(tmp_path_factory.mktemp("kept"))):
         for turn in turns:
             documents = [Document(f"{i}", texts[i][v], path=f"/docs/{i}.txt") for i, v in turn]
-            found, fresh = index_of(documents, SMALL), index_of(documents, SMALL, keep=False)
+            found, fresh = index_of(documents, SMALL), index_of(documents, SMALL, use_cache=False)
             assert found.scores(question).tolist() == fresh.scores(question).tolist()
             assert [found.place(i) for i in range(len(found))] == [
                 fresh.place(i) for i in range(len(fresh))
@@ -275,12 +275,12 @@ def test_each_word_of_questions_is_looked_up_once(monkeypatch: pytest.MonkeyPatc
 
 def test_nothing_of_the_words_stays_in_memory() -> None:
     text = " ".join(f"word{at}" for at in range(30_000))
-    index_of([Document("a.txt", "once")], SMALL, keep=False)
+    index_of([Document("a.txt", "once")], SMALL, use_cache=False)
     gc.collect()
     tracemalloc.start()
     try:
         before = tracemalloc.get_traced_memory()[0]
-        index_of([Document("b.txt", text)], SMALL, keep=False)
+        index_of([Document("b.txt", text)], SMALL, use_cache=False)
         gc.collect()
         grown = tracemalloc.get_traced_memory()[0] - before
     finally:

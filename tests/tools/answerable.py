@@ -90,7 +90,7 @@ def share_of(index: Index, question: str) -> float | None:
 def indexed(texts: Sequence[str]) -> Index:
     """Return the index of texts, none of which is stored."""
     documents = [Document(f"{number}.txt", text) for number, text in enumerate(texts)]
-    return index_of(documents, CUTTING, keep=False)
+    return index_of(documents, CUTTING, use_cache=False)
 
 
 def paragraphs(rows: Sequence[Mapping[str, Any]], size: int, whole: bool) -> Iterator[Pair]:
