@@ -26,21 +26,27 @@ from ngtcli.models.weights.formats import dtype_by_rule, half_of, int8_instructi
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.machine import free_memory
 
-# Times the bytes of the weights that loading and a forward pass need in all; guess.
+# Memory that loading and a forward pass take in all, in units of the weights' bytes (guess).
 SPARE = 1.15
-# Of the KV positions that fit, so many at least are not the unused ones of `capacity_for`; derived.
+# The smallest share of a slot's KV positions that `capacity_for` leaves for use (derived).
 _USED_CAPACITY = 0.75
-_MIN_INT8_PARAMETERS = 400_000_000  # from 500 million on 8-bit weights were measured
-# Times its files' size a model takes at most: float32 of 8 bits; of 2 bits in a GGUF file. Derived.
+_MIN_INT8_PARAMETERS = 400_000_000  # 8-bit weights were measured from 500 million parameters on.
+_COUNTED_TOKENS = 3  # The growth of the cache is counted from one token less to this many.
+# The maximum ratio of a model's memory to the size of its files (derived): float32 from 8 bits, and
+# from 2 bits in a GGUF file.
 _MAX_WIDENING = 4
 _MAX_WIDENING_GGUF = 16
 
 
 def needs_of(name: str, device: str) -> ModelNeeds:
-    """Compute what a model needs on a device; its weights need not be there. Raises ModelError."""
+    """Compute what a model needs on a device from its configuration, without its weights.
+
+    Raises:
+        ModelError: The configuration cannot be read.
+    """
     path = fetch(name, ["config"])
     config = read_config(name, path)
-    half = None if name == BUILTIN else half_of(config)  # that is computed in float32
+    half = None if name == BUILTIN else half_of(config)  # The built-in model runs in float32.
     download = _download_bytes(name, path)
     free = free_memory(device)
     with loading(name):
@@ -66,19 +72,21 @@ def needs_of(name: str, device: str) -> ModelNeeds:
 
 
 def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> str:
-    """Say that the weights of a checkpoint do not fit in free memory, and what would; or "".
+    """Return the reason that the weights of a checkpoint do not fit into free memory, or "".
+
+    It names flags with which they would fit.
 
     Args:
         path: The folder or file of the checkpoint.
         config: Its configuration.
-        device: Where the weights are to be.
-        dtype: "auto" is the checkpoint's own.
-        bits: Of quantized weights, otherwise 0.
+        device: The device that the weights go to.
+        dtype: The dtype of floats; "auto": the checkpoint's.
+        bits: The bits of quantized weights, 0 if none are quantized.
     """
     free = free_memory(device)
     widening = _MAX_WIDENING_GGUF if source_of(path) else _MAX_WIDENING
-    if free is None or widening * _stored_bytes(path) <= free:  # most models: no closer look
-        return ""
+    if free is None or widening * _stored_bytes(path) <= free:
+        return ""  # Most models end here, before one is built.
     empty = empty_model(config)
     if dtype == "auto":
         dtype = empty.dtype
@@ -104,16 +112,17 @@ def memory_words(path: str, config: Any, device: str, dtype: Any, bits: int) -> 
 def needs_by_format(
     path: str, empty: Any, device: str, half: torch.dtype, download: int = 0
 ) -> list[Need]:
-    """List what a checkpoint takes in each format on a device.
+    """List what a checkpoint needs in each format on a device.
 
-    These are float32 and a half precision, and 8-bit integers with activations in both; or the one
-    in which it is stored, if it is quantized.
+    The formats are float32, a half precision, and 8-bit integers with activations in both. A
+    quantized checkpoint has one format.
 
     Args:
         path: The folder or file of the checkpoint.
         empty: Its model without values.
-        half: A half precision.
-        download: Bytes of weights that are not there yet.
+        device: The device.
+        half: The half precision.
+        download: The bytes of weights that have to be downloaded.
     """
     method = quantization_method(path)
     free = free_memory(device)
@@ -142,18 +151,18 @@ def needs_by_format(
 
 
 def _stored_bytes(path: str) -> int:
-    """The bytes of a checkpoint's files."""
+    """Return the size of a checkpoint's files in bytes."""
     return sum(size for _, size, _ in identity(path)["files"])
 
 
 @dataclass(frozen=True, slots=True)
 class CacheNumbers:
-    """The numbers that a token adds to a model's cache, by kind of layer.
+    """The numbers that a token adds to a model's KV cache.
 
     Attributes:
-        full: In layers that attend to all tokens.
-        sliding: In layers with a sliding window.
-        max_sliding: The most KV positions of a slot of sliding layers.
+        full: The numbers in layers that attend to all tokens.
+        sliding: The numbers in layers with a sliding window.
+        max_sliding: The maximum number of KV positions of a slot in sliding layers.
     """
 
     full: int
@@ -162,17 +171,17 @@ class CacheNumbers:
 
     @property
     def total(self) -> int:
-        """The numbers that a token adds while the slots of sliding layers still grow."""
+        """The numbers per token while the slots of sliding layers still grow."""
         return self.full + self.sliding
 
     def of_capacity(self, capacity: int) -> int:
-        """Return the numbers in a slot of so many KV positions."""
+        """Return the numbers in a slot of `capacity` KV positions."""
         return self.full * capacity + self.sliding * min(capacity, self.max_sliding)
 
     def tokens_in(self, available: float, context: int) -> int:
-        """Return how many tokens fit into `available` numbers, at most the whole context.
+        """Return how many tokens fit into `available` numbers, at most the context.
 
-        Of a slot that is smaller than the context, a quarter may be unused.
+        A quarter of a slot that is smaller than the context may be unused.
 
         >>> CacheNumbers(full=10).tokens_in(4_000, context=1_000)
         300
@@ -189,14 +198,18 @@ class CacheNumbers:
 
 @torch.inference_mode()
 def cache_numbers(config: Any) -> CacheNumbers | None:
-    """Count the numbers that a token adds to a model's cache; None where that is not possible.
+    """Count the numbers that a token adds to a model's cache; return None if that is impossible.
 
-    They are counted in forward passes of a model without values.
+    The numbers are the difference between forward passes over `_COUNTED_TOKENS` tokens and over one
+    token less, in a model without values.
     """
-    empty = empty_model(deepcopy(config), torch.bfloat16)  # some layers take no other dtype
+    empty = empty_model(deepcopy(config), torch.bfloat16)  # Some layers support no other dtype.
     text_config = empty.config.get_text_config()
-    text_config.pad_token_id = None  # it would be looked for in the ids
+    text_config.pad_token_id = None  # The forward pass would look for it in the token ids.
     window = sliding_window(text_config)
+    if window is not None:
+        # A cache of transformers keeps one token less than the window. It must grow here.
+        text_config.sliding_window = max(window, _COUNTED_TOKENS + 1)
 
     def by_layer(tokens: int) -> list[int]:
         token_ids = torch.zeros((1, tokens), dtype=torch.long, device="meta")
@@ -209,7 +222,8 @@ def cache_numbers(config: Any) -> CacheNumbers | None:
         ]
 
     try:
-        longer, shorter = by_layer(3), by_layer(2)
+        longer = by_layer(_COUNTED_TOKENS)
+        shorter = by_layer(_COUNTED_TOKENS - 1)
         grown = [after - before for after, before in zip(longer, shorter, strict=True)]
         if window is None:
             return CacheNumbers(sum(grown))
@@ -218,12 +232,12 @@ def cache_numbers(config: Any) -> CacheNumbers | None:
             numbers for numbers, is_sliding in zip(grown, slides, strict=True) if is_sliding
         )
         return CacheNumbers(sum(grown) - sliding, sliding, window_positions(window))
-    except Exception:  # families compute in many ways, some not without values
+    except Exception:  # Some model families cannot compute without values.
         return None
 
 
 def _download_bytes(name: str, path: str) -> int:
-    """The bytes of weights that only the hub has, or has some of."""
+    """Return the size in bytes of the weights that have to be downloaded."""
     if name == BUILTIN or os.path.exists(os.path.expanduser(name)) or os.path.isdir(find(name)):
         return 0
     sizes = ask(name).sizes
@@ -233,7 +247,7 @@ def _download_bytes(name: str, path: str) -> int:
 def _fastest(
     fitting: Collection[str], half: torch.dtype | None, is_large: bool, device: str
 ) -> Iterator[str]:
-    """Say which of the formats that fit is likely to be the fastest."""
+    """Yield lines that name the format that is likely to be the fastest of those that fit."""
     stored = name_of(half) if half else ""
     if not fitting:
         yield "none fits: name a smaller model, or a GGUF file of 4 bits"

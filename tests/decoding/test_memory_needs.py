@@ -14,7 +14,7 @@ from jsonschema import Draft202012Validator
 from ngtcli.cli import about
 from ngtcli.cli.schema import build
 from ngtcli.decoding import memory_needs
-from ngtcli.decoding.memory_needs import SPARE, CacheNumbers, needs_of
+from ngtcli.decoding.memory_needs import SPARE, CacheNumbers, cache_numbers, needs_of
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.sizes import capacity_for
 from ngtcli.models.checkpoint import BUILTIN_PATH
@@ -137,6 +137,19 @@ def test_sliding_layers_need_memory_for_their_window_alone(
         assert need.tokens == 65536
     else:
         assert 0.7 * model.cache.slot_capacity <= need.tokens <= model.cache.slot_capacity
+
+
+@pytest.mark.parametrize("window", [1, 2, 3, 4])
+def test_short_windows_need_the_memory_of_their_slots(window: int) -> None:
+    hf = make_hf("mistral-sliding", sliding_window=window, max_position_embeddings=65536)
+    model = TargetModel(hf.to(torch.bfloat16), Tokenizer(LongBackend()), "mistral-sliding")
+    model.context = 65536
+    model.start(20_000)
+    model.prefill([5] * 2)
+    slot_bytes = sum(buffer.nbytes for buffer in model.cache.buffers)
+    numbers = cache_numbers(hf.config)
+    assert numbers is not None
+    assert numbers.of_capacity(model.cache.slot_capacity) * torch.bfloat16.itemsize == slot_bytes
 
 
 def test_weights_without_room_do_not_fit_whatever_the_cache_takes(
