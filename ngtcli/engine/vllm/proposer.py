@@ -1,4 +1,4 @@
-"""`auto` as a proposer for vLLM, whose engine verifies one chain of drafts a request.
+"""The drafting method `auto` as a proposer for vLLM, which verifies one draft chain per request.
 
     LLM(model, speculative_config={
         "method": "custom_class",
@@ -6,23 +6,21 @@
         "num_speculative_tokens": 16,
     }, additional_config={"ngt": {"pool": True}})
 
-vLLM makes the class with its configuration and calls `propose` after each step with arrays that
-have a row for each request. Rows are used again and change places; whose they are says the runner
-that calls (`input_batch.req_ids`), which hands no request over.
+vLLM creates the class with its configuration. After each step it calls `propose` with arrays that
+have a row for each request. Rows are reused and reordered, and the call does not name the requests:
+their names are read from the calling model runner (`input_batch.req_ids`).
 
 Options under "ngt" in vLLM's `additional_config`:
 
-- `pool` (true): drafts come from answers to other requests as well, whose own words (what they do
-  not quote from their prompts) are kept, `pool_tokens` (50,000) token ids at most. A request with
+- `pool` (true): also draft from answers to other requests. At most `pool_tokens` (50,000) token ids
+  are kept of the text that answers do not quote from their prompts. A request with
   `extra_args={"ngt_pool": False}` in its sampling parameters takes no part: none of its text
-  reaches another request, and none of another's reaches it.
-- `documents` ([]): files and folders whose text is counted in addition to the pool.
-- `background` ("english"): the general text that drafts come from as well; "none" does without.
+  reaches another request, and no other text reaches it.
+- `documents` ([]): files and folders to draft from, in addition to the pool.
+- `background` ("english"): the general text to draft from; "none" disables it.
 
-Tried with vLLM 0.32; needs 0.32 or 0.33. Trees cannot be fed to it.
-
-It runs on vLLM's model runner V1, which vLLM takes for a custom class, and ends with it: V2, the
-default where Triton is there, refuses custom drafters.
+It needs vLLM 0.32 or 0.33 (tested with 0.32) and the model runner V1, which vLLM uses for a custom
+class. V2, the default if Triton is installed, refuses custom drafters. Neither verifies trees.
 """
 
 import logging
@@ -50,20 +48,21 @@ from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.removed import OWN_BACKGROUNDS
 from ngtcli.system.yaml_file import shown
 
-Ids = npt.NDArray[np.int32]
+TokenIds = npt.NDArray[np.int32]
 
-# Rows at which the cost of a pass is learned; more than 1,024 are extrapolated. Derived: doublings.
-_ROWS = tuple(2**i for i in range(11))
-# Rows that double the cost of a pass over one, before any is measured; guess: where a GPU of 2025
-# stops being bound by memory.
-_DOUBLING_ROWS = 256
-_ALLOWED = "ngt_pool"  # the key in a request's `extra_args`
-_NOT_FOUND = "ngt: nothing is drafted: this version of vLLM calls the proposer in another way"
+# Numbers of query tokens at which the cost of a forward pass is learned (derived: doublings). Above
+# 1,024 it is extrapolated.
+_QUERY_TOKENS = tuple(2**i for i in range(11))
+# Query tokens that double the cost of a forward pass, until costs are measured (guess: where a GPU
+# of 2025 stops being bound by memory).
+_DOUBLING_TOKENS = 256
+_POOL_KEY = "ngt_pool"  # the key in the `extra_args` of a request
+_INCOMPATIBLE = "ngt: no drafts: this version of vLLM calls proposers in an unknown way"
 _LOG = logging.getLogger(__name__)
 
 
 class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """What `additional_config["ngt"]` may say; see the module's description."""
+    """Options in `additional_config["ngt"]`; see the module docstring."""
 
     pool: bool = True
     pool_tokens: int = CONFIG.pool_tokens
@@ -71,132 +70,171 @@ class Options(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     background: Literal["english", "none"] = "english"
 
 
-def read_options(given: Any) -> Options:
-    """The options of `additional_config["ngt"]`. Raises UsageError for unknown or wrong ones."""
+def read_options(value: object) -> Options:
+    """Convert the value of `additional_config["ngt"]`.
+
+    Raises:
+        UsageError: An option is unknown or has an invalid value.
+    """
     try:
-        return msgspec.convert(given, Options)
+        return msgspec.convert(value, Options)
     except msgspec.ValidationError as error:
-        what = f'additional_config["ngt"] is {shown(given)}: {error}'
         hint = "ngt help vllm lists its options."
         if "$.background" in str(error):
-            hint = f'Give "english" or "none". {OWN_BACKGROUNDS}'
-        raise UsageError(what, hint=hint) from None
+            hint = f'Use "english" or "none". {OWN_BACKGROUNDS}'
+        raise UsageError(
+            f'invalid additional_config["ngt"] {shown(value)}: {error}', hint=hint
+        ) from None
 
 
 class NgramTrieProposer:
-    """See the module's description. Proposes nothing for requests whose prompt is not read yet."""
+    """The custom drafter class of vLLM; see the module docstring.
+
+    It proposes nothing for requests whose prompt is not prefilled yet.
+    """
 
     def __init__(self, vllm_config: Any) -> None:
-        self._most: int = vllm_config.speculative_config.num_speculative_tokens
+        self._max_draft: int = vllm_config.speculative_config.num_speculative_tokens
         self._context: int = vllm_config.model_config.max_model_len
-        self._vocabulary: int = vllm_config.model_config.get_vocab_size()
+        self._vocab_size: int = vllm_config.model_config.get_vocab_size()
         extra = vllm_config.additional_config
         self.options = read_options(extra.get("ngt", {}) if isinstance(extra, Mapping) else {})
-        self._settings, texts = self._sources(vllm_config.model_config.tokenizer)
+        self._settings, texts = self._load_sources(vllm_config.model_config.tokenizer)
         compile_loops()
         self._shared = Shared(self._settings, AutoOptions(), texts)
-        self._drafters = dict[str, Auto]()  # by vLLM's name of a request
-        self._logs = dict[str, TokenLog]()  # by the same
-        self._checked: set[str] = set()  # whose drafts the last step checked
-        self._has_warned = False  # that requests are not found
-        self._left_at = 0.0  # seconds on the clock when the last step's drafts were given
-        self._rows_out = 0  # rows of the pass that checks them, with one row a request
+        # Drafters and logs by vLLM's name of the request.
+        self._drafters: dict[str, Auto] = {}
+        self._logs: dict[str, TokenLog] = {}
+        self._verified: set[str] = set()  # the requests whose drafts the last step verifies
+        self._has_warned = False  # that this version of vLLM is incompatible
+        self._returned_at = 0.0  # perf_counter when the last drafts were returned, in seconds
+        self._query_tokens = 0  # of the forward pass that verifies them: drafts and a root each
 
-    def _sources(self, tokenizer: str) -> tuple[DraftSettings, list[Ids]]:
-        """What the options name: settings for drafters, and texts to count. Raises NgtError."""
-        own, texts, background = self.options, list[Ids](), None
-        pool = Pool(own.pool_tokens) if own.pool else None
-        if own.documents:
-            ids, documents = load_tokenizer(tokenizer), load(own.documents).documents
-            texts = [np.array(ids.encode(document.text), np.int32) for document in documents]
-        if own.background != "none":
-            ids = load_tokenizer(tokenizer)
-            background = Background(own.background, ids, self._vocabulary, model=tokenizer).load()
+    def _load_sources(self, tokenizer_name: str) -> tuple[DraftSettings, list[TokenIds]]:
+        """Load what the options name.
+
+        Returns:
+            Settings for drafters, and the documents' token ids.
+
+        Raises:
+            NgtError: A document, the tokenizer or the background cannot be read.
+        """
+        options = self.options
+        pool = Pool(options.pool_tokens) if options.pool else None
+        texts: list[TokenIds] = []
+        if options.documents:
+            tokenizer = load_tokenizer(tokenizer_name)
+            documents = load(options.documents).documents
+            texts = [np.array(tokenizer.encode(document.text), np.int32) for document in documents]
+        background = None
+        if options.background != "none":
+            background = Background(
+                options.background,
+                load_tokenizer(tokenizer_name),
+                self._vocab_size,
+                model=tokenizer_name,
+            ).load()
         return DraftSettings(pool=pool, background=background), texts
 
     def load_model(self, *_: object, **__: object) -> None:
-        """There is no model to load."""
+        """Do nothing: there is no draft model to load."""
 
     def dummy_run(self, *_: object, **__: object) -> None:
-        """There is nothing to warm up."""
+        """Do nothing: there is nothing to warm up."""
 
     def propose(
         self,
         sampled_token_ids: Sequence[Sequence[int]],
         num_tokens_no_spec: npt.NDArray[np.int32],
-        token_ids_cpu: Ids,
+        token_ids_cpu: TokenIds,
         slot_mappings: object = None,
     ) -> list[list[int]]:
-        """One chain a request, [] for none.
+        """Return a draft chain for each request, [] for none.
 
-        `sampled_token_ids` are those of the last step, none for a prompt that is not read yet.
-        `token_ids_cpu`, int32 (requests, context), holds the ids of prompts and outputs, those just
-        sampled included; `num_tokens_no_spec`, int32 (requests,), says how many of a row count.
+        Args:
+            sampled_token_ids: The tokens of the last step for each request; none while its prompt
+                is being prefilled.
+            num_tokens_no_spec: int32 (requests,): the number of valid token ids in each row.
+            token_ids_cpu: int32 (requests, context): the token ids of prompts and outputs, the
+                tokens of the last step included.
+            slot_mappings: Not used.
         """
-        entered = time.perf_counter()
-        caller: Any = sys._getframe(1).f_locals.get("self")
+        called_at = time.perf_counter()
+        runner: Any = sys._getframe(1).f_locals.get("self")
         try:
-            asked, names = caller.requests, list(caller.input_batch.req_ids)
-            allowed = {name: _takes_part(asked[name]) for name in names}
+            requests = runner.requests
+            names = list(runner.input_batch.req_ids)
+            shares_text = {name: _shares_text(requests[name]) for name in names}
         except (AttributeError, KeyError):
             if not self._has_warned:
-                _LOG.warning(_NOT_FOUND)
+                _LOG.warning(_INCOMPATIBLE)
             self._has_warned = True
             return [[] for _ in sampled_token_ids]
-        rows = {
+
+        sequences = {
             name: token_ids_cpu[i, : num_tokens_no_spec[i]]
             for i, (name, sampled) in enumerate(zip(names, sampled_token_ids, strict=True))
             if sampled
         }
         seconds = None
-        if set(names) == rows.keys() == self._checked:  # no prompt was read as well
-            seconds = entered - self._left_at
-        for name in self._drafters.keys() - asked.keys():
+        # The time of a step that prefilled a prompt as well would say nothing about verifying.
+        if set(names) == sequences.keys() == self._verified:
+            seconds = called_at - self._returned_at
+        for name in self._drafters.keys() - requests.keys():
             self._drafters.pop(name).close()
             del self._logs[name]
-        self._learn(rows, seconds)
+        self._learn(sequences, seconds)
         for name, sampled in zip(names, sampled_token_ids, strict=True):
-            if name in rows and name not in self._drafters:
-                self._begin(name, rows[name].tolist(), len(sampled), allowed[name])
-        chains = self._draft(list(rows))
-        self._left_at = time.perf_counter()
+            if name in sequences and name not in self._drafters:
+                self._begin(name, sequences[name].tolist(), len(sampled), shares_text[name])
+        chains = self._draft(list(sequences))
+        self._returned_at = time.perf_counter()
         return [chains.get(name, []) for name in names]
 
-    def _learn(self, rows: Mapping[str, Ids], seconds: float | None) -> None:
-        """Learn the tokens of the last step, and what it took where that is known."""
-        if seconds is not None and self._shared.policy is None:  # this pass sets the scale
-            seconds_of_one = seconds / (1 + self._rows_out / _DOUBLING_ROWS)
-            curve = {r: seconds_of_one * (1 + r / _DOUBLING_ROWS) for r in _ROWS}
+    def _learn(self, sequences: Mapping[str, TokenIds], seconds: float | None) -> None:
+        """Learn the tokens of the last step, and its duration in seconds if that is known."""
+        if seconds is not None and self._shared.policy is None:
+            # The first measured forward pass sets the scale of the guessed curve.
+            seconds_of_one = seconds / (1 + self._query_tokens / _DOUBLING_TOKENS)
+            curve = {n: seconds_of_one * (1 + n / _DOUBLING_TOKENS) for n in _QUERY_TOKENS}
             self._shared.use_costs(CostCurve(curve))
-        outcome = Outcome(rows=self._rows_out, seconds=seconds)
-        for name, row in rows.items():
+        outcome = Outcome(rows=self._query_tokens, seconds=seconds)
+        for name, token_ids in sequences.items():
             if name in self._drafters:
                 log = self._logs[name]
-                log.emit(row[len(log) :].tolist())
+                log.emit(token_ids[len(log) :].tolist())
                 self._drafters[name].learn(log, outcome)
 
-    def _begin(self, name: str, ids: list[int], sampled: int, takes_part: bool) -> None:
-        prompt = ids[:-sampled]
-        private = not takes_part
+    def _begin(self, name: str, token_ids: list[int], sampled: int, shares_text: bool) -> None:
+        """Create the drafter of a request.
+
+        Args:
+            name: vLLM's name of the request.
+            token_ids: Its prompt and its first tokens.
+            sampled: The number of these first tokens.
+            shares_text: Other requests may be drafted from, and may draft from this one.
+        """
+        prompt = token_ids[:-sampled]
+        private = not shares_text
         settings = self._shared.settings_for(self._settings, private)
         drafter = Auto(settings, shared=self._shared)
-        drafter.begin(Context(prompt, vocabulary=self._vocabulary, chains=True, private=private))
+        drafter.begin(Context(prompt, vocabulary=self._vocab_size, chains=True, private=private))
         self._drafters[name] = drafter
         self._logs[name] = TokenLog(prompt)
-        self._logs[name].emit(ids[-sampled:])
+        self._logs[name].emit(token_ids[-sampled:])
 
     def _draft(self, names: list[str]) -> dict[str, list[int]]:
-        """Chains for these requests, as long as they pay and the context allows."""
+        """Draft a chain for each request, as long as it pays and as the context allows."""
         drafters = [self._drafters[name] for name in names]
         logs = [self._logs[name] for name in names]
-        rooms = [Room(min(self._most, self._context - len(log) - 1)) for log in logs]
+        rooms = [Room(min(self._max_draft, self._context - len(log) - 1)) for log in logs]
         drafts = propose_together(drafters, logs, rooms)
-        chains = {n: list(draft.tree.tokens) for n, draft in zip(names, drafts, strict=True)}
-        self._checked = set(names)
-        self._rows_out = len(names) + sum(map(len, chains.values()))
+        chains = {name: list(draft.tree.tokens) for name, draft in zip(names, drafts, strict=True)}
+        self._verified = set(names)
+        self._query_tokens = len(names) + sum(map(len, chains.values()))
         return chains
 
 
-def _takes_part(request: Any) -> bool:
-    """Whether a request of vLLM's allows text to cross requests."""
-    return bool((request.sampling_params.extra_args or {}).get(_ALLOWED, True))
+def _shares_text(request: Any) -> bool:
+    """Return whether a request of vLLM allows drafts from and for other requests."""
+    return bool((request.sampling_params.extra_args or {}).get(_POOL_KEY, True))
