@@ -29,9 +29,9 @@ def open_engine(
 
         vllm = VllmEngine(settings, size)
         process.before_leaving(vllm.close)
-        from ngtcli.engine.vllm.session import VllmSession, VllmTexts  # not before: numba
+        from ngtcli.engine.vllm.session import VllmBatchEngine, VllmSession  # not before: numba
 
-        return VllmTexts(VllmSession(settings, vllm, report), size=size, many=many)
+        return VllmBatchEngine(VllmSession(settings, vllm, report), size=size, many=many)
     reporter = EventReporter(report)
     reporter.status("Starting …")
     from ngtcli.engine.local import LocalSession  # here: they load torch

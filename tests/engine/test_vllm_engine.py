@@ -103,10 +103,10 @@ def test_sampling_is_told_only_where_something_is_drawn() -> None:
     ("settings", "environ", "words"),
     [
         (Settings.of(method="trie"), {}, "method trie does not draft for vLLM"),
-        (Settings.of(min_p=0.1), {}, "vLLM has no min_p with drafts"),
-        (Settings.of(temperature=3.0), {}, "temperature is 3.0"),
-        (Settings.of(pipeline_parallel=2), {}, "drafts for a pipeline"),
-        (Settings(), {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "VLLM_USE_V2_MODEL_RUNNER asks for"),
+        (Settings.of(min_p=0.1), {}, "vLLM does not support min_p with drafts"),
+        (Settings.of(temperature=3.0), {}, "temperature 3.0 is out of range"),
+        (Settings.of(pipeline_parallel=2), {}, "drafts with --set pipeline_parallel"),
+        (Settings(), {"VLLM_USE_V2_MODEL_RUNNER": "1"}, "VLLM_USE_V2_MODEL_RUNNER selects"),
     ],
 )
 def test_what_vllm_cannot_do_is_refused(

@@ -1,7 +1,7 @@
-"""A vLLM engine in a process of its own: what it is told, and what it makes of a prompt.
+"""vLLM's engine, which runs in processes of its own: its arguments, and the tokens that it returns.
 
 vLLM must be started before numba is imported: its search for kernels fails on numba's dispatcher.
-So this module, and what it imports, is free of numba, and loads nothing of vLLM until it starts.
+So neither this module nor its imports import numba, and vLLM is imported when it is started.
 """
 
 import asyncio
@@ -12,7 +12,7 @@ import sys
 import tempfile
 from collections.abc import AsyncGenerator, Awaitable, Iterator, Mapping
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, BinaryIO, TypeVar
 
 from ngtcli.config import Settings
@@ -25,36 +25,37 @@ from ngtcli.words import plain_number
 
 T = TypeVar("T")
 PROPOSER = "ngtcli.engine.vllm.proposer.NgramTrieProposer"
-METHODS = ("auto", "none")  # what can draft for vLLM
-# What vLLM takes, where that is less than ngt does.
+METHODS = ("auto", "none")  # the methods that can draft for vLLM
+# The ranges of settings for which vLLM allows less than ngt.
 _RANGES = {
     "temperature": (0.0, 2.0),
     "presence_penalty": (-2.0, 2.0),
     "frequency_penalty": (-2.0, 2.0),
 }
-RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's own switch between its model runners
-# vLLM's variables, where the user has not set them. Its log goes where stderr does, and it sends
-# nothing about its use to anyone.
+RUNNER = "VLLM_USE_V2_MODEL_RUNNER"  # vLLM's variable that chooses its model runner
+# Values of vLLM's variables that the user has not set: its log goes to stderr, and it sends no
+# usage statistics.
 ENVIRONMENT = {
     "VLLM_LOGGING_STREAM": "ext://sys.stderr",
     "VLLM_LOGGING_LEVEL": "ERROR",
     "VLLM_NO_USAGE_STATS": "1",
 }
 
-_LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error; guess
+_LAST = 100_000  # bytes at the end of vLLM's log that are searched for an error (guess)
 _ERROR = re.compile(r"\b\w+(?:Error|Exception): (\S.*)")
 _VALIDATION = re.compile(r"error, (.*?)(?: \[type=|$)")
-_OWN_WORDS = "See vLLM's own words with VLLM_LOGGING_LEVEL=INFO."
-_OF_PARENT = "Engine core initialization failed"  # says only that another line says why
+_LOG_HINT = "Set VLLM_LOGGING_LEVEL=INFO to see vLLM's log."
+# vLLM's parent process reports this; the cause is in an earlier line.
+_PARENT_ERROR = "Engine core initialization failed"
 
 
 def drafts(settings: Settings) -> bool:
-    """Whether vLLM is given drafts."""
+    """Return whether ngt drafts for vLLM."""
     return settings.drafting.method != "none" and settings.drafting.num_draft > 0
 
 
 def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
-    """Raise UsageError for settings that vLLM cannot follow."""
+    """Raise UsageError for settings that vLLM does not support."""
     if settings.drafting.method not in METHODS:
         raise UsageError(
             f"method {settings.drafting.method} does not draft for vLLM",
@@ -62,40 +63,49 @@ def check(settings: Settings, environ: Mapping[str, str] = os.environ) -> None:
         )
     for name, (low, high) in _RANGES.items():
         if not low <= settings.get(name) <= high:
-            hint = f"vLLM takes values from {plain_number(low)} to {plain_number(high)}."
-            raise UsageError(f"{name} is {settings.get(name)}", hint=hint)
+            raise UsageError(
+                f"{name} {settings.get(name)} is out of range for vLLM",
+                hint=f"Use a value from {plain_number(low)} to {plain_number(high)}.",
+            )
     if not drafts(settings):
         return
-    # Its runner V1, 0.32, has a drafter on the last rank alone.
+    # Model runner V1 of vLLM 0.32 creates the drafter on the last rank only.
     if settings.engine.pipeline_parallel > 1:
         raise UsageError(
-            "vLLM does not take drafts for a pipeline (--set pipeline_parallel)",
-            hint="Give --method none as well, or --set tensor_parallel alone.",
+            "vLLM does not support drafts with --set pipeline_parallel",
+            hint="Add --method none, or use --set tensor_parallel instead.",
         )
     if settings.answer.min_p > 0:
-        raise UsageError("vLLM has no min_p with drafts", hint="Give --method none as well.")
+        raise UsageError("vLLM does not support min_p with drafts", hint="Add --method none.")
     if environ.get(RUNNER, "").lower() in ("1", "true"):
         raise UsageError(
-            f"{RUNNER} asks for vLLM's model runner V2, which takes drafts of no other program",
-            hint="Unset it, or give --method none.",
+            f"{RUNNER} selects vLLM's model runner V2, which does not support custom drafters",
+            hint="Unset it, or use --method none.",
         )
 
 
 def environment(settings: Settings) -> dict[str, str]:
-    """Variables that vLLM reads; drafts need its model runner V1."""
-    return ENVIRONMENT | ({RUNNER: "0"} if drafts(settings) else {})
+    """Return the variables to set for vLLM; drafts need its model runner V1."""
+    variables = dict(ENVIRONMENT)
+    if drafts(settings):
+        variables[RUNNER] = "0"
+    return variables
 
 
 def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[str, Any]:
-    """The arguments of vLLM's engine; `sequences` at a time, 0 for as many as vLLM takes.
+    """Return the arguments of vLLM's engine.
 
-    On a CPU vLLM captures nothing, and would compile for minutes instead.
+    Args:
+        settings: The settings of the session.
+        sequences: The maximum batch size; 0: vLLM's default.
+        on_cpu: vLLM runs on a CPU, where it captures no CUDA graphs and would compile for minutes.
     """
     s = settings
     arguments: dict[str, Any] = {
         "model": fetch(s.model.model, plain=True),
         "dtype": "float32" if s.model.dtype == "auto" and on_cpu else s.model.dtype,
-        "seed": s.answer.seed % 2**32,  # of its own generators; each request has the whole one
+        # This seeds vLLM's generators, which take 32 bits; each request has the complete seed.
+        "seed": s.answer.seed % 2**32,
         "enforce_eager": on_cpu or not s.model.capture,
         "tensor_parallel_size": s.engine.tensor_parallel,
         "pipeline_parallel_size": s.engine.pipeline_parallel,
@@ -121,7 +131,7 @@ def engine_arguments(settings: Settings, sequences: int, on_cpu: bool) -> dict[s
 
 
 def sampling_arguments(settings: Settings, room: int) -> dict[str, Any]:
-    """vLLM's parameters of sampling for an answer of at most `room` tokens."""
+    """Return vLLM's sampling parameters for an answer of at most `room` tokens."""
     s = settings
     arguments: dict[str, Any] = {
         "max_tokens": room,
@@ -145,14 +155,17 @@ def sampling_arguments(settings: Settings, room: int) -> dict[str, Any]:
 
 @dataclass(frozen=True, slots=True)
 class Piece:
-    """Token ids that one or more steps made; the last piece has a `finish_reason`.
+    """The tokens of one or more steps of vLLM.
 
-    Reasons: "stop" (an end token, which then is the last id and `ended`, or a stop string) and
-    "length". `accepted`, then, is how many steps that had drafts accepted 0, 1, … of them, and
-    `drafted` how many drafts there were.
+    Attributes:
+        token_ids: The tokens.
+        finish_reason: "stop" or "length" in the last piece, otherwise "".
+        ended: An end token, the last of `token_ids`, stopped the answer, not a stop string.
+        accepted: How many steps with drafts accepted 0, 1, … of them; only in the last piece.
+        drafted: The number of draft tokens; only in the last piece.
     """
 
-    ids: tuple[int, ...]
+    token_ids: tuple[int, ...]
     finish_reason: str = ""
     ended: bool = False
     accepted: tuple[int, ...] = ()
@@ -160,11 +173,19 @@ class Piece:
 
 
 class VllmEngine:
-    """vLLM for one model: `pieces` of an answer come from its own process.
+    """vLLM for one model; it runs in other processes.
 
-    `loop` is the event loop that its client lives in; nothing runs in it but during `wait`.
-    `context` is in tokens. Raises UsageError where vLLM is not installed or cannot do what the
-    settings say, NgtError where it does not start.
+    Attributes:
+        loop: The event loop of vLLM's client. It runs during `wait` only.
+        context: The longest sequence, in tokens.
+        dtype: The name of the dtype that it computes in.
+        vocabulary: The number of the model's token ids.
+        sequences: The maximum batch size.
+
+    Raises:
+        MissingDependencyError: vLLM is not installed.
+        UsageError: vLLM does not support the settings.
+        NgtError: vLLM does not start.
     """
 
     def __init__(self, settings: Settings, sequences: int = 0) -> None:
@@ -173,8 +194,8 @@ class VllmEngine:
             os.environ.setdefault(name, value)
         self._log = tempfile.TemporaryFile()
         self.loop = asyncio.new_event_loop()
-        self._asked = 0
-        with _output_to(self._log):
+        self._requests = 0  # so far; their numbers are vLLM's names of them
+        with _redirect_output(self._log):
             try:
                 self._start(settings, sequences)
             except BaseException as error:
@@ -199,16 +220,20 @@ class VllmEngine:
                 from vllm.sampling_params import RequestOutputKind
                 from vllm.v1.engine.async_llm import AsyncLLM
         except ImportError as error:
-            what = f"--engine vllm needs the extra vllm ({error})"
-            raise MissingDependencyError(what, hint="pip install 'ngtcli[vllm]'") from error
-        self._parameters, self._kind = SamplingParams, RequestOutputKind.DELTA
-        given = engine_arguments(settings, sequences, current_platform.is_cpu())
-        arguments = AsyncEngineArgs(**given, enable_log_requests=False)
+            raise MissingDependencyError(
+                f"--engine vllm needs the extra vllm ({error})", hint="pip install 'ngtcli[vllm]'"
+            ) from error
+        self._parameters = SamplingParams
+        self._kind = RequestOutputKind.DELTA
+        arguments = AsyncEngineArgs(
+            **engine_arguments(settings, sequences, current_platform.is_cpu()),
+            enable_log_requests=False,
+        )
         config = arguments.create_engine_config()
         if drafts(settings) and config.use_v2_model_runner:
             raise UsageError(
-                "this vLLM runs its model runner V2 alone, which takes drafts of no other program",
-                hint="Give --method none.",
+                "this vLLM has only its model runner V2, which does not support custom drafters",
+                hint="Use --method none.",
             )
 
         async def start() -> Any:
@@ -218,12 +243,13 @@ class VllmEngine:
         try:
             self._vllm = self.loop.run_until_complete(start())
         except BaseException:
-            self._keeper.communicate()  # what was started of vLLM ends as well
+            self._keeper.communicate()  # It ends the processes that vLLM has started.
             raise
-        logging.getLogger("vllm").setLevel(logging.CRITICAL)  # errors are raised as NgtErrors
+        # From here on errors are raised as NgtErrors.
+        logging.getLogger("vllm").setLevel(logging.CRITICAL)
 
     def wait(self, work: Awaitable[T]) -> T:
-        """The result of `work`, run in the event loop; where that is interrupted, it is ended."""
+        """Run `work` in the event loop and return its result; an interrupt cancels it."""
         task = asyncio.ensure_future(work, loop=self.loop)
         try:
             return self.loop.run_until_complete(task)
@@ -233,89 +259,106 @@ class VllmEngine:
                 self.loop.run_until_complete(task)
             raise
 
-    async def pieces(self, ids: list[int], parameters: dict[str, Any]) -> AsyncGenerator[Piece]:
-        """What is made of a prompt; its last piece has a finish reason. Raises NgtError."""
-        self._asked += 1
+    async def pieces(
+        self, token_ids: list[int], parameters: dict[str, Any]
+    ) -> AsyncGenerator[Piece]:
+        """Generate from a prompt; the last piece has a finish reason. Raises NgtError."""
+        self._requests += 1
         try:
             sampling = self._parameters(output_kind=self._kind, **parameters)
-            made = self._vllm.generate({"prompt_token_ids": ids}, sampling, str(self._asked))
-            async for output in made:
+            prompt = {"prompt_token_ids": token_ids}
+            async for output in self._vllm.generate(prompt, sampling, str(self._requests)):
                 yield _piece(output.outputs[0])
         except (NgtError, asyncio.CancelledError, GeneratorExit):
             raise
         except Exception as error:
             raise self._failed(error, "vLLM failed") from error
 
-    def _failed(self, error: BaseException, what: str) -> NgtError:
-        """One line: the error, or what it was caused by, as far as the log tells."""
+    def _failed(self, error: BaseException, subject: str) -> NgtError:
+        """Return an NgtError for an error of vLLM, with the cause that its log names.
+
+        Args:
+            error: The error.
+            subject: The beginning of the message.
+        """
         reason = first_words(str(error)) or type(error).__name__
-        if _OF_PARENT in reason or type(error).__name__ == "EngineDeadError":
+        if _PARENT_ERROR in reason or type(error).__name__ == "EngineDeadError":
             reason = self._last_error() or reason
-        return NgtError(f"{what}: {reason}", hint=_OWN_WORDS)
+        return NgtError(f"{subject}: {reason}", hint=_LOG_HINT)
 
     def check_alive(self) -> None:
-        """Raise NgtError where vLLM's process has ended."""
+        """Raise NgtError if vLLM's process has ended."""
         if self._vllm.errored:
             reason = self._last_error() or "its process has ended"
-            raise NgtError(f"vLLM failed: {reason}", hint=_OWN_WORDS)
+            raise NgtError(f"vLLM failed: {reason}", hint=_LOG_HINT)
 
     def _last_error(self) -> str:
-        """The last error in vLLM's log."""
+        """Return the last error in vLLM's log, "" if there is none."""
         size = os.fstat(self._log.fileno()).st_size
         start = max(0, size - _LAST)
         text = os.pread(self._log.fileno(), size - start, start).decode(errors="replace")
         return last_error(text)
 
     def close(self) -> None:
-        """End vLLM's processes, and wait for that."""
-        with _output_to(self._log), suppress(Exception):
+        """End vLLM's processes and wait until they have ended."""
+        with _redirect_output(self._log), suppress(Exception):
             self._vllm.shutdown()
         self._keeper.communicate()
 
 
 def last_error(log: str) -> str:
-    """Return the last error in a log that is not about another one; "" without any."""
-    errors = [match for match in _ERROR.finditer(log) if _OF_PARENT not in match[1]]
+    """Return the last error in a log that names a cause, "" if there is none."""
+    errors = [match for match in _ERROR.finditer(log) if _PARENT_ERROR not in match[1]]
     if not errors:
         return ""
     return first_words(log[errors[-1].start(1) :])
 
 
 def first_words(error: str) -> str:
-    """The line of an error's text that says what happened.
+    """Return the line of an error's text that says what happened.
 
     >>> first_words("1 validation error for X\\n  Value error, too large [type=value_error, …]")
     'too large'
     """
-    line, *more = error.strip().splitlines() or [""]
-    if more and (found := _VALIDATION.search(more[0])) and "validation error" in line:
-        return found[1]
-    return line
+    lines = error.strip().splitlines()
+    if not lines:
+        return ""
+    if len(lines) > 1 and "validation error" in lines[0]:
+        match = _VALIDATION.search(lines[1])
+        if match:
+            return match[1]
+    return lines[0]
 
 
 def _piece(output: Any) -> Piece:
-    counted = getattr(output, "spec_decode_metrics", None)
+    """Convert an output of vLLM. Raises NgtError if the answer was aborted."""
     reason = output.finish_reason or ""
     if reason not in ("", "stop", "length"):
-        raise NgtError(f"vLLM ended the answer: {reason}", hint="Try it again.")
-    ended = reason == "stop" and not isinstance(output.stop_reason, str)
-    counts = (tuple(counted.histogram), int(counted.num_draft_tokens)) if counted else ((), 0)
-    return Piece(tuple(output.token_ids), reason, ended, *counts)
+        raise NgtError(f"vLLM ended the answer: {reason}", hint="Try again.")
+    piece = Piece(
+        tuple(output.token_ids),
+        reason,
+        ended=reason == "stop" and not isinstance(output.stop_reason, str),
+    )
+    metrics = getattr(output, "spec_decode_metrics", None)
+    if not metrics:
+        return piece
+    return replace(piece, accepted=tuple(metrics.histogram), drafted=int(metrics.num_draft_tokens))
 
 
 @contextmanager
-def _output_to(file: BinaryIO) -> Iterator[None]:
-    """What this process and those it starts write to stdout and stderr goes to `file` meanwhile.
+def _redirect_output(file: BinaryIO) -> Iterator[None]:
+    """Redirect stdout and stderr of this process and its children to a file within the context.
 
-    Where the user asks vLLM to say more, it goes to stderr.
+    If the user has asked vLLM for a more verbose log, they go to stderr.
     """
     for stream in (sys.stdout, sys.stderr):
         stream.flush()
-    silent = os.environ.get("VLLM_LOGGING_LEVEL", "").upper() in ("ERROR", "CRITICAL")
+    is_silent = os.environ.get("VLLM_LOGGING_LEVEL", "").upper() in ("ERROR", "CRITICAL")
     saved = {number: os.dup(number) for number in (1, 2)}
     try:
         for number in saved:
-            os.dup2(file.fileno() if silent else saved[2], number)
+            os.dup2(file.fileno() if is_silent else saved[2], number)
         yield
     finally:
         for number, handle in saved.items():

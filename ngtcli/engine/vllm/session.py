@@ -1,4 +1,4 @@
-"""A session whose answers come from vLLM: prompts are ngt's own, vLLM gets their token ids."""
+"""A session and an engine over vLLM: ngt makes the prompts, vLLM gets their token ids."""
 
 import asyncio
 import time
@@ -24,12 +24,15 @@ from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.prompts.build import Prompt
 
 
-class VllmRun:
-    """One generation by vLLM. Iterate over it, or over `steps` in the engine's event loop.
+class VllmSequence:
+    """One sequence that vLLM decodes. Iterate over it, or over `steps` in vLLM's event loop.
 
-    A step is what vLLM hands over at once, which may be the tokens of several passes; which of them
-    were drafts vLLM does not tell. The statistics of drafts are complete after the last step; the
-    pass that reads the prompt, which makes the first token, counts as a step.
+    A step has the tokens that vLLM returns at once, perhaps those of several forward passes. vLLM
+    does not report which of them were drafted, and reports how many only at the end. The forward
+    pass that prefills the prompt and makes the first token counts as a step.
+
+    Raises:
+        ContextOverflowError: The prompt leaves no room for an answer.
     """
 
     def __init__(
@@ -38,23 +41,26 @@ class VllmRun:
         model: ModelFacts,
         settings: Settings,
         limits: Limits,
-        ids: list[int],
+        prompt_ids: list[int],
     ) -> None:
-        room = min(limits.max_output, model.context - len(ids))
-        if room < 1:
+        max_tokens = min(limits.max_output, model.context - len(prompt_ids))
+        if max_tokens < 1:
             raise ContextOverflowError(
-                f"the prompt has {len(ids)} tokens, vLLM takes {model.context - 1}",
+                f"the prompt has {len(prompt_ids)} tokens, but vLLM takes at most"
+                f" {model.context - 1}",
                 hint="Shorten the prompt.",
             )
         self.model = model
-        self.drafter = parse_method("none", DraftSettings()).build()  # vLLM's is in its process
-        self.statistics = Statistics(prompt_tokens=len(ids))
-        self._engine, self._ids = engine, ids
-        # Of a model that thinks vLLM cannot tell the answer, in which alone stop strings count.
+        # vLLM's drafter is in vLLM's process. This one stands for it, and drafts nothing.
+        self.drafter = parse_method("none", DraftSettings()).build()
+        self.statistics = Statistics(prompt_tokens=len(prompt_ids))
+        self._engine = engine
+        self._prompt_ids = prompt_ids
+        # Stop strings count in the answer only, and vLLM cannot tell it from the reasoning.
         stop = () if limits.thinking else settings.answer.stop
-        self._parameters = sampling_arguments(settings.replace(stop=stop), room)
+        self._parameters = sampling_arguments(settings.replace(stop=stop), max_tokens)
         self.limits = limits
-        self.output = Output(TokenLog(ids), model.tokenizer, limits, room, room)
+        self.output = Output(TokenLog(prompt_ids), model.tokenizer, limits, max_tokens, max_tokens)
 
     @property
     def token_ids(self) -> list[int]:
@@ -63,7 +69,7 @@ class VllmRun:
 
     @property
     def finish_reason(self) -> str:
-        """Why it has ended; "" before."""
+        """The reason that it has ended, "" while it is decoded."""
         return self.output.finish_reason
 
     def interrupt(self) -> None:
@@ -71,7 +77,7 @@ class VllmRun:
         self.output.finish_reason = self.output.finish_reason or "interrupted"
 
     def finish(self) -> Self:
-        """Make all steps; return the answer itself."""
+        """Decode to the end; return the sequence itself."""
         for _ in self:
             pass
         return self
@@ -79,45 +85,46 @@ class VllmRun:
     def __iter__(self) -> Iterator[Step]:
         steps = self.steps()
         try:
-            while (step := self._engine.wait(anext(steps, None))) is not None:
+            step = self._engine.wait(anext(steps, None))
+            while step is not None:
                 yield step
+                step = self._engine.wait(anext(steps, None))
         finally:
             self._engine.wait(steps.aclose())
 
     async def steps(self) -> AsyncGenerator[Step]:
-        """The steps, in the engine's event loop."""
-        began = time.perf_counter()
+        """Decode step by step, in vLLM's event loop."""
+        started = time.perf_counter()
         statistics = self.statistics
-        async with aclosing(self._engine.pieces(self._ids, self._parameters)) as pieces:
+        async with aclosing(self._engine.pieces(self._prompt_ids, self._parameters)) as pieces:
             async for piece in pieces:
-                seconds = time.perf_counter() - began
+                seconds = time.perf_counter() - started
                 if self.output.log.emitted:
                     statistics.decode_s = seconds - statistics.prefill_s
                 else:
                     statistics.prefill_s = seconds
                 yield self._step(piece)
-                if self.finish_reason:  # perhaps before vLLM has seen it
+                if self.finish_reason:  # It may have ended here and not in vLLM.
                     return
 
     def _step(self, piece: Piece) -> Step:
-        """The tokens of a piece with their texts, up to a stop string."""
+        """Emit the tokens of a piece with their texts, up to a stop string."""
         reason = piece.finish_reason
         if reason not in ("", "stop"):
             reason = "length" if self.output.max_tokens == self.limits.max_output else "context"
-        shown: list[Token] = []
-        for i, token in enumerate(piece.ids, 1):
-            last = i == len(piece.ids)
-            shown.append(
-                self.output.append(token, last and piece.ended, OWN, reason if last else "")
-            )
+        tokens: list[Token] = []
+        for i, token_id in enumerate(piece.token_ids, 1):
+            is_last = i == len(piece.token_ids)
+            is_end = is_last and piece.ended
+            tokens.append(self.output.append(token_id, is_end, OWN, reason if is_last else ""))
             if self.finish_reason:
                 break
         self.output.finish_reason = self.finish_reason or reason
         self._count(piece)
-        return Step(tuple(shown), self.finish_reason)
+        return Step(tuple(tokens), self.finish_reason)
 
     def _count(self, piece: Piece) -> None:
-        """Count tokens and steps; how often drafts were accepted is in the last piece."""
+        """Count tokens and steps; only the last piece has the numbers of accepted drafts."""
         statistics = self.statistics
         histogram = Counter(dict(enumerate(piece.accepted)))  # steps by their accepted drafts
         statistics.new_tokens = self.output.log.emitted
@@ -125,16 +132,16 @@ class VllmRun:
         statistics.thought_tokens = None
         if self.limits.thinking:
             statistics.thought_tokens = self.output.stream.reasoning_tokens
-        # Drafts behind the end of the answer were accepted, and left out of it.
+        # vLLM also counts accepted drafts after the end of the answer, which are left out.
         accepted = sum(histogram.elements())
         statistics.accepted_tokens = min(accepted, max(0, statistics.new_tokens - 1))
         statistics.steps = statistics.new_tokens - statistics.accepted_tokens
         histogram[0] += max(0, statistics.steps - sum(piece.accepted))
-        statistics.acceptance_histogram = +histogram  # without counts of 0
+        statistics.acceptance_histogram = +histogram  # This removes counts of 0.
 
 
 class VllmSession(Session):
-    """A session over a vLLM engine, which drafts as it was started."""
+    """A session over vLLM; the settings at vLLM's start decide how it drafts."""
 
     def __init__(self, settings: Settings, engine: VllmEngine, report: Report = ignore) -> None:
         super().__init__(settings, report)
@@ -150,28 +157,34 @@ class VllmSession(Session):
     def facts(self) -> ModelFacts:
         return self._facts
 
-    def generate(self, prompt: Prompt) -> VllmRun:
-        """A prepared answer to `prompt`. Raises ContextOverflowError."""
-        return VllmRun(self.engine, self.facts, self.settings, self.limits, prompt.ids)
+    def generate(self, prompt: Prompt) -> VllmSequence:
+        """Prepare an answer to a prompt. Raises ContextOverflowError."""
+        return VllmSequence(self.engine, self.facts, self.settings, self.limits, prompt.ids)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class VllmJob(Job):
-    """A job of this engine, and its generation by vLLM."""
+    """A job of a `VllmBatchEngine`, with its sequence."""
 
-    run: VllmRun
+    sequence: VllmSequence
 
 
-class VllmTexts(Engine):
-    """Answers by vLLM, which joins what is asked at once into its own batches."""
+class VllmBatchEngine(Engine):
+    """An engine over vLLM, which batches the jobs.
+
+    Args:
+        session: The session over vLLM.
+        size: The maximum number of jobs at a time; 0: that of vLLM.
+        many: The prompts are those of a batch.
+    """
 
     def __init__(self, session: VllmSession, *, size: int = 0, many: bool = False) -> None:
         super().__init__(session, many=many)
         self._vllm = session.engine
         self._max_jobs = size or session.engine.sequences
         self._steps: dict[VllmJob, AsyncGenerator[Step]] = {}
-        self._coming: dict[asyncio.Task[Step | None], VllmJob] = {}  # the next step of each job
-        self._events: list[JobEvent] = []
+        self._pending: dict[asyncio.Task[Step | None], VllmJob] = {}  # the next step of each job
+        self._events: list[JobEvent] = []  # for the next `step` to return
         self._is_open = False
 
     def has_room(self, submission: Submission | None = None) -> bool:
@@ -179,24 +192,25 @@ class VllmTexts(Engine):
 
     def add(self, prepared: Prepared, *, others: bool = False) -> VllmJob:
         self._is_open = True
-        session = cast(VllmSession, prepared.session)  # this engine's own, or one with its settings
-        run = session.generate(prepared.prompt)
-        job = VllmJob(prepared, run=run)
-        self._steps[job] = run.steps()
-        self._events.append((job, Started(run.drafter.origins)))
+        session = cast(VllmSession, prepared.session)  # `Engine.prepare` copied it from ours.
+        sequence = session.generate(prepared.prompt)
+        job = VllmJob(prepared, sequence=sequence)
+        self._steps[job] = sequence.steps()
+        self._events.append((job, Started(sequence.drafter.origins)))
         self._await_step(job)
         return job
 
     def step(self) -> list[JobEvent]:
-        """As `Engine.step`. Raises NgtError where vLLM has ended."""
-        if not self._events and self._coming:
+        """Return the next events, as `Engine.step` does. Raises NgtError if vLLM has ended."""
+        if not self._events and self._pending:
             self._wait_for_steps()
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def drop(self, job: Job) -> Ended | None:
         assert isinstance(job, VllmJob)
-        self._end_tasks([task for task, of in self._coming.items() if of is job])
+        self._end_tasks([task for task, owner in self._pending.items() if owner is job])
         self._steps.pop(job, None)
         answer = self._answer(job)
         return replace(answer, finish_reason=answer.finish_reason or "interrupted")
@@ -208,17 +222,19 @@ class VllmTexts(Engine):
     def finish(self, *, store: bool) -> None:
         self._is_open = False
         self._events = []
-        self._end_tasks([*self._coming])
+        self._end_tasks(list(self._pending))
 
     def _await_step(self, job: VllmJob) -> None:
-        self._coming[self._vllm.loop.create_task(_next(self._steps[job]))] = job
+        task = self._vllm.loop.create_task(_next(self._steps[job]))
+        self._pending[task] = job
 
     def _wait_for_steps(self) -> None:
-        waiting = asyncio.wait(self._coming, return_when=asyncio.FIRST_COMPLETED)
+        """Wait until at least one job has its next step; record the events."""
+        waiting = asyncio.wait(self._pending, return_when=asyncio.FIRST_COMPLETED)
         done, _ = self._vllm.wait(waiting)
         self._vllm.check_alive()
         for task in done:
-            job = self._coming.pop(task)
+            job = self._pending.pop(task)
             try:
                 step = task.result()
             except NgtError as error:
@@ -230,13 +246,13 @@ class VllmTexts(Engine):
                 self._events.append((job, self._answer(job)))
             else:
                 job.steps.append(step)
-                thought_tokens = job.run.statistics.thought_tokens or 0
+                thought_tokens = job.sequence.statistics.thought_tokens or 0
                 self._events.append((job, Stepped(step, thought_tokens)))
                 self._await_step(job)
 
     def _end_tasks(self, tasks: Sequence[asyncio.Task[Step | None]]) -> None:
-        """Cancel what is awaited, and close its steps, which ends it in vLLM."""
-        jobs = [self._coming.pop(task) for task in tasks]
+        """Cancel tasks and close the steps of their jobs, which ends the jobs in vLLM."""
+        jobs = [self._pending.pop(task) for task in tasks]
         for task in tasks:
             task.cancel()
         if tasks:
@@ -245,11 +261,11 @@ class VllmTexts(Engine):
             self._vllm.wait(self._steps[job].aclose())
 
     def _answer(self, job: VllmJob) -> Ended:
-        run = job.run
+        sequence = job.sequence
         return Ended(
-            finish_reason=run.finish_reason,
+            finish_reason=sequence.finish_reason,
             steps=tuple(job.steps),
-            statistics=run.statistics,
+            statistics=sequence.statistics,
             passes=PassesReport(0, 0.0, "vLLM runs the model"),
             drafted_by=job.submission.request.settings.drafting.method.partition(":")[0],
         )
