@@ -10,7 +10,7 @@ from ngtcli.engine.events import Outcome
 from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.request import Request
 from ngtcli.engine.session import AS_SET
-from ngtcli.engine.vllm.session import VllmTexts
+from ngtcli.engine.vllm.session import VllmBatchEngine
 from ngtcli.errors import NgtError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import Preset
@@ -33,7 +33,7 @@ class GivenPrompts(_GivenPrompts, LocalEngine):
     """Answers prompts by a model that is loaded in this process."""
 
 
-class GivenToVllm(_GivenPrompts, VllmTexts):
+class GivenToVllm(_GivenPrompts, VllmBatchEngine):
     """Answers prompts by vLLM."""
 
 
