@@ -1,6 +1,6 @@
-"""Decides which sequences share forward passes, and says why the others do not.
+"""Decide which sequences share a batch, and why others do not.
 
-Pure functions of what is known of the sequences and of the model: they hold no state.
+These are pure functions of the properties of the sequences and of the model.
 """
 
 from collections.abc import Hashable, Sequence
@@ -15,16 +15,17 @@ class Candidate:
 
     Attributes:
         shared: The values of the settings that all sequences of a batch have in common.
-        is_exact: Whether exact decoding is asked for.
-        may_differ: Whether near ties may turn out otherwise than if it were decoded by itself.
-        follows: What its drafts come from that follows one sequence at a time; "" for nothing.
-        has_failed: Whether a batched forward pass failed with it.
+        is_exact: It is decoded with --exact.
+        may_differ: Near ties may be decided differently than in a single run.
+        single_drafter: The name of a model that drafts for it and supports one sequence at a time,
+            such as "a head"; "" without one.
+        has_failed: A batched forward pass failed with it.
     """
 
     shared: Hashable
     is_exact: bool = False
     may_differ: bool = True
-    follows: str = ""
+    single_drafter: str = ""
     has_failed: bool = False
 
 
@@ -33,9 +34,9 @@ class Batching:
     """The batching that a model and its engine allow.
 
     Attributes:
-        max_size: How many sequences are wanted in a batch at most; 0 for as many as fit.
-        support: Whether the model takes batches, which is tried before the first.
-        rounds: Whether logits are rounded, so that near ties depend on the other sequences.
+        max_size: The maximum number of sequences in a batch; 0: as many as fit in memory.
+        support: Whether the model supports batches; this is tried before the first batch.
+        rounds: Logits are rounded, so that near ties depend on the other sequences.
     """
 
     max_size: int = 0
@@ -44,28 +45,28 @@ class Batching:
 
 
 def why_single(sequence: Candidate, batching: Batching) -> str:
-    """Return why a sequence is decoded by itself; "" where it may be batched."""
+    """Return the reason to decode a sequence alone, "" if it may be batched."""
     if batching.max_size == 1:
-        return "only one answer at a time is wanted"
+        return "the batch size is 1"
     if not batching.support.is_supported:
         return batching.support.why or "batches of this model have not been tried"
     if sequence.is_exact:
-        return "exact decoding takes one answer at a time"
-    if sequence.follows:
-        return f"{sequence.follows} follows one text at a time"
+        return "exact decoding does not support batches"
+    if sequence.single_drafter:
+        return f"{sequence.single_drafter} drafts for one sequence at a time"
     if batching.rounds and not sequence.may_differ:
-        return "beside others it might differ where logits nearly tie"
+        return "a batch might decide near ties differently"
     if sequence.has_failed:
         return "a batched forward pass failed"
     return ""
 
 
 def why_apart(sequence: Candidate, running: Sequence[Candidate], batching: Batching) -> str:
-    """Return why a sequence does not join those that are running; "" where it does."""
+    """Return the reason that a sequence cannot join the running ones, "" if it can."""
     for candidate in (*running, sequence):
         reason = why_single(candidate, batching)
         if reason:
             return reason
     if any(candidate.shared != sequence.shared for candidate in running):
-        return "its settings are those of another batch"
+        return "its settings differ from those of the batch"
     return ""

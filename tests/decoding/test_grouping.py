@@ -1,4 +1,4 @@
-"""Who shares forward passes with whom: a table of cases, and properties of the pure functions."""
+"""Which sequences share a batch: a table of cases, and properties of the pure functions."""
 
 from dataclasses import replace
 
@@ -19,23 +19,22 @@ STATEFUL = replace(BATCHES, support=Support.no("its layers keep a running state"
     ("candidate", "batching", "reason"),
     [
         (ANY, BATCHES, ""),
-        (ANY, replace(BATCHES, max_size=1), "only one answer"),
+        (ANY, replace(BATCHES, max_size=1), "the batch size is 1"),
         (ANY, replace(BATCHES, max_size=2), ""),
         (ANY, STATEFUL, "running state"),
         (ANY, replace(BATCHES, support=UNTRIED), "not been tried"),
         (replace(ANY, is_exact=True), BATCHES, "exact decoding"),
-        (replace(ANY, follows="a head"), BATCHES, "a head follows one text"),
+        (replace(ANY, single_drafter="a head"), BATCHES, "a head drafts for one sequence"),
         (replace(ANY, may_differ=False), BATCHES, ""),
-        (replace(ANY, may_differ=False), ROUNDS, "nearly tie"),
+        (replace(ANY, may_differ=False), ROUNDS, "near ties"),
         (ANY, ROUNDS, ""),
         (replace(ANY, has_failed=True), BATCHES, "failed"),
     ],
 )
-def test_a_sequence_is_single_for_a_reason(
-    candidate: Candidate, batching: Batching, reason: str
-) -> None:
-    found = why_single(candidate, batching)
-    assert (reason in found) if reason else not found
+def test_why_single(candidate: Candidate, batching: Batching, reason: str) -> None:
+    answer = why_single(candidate, batching)
+    assert bool(answer) == bool(reason)
+    assert reason in answer
 
 
 @pytest.mark.parametrize(
@@ -44,17 +43,16 @@ def test_a_sequence_is_single_for_a_reason(
         (ANY, [], ""),
         (ANY, [ANY], ""),
         (ANY, [ANY, ANY], ""),
-        (ANY, [replace(ANY, shared="another method")], "another batch"),
+        (ANY, [replace(ANY, shared="another method")], "settings differ"),
         (ANY, [replace(ANY, is_exact=True)], "exact decoding"),
         (replace(ANY, is_exact=True), [ANY], "exact decoding"),
         (ANY, [replace(ANY, has_failed=True)], "failed"),
     ],
 )
-def test_a_sequence_stays_apart_for_a_reason(
-    newcomer: Candidate, running: list[Candidate], reason: str
-) -> None:
-    found = why_apart(newcomer, running, BATCHES)
-    assert (reason in found) if reason else not found
+def test_why_apart(newcomer: Candidate, running: list[Candidate], reason: str) -> None:
+    answer = why_apart(newcomer, running, BATCHES)
+    assert bool(answer) == bool(reason)
+    assert reason in answer
 
 
 CANDIDATES = st.builds(
@@ -62,7 +60,7 @@ CANDIDATES = st.builds(
     shared=st.sampled_from(["a", "b"]),
     is_exact=st.booleans(),
     may_differ=st.booleans(),
-    follows=st.sampled_from(["", "a draft model"]),
+    single_drafter=st.sampled_from(["", "a draft model"]),
     has_failed=st.booleans(),
 )
 BATCHINGS = st.builds(
@@ -74,16 +72,17 @@ BATCHINGS = st.builds(
 
 
 @given(CANDIDATES, st.lists(CANDIDATES, max_size=4), BATCHINGS)
-def test_sequences_share_a_batch_only_if_each_pair_of_them_does(
+def test_a_batch_is_shared_if_each_pair_shares_one(
     newcomer: Candidate, running: list[Candidate], batching: Batching
 ) -> None:
-    together = why_apart(newcomer, running, batching) == ""
+    joins = why_apart(newcomer, running, batching) == ""
     pairs = [why_apart(newcomer, [other], batching) == "" for other in running]
-    assert together == (all(pairs) and why_single(newcomer, batching) == "")
+    assert joins == (all(pairs) and why_single(newcomer, batching) == "")
 
 
 @given(CANDIDATES, CANDIDATES, BATCHINGS)
-def test_who_comes_first_does_not_matter(
-    one: Candidate, other: Candidate, batching: Batching
+def test_sharing_a_batch_is_symmetric(
+    first: Candidate, second: Candidate, batching: Batching
 ) -> None:
-    assert (why_apart(one, [other], batching) == "") == (why_apart(other, [one], batching) == "")
+    shares = why_apart(first, [second], batching) == ""
+    assert shares == (why_apart(second, [first], batching) == "")
