@@ -1,8 +1,8 @@
-"""The engine over a model that is loaded here: one sequence by itself, or a batch.
+"""The engine over a model that is loaded in this process: a single sequence, or a batch.
 
-A job that finds no other runs by itself, with all that a single sequence can have: captured forward
-passes, exact rows, heads. When others come that may share forward passes with it, it goes on beside
-them.
+A job that comes alone is decoded as a single sequence, with all that only those have: captured
+forward passes, exact decoding, heads. When jobs arrive that may share forward passes with it, it
+continues in a batch with them.
 """
 
 import threading
@@ -30,33 +30,33 @@ from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
 
 _MAY_DIFFER = (
-    "in half precision and int8 an answer given with others may differ from its own run where"
-    " logits nearly tie; --batch-size 1 gives that one"
+    "batched answers may differ from single ones in half precision and int8, where logits nearly"
+    " tie; use --batch-size 1 for the answers of single runs"
 )
-_SESSIONS = 8  # that are cached for the user, and as many for all other owners; guess
-_Sessions = OrderedDict[tuple[ModelSettings, DraftingSettings], LocalSession]  # by `common_of`
+_MAX_SESSIONS = 8  # cached for the user, and as many for all other owners (guess)
+_Sessions = OrderedDict[tuple[ModelSettings, DraftingSettings], LocalSession]  # by `batch_key`
 
 
-def common_of(settings: Settings) -> tuple[ModelSettings, DraftingSettings]:
-    """Return the settings that the answers of a batch have in common.
+def batch_key(settings: Settings) -> tuple[ModelSettings, DraftingSettings]:
+    """Return the settings that all answers of a batch have in common.
 
-    A line may have a method of its own, and is then answered in another batch.
+    A line with another method is answered in another batch.
     """
     return settings.model, settings.drafting.effective
 
 
 def private(settings: Settings) -> Settings:
-    """Return settings by which nothing of the user's own is drafted from, and nothing stored."""
+    """Return settings that store nothing of what the model reads."""
     return settings.replace(keep_documents="off")
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class LocalJob(Job):
-    """A job of this engine.
+    """A job of a `LocalEngine`.
 
     Attributes:
-        candidate: What decides with which others it is decoded.
-        sequence: What is decoded; None until it has a decoder.
+        candidate: Its properties that decide which other jobs it may share a batch with.
+        sequence: Its sequence; None until it has a decoder.
     """
 
     candidate: Candidate
@@ -65,23 +65,23 @@ class LocalJob(Job):
     @property
     def session(self) -> LocalSession:
         """The session that prepared it."""
-        return cast(LocalSession, self.prepared.session)  # as of `LocalEngine._session_for`
+        return cast(LocalSession, self.prepared.session)  # It is made by `_session_for`.
 
     @property
     def start(self) -> AnswerStart:
-        """What is known of its answer before the model is used."""
-        return cast(AnswerStart, self.prepared.start)  # as of `LocalEngine._start`
+        """The preparation of its answer."""
+        return cast(AnswerStart, self.prepared.start)  # It is made by `_start`.
 
     @property
     def begun_sequence(self) -> DecodedSequence:
-        """Its sequence, which has begun."""
+        """The sequence of a job that has a decoder."""
         assert self.sequence is not None
         return self.sequence
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Single:
-    """The decoder of one job; its prompt is read in a step of its own."""
+    """The decoder of a single job. It is made in one step, and its prompt prefilled in the next."""
 
     job: LocalJob
     decoder: Decoder
@@ -90,7 +90,13 @@ class _Single:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Batch:
-    """A decoder that jobs join and leave; `is_parted`: each goes on by itself, one by one."""
+    """A decoder that jobs join and leave.
+
+    Attributes:
+        decoder: The decoder.
+        method: The method that drafts.
+        is_parted: The batch failed, so that its jobs are finished one after another.
+    """
 
     decoder: Decoder
     method: MethodSpec
@@ -98,14 +104,19 @@ class _Batch:
 
 
 class LocalEngine(Engine):
-    """Answers by one model, at most `size` sequences at a time; 0: as many as memory allows.
+    """An engine over one model.
 
-    In float32 each answer has the token ids of its own run. In half precision and int8 near ties
-    may turn out otherwise, so that the user's own questions run by themselves there unless
-    exactness is not wanted, or they are `many`.
+    In float32 an answer has the same token ids in a batch as alone. In half precision and int8 near
+    ties may be decided differently; there the user's questions are not batched, unless exactness is
+    switched off or they are those of a batch command.
+
+    Args:
+        session: The session over the model.
+        size: The maximum number of sequences at a time; 0: as many as memory allows.
+        many: The prompts are those of a batch command.
 
     Raises:
-        UsageError: Where many answers are to be exact.
+        UsageError: The answers of a batch shall be exact.
     """
 
     def __init__(self, session: LocalSession, *, size: int = 0, many: bool = False) -> None:
@@ -114,26 +125,26 @@ class LocalEngine(Engine):
         self._model = session.model
         self._size = size
         self._rounds = rounds(self._model.hf)
-        self._sessions: _Sessions = OrderedDict({common_of(session.settings): session})
-        self._client_sessions: _Sessions = OrderedDict()  # that only other owners have used
+        self._sessions: _Sessions = OrderedDict({batch_key(session.settings): session})
+        self._client_sessions: _Sessions = OrderedDict()  # used by other owners only
         self._sessions_lock = threading.Lock()
         self._state: _Single | _Batch | None = None
-        self._waiting: deque[LocalJob] = deque()  # that are to begin, the first of them next
-        self._jobs: list[LocalJob] = []  # that have begun
-        self._others_follow = False  # soon, behind the job that was added last
-        self._reading: LocalJob | None = None  # whose prompt is being read
-        self._events: list[JobEvent] = []  # to be returned by the next step
-        self._learning: LocalSession | None = None  # whose memory the answers teach
+        self._waiting: deque[LocalJob] = deque()  # jobs to begin, in order
+        self._jobs: list[LocalJob] = []  # jobs that have begun
+        self._others_follow = False  # other jobs will soon follow the one that was added last
+        self._reading: LocalJob | None = None  # the job whose prompt is being prefilled
+        self._events: list[JobEvent] = []  # for the next step to return
+        self._learning: LocalSession | None = None  # the session whose memory learns from answers
         if many and size != 1:
             if session.settings.drafting.exact == "on" and self._model.takes_drafts:
                 raise UsageError(
-                    "exact decoding takes one text at a time",
-                    hint="Leave out --exact, or give --batch-size 1.",
+                    "--exact does not support batches",
+                    hint="Leave out --exact, or use --batch-size 1.",
                 )
             find_batching(self._model)
 
     def warm(self) -> None:
-        """Do before the first question what it would wait for, and try whether batches work."""
+        """Do the work that the first question would wait for, and try whether batches work."""
         find_batching(self._model)
         self._base.drafter()
 
@@ -146,11 +157,11 @@ class LocalEngine(Engine):
         return session.sharing(settings, submission.owner, submission.report)
 
     def _with(self, settings: Settings, owner: str) -> LocalSession:
-        """Return a session with these settings but for those of one answer; a few are cached.
+        """Return a session for the batch key of settings; a few sessions are cached.
 
-        What the user of this process has used is not evicted by what other owners use.
+        Other owners cannot evict sessions that the user of this process has used.
         """
-        key = common_of(settings)
+        key = batch_key(settings)
         with self._sessions_lock:
             cache = self._client_sessions if owner else self._sessions
             if owner and key in self._sessions:
@@ -158,8 +169,8 @@ class LocalEngine(Engine):
             session = cache.pop(key, None) or self._client_sessions.pop(key, None)
             if session is None:
                 session = self._base.with_settings(settings)
-            cache[key] = session  # the last used is the last
-            if len(cache) > _SESSIONS:
+            cache[key] = session  # The most recently used session is the last.
+            if len(cache) > _MAX_SESSIONS:
                 cache.popitem(last=False)
             return session
 
@@ -169,16 +180,16 @@ class LocalEngine(Engine):
         start = cast(LocalSession, session).start(prompt, options)
         return replace(start, context=replace(start.context, private=private))
 
-    # --- who runs with whom ---
+    # --- which jobs share a batch ---
 
     def candidate(self, submission: Submission) -> Candidate:
-        """Return what decides with which others a request is decoded."""
+        """Return the properties of a request that decide which others it may share a batch with."""
         settings = submission.request.settings
         return Candidate(
-            shared=common_of(settings),
+            shared=batch_key(settings),
             is_exact=settings.drafting.exact == "on",
             may_differ=self.many or bool(submission.owner) or settings.drafting.exact == "off",
-            follows=_follows(settings),
+            single_drafter=_single_sequence_drafter(settings),
         )
 
     @property
@@ -186,18 +197,18 @@ class LocalEngine(Engine):
         return Batching(self._size, self._model.batching, self._rounds)
 
     def _may_join(self, candidate: Candidate | None) -> bool:
-        """Whether another job may begin beside those that run; None stands for any other."""
-        if not self._jobs:  # what the last jobs have learned is still to be stored
+        """Return whether another job may join those that run; None stands for any other job."""
+        if not self._jobs:  # What the last jobs have learned has to be stored first.
             return False
         running = [job.candidate for job in self._jobs]
         if why_apart(candidate or running[0], running, self._batching):
             return False
-        if self._is_stand_in_over():  # these jobs end first, and the next ones have the method
+        if self._is_stand_in_over():  # The next jobs get the method, once these have ended.
             return False
         return isinstance(self._state, _Single) or self._decoder.takes_more
 
     def _is_stand_in_over(self) -> bool:
-        """Whether a stand-in drafts for the running jobs though their method is compiled by now."""
+        """Return whether a stand-in drafts for the running jobs although their method is ready."""
         assert self._state is not None
         drafting = self._state.method.name
         submission = self._jobs[0].submission
@@ -232,9 +243,10 @@ class LocalEngine(Engine):
                 self._begin(self._waiting[0])
             elif self._jobs:
                 self._decode()
-            elif self._waiting:  # for a decoder that has no job any more
+            elif self._waiting:  # The decoder has no jobs any more.
                 self._finish_last()
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def drop(self, job: Job) -> Ended | None:
@@ -255,9 +267,11 @@ class LocalEngine(Engine):
         return self._learning is not None
 
     def finish(self, *, store: bool) -> None:
-        # None before what may fail: beside a closed decoder no other job would ever begin.
-        state, self._state = self._state, None
-        learning, self._learning = self._learning, None
+        # The state is reset before anything can fail: no job would begin while a decoder is closed.
+        state = self._state
+        learning = self._learning
+        self._state = None
+        self._learning = None
         self._events = []
         try:
             if state is not None:
@@ -267,7 +281,7 @@ class LocalEngine(Engine):
                 learning.save(documents=store)
 
     def _finish_last(self) -> None:
-        """Store what the last jobs have taught, so that the next one may begin."""
+        """Store what was learned from the last jobs, so that the next one may begin."""
         try:
             self.finish(store=True)
         except Exception as error:
@@ -281,31 +295,31 @@ class LocalEngine(Engine):
         return self._may_join(job.candidate)
 
     def _is_opened(self, job: LocalJob) -> bool:
-        """Whether a job has a decoder for itself, and its prompt is to be read."""
+        """Return whether a single job has its decoder, and its prompt is prefilled next."""
         return isinstance(self._state, _Single) and self._state.job is job
 
     def _begin(self, job: LocalJob) -> None:
-        """Do what comes next for a job that waits: make its decoder, or read its prompt."""
+        """Do the next step for a waiting job: make its decoder, or prefill its prompt."""
         try:
             if self._state is None:
                 self._open(job)
-                if self._is_opened(job):  # `Started` is to come before its prompt is read
+                if self._is_opened(job):  # `Started` has to be returned before the prefill.
                     return
             elif isinstance(self._state, _Single) and not self._is_opened(job):
                 self._share(self._state)
                 return
-            self._read(job)
+            self._prefill(job)
         except BaseException as error:
             failure = caught(error)
             self._waiting.remove(job)
             self._events.append((job, failure))
 
     def _open(self, job: LocalJob) -> None:
-        """Make a decoder for a job: its own, or one that others may join at once."""
+        """Make a decoder for a job: one for it alone, or one that others may join at once."""
         prepared = job.prepared
         settings = prepared.submission.request.settings
         if prepared.options.many and self._size != 1:
-            find_batching(self._model)  # now, as nothing runs
+            find_batching(self._model)  # It can be tried now, as nothing runs.
         self._learning = self._with(settings, prepared.submission.owner)
         is_single = bool(why_single(job.candidate, self._batching))
         if not is_single and (self.many or self._others_follow):
@@ -326,10 +340,10 @@ class LocalEngine(Engine):
         job.sequence = sequence
         job.numerics = sequence.numerics
         self._add_started(job, sequence.make_drafter())
-        self._warn_of_batches(settings)  # last, for nothing is answered where the above fails
+        self._warn_of_batches(settings)  # Last: if the above fails, there is no answer to warn of.
 
-    def _read(self, job: LocalJob) -> None:
-        """Read the prompt of a job, which then runs."""
+    def _prefill(self, job: LocalJob) -> None:
+        """Prefill the prompt of a job, which then runs."""
         prepared = job.prepared
         is_single = job.sequence is not None
         if not is_single:
@@ -343,12 +357,12 @@ class LocalEngine(Engine):
         self._waiting.remove(job)
         self._jobs.append(job)
         drafter = job.begun_sequence.drafter
-        if not is_single and drafter is not None:  # there is none where memory did not suffice
+        if not is_single and drafter is not None:  # There is none if memory did not suffice.
             self._add_started(job, drafter)
         self._collect(ended)
 
     def _report_reading(self, read: int, total: int) -> None:
-        """Report how many tokens of a prompt are read; it may be one that is read again."""
+        """Report how many tokens of a prompt are prefilled, perhaps for the second time."""
         session = self._base if self._reading is None else self._reading.session
         session.reading(read, total)
 
@@ -359,11 +373,13 @@ class LocalEngine(Engine):
         self._events.append((job, Started(origins)))
 
     def _warn_of_batches(self, settings: Settings) -> None:
-        """Warn why many answers are not batched, or what is different in a batch."""
+        """Warn that the answers of a batch command are not batched, or that a batch differs."""
         if not self.many or self._size == 1:
             return
-        follows = _follows(settings)
-        reason = f"{follows} follows one text at a time" if follows else self._model.batching.why
+        drafting_model = _single_sequence_drafter(settings)
+        reason = self._model.batching.why
+        if drafting_model:
+            reason = f"{drafting_model} drafts for one sequence at a time"
         if reason:
             self.session.warn(f"prompts are answered one after another: {reason}")
             return
@@ -371,14 +387,12 @@ class LocalEngine(Engine):
             self.session.warn(_MAY_DIFFER)
         method = parse_method(settings.drafting.method, draft_settings(settings))
         if settings.model.heads and method.entry.costs:
-            self.session.warn(
-                "several texts at once are drafted without heads (--batch-size 1 uses them)"
-            )
+            self.session.warn("heads are not used in a batch (--batch-size 1 uses them)")
 
     # --- forward passes, and how jobs end ---
 
     def _share(self, single: _Single) -> None:
-        """Let others join the job that has run by itself; where that fails, nobody joins it."""
+        """Let other jobs join the single job; if that fails, no job joins it any more."""
         job = single.job
         try:
             session = self._with(job.submission.request.settings, job.submission.owner)
@@ -408,10 +422,10 @@ class LocalEngine(Engine):
                 failed = self._decoder.sequences[0]
                 self._collect(self._decoder.drop(failed, failure))
         finally:
-            del failure  # it holds all that the forward pass had in memory
+            del failure  # Its traceback refers to the memory of the forward pass.
 
     def _collect(self, ended: Iterable[DecodedSequence]) -> None:
-        """Take the new steps of all jobs, and the answers of those that have ended."""
+        """Record the new steps of all jobs, and the answers of those that have ended."""
         for job in self._jobs:
             self._take_steps(job)
         jobs = {job.begun_sequence: job for job in self._jobs}
@@ -430,7 +444,7 @@ class LocalEngine(Engine):
         self._events.append((job, error or self._answer(job)))
 
     def _separate(self, batch: _Batch, error: NgtError) -> None:
-        """Let each job go on by itself, as nobody knows whose part of a forward pass failed."""
+        """Finish the jobs of a batch one after another: any of them may have caused the failure."""
         self._warn_of_failure(error)
         for job in self._jobs:
             job.candidate = replace(job.candidate, has_failed=True)
@@ -438,14 +452,14 @@ class LocalEngine(Engine):
         self._state = replace(batch, is_parted=True)
 
     def _warn_of_failure(self, error: NgtError) -> None:
-        self.session.warn(f"answering texts together failed ({error}): each goes on by itself")
+        self.session.warn(f"decoding in a batch failed ({error}): continuing one after another")
 
     def _interrupted(self, job: LocalJob) -> Ended:
         answer = self._answer(job)
         return replace(answer, finish_reason=answer.finish_reason or "interrupted")
 
     def _answer(self, job: LocalJob) -> Ended:
-        """Return what has come of a job so far."""
+        """Return the answer of a job as far as it is decoded."""
         sequence = job.begun_sequence
         is_single = isinstance(self._state, _Single) or (
             self._state is not None and self._state.is_parted
@@ -464,8 +478,8 @@ class LocalEngine(Engine):
         )
 
 
-def _follows(settings: Settings) -> str:
-    """Return what drafts of these settings come from that follows one text; "" for nothing."""
+def _single_sequence_drafter(settings: Settings) -> str:
+    """Name the model that drafts by these settings for one sequence only, "" if there is none."""
     method = parse_method(settings.drafting.method, draft_settings(settings))
     if method.name == "draft-model":
         return "a draft model"

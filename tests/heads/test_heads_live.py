@@ -122,8 +122,11 @@ def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
     (tmp_path / "asked.jsonl").write_text("\n".join(lines))
     words = ("batch", str(tmp_path / "asked.jsonl"), "--max-tokens", "2", "--set", "calibrate=no")
     for method, says in (
-        ("medusa", "prompts are answered one after another: a head follows one text at a time"),
-        ("auto", "several texts at once are drafted without heads (--batch-size 1 uses them)"),
+        (
+            "medusa",
+            "prompts are answered one after another: a head drafts for one sequence at a time",
+        ),
+        ("auto", "heads are not used in a batch (--batch-size 1 uses them)"),
     ):
         own = ("--heads", str(tmp_path / "medusa"), "--method", method)
         done = ngt(*words, *own, "-o", str(tmp_path / f"{method}.jsonl"))
