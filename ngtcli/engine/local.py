@@ -1,4 +1,4 @@
-"""A session over a model that is loaded here. It connects the packages below the engine."""
+"""A session over a model that is loaded in this process; it connects the packages below."""
 
 import math
 from collections.abc import Callable, Iterator, Sequence
@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Self
 
-import ngtcli.models.weights  # noqa: F401 - torch and transformers are imported there in one go
+import ngtcli.models.weights  # noqa: F401 - imports torch and transformers quickly
 from ngtcli.config import Settings
 from ngtcli.decoding import load
 from ngtcli.decoding.assistant import AssistantModel
@@ -43,7 +43,7 @@ from ngtcli.prompts.build import Prompt
 from ngtcli.system import compiled, store
 
 _SIMPLER = "until then drafts are simpler, and the answer is the same."
-# What is reported where another method drafts; nothing where another command compiles.
+# Remarks while another method drafts. There is none while another command compiles.
 _NOTICES = {
     Begun.FOR_ALL: f"Drafting code is being compiled in the background, once, for about"
     f" {compiled.COMPILING_S} s; {_SIMPLER}",
@@ -56,13 +56,13 @@ _NOTICES = {
 
 @dataclass(frozen=True, slots=True)
 class AnswerStart:
-    """What is known of an answer before the model is used.
+    """The preparation of an answer, before the model is used.
 
     Attributes:
-        context: What its drafter knows.
-        trie: How the trie of its documents was had.
-        limits: When it stops.
-        method: What drafts.
+        context: The token ids and tries that its drafter gets.
+        trie: Where the trie of its documents came from, and how long that took.
+        limits: The limits of its length, and its grammar.
+        method: The drafting method.
     """
 
     context: Context
@@ -72,11 +72,18 @@ class AnswerStart:
 
 
 class LocalSession(session.Session):
-    """Loads the model once; prepares any number of answers.
+    """A session that loads the model once and prepares any number of answers.
 
-    `memory` is what `auto` keeps from answer to answer; without `persist` it is this session's own
-    and no file is read or written for it. With `stand_ins` an answer does not wait until its method
-    is compiled: another one drafts. A measurement waits. `stays` says that more answers follow.
+    Args:
+        settings: The settings of the session.
+        report: Receives messages.
+        persist: Read and write files for what `auto` learns; a measurement does not.
+        stand_ins: Let another method draft until the chosen one is compiled; a measurement waits.
+        stays: More answers will follow in this process.
+
+    Attributes:
+        model: The target model.
+        memory: What `auto` has learned from earlier answers.
     """
 
     def __init__(
@@ -90,13 +97,13 @@ class LocalSession(session.Session):
         super().__init__(settings, report)
         self._stand_ins = stand_ins
         self._stays = stays
-        self._reported = set[str]()  # remarks, each made once; all sessions of a model share them
+        self._reported = set[str]()  # remarks that were made; all sessions of a model share them
         self._drafters: dict[str, Drafter] = {}
         self._assistant: AssistantModel | None = None
         self._masks: tuple[int, ...] = ()
         self._heads: HeadRows | None = None
-        self._compiled = lru_cache(maxsize=4)(Grammar)  # many texts are of one form; guess
-        check_drafting(settings)  # before anything is loaded
+        self._compiled = lru_cache(maxsize=4)(Grammar)  # Many answers share one (4 is a guess).
+        check_drafting(settings)  # It has to come before anything large is loaded.
         use_threads(settings.model.threads)
         self.model: TargetModel = self._load(
             settings.model.model,
@@ -138,7 +145,7 @@ class LocalSession(session.Session):
         self.report(Reading(read, total))
 
     def sharing(self, settings: Settings, owner: str = "", report: Report | None = None) -> Self:
-        """As `Session.sharing`."""
+        """Return a session for one answer; see `Session.sharing`."""
         other = super().sharing(settings, owner, report)
         other._drafters = {} if owner else self._drafters
         return other
@@ -146,9 +153,10 @@ class LocalSession(session.Session):
     def with_settings(
         self, settings: Settings, owner: str = "", report: Report | None = None
     ) -> Self:
-        """As `Session.with_settings`: it shares the loaded models and the costs of passes.
+        """Return a session with other settings; see `Session.with_settings`.
 
-        Its drafters and its pool have learned nothing.
+        It shares the loaded models and the costs of forward passes. Its drafters and its pool have
+        learned nothing.
         """
         other = super().with_settings(settings, owner, report)
         other._drafters = {}
@@ -180,24 +188,24 @@ class LocalSession(session.Session):
         return load_model(spec, load.LoadReporter(self.warn, self.status, ready))
 
     def _captured(self, model: TargetModel) -> TargetModel:
-        """Return a model, its forward passes captured as CUDA graphs if the settings want it."""
+        """Let a model capture its forward passes as CUDA graphs if the settings say so."""
         if self.settings.model.capture or module_devices(model.hf):
             model.capture(self.warn)
         return model
 
     def _load_assistant(self) -> TargetModel:
-        """Load the draft model. Raises ModelError unless its token ids mean the same."""
+        """Load the draft model. Raises ModelError if its tokenizer differs from the model's."""
         name = self.settings.model.draft_model
         model = self._load(name, drafts=False)
         if model.tokenizer.fingerprint != self.model.tokenizer.fingerprint:
             raise ModelError(
-                f"{name} has another tokenizer than {self.settings.model.model}",
-                hint="Name a draft model of the same family.",
+                f"the tokenizers of {name} and {self.settings.model.model} differ",
+                hint="Use a draft model of the same family.",
             )
         return model
 
     def _load_heads(self) -> HeadRows | None:
-        """Load the heads that are named. Raises ModelError for one that does not fit the model."""
+        """Load the heads of the settings. Raises ModelError if one does not fit the model."""
         if not self.settings.model.heads:
             return None
         if not self.model.verifies_trees:
@@ -213,7 +221,7 @@ class LocalSession(session.Session):
         return HeadRows(heads)
 
     def parse_method(self, method: str | None = None) -> MethodSpec:
-        """Parse `method`, or that of the settings, whose values are its defaults."""
+        """Parse a method, or the settings' if it is None; the settings give its defaults."""
         defaults = replace(
             draft_settings(self.settings),
             assistant=self._assistant,
@@ -223,13 +231,15 @@ class LocalSession(session.Session):
         return parse_method(self.settings.drafting.method if method is None else method, defaults)
 
     def available_method(self, method: str | None = None) -> MethodSpec:
-        """Return what `parse_method` does, or what drafts in its place until it is compiled."""
-        wanted = self.parse_method(method)
+        """Parse a method; return its stand-in if it is not compiled yet."""
+        parsed = self.parse_method(method)
         if not self._stand_ins or not self.model.takes_drafts:
-            return wanted
-        available = wanted.available(self._stays)
-        if available is not wanted and (notice := _NOTICES.get(compiling.begun())):
-            self._remark_once(notice)
+            return parsed
+        available = parsed.available(self._stays)
+        if available is not parsed:
+            notice = _NOTICES.get(compiling.begun())
+            if notice:
+                self._remark_once(notice)
         return available
 
     def _remark_once(self, text: str) -> None:
@@ -238,7 +248,7 @@ class LocalSession(session.Session):
             self.report(Message("remark", text))
 
     def drafter(self, method: str | None = None) -> Drafter:
-        """The session's drafter for `method`; it keeps what it learned from answer to answer."""
+        """Return the session's drafter for a method; it remembers what it has learned."""
         return self._drafter_of(self.available_method(method))
 
     def _drafter_of(self, parsed: MethodSpec) -> Drafter:
@@ -250,11 +260,11 @@ class LocalSession(session.Session):
         return drafter
 
     def new_drafter(self, method: str) -> Drafter:
-        """Build a drafter for `method` that has learned nothing, and whose pool is empty."""
+        """Build a drafter for a method that has learned nothing and has an empty pool."""
         return self._with_memory(self.parse_method(method), self.memory.empty_pool).build()
 
     def _with_memory(self, parsed: MethodSpec, pool: Callable[[], Pool | None]) -> MethodSpec:
-        """Return the method with costs, pool and background in its settings, if it reads them."""
+        """Add costs, pool and background to the settings of a method that uses them."""
         if not parsed.entry.costs:
             return parsed
         self.memory.load()
@@ -267,28 +277,28 @@ class LocalSession(session.Session):
         return replace(parsed, settings=settings)
 
     def cache_policy(self, many: bool = False) -> CachePolicy:
-        """What the prefix cache may do for a prompt.
+        """Return the policy of the prefix cache for a prompt.
 
-        Prompts of clients stay in memory. One of `many` prompts, or one made of passages, goes to
+        Prompts of clients stay in memory. Prompts of a batch or of passages (`many`) are stored on
         disk only if the settings say so.
         """
-        wanted = self.settings.cache.keep_documents
-        if self.owner or wanted == "off":
+        keep_documents = self.settings.cache.keep_documents
+        if self.owner or keep_documents == "off":
             return CachePolicy(self.owner)
         min_disk_s = WORTH_S
-        if wanted == "on":
+        if keep_documents == "on":
             min_disk_s = 0.0
         elif many:
             min_disk_s = math.inf
         return CachePolicy("", True, min_disk_s, self.settings.cache.cache_mb * 1_000_000)
 
     def save(self, *, documents: bool = True) -> None:
-        """Store what `auto` learned of answers that have ended, and what was read for them."""
+        """Store what `auto` learned from answers that have ended, and their prefix cache."""
         if documents and self.model.prefixes is not None:
             self.model.prefixes.store(self.model.cache)
             refused = self.model.prefixes.take_not_stored()
             if refused is not None and self.settings.cache.keep_documents == "on":
-                self.warn(f"what the model read is not kept: {refused.why}")
+                self.warn(f"the prefix cache is not stored: {refused.why}")
         self.memory.save()
         remark = store.take_remark()
         if remark:
@@ -300,14 +310,17 @@ class LocalSession(session.Session):
         options: session.AnswerOptions = session.AS_SET,
         start: AnswerStart | None = None,
     ) -> DecodedSequence:
-        """Return a prepared answer to `prompt`, to be decoded by itself.
+        """Return the sequence of an answer, to be decoded alone.
 
-        `start` is what the method of that name returned for it; None to call it now.
+        Args:
+            prompt: The prompt.
+            options: The options of this answer.
+            start: The result of the method `start` for it; None: the method is called now.
 
         Raises:
             ContextOverflowError: The prompt leaves no room for an answer.
-            UsageError: The drafter lacks something.
-            ModelError: It cannot be exact and is to be.
+            UsageError: The drafter lacks a draft model, a head or mask tokens.
+            ModelError: Exact decoding is wanted and not possible.
         """
         start = start or self.start(prompt, options)
         limits = start.limits
@@ -327,7 +340,11 @@ class LocalSession(session.Session):
     def batch_sequence(
         self, start: AnswerStart, options: session.AnswerOptions, many: bool = True
     ) -> DecodedSequence:
-        """Return a prepared answer to be decoded in a batch. Raises ContextOverflowError."""
+        """Return the sequence of an answer, to be decoded in a batch.
+
+        Raises:
+            ContextOverflowError: The prompt leaves no room for an answer.
+        """
         return DecodedSequence(
             self.model,
             start.context,
@@ -338,25 +355,25 @@ class LocalSession(session.Session):
         )
 
     def decode(self, sequence: DecodedSequence, split_times: bool = False) -> Iterator[Step]:
-        """Decode an answer by itself, step by step."""
+        """Decode a single sequence step by step."""
         return decode(self.model, sequence, self.reading, split_times)
 
     def generate(
         self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET
     ) -> DecodedSequence:
-        """Return the whole answer to `prompt`. Raises as `sequence`, and as `decode`."""
+        """Decode the answer to a prompt to its end. Raises the errors of `sequence`, `decode`."""
         sequence = self.sequence(prompt, options)
         for _ in self.decode(sequence, options.split_times):
             pass
         return sequence
 
     def batch_drafting(self, method: MethodSpec | None = None) -> Drafting:
-        """Return the drafters of a batch, by the settings' method if none is given."""
+        """Return the drafting of a batch by a method, or by the settings' if it is None."""
         parsed = method or self.available_method()
         return self._with_memory(parsed, lambda: self.memory.pool).build_batch()
 
     def start(self, prompt: Prompt, options: session.AnswerOptions = session.AS_SET) -> AnswerStart:
-        """Return what is known of an answer to `prompt` before the model is used."""
+        """Prepare an answer to a prompt without using the model."""
         if options.drafter is None:
             method = self.available_method(options.method)
         else:
@@ -374,7 +391,7 @@ class LocalSession(session.Session):
 
         if not method.entry.costs:
             prompt = prompt.with_prediction_as_document
-        is_cached = prompt.selection is None  # passages are others for each question
+        is_cached = prompt.selection is None  # The passages of the next question are others.
         trie, report = options.trie or self.documents_trie(prompt.documents, is_cached, method)
         context = Context(
             prompt.ids,
@@ -388,7 +405,7 @@ class LocalSession(session.Session):
         return AnswerStart(context, report, limits, method)
 
     def _grammar(self, prompt: Prompt) -> Grammar | None:
-        """Return the grammar of the form that the settings ask for, over the model's tokens."""
+        """Compile the grammar of structured output over the model's tokens, None without one."""
         form = form_of(self.settings)
         if form is None:
             return None
@@ -399,7 +416,13 @@ class LocalSession(session.Session):
     def documents_trie(
         self, documents: Sequence[Document], keep: bool = True, method: MethodSpec | None = None
     ) -> session.DocumentsTrie:
-        """As `Session.documents_trie`; the method is the settings' where none is given."""
+        """Return the trie of documents; see `Session.documents_trie`.
+
+        Args:
+            documents: The documents.
+            keep: Cache the trie.
+            method: The drafting method; None: that of the settings.
+        """
         method = method or self.parse_method()
         if not method.entry.documents or not self.model.takes_drafts:
             return session.NO_TRIE

@@ -213,7 +213,7 @@ def test_a_draft_model_with_another_tokenizer_is_refused_before_its_passes_are_c
     models = iter([make_target(), other])
     monkeypatch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: next(models))
     drafted = TINY_SETTINGS.replace(method="draft-model", draft_model="other", capture=True)
-    with pytest.raises(ModelError, match="other has another tokenizer than"):
+    with pytest.raises(ModelError, match="the tokenizers of other and"):
         LocalSession(drafted, persist=False)
 
 
