@@ -1,7 +1,7 @@
-"""The requests that an engine answers: whose turn it is, the parts of long texts, the sources.
+"""Requests over an engine: their order, the parts of long documents, and sources.
 
-Every driver of an engine adds what it has prepared, and steps. One step begins a job, does a
-forward pass for all jobs, or completes an answer, and returns the events of requests.
+A driver adds prepared requests and calls `step`, which begins a job, does one forward pass for all
+jobs, or completes an answer, and returns the events of requests.
 """
 
 import time
@@ -36,15 +36,15 @@ from ngtcli.system import process
 from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
-_LONG = 5_000_000  # characters of documents that take noticeably long to compare with; guess
-_INTERVAL_S = 0.3  # between two status lines about parts; guess
+_LONG = 5_000_000  # characters of documents whose comparison takes noticeably long (guess)
+_INTERVAL_S = 0.3  # between two status lines about parts (guess)
 
 SubmissionEvent = tuple[Submission, Event | NgtError]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Work:
-    """What becomes one job: an answer that is prepared, or a part whose prompt is not made yet."""
+    """The work of one job: a prepared answer, or a part whose prompt is made when it begins."""
 
     submission: Submission
     prepared: Prepared | None = None
@@ -52,20 +52,21 @@ class _Work:
 
 
 class Submissions:
-    """Answers requests over one engine, all of one thread.
+    """The requests that one engine answers; it belongs to one thread.
 
-    Each request ends with one `Ended` or one NgtError, its last event.
+    The last event of each request is an `Ended` or an NgtError.
     """
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
-        self._open: dict[Submission, PartsInProgress | None] = {}  # those without a last event
-        self._waiting: deque[_Work] = deque()  # before all that is added later
+        self._open: dict[Submission, PartsInProgress | None] = {}  # requests without a last event
+        self._waiting: deque[_Work] = deque()
         self._running: dict[Job, _Work] = {}
-        self._ended: deque[tuple[_Work, Job, Ended]] = deque()  # to be compared with documents
-        self._events: list[SubmissionEvent] = []  # to be returned by the next step
-        self._delivered: list[CachedParts] = []  # of answers that the caller has by the next step
-        self._reported_at = 0.0  # when parts were reported last, by time.monotonic
+        self._ended: deque[tuple[_Work, Job, Ended]] = deque()  # answers to compare with documents
+        self._events: list[SubmissionEvent] = []  # for the next step to return
+        # Parts of answers that the caller has received when `step` is called again.
+        self._delivered: list[CachedParts] = []
+        self._reported_at = 0.0  # the last report on parts, by time.monotonic
 
     @property
     def busy(self) -> bool:
@@ -75,11 +76,11 @@ class Submissions:
         )
 
     def has_room(self, submission: Submission | None = None) -> bool:
-        """Whether this request, or with None any other, may be added now."""
+        """Return whether this request, or any request if it is None, may be added now."""
         return not self._waiting and self._engine.has_room(submission)
 
     def add(self, prepared: PreparedRequest) -> None:
-        """Take a request that is prepared; it waits for its turn, which comes next."""
+        """Add a prepared request; it is the next to begin."""
         submission = prepared.submission
         if isinstance(prepared, Unasked):
             self._events += [(submission, event) for event in _answer_unasked(prepared)]
@@ -93,9 +94,9 @@ class Submissions:
             self._add_answer(prepared)
 
     def step(self) -> list[SubmissionEvent]:
-        """Do what comes next, a forward pass at most; return what came of it."""
+        """Do the next piece of work, at most one forward pass; return the events."""
         if not self._events:
-            with reporting_to(self._engine.session):  # compiled code, and what is read of the cache
+            with reporting_to(self._engine.session):
                 self._advance()
         return self._take_events()
 
@@ -120,12 +121,12 @@ class Submissions:
         self._events.append((submission, stopped))
 
     def interrupt(self) -> list[SubmissionEvent]:
-        """End all requests as far as they came, without a forward pass: one may be half done."""
+        """End all requests as interrupted, without another forward pass: one may be half done."""
         self._end_all(self.stop)
         return self._take_events()
 
     def close(self) -> None:
-        """End all requests without an event: nobody waits for them."""
+        """End all requests without events: nobody waits for them."""
         self._end_all(self._remove)
 
     def _end_all(self, end: Callable[[Submission], None]) -> None:
@@ -155,18 +156,20 @@ class Submissions:
             self._after_answers(lambda: self._engine.finish(store=True))
 
     def _take_events(self) -> list[SubmissionEvent]:
-        events, self._events = self._events, []
+        events = self._events
+        self._events = []
         return events
 
     def _after_answers(self, work: Callable[[], None]) -> None:
-        """Do what follows answers that were delivered; a failure of it is no failure of theirs."""
+        """Do work for answers that were delivered; a failure only causes a warning."""
         try:
             work()
         except Exception as error:
-            self._engine.session.warn(f"what the model learned is not kept: {caught(error)}")
+            self._engine.session.warn(f"what was learned is not stored: {caught(error)}")
 
     def _add_answer(self, prepared: Prepared) -> None:
-        submission, prompt = prepared.submission, prepared.prompt
+        submission = prepared.submission
+        prompt = prepared.prompt
         prompted = Prompted(len(prompt.ids), prompt.selection, prompt.left_out)
         self._events.append((submission, prompted))
         self._waiting.append(_Work(submission, prepared))
@@ -183,7 +186,7 @@ class Submissions:
             self._fail(work, caught(error))
 
     def _take(self, job: Job, event: Event | NgtError) -> None:
-        """Take an event of the engine, unless the job's request has ended meanwhile."""
+        """Handle an event of the engine, unless the request of the job has ended meanwhile."""
         work = self._running.get(job)
         if work is None:
             return
@@ -203,7 +206,7 @@ class Submissions:
     # --- how requests end ---
 
     def _complete(self, work: _Work, job: Job, answer: Ended) -> None:
-        """Add to an answer what is known of its prompt, its sources, and remarks."""
+        """Complete an answer with facts about its prompt, sources and remarks, and end it."""
         submission = work.submission
         settings = submission.request.settings
         prompt = job.prepared.prompt
@@ -233,16 +236,16 @@ class Submissions:
         self._events.append((submission, answer))
 
     def _with_sources(self, job: Job, answer: Ended) -> Ended:
-        """Return the answer with its sources; without them where looking for them fails.
+        """Return an answer with its sources, or without them if looking for them fails.
 
-        The answer is complete by then, so that it comes in any case.
+        The answer is complete by then, so that a failure must not lose it.
         """
         documents = job.submission.request.documents
         try:
             if not answer.selection and sum(len(d.text) for d in documents) > _LONG:
                 job.prepared.session.status("Comparing the answer with the documents …")
             return with_sources(answer, documents)
-        except StoppedError:  # nobody waits for them
+        except StoppedError:  # Nobody waits for the sources.
             return answer
         except KeyboardInterrupt:
             why = "interrupted"
@@ -254,7 +257,8 @@ class Submissions:
 
     def _fail(self, work: _Work, error: NgtError) -> None:
         """End a request with the error of one of its jobs."""
-        submission, part = work.submission, work.part
+        submission = work.submission
+        part = work.part
         if submission not in self._open:
             return
         if isinstance(error, StoppedError):
@@ -272,8 +276,9 @@ class Submissions:
         return StoppedError(f"interrupted{parts.resume_hint if parts else ''}")
 
     def _remove(self, submission: Submission) -> None:
-        """Work on a request no longer."""
-        for job in [job for job, work in self._running.items() if work.submission is submission]:
+        """Drop all work on a request."""
+        jobs = [job for job, work in self._running.items() if work.submission is submission]
+        for job in jobs:
             del self._running[job]
             self._engine.drop(job)
         self._waiting = deque(work for work in self._waiting if work.submission is not submission)
@@ -286,7 +291,7 @@ class Submissions:
         self._waiting.extend(_Work(submission, part=part) for part in level.parts)
 
     def _prepare_part(self, submission: Submission, part: NumberedPart) -> Prepared | None:
-        """Make the prompt of a part, which is announced; None where an earlier run answered it."""
+        """Make the prompt of a part and report the part; None if an earlier run answered it."""
         parts = self._parts_of(submission)
         prompt = part.part.build()
         report = parts.reuse(part, prompt)
@@ -299,10 +304,11 @@ class Submissions:
         return self._engine.prepare_prompt(submission, parts.session, prompt, options)
 
     def _part_ended(self, work: _Work, job: Job, answer: Ended) -> None:
-        submission, part = work.submission, work.part
+        submission = work.submission
+        part = work.part
         assert part is not None
         if answer.finish_reason == "repetition":
-            warning = f"{part.words}, {part.part.name}: its summary is cut off: it repeats itself"
+            warning = f"{part.words}, {part.part.name}: summary cut off, as it repeats itself"
             _report(submission, Message("warn", warning))
         try:
             parts = self._parts_of(submission)
@@ -313,7 +319,7 @@ class Submissions:
         self._part_done(submission, part, report)
 
     def _part_done(self, submission: Submission, part: NumberedPart, report: PartReport) -> None:
-        """Go on with the next level, or with the last prompt, where a level is done."""
+        """Record a finished part; after a level, continue with the next one or the last prompt."""
         parts = self._parts_of(submission)
         try:
             following = parts.add(part, report)
@@ -335,7 +341,7 @@ class Submissions:
         return parts
 
     def _report_parts(self) -> None:
-        """Report of each long text which of its parts are being answered, now and then."""
+        """Report which parts of each long document are being answered, at most every 0.3 s."""
         if time.monotonic() - self._reported_at <= _INTERVAL_S:
             return
         self._reported_at = time.monotonic()
@@ -354,7 +360,7 @@ class Submissions:
 
 
 def _report(submission: Submission, event: Event) -> None:
-    """Report something; a request that was cancelled meanwhile is stopped by its driver."""
+    """Report an event; a request that was cancelled meanwhile is stopped by its driver."""
     try:
         submission.report(event)
     except StoppedError:
@@ -366,8 +372,10 @@ def _answer_unasked(unasked: Unasked) -> list[Event]:
     prompt = unasked.prompt
     assert prompt.coverage is not None
     text = not_in_documents(prompt.coverage)
-    *first, last = unasked.session.facts.tokenizer.encode(text)
-    step = Step((*(Token(token, "") for token in first), Token(last, text)), NOT_IN_DOCUMENTS)
+    token_ids = unasked.session.facts.tokenizer.encode(text)
+    tokens = [Token(token_id, "") for token_id in token_ids[:-1]]
+    tokens.append(Token(token_ids[-1], text))  # The last token carries the whole text.
+    step = Step(tuple(tokens), NOT_IN_DOCUMENTS)
     ended = Ended(
         finish_reason=NOT_IN_DOCUMENTS,
         steps=(step,),

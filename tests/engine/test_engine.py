@@ -111,7 +111,7 @@ def test_what_fails_after_an_answer_was_delivered_is_a_warning(
     coming = iter([(0, question())])
     found = [*run(own, lambda _: next(coming, None))]
     assert [type(one.answer) for one in found] == [Ended]
-    assert any(isinstance(e, Message) and "is not kept" in e.text for e in said)
+    assert any(isinstance(e, Message) and "is not stored" in e.text for e in said)
 
 
 @pytest.mark.parametrize("broken", ["add", "prepare", "remarks"])
