@@ -1,4 +1,4 @@
-"""What makes prompts: settings over a model that is loaded here, or that another engine serves."""
+"""Sessions: settings over a model, in this process or behind another engine, that make prompts."""
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
@@ -26,26 +26,25 @@ from ngtcli.prompts.thinking import thinking_of
 from ngtcli.prompts.turns import Turn
 from ngtcli.system.reporting import reporting_to
 
-# The trie of documents, None for methods that draft from none, and how it was had.
+# The trie of documents, None for methods that do not use one, and where it came from.
 DocumentsTrie = tuple[Corpus | None, TrieReport]
 NO_TRIE: DocumentsTrie = None, TrieReport("none")
 
 
 @dataclass(frozen=True, slots=True)
 class AnswerOptions:
-    """What one answer does differently from its session; None stands for the session's own.
+    """Options of one answer that differ from its session's; None: that of the session.
 
     Attributes:
-        method: Takes the place of the method of the settings.
-        num_draft: Takes the place of the setting.
-        split_times: Whether the device is waited for between the parts of a step.
-        trie: Takes the place of the one of the prompt's documents, which is then neither read nor
-            written.
-        drafter: Was made for this method.
-        to_the_end: Whether the answer goes on where it repeats itself, and its reasoning is part of
-            it, as in other programs.
-        many: Whether it is one of many prompts.
-        probabilities: Whether tokens have their probabilities.
+        method: The drafting method.
+        num_draft: The maximum number of nodes of a draft tree.
+        split_times: Wait for the device between the parts of a step, to time each part.
+        trie: The trie of the prompt's documents; the cached one is neither read nor written.
+        drafter: The drafter, which was made for `method`.
+        to_the_end: Do not stop where the answer repeats itself, and take its reasoning as a part of
+            it, as other programs do.
+        many: The prompt is one of a batch.
+        probabilities: Return the probabilities of tokens.
     """
 
     method: str | None = None
@@ -63,20 +62,20 @@ AS_SET = AnswerOptions()
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ModelFacts:
-    """What is known of a model, whoever runs it.
+    """Facts about a model that hold whichever engine runs it.
 
     Attributes:
-        tokenizer: Its tokenizer.
-        context: The tokens that prompt and answer may have.
-        vocabulary: The number of its token ids.
-        dtype: In what it computes.
-        context_why: Why the context is less than the model's own; "" where it is not.
-        draft_support: Which drafts it verifies.
-        draft_why: Why no draft trees are verified; "" where they are.
-        prefix_caching: Whether what is prefilled is cached.
-        dtype_why: Why a rule chose the dtype; "" where none did.
-        capturing: Whether CUDA graphs are captured where there are any.
-        unused: What the checkpoint suggests and is not followed.
+        tokenizer: The tokenizer.
+        context: The maximum number of tokens of a prompt with its answer.
+        vocabulary: The number of token ids.
+        dtype: The dtype that it computes in.
+        context_why: Why the context is shorter than the model's; "" if it is not.
+        draft_support: The kind of drafts that it can verify.
+        draft_why: Why it cannot verify draft trees; "" if it can.
+        prefix_caching: Whether prefixes of prompts are cached.
+        dtype_why: Why a rule chose the dtype; "" if a setting did.
+        capturing: Whether forward passes are captured, on devices with CUDA graphs.
+        unused: Generation settings of the checkpoint that ngt does not use.
     """
 
     tokenizer: Tokenizer
@@ -93,11 +92,15 @@ class ModelFacts:
 
 
 class Session(ABC):
-    """Makes prompts that fit its model, which a subclass has.
+    """Settings over a model; it makes prompts that fit the model. Subclasses have the model.
 
-    `report` is called with what is being done, and with what the user should know and may change.
-    What is read of a prompt is cached for its `owner` alone, "" for the user. Of texts that another
-    owner gives, without a file, nothing is stored.
+    Args:
+        settings: The settings.
+        report: Receives messages.
+
+    Attributes:
+        owner: Who asks, "" for the user of this process. Prefixes of prompts are cached for their
+            owner only. Nothing is stored of another owner's documents that are not files.
     """
 
     owner = ""
@@ -109,7 +112,7 @@ class Session(ABC):
     @property
     @abstractmethod
     def facts(self) -> ModelFacts:
-        """What is known of the model."""
+        """The facts about the model."""
 
     def status(self, text: str) -> None:
         """Report what is being done."""
@@ -120,10 +123,12 @@ class Session(ABC):
         self.report(Message("warn", text))
 
     def sharing(self, settings: Settings, owner: str = "", report: Report | None = None) -> Self:
-        """Return a session for one answer, whose settings differ in those that a line may have.
+        """Return a session for one answer that shares the model and what was learned.
 
-        It drafts from what this session has learned, unless the owner is another than the user.
-        `report` takes the place of this session's own.
+        Args:
+            settings: Its settings; they may differ in those of one answer.
+            owner: Who asks. Only the user's answers are drafted from what this session has learned.
+            report: Receives messages; None: as in this session.
         """
         other = copy(self)
         other.settings = settings
@@ -161,14 +166,14 @@ class Session(ABC):
 
         Args:
             preset: The wording.
-            documents: What it is about.
-            question: What is asked.
-            turns: As in `Task`.
-            queries: Likewise.
-            compares: Likewise.
+            documents: The documents.
+            question: The question.
+            turns: See `Task`.
+            queries: See `Task`.
+            compares: See `Task`.
 
         Raises:
-            ContextOverflowError: It does not fit.
+            ContextOverflowError: The prompt does not fit.
             ModelError: The chat template cannot be used.
         """
         task = replace(
@@ -187,7 +192,7 @@ class Session(ABC):
         return prompt
 
     def task(self, preset: Preset, documents: Sequence[Document], question: str = "") -> Task:
-        """Return the parts of a prompt, and the room that the model has for it."""
+        """Return the task of a prompt: its parts, and the limits of the model."""
         self._warn_of_scripts(documents, question)
         return self._task(preset, documents, question)
 
@@ -207,10 +212,10 @@ class Session(ABC):
 
     @property
     def limits(self) -> Limits:
-        """When answers stop, by the settings and the model's chat template. Raises ModelError."""
+        """The limits of answers, by the settings and the chat template. Raises ModelError."""
         answer = self.settings.answer
         max_repeats = answer.max_repeats
-        if answer.has_form:  # structured output ends by itself
+        if answer.has_form:  # A grammar ends structured output.
             max_repeats = 0
         return Limits(
             answer.max_tokens,
@@ -226,8 +231,5 @@ class Session(ABC):
             self.warn(warning)
 
     def documents_trie(self, documents: Sequence[Document], keep: bool = True) -> DocumentsTrie:
-        """Return the trie of these documents, if the method drafts from one.
-
-        With `keep` it is cached.
-        """
+        """Return the trie of documents, if the method drafts from one; with `keep`, cache it."""
         return NO_TRIE
