@@ -1,8 +1,8 @@
-"""The engine: prepared prompts in, the events of their answers out, one forward pass at a time.
+"""The engine: it takes prepared prompts and returns the events of their answers.
 
-A caller prepares a request, from any thread, and adds what comes of it where the engine has room.
-`step` then does one forward pass for all jobs and returns what happened. What is worth showing
-while work goes on, such as how much of a prompt is read, goes to the request's own `report`.
+A caller prepares a request, from any thread, and adds the result when the engine has room for it.
+Each `step` then does one forward pass for all jobs and returns their events. Progress within a
+step, such as the number of prefilled tokens, goes to the `report` of the request.
 """
 
 import threading
@@ -24,11 +24,13 @@ from ngtcli.system.reporting import reporting_to
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Submission:
-    """A request as an engine gets it: with who asks, and where to report what happens meanwhile.
+    """A request as an engine gets it.
 
-    `report` is called at once with messages, the progress of reading a prompt, and the part of a
-    long text that is being answered. It may raise StoppedError to end that work. The `owner` is ""
-    for the user of this process.
+    Attributes:
+        request: The request.
+        owner: Who asks, "" for the user of this process.
+        report: Receives messages, the progress of the prefill and the part of a long document that
+            is being answered, while a step runs. It may raise StoppedError to end that work.
     """
 
     request: Request
@@ -38,9 +40,10 @@ class Submission:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Prepared:
-    """A prompt, and all that is known of its answer before a forward pass.
+    """A prompt, and the preparation of its answer before any forward pass.
 
-    `start` is what the engine made for it in `Engine._start`; nobody else reads it.
+    Attributes:
+        start: The result of `Engine._start`, which only that engine uses.
     """
 
     submission: Submission
@@ -52,7 +55,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PreparedParts:
-    """A request about documents that do not fit: the plan of its parts, and their first level."""
+    """A request about documents that do not fit: the plan of their parts, and its first level."""
 
     submission: Submission
     session: Session
@@ -62,7 +65,7 @@ class PreparedParts:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Unasked:
-    """A request that is answered without the model: its documents have too little of it."""
+    """A request that is answered without the model: its documents lack the words of it."""
 
     submission: Submission
     session: Session
@@ -74,15 +77,13 @@ PreparedRequest = Prepared | PreparedParts | Unasked
 
 @dataclass(slots=True, eq=False)
 class Job:
-    """A prompt whose answer is being made; it exists while the engine works on it.
-
-    An engine may have a subclass, with what it decodes.
+    """A prompt that an engine answers. Engines may have subclasses, with their sequences.
 
     Attributes:
         prepared: The prompt.
-        steps: Those that are done.
+        steps: The steps so far.
         numerics: Whether the answer is exact.
-        background: A sentence that says which general text its drafts come from; "" for none.
+        background: A sentence on the general text that it is drafted from, "" without one.
     """
 
     prepared: Prepared
@@ -100,20 +101,22 @@ JobEvent = tuple[Job, Event | NgtError]
 
 
 class Engine(ABC):
-    """A loaded model. All but `prepare` and `prepare_prompt` belong to one thread.
+    """A loaded model that answers requests. Only the `prepare…` methods may run on any thread.
 
-    `many`: the prompts are many texts, which share forward passes from the first on.
+    Args:
+        session: The session over the model.
+        many: The prompts are those of a batch command: they share forward passes from the start.
     """
 
     def __init__(self, session: Session, *, many: bool = False) -> None:
         self.session = session
         self.many = many
-        self._starting = threading.Lock()  # grammars and tries of the last prompts are shared
+        self._starting = threading.Lock()  # Sessions share the grammars and tries of last prompts.
 
     # --- before a forward pass, from any thread ---
 
     def prepare(self, submission: Submission) -> PreparedRequest:
-        """Make the prompt of a request, and what is drafted from. Raises NgtError."""
+        """Make the prompt of a request and prepare its answer. Raises NgtError."""
         session = self._session_for(submission)
         with reporting_to(session):
             return self._prepare(submission, session)
@@ -143,7 +146,17 @@ class Engine(ABC):
     def prepare_answer(
         self, submission: Submission, session: Session, prompt: Prompt, options: AnswerOptions
     ) -> Prepared:
-        """Prepare the answer to a whole request, whose prompt is made. Raises ModelError."""
+        """Prepare the answer to a request whose prompt is made.
+
+        Args:
+            submission: The request.
+            session: The session that made the prompt.
+            prompt: The prompt.
+            options: The options of the answer.
+
+        Raises:
+            ModelError: The model lacks a token of the prediction.
+        """
         request = submission.request
         facts = session.facts
         if request.prediction:
@@ -159,7 +172,14 @@ class Engine(ABC):
     def prepare_prompt(
         self, submission: Submission, session: Session, prompt: Prompt, options: AnswerOptions
     ) -> Prepared:
-        """Prepare the answer to any prompt of a request, also to that of a part."""
+        """Prepare the answer to a prompt of a request, which may be that of a part.
+
+        Args:
+            submission: The request.
+            session: The session that made the prompt.
+            prompt: The prompt.
+            options: The options of the answer.
+        """
         with self._starting:
             start = self._start(session, prompt, options, bool(submission.owner))
         return Prepared(submission, session, prompt, options, start)
@@ -172,48 +192,48 @@ class Engine(ABC):
     def _start(
         self, session: Session, prompt: Prompt, options: AnswerOptions, private: bool
     ) -> object:
-        """Return what this engine has to know of an answer; `private` ones teach it nothing."""
+        """Prepare an answer as this engine needs it; nothing is learned from `private` ones."""
         return None
 
     # --- jobs ---
 
     @abstractmethod
     def has_room(self, submission: Submission | None = None) -> bool:
-        """Whether a prompt of this request may be added now, or with None that of any other."""
+        """Return whether a prompt of this request, or of any if it is None, may be added now."""
 
     @abstractmethod
     def add(self, prepared: Prepared, *, others: bool = False) -> Job:
-        """Take a prompt for which there is room; `step` begins it. `others` are soon to follow."""
+        """Add a prompt when there is room; `step` begins it. `others` will soon follow."""
 
     @abstractmethod
     def step(self) -> list[JobEvent]:
-        """Read the prompt of a job, or do one forward pass for all jobs; return what happened.
+        """Prefill the prompt of a job, or do one forward pass for all jobs; return the events.
 
-        The last event of a job is `Ended` or the error that it ends with.
+        The last event of a job is `Ended`, or the error that ended it.
         """
 
     @abstractmethod
     def drop(self, job: Job) -> Ended | None:
-        """End a job as interrupted; return what there is of its answer, None where it never began.
+        """End a job as interrupted; return its answer so far, None if it has not begun.
 
-        No event of it comes any more.
+        The job has no further events.
         """
 
     @property
     @abstractmethod
     def is_open(self) -> bool:
-        """Whether `finish` has something to do."""
+        """Whether `finish` has work to do."""
 
     @abstractmethod
     def finish(self, *, store: bool) -> None:
-        """No job goes on: store what was learned, and with `store` what was read of prompts."""
+        """Store what was learned once no job runs; with `store` also the prefix cache."""
 
 
 def _is_unasked(submission: Submission, prompt: Prompt) -> bool:
-    """Return whether a question is answered without the model, as no passage has enough of it.
+    """Return whether a question is answered without the model, as no passage has its words.
 
-    The built-in model quotes some sentence for any question. Other models can say that a text has
-    no answer, and know other words for what is asked: the user is warned, and the model is asked.
+    The built-in model quotes a sentence for any question. Other models can say that a text has no
+    answer, and know synonyms of the question's words: they are asked, and the user is warned.
     """
     settings = submission.request.settings
     coverage = prompt.coverage
