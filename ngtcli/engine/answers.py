@@ -1,7 +1,7 @@
-"""What answers requests: `Answers`, and `Local`, a model that is loaded on this thread.
+"""The protocol `Answers`, and its implementation `Local`: a model that is loaded on this thread.
 
-`server/` has the two others: `Resident`, a model with a thread of its own that many threads ask,
-and `Remote`, the server of this user over its socket.
+`server/` has two others: `Resident`, a model on a thread of its own that many threads may ask, and
+`Remote`, the user's server, over its socket.
 """
 
 from collections.abc import Callable
@@ -15,46 +15,48 @@ from ngtcli.errors import NgtError
 if TYPE_CHECKING:
     from ngtcli.engine.engine import Engine
 
-OnEvent = Callable[[Event | NgtError], object]  # gets the events of a request, in another thread
+OnEvent = Callable[[Event | NgtError], object]  # receives the events of a request, in any thread
 
 
 class Answers(Protocol):
-    """Answers requests; `close` it.
-
-    `owner` is who asks: "" for the user of this process. Nothing that one owner asked is drafted
-    from for another.
-    """
+    """A service that answers requests; `close` it after use."""
 
     def ask(self, request: Request, *, owner: str = "") -> Answer:
-        """Return the events of a request, which is asked by the first of them at the latest."""
+        """Return the events of a request; it may start when the first of them is asked for.
+
+        Args:
+            request: The request.
+            owner: Who asks, "" for the user of this process. Requests of one owner are never
+                drafted from for another.
+        """
 
     def close(self) -> None:
-        """End what is being answered."""
+        """End all requests."""
 
 
 class Submitted(Protocol):
-    """A request whose events are handed on in another thread."""
+    """A request whose events are delivered by another thread."""
 
     def cancel(self) -> None:
-        """End it within a step; does nothing after its last event."""
+        """End it within a step; after its last event, do nothing."""
 
 
 class Submits(Protocol):
-    """Answers requests in threads of its own: for those who must not wait, as an event loop."""
+    """A service that answers requests in its threads, for callers that must not block."""
 
     def submit(self, request: Request, on_event: OnEvent, *, owner: str = "") -> Submitted:
-        """Take a request; `on_event` gets its events, the last an `Ended` or an NgtError."""
+        """Start a request; `on_event` receives its events, the last an `Ended` or an NgtError."""
 
 
 class Local:
-    """`Answers` of a model that is loaded here by `load` or when it is first asked.
+    """`Answers` by a model that is loaded in this process, by `load` or by the first request.
 
-    All of it runs on the caller's thread.
+    Everything runs on the caller's thread.
 
     Args:
-        settings: What is loaded.
-        report: Is called with the progress of loading, and with what concerns no request.
-        stays: Whether other requests follow, perhaps about the same documents.
+        settings: The settings, which name the model.
+        report: Receives the progress of loading, and events that belong to no request.
+        stays: Other requests will follow, perhaps about the same documents.
     """
 
     def __init__(self, settings: Settings, report: Report = ignore, *, stays: bool = False) -> None:
@@ -76,11 +78,15 @@ class Local:
         return self._engine
 
     def ask(self, request: Request, *, owner: str = "") -> Answer:
-        """As `Answers.ask`. Raises NgtError where the model cannot be loaded."""
+        """Return the events of a request; see `Answers.ask`.
+
+        Raises:
+            NgtError: The model cannot be loaded.
+        """
         from ngtcli.engine.drivers import Answering  # here: it loads numpy
 
         return Answering(self.load(), request, owner)
 
     def close(self) -> None:
-        """As `Answers.close`; the model is left."""
+        """Release the model."""
         self._engine = None
