@@ -1,8 +1,8 @@
-"""The events of a request, in order: plain data, which may be sent to another process.
+"""The events of a request: plain data, which can be sent to another process.
 
-`Prompted`, `Started`, a `Stepped` for each step and `Ended` are the events of an answer. `Message`,
-`Reading` and `Part` are reported while work goes on, at any time before the end. A request that
-has no answer ends with an NgtError instead, which is raised where the events are iterated.
+The events of an answer are, in this order: `Prompted`, `Started`, a `Stepped` for each step, and
+`Ended`. `Message`, `Reading` and `Part` may come at any time before the end. A request that fails
+ends with an NgtError instead, which is raised while the events are iterated.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,8 +23,9 @@ from ngtcli.prompts.reports import Cut, PartReport, Selection
 class Message:
     """A sentence that is reported while an answer is made.
 
-    `kind` is "status", what is being done right now; "warn", what the user should know and may
-    change; or "remark", what -v adds.
+    Attributes:
+        kind: "status" for current work, "warn" for a warning, "remark" for information of -v.
+        text: The sentence.
     """
 
     kind: str
@@ -33,7 +34,7 @@ class Message:
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """The progress of prefill: tokens of a prompt that are read, of `total`."""
+    """The progress of the prefill: how many tokens of a prompt are read, of how many."""
 
     read: int
     total: int
@@ -41,16 +42,20 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """The part of a long text that is being answered from now on; "" after the last."""
+    """The part of a long document that is answered from now on; "" after the last part."""
 
     words: str
 
 
 @dataclass(frozen=True, slots=True)
 class Prompted:
-    """The prompt is made, of so many tokens; with a `selection` it has passages of documents.
+    """The prompt is made.
 
-    The first `left_out` questions of a conversation, and what was answered, are not in it.
+    Attributes:
+        tokens: Its length.
+        selection: The passages of documents that it has; None: complete documents, or none.
+        left_out: How many questions at the beginning of a conversation are left out, with their
+            answers.
     """
 
     tokens: int
@@ -60,14 +65,14 @@ class Prompted:
 
 @dataclass(frozen=True, slots=True)
 class Started:
-    """Reading and decoding begin; `origins` names what drafts may come from."""
+    """Prefill and decoding begin; `origins` names the origins that drafts may have."""
 
     origins: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
 class Stepped:
-    """A step, and how many tokens of reasoning there are so far."""
+    """A step, and the number of reasoning tokens so far."""
 
     step: Step
     thought_tokens: int = 0
@@ -78,20 +83,25 @@ NO_SOURCES = Sources(0.0, ())
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Ended:
-    """An answer that is complete, or as far as it came where `finish_reason` is "interrupted".
+    """The complete answer, or its beginning if `finish_reason` is "interrupted".
 
     Attributes:
-        exact: Whether in any dtype no token depends on drafts.
+        finish_reason: Why decoding stopped, such as "stop" or "length".
+        steps: All steps.
+        statistics: Numbers of tokens, steps and seconds.
+        exact: In any dtype, no token depends on drafts.
         cuts: The documents that were cut to fit the prompt.
-        selection: The passages that the prompt has, where it has passages.
-        parts: The summaries of parts that the answer was made of.
+        selection: The passages of the prompt; None if it has complete documents.
+        parts: The summaries of parts that the answer was made from.
+        trie: Where the trie of the documents came from.
         passes: How the forward passes were run.
-        policy: What the drafter decided.
+        policy: The decisions of the drafter; None for methods without a policy.
         drafted_by: The method that drafted.
-        coverage: How much of a question its documents have; None where words cannot tell.
+        sources: The spans that the answer copies from documents.
+        coverage: How many words of the question the documents have; None if that says nothing.
         facts: Short facts for the line below an answer.
-        details: More of them, where they are wanted.
-        remarks: Sentences for -v, where they are wanted.
+        details: Further facts, if the request wants them.
+        remarks: Sentences for -v, if the request wants them.
     """
 
     finish_reason: str = ""
@@ -118,12 +128,12 @@ class Ended:
 
     @property
     def text(self) -> str:
-        """The text of all steps, without thoughts."""
+        """The text of all steps, without reasoning."""
         return "".join(token.text for token in self.tokens)
 
     @property
     def thought(self) -> str | None:
-        """The text of all thoughts; None where there is none."""
+        """The text of the reasoning, None without any."""
         return "".join(token.thought or "" for token in self.tokens).strip() or None
 
 
@@ -131,10 +141,10 @@ Event = Message | Reading | Part | Prompted | Started | Stepped | Ended
 
 
 class Answer(Protocol):
-    """The events of a request as they come; the NgtError that it ends with is raised.
+    """An iterator over the events of a request; an NgtError that ends it is raised.
 
-    A KeyboardInterrupt that is raised meanwhile loses no event: the caller may `interrupt` the
-    answer and go on.
+    A KeyboardInterrupt during iteration loses no event: the caller may `interrupt` the answer and
+    continue to iterate.
     """
 
     def __iter__(self) -> Iterator[Event]: ...
@@ -142,25 +152,28 @@ class Answer(Protocol):
     def __next__(self) -> Event: ...
 
     def interrupt(self) -> None:
-        """End the answer: its last event says how far it came."""
+        """End the answer; its last event has the answer so far."""
 
     def close(self) -> None:
-        """End the answer; nobody wants its events any more."""
+        """End the answer without further events."""
 
 
-Report = Callable[[Event], object]  # is called with what is worth showing at once
+Report = Callable[[Event], object]  # receives events at once
 
 
-# One of many requests, drawn by a run: the caller's key, and the request or why there is none.
+# A request of a batch: the caller's key, and the request or the reason that there is none.
 Drawn = tuple[Any, Request | NgtError]
 
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What came of one of many requests, an answer or an error; `key` is the caller's.
+    """The outcome of one request of a batch.
 
-    Without a request it could not be read; `prompt` is None where it could not be made, or where
-    the answer is made of those to parts.
+    Attributes:
+        key: The key that the caller gave it.
+        request: The request; None if it could not be read.
+        prompt: Its prompt; None if it was not made, or if the answer was made from parts.
+        answer: The answer, or the error.
     """
 
     key: Any
