@@ -1,4 +1,4 @@
-"""What `auto` keeps from answer to answer: answers, background, and costs of forward passes."""
+"""The memory of `auto` between answers: earlier answers, background, costs of forward passes."""
 
 from collections.abc import Callable
 from copy import copy
@@ -16,7 +16,7 @@ Notify = Callable[[str], None]
 
 
 class PassCosts:
-    """What forward passes of a model cost on its device.
+    """The costs of a model's forward passes on its device.
 
     Args:
         model: The model.
@@ -31,9 +31,13 @@ class PassCosts:
         self._trial = remembered_costs(model) if stored else None
 
     def load(self, measure: bool) -> Costs | None:
-        """Return the costs: loaded before, or read, or with `measure` measured now and stored.
+        """Return the costs: loaded earlier, or read from the cache, or measured and stored.
 
-        None for a model that decodes without drafts, and where nothing is known of its costs.
+        Args:
+            measure: Measure them if they are not in the cache.
+
+        Returns:
+            None if the model decodes without drafts, or if the costs are unknown.
         """
         if self._costs is not None or not self._model.takes_drafts:
             return self._costs
@@ -54,14 +58,14 @@ class PassCosts:
     def _measure(self) -> dict[int, StoredCurve]:
         self._status("Measuring what a forward pass costs …")
         curve = calibrate(self._model)
-        # A machine that was busy is measured again; the quicker of both is nearer to the truth.
+        # A machine that was busy is measured again; the faster of two measurements is truer.
         before = self._trial.load() if self._trial is not None else None
         if before is not None and SHORT in before:
             curve = curve.quickest(before[SHORT].measured)
         return Costs({SHORT: curve}).stored()
 
     def save(self) -> None:
-        """Store the costs, where they are loaded."""
+        """Store the costs if they are loaded."""
         if self._costs is not None and self._trial is not None:
             self._trial.save(self._costs.stored())
 
@@ -70,15 +74,15 @@ class AutoMemory:
     """The pool of earlier answers of a model, the background, and the costs of forward passes.
 
     Attributes:
-        costs: None until `load`, and where the settings switch them off.
-        pool: Likewise.
-        background: The general text that is drafted from.
+        costs: The costs of forward passes; None before `load`, or if they are unknown.
+        pool: Earlier answers; None before `load`, or if the settings disable it.
+        background: General text to draft from.
 
     Args:
         model: The model.
-        settings: Which of them are used.
-        persist: Whether they are kept in files of the cache folder. Else nothing is written, and
-            only the background is read: other answers have no part in a measurement.
+        settings: The settings, which say which of them are used.
+        persist: Read and write files. Otherwise nothing is written, and only the background is
+            read: earlier answers must not affect a measurement.
         status: Reports what is being done.
         warn: Reports what cannot be read or stored.
     """
@@ -109,9 +113,9 @@ class AutoMemory:
         )
 
     def with_settings(self, settings: Settings) -> "AutoMemory":
-        """Return the memory for other settings of the model, without answers.
+        """Return a memory for other settings, without earlier answers.
 
-        Costs stay, and so does a background that is not stored.
+        It shares the costs, and the background if that is not stored.
         """
         other = copy(self)
         other._begin(settings)
@@ -120,13 +124,13 @@ class AutoMemory:
         return other
 
     def load(self) -> None:
-        """Read what is stored of costs and pool, and measure costs where none are."""
+        """Read the costs and the pool; measure the costs if they are unknown."""
         self.costs = self._passes.load(self._settings.drafting.calibrate)
         if not self.pool:
             self.pool = self._read_pool() if self._persist else self.empty_pool()
 
     def empty_pool(self) -> Pool | None:
-        """Return a new pool without answers; None where the settings want none."""
+        """Return a new pool without answers, None if the settings disable it."""
         if not self._settings.drafting.pool:
             return None
         return Pool(TOKENS, self._settings.drafting.pool_documents)
@@ -142,7 +146,7 @@ class AutoMemory:
             return self.empty_pool()
 
     def save(self) -> None:
-        """Store the new answers of the pool, and the costs as steps have refined them."""
+        """Store the new answers of the pool, and the costs, which steps have refined."""
         try:
             if self.pool is not None and self._persist:
                 save_pool(self._path, self.pool, self._settings.model.model, self._model.vocabulary)
