@@ -1,4 +1,4 @@
-"""What is reported of an answer besides its text: its sources, facts, details and remarks."""
+"""Reports on an answer besides its text: sources, facts, details and remarks."""
 
 from collections import Counter
 from collections.abc import Iterator, Sequence
@@ -17,20 +17,19 @@ from ngtcli.words import counted
 
 
 def with_sources(answer: Ended, documents: Sequence[Document]) -> Ended:
-    """Return an answer with its sources: where it copies what the model read of the documents."""
+    """Return an answer with its sources: the spans that it copies from what the model read."""
     excerpts = answer.selection.excerpts if answer.selection else None
     sources = sources_of(answer.text, documents, excerpts)
-    facts = (
-        (*answer.facts, copied_fact(sources, excerpts is not None)) if documents else answer.facts
-    )
+    facts = answer.facts
+    if documents:
+        facts = (*facts, copied_fact(sources, excerpts is not None))
     return replace(answer, sources=sources, facts=facts)
 
 
 def speed_fact(settings: Settings, answer: Ended) -> str:
-    """Return the first fact of the line under an answer: tokens, seconds, the gain by drafting.
+    """Return the first fact below an answer: tokens, seconds, and the speedup by drafting.
 
-    The seconds are those of prefill and decoding, and the rate is by them. The gain is that of
-    decoding.
+    Seconds and rate are those of prefill and decoding; the speedup is that of decoding.
     """
     s = answer.statistics
     reasoning = f", {s.thought_tokens} of reasoning," if s.thought_tokens else ""
@@ -44,12 +43,12 @@ def speed_fact(settings: Settings, answer: Ended) -> str:
 
 
 def _rounded(rate: float) -> str:
-    """Tokens per second, with a digit behind the point where they are few."""
+    """Format tokens per second, with one decimal below 10."""
     return f"{rate:.0f}" if rate >= 10 else f"{rate:.1f}"
 
 
 def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[str]:
-    """Yield what -v adds to the facts of an answer: how it was drafted, prefilled and decoded."""
+    """Yield the facts that -v adds: how an answer was drafted, prefilled and decoded."""
     s = answer.statistics
     if s.drafted_tokens:
         share = s.accepted_tokens / s.new_tokens if s.new_tokens else 0.0
@@ -85,6 +84,7 @@ def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[st
 
 
 def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
+    """Return the reason that nothing was drafted."""
     if settings.drafting.method == "none":
         return "method none"
     if model.draft_support is DraftSupport.STEPS:
@@ -92,7 +92,7 @@ def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
     if settings.drafting.num_draft == 0:
         return "num-draft is 0"
     if answer.exact and model.draft_support is not DraftSupport.TREES:
-        return f"exact without drafts alone, as {model.draft_why}"
+        return f"exact only without drafts, as {model.draft_why}"
     if answer.policy:
         return "no draft would have paid"
     return "no match"
@@ -107,8 +107,8 @@ def remarks(
         settings: The settings of the answer.
         model: The model that answered.
         answer: The answer.
-        numerics: Whether it is exact.
-        background: A sentence that says which general text it was drafted from; "" for none.
+        numerics: Whether the answer is exact.
+        background: A sentence on the general text that it was drafted from, "" without one.
     """
     saving = _saving(settings, answer)
     if saving:
@@ -130,15 +130,15 @@ def remarks(
         yield f"Computed in {dtype}: {model.dtype_why}."
     if model.unused:
         unused = ", ".join(f"{name}={_short(value)}" for name, value in model.unused.items())
-        yield f"Left unused of the model's generation settings: {unused}."
+        yield f"Generation settings of the model that ngt does not use: {unused}."
     if model.prefix_caching.is_refused and settings.cache.keep_documents != "off":
-        yield f"What it reads is not kept for later questions: {model.prefix_caching.why}."
+        yield f"What the model reads is not cached for later questions: {model.prefix_caching.why}."
     if model.capturing.is_refused and model.draft_support is DraftSupport.TREES:
-        yield f"The model's passes are not captured: {model.capturing.why}."
+        yield f"Forward passes are not captured: {model.capturing.why}."
 
 
 def _saving(settings: Settings, answer: Ended) -> str:
-    """Return a sentence on what drafting saved; "" if that is unknown or nothing was drafted."""
+    """Return a sentence on the time that drafting saved, "" if unknown or nothing was drafted."""
     s = answer.statistics
     plain_s = plain_decoding_s(settings, answer)
     if plain_s is None or not s.drafted_tokens:
