@@ -22,6 +22,9 @@ class Chosen:
     rank: int
 
 
+_MIN_NEXT = 5  # passages that are advised where fewer than half of them were read; guess
+
+
 @dataclass(frozen=True, slots=True)
 class Selection:
     """Which passages a prompt has, in its order, out of `of_passages` from `of_documents`.
@@ -52,6 +55,11 @@ class Selection:
     def read(self) -> int:
         """How many passages the prompt has."""
         return len(self.passages)
+
+    @property
+    def read_next(self) -> int:
+        """How many passages to read instead for a fuller answer; 0 where all were read."""
+        return max(_MIN_NEXT, 2 * self.read) if self.read < self.of_passages else 0
 
     @property
     @json_property(after="of_passages")

@@ -117,8 +117,8 @@ def _selection_words(selection: Selection, settings: Settings) -> str:
         why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
     read = f"{selection.read} more" if selection.earlier else f"the best {selection.read}"
     advice = ""
-    if selection.read < selection.of_passages:
-        advice = f"; --passages {max(5, 2 * selection.read)} reads more"
+    if selection.read_next:
+        advice = f"; --passages {selection.read_next} reads more"
     origin = ""
     if selection.of_documents > 1:
         origin = f", from {selection.documents} of {selection.of_documents} documents"

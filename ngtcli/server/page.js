@@ -4,6 +4,8 @@ const $ = (id) => document.getElementById(id);
 const MOST = 7500000; // bytes of texts that are sent; the server takes 8 MB in all
 const FIND = 12; // documents in a list, beyond which it can be searched
 const OWN = "model"; // the origin of what was not drafted
+const LONGEST_WORD = 80; // letters, beyond which a word is not waited for; as in the terminal
+const WIDE = /[\p{sc=Han}\p{sc=Hira}\p{sc=Kana}]/u; // written without spaces: each is a word
 const HUE = (document) => Math.round(205 + document * 137.5) % 360; // as in the page of an answer
 let given = []; // texts of the reader's own: {name, text, size}
 let running = null; // what stops the answer that is arriving
@@ -144,6 +146,45 @@ async function* events(response) {
   }
 }
 
+// Letters with one origin for each word, that of most of its letters: tokens end within words, and
+// a line that begins within a word looks like a mistake. A word waits until it is complete.
+class WholeWords {
+  gap = []; // spaces before the word
+  word = [];
+
+  feed(text, origin) {
+    const letters = [];
+    for (const letter of text) {
+      if (/\s/.test(letter)) {
+        letters.push(...this.end());
+        this.gap.push([letter, origin]);
+        continue;
+      }
+      if (this.isComplete(letter)) letters.push(...this.end());
+      this.word.push([letter, origin]);
+    }
+    return letters;
+  }
+
+  isComplete(next) {
+    if (!this.word.length) return false;
+    const last = this.word.at(-1)[0];
+    const breaks = WIDE.test(next) || (WIDE.test(last) && /[\p{L}\p{N}]/u.test(next));
+    return breaks || this.word.length >= LONGEST_WORD;
+  }
+
+  end() {
+    const counts = new Map();
+    for (const [, origin] of this.word) counts.set(origin, (counts.get(origin) || 0) + 1);
+    const [origin] = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a), ["", 0]);
+    const letters = this.gap.map(([space, own]) => [space, own === origin ? own : ""]);
+    letters.push(...this.word.map(([letter]) => [letter, origin]));
+    this.gap = [];
+    this.word = [];
+    return letters;
+  }
+}
+
 function node(text, origin) {
   if (!origin) return document.createTextNode(text);
   const drafted = make("u", text);
@@ -159,19 +200,24 @@ function step(tokens) {
       $("thought").hidden = false;
       $("thought-text").append(thought);
     }
-    if (!text) continue;
-    const last = answer.pieces.at(-1);
-    if (last && last[1] === origin) {
-      last[0] += text;
-      (origin ? answer.last.firstChild : answer.last).appendData(text);
-    } else {
-      answer.pieces.push([text, origin]);
-      answer.last = node(text, origin);
-      $("answer").append(answer.last);
-    }
+    show(answer.words.feed(text, origin));
   }
   legend();
   $("progress").textContent = `Answering: ${answer.tokens.toLocaleString("en")} tokens`;
+}
+
+function show(letters) {
+  for (const [letter, origin] of letters) {
+    const last = answer.pieces.at(-1);
+    if (last && last[1] === origin) {
+      last[0] += letter;
+      (origin ? answer.last.firstChild : answer.last).appendData(letter);
+    } else {
+      answer.pieces.push([letter, origin]);
+      answer.last = node(letter, origin);
+      $("answer").append(answer.last);
+    }
+  }
 }
 
 function legend() {
@@ -242,14 +288,16 @@ const SHOWN = {
     if (kind === "warn") answer.facts.push(text);
   },
   Ended({ finish_reason: reason, facts, sources }) {
+    show(answer.words.end());
     link(sources.spans.map(({ span, ...source }) => ({ ...span, ...source })));
     answer.facts.push(...facts, ...(ENDINGS[reason] ? [ENDINGS[reason]] : []));
     answer.state = "The answer is complete.";
   },
+  MorePassages({ passages }) { answer.more = passages; },
   Failed({ message }) { throw new Error(message); },
 };
 
-async function ask(task) {
+async function ask(task, passages = 0) {
   if (running) return;
   const names = $("served").hidden ? [] : boxes().filter((b) => b.checked).map((b) => b.value);
   fail("");
@@ -259,13 +307,15 @@ async function ask(task) {
   }
   if (!names.length && !given.length) return fail("Choose a document, or add a text.");
   running = new AbortController();
-  answer = { pieces: [], last: null, tokens: 0, part: "", facts: [], state: "" };
+  answer = { pieces: [], words: new WholeWords(), last: null, tokens: 0, part: "", facts: [],
+    state: "", more: 0 };
   for (const id of ["answer", "facts", "thought-text", "places", "legend"]) $(id).replaceChildren();
   for (const id of ["thought", "sources", "legend"]) $(id).hidden = true;
   begin(true);
   try {
     const documents = given.map(({ name, text }) => ({ name, text }));
-    const body = JSON.stringify({ task, question: $("question").value, names, documents });
+    const question = $("question").value;
+    const body = JSON.stringify({ task, question, names, documents, passages });
     const headers = { "content-type": "application/json" };
     const sent = { method: "POST", headers, body, signal: running.signal };
     for await (const [name, data] of events(await call("answer", sent))) SHOWN[name]?.(data);
@@ -274,6 +324,7 @@ async function ask(task) {
     if (running.signal.aborted) answer.state = "Stopped.";
     else fail(error.message);
   }
+  show(answer.words.end()); // of an answer that was stopped or failed
   running = null;
   begin(false);
 }
@@ -292,6 +343,8 @@ function begin(isRunning) {
   const facts = isRunning ? [] : [...answer.facts];
   if (answer.state === "Stopped.") facts.push(answer.state);
   $("facts").textContent = facts.join(" · ");
+  $("more").hidden = isRunning || !answer.more;
+  $("more").textContent = `Read ${answer.more} passages`;
   $("state").textContent = isRunning ? "Answering" : answer.state;
 }
 
@@ -314,6 +367,7 @@ $("add").addEventListener("click", paste);
 $("key").addEventListener("change", list);
 $("form").addEventListener("submit", (event) => { event.preventDefault(); ask("ask"); });
 $("summarize").addEventListener("click", () => ask("summarize"));
+$("more").addEventListener("click", () => ask("ask", answer.more));
 $("stop").addEventListener("click", () => running?.abort());
 document.addEventListener("keydown", key);
 document.addEventListener("dragover", (event) => {

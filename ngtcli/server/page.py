@@ -8,12 +8,12 @@ were given in the browser; what comes of it are the events of the answer, one a 
 import base64
 import hashlib
 from collections.abc import Iterator
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Literal
+from typing import Annotated, Literal
 
-from msgspec import Struct
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 
@@ -67,6 +67,9 @@ def documents_shown(service: Service) -> Object:
     return {"model": described(service.name), "documents": names}
 
 
+_MAX_PASSAGES = 1000  # that a browser may ask for; guess
+
+
 class _Form(Struct, forbid_unknown_fields=True, kw_only=True):
     """POST /answer: `names` are of the server's documents, `documents` texts besides."""
 
@@ -74,6 +77,7 @@ class _Form(Struct, forbid_unknown_fields=True, kw_only=True):
     question: str = ""
     names: list[str] = []
     documents: list[GivenDocument] = []
+    passages: Annotated[int, Meta(ge=0, le=_MAX_PASSAGES)] = 0  # 0: as the server's settings say
 
 
 def page(service: Service, body: bytes) -> Asks:
@@ -87,8 +91,16 @@ def page(service: Service, body: bytes) -> Asks:
     documents = (*chosen, *given_documents(form.documents))
     if not documents:
         raise RequestError("no documents are given", "Choose one, or add a text.", "documents")
-    request = service.tasks.request(form.task, text, loaded=Loaded(documents))
+    values = {"passages": form.passages} if form.passages else {}
+    request = service.tasks.request(form.task, text, loaded=Loaded(documents), **values)
     return Asks(service.name, request)
+
+
+@dataclass(frozen=True, slots=True)
+class MorePassages:
+    """An offer of the page to ask again, with so many passages."""
+
+    passages: int
 
 
 class PageReply(Reply):
@@ -104,6 +116,8 @@ class PageReply(Reply):
             replace(s, name=s.place, quote=short(s.quote, _QUOTE)) for s in ended.sources.spans
         ]
         found = replace(ended.sources, spans=tuple(spans))
+        if ended.selection and ended.selection.read_next:
+            yield encode(MorePassages(ended.selection.read_next))
         yield encode(Ended(finish_reason=ended.finish_reason, facts=ended.facts, sources=found))
 
     def failed(self, error: Object) -> bytes:

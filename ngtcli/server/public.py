@@ -39,7 +39,7 @@ def public(event: Event) -> Event | None:
     """An event as others may see it; None for one that they may not."""
     match event:
         case Message():
-            text = one_line(event.text)
+            text = one_line(_without_commands(event.text))
             return None if has_path(text) else replace(event, text=text)
         case Part():
             return replace(event, words=one_line(event.words))
@@ -67,6 +67,16 @@ def public(event: Event) -> Event | None:
                 trie=TrieReport("none"),
             )
     return event
+
+
+def _without_commands(text: str) -> str:
+    """Return a message without its advice on flags, which only a command line has.
+
+    >>> _without_commands("read the best 3 of 9 passages; --passages 6 reads more")
+    'read the best 3 of 9 passages'
+    """
+    first, *advice = text.split("; ")
+    return "; ".join([first, *(part for part in advice if not _COMMAND.search(part))])
 
 
 def _step(step: Step) -> Step:

@@ -13,11 +13,13 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.quotes.sources import sources_of
+from ngtcli.documents.selection import Scores
 from ngtcli.drafting.steps import Statistics, Step, Token
 from ngtcli.engine.events import Ended, Event, Message, Prompted, Reading, Stepped
 from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import ContextOverflowError
 from ngtcli.prompts.preset import load_preset
+from ngtcli.prompts.reports import Chosen, Selection
 from ngtcli.server.folder import ServedFolder
 from ngtcli.server.http_guard import Address, read_keys
 from ngtcli.server.page import page_and_policy
@@ -29,6 +31,9 @@ from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 FERRY = "The ferry leaves the northern quay at noon."
 HOSTILE = "</script><img src=x onerror=\"document.title='owned'\"><b>\u202ebold"
 ANSWER = f"🙂 So: {FERRY} {HOSTILE} Yes."
+WITHIN_WORDS = ["On ", "slat", "e ", "slab", "s", " grow", "ing"]  # tokens that end within words
+ADVICE = "--passages 6 reads more"
+SCORES = Scores(1.0, 1.0, None, None, None)
 ORIGINS = ("model", "prompt", "pool", "background", "own text", "scores", "draft")
 
 
@@ -49,10 +54,17 @@ class Answers(Scripted):
         yield Message("warn", "the pool in /home/someone/x is started again")
         if "too long" in question.question:
             raise ContextOverflowError("the prompt has 9 tokens", hint="Shorten it.")
+        selection = None
+        if "in passages" in question.question:
+            yield Message("warn", f"not everything fits: read the best 3 of 9 passages; {ADVICE}")
+            passages = tuple(Chosen(SCORES, 0, i, i + 1, None, None, i + 1) for i in range(3))
+            selection = Selection(passages, (), 9, 1, "cached", 0.0)
         yield Prompted(11)
         yield Reading(5, 11)
         words = [f"{word} " for word in ANSWER.split(" ")]
         words[-1] = words[-1].rstrip(" ")
+        if "within words" in question.question:
+            words = WITHIN_WORDS
         tokens = [Token(i, w, ORIGINS[i % len(ORIGINS)]) for i, w in enumerate(words)]
         steps = [Step((Token(9, "", "model", "Let me see."),))]
         steps += [Step(tuple(tokens[i : i + 3])) for i in range(0, len(tokens), 3)]
@@ -61,8 +73,9 @@ class Answers(Scripted):
                 pass
             yield Stepped(step)
         done = Statistics(prompt_tokens=11, new_tokens=len(tokens), steps=len(steps))
-        found = sources_of(ANSWER, question.documents)
+        found = sources_of("".join(words), question.documents)
         own: Any = {"steps": tuple(steps), "statistics": done, "sources": found}
+        own["selection"] = selection
         yield Ended(finish_reason="length", facts=("9 tokens", "acceptance length 3.00"), **own)
 
 
@@ -241,6 +254,40 @@ def test_what_is_hostile_stays_text_and_nothing_else_is_requested(
     assert {u.replace(live[0], "") for u in browser.requests()} <= {"", "documents", "answer"}
     violations = [e for e in browser.events if e["method"] == "Log.entryAdded"]
     assert not [e for e in violations if "favicon" not in str(e)], violations
+
+
+@in_browser
+def test_a_word_of_several_tokens_is_underlined_as_a_whole(page: tuple[Browser, Answers]) -> None:
+    browser, _ = page
+    asked_for(browser, "within words")
+    browser.wait(lambda: ended(browser) and "growing" in text(browser, "answer"))
+    assert text(browser, "answer") == "".join(WITHIN_WORDS)
+    drafted = (
+        "[...document.querySelectorAll('#answer u')].map(e => [e.textContent, e.dataset.origin])"
+    )
+    assert browser.js(drafted) == [
+        ["slate", "prompt"],
+        ["slabs", "background"],
+        ["growing", "scores"],
+    ]
+
+
+@in_browser
+def test_more_passages_are_offered_as_a_button(page: tuple[Browser, Answers]) -> None:
+    """The advice names a flag, which nobody can type into a page."""
+    browser, asked = page
+    asked_for(browser, "When, in passages?")
+    browser.wait(lambda: ended(browser) and text(browser, "facts"))
+    assert "read the best 3 of 9 passages ·" in text(browser, "facts")
+    assert "--" not in text(browser, "facts")
+    assert text(browser, "more") == "Read 6 passages"
+    assert asked.last.settings.retrieval.passages == Settings().retrieval.passages
+    browser.click("#more")
+    browser.wait(lambda: ended(browser) and asked.last.settings.retrieval.passages == 6)
+    assert asked.last.question == "When, in passages?"
+    asked_for(browser, "When?")
+    browser.wait(lambda: ended(browser) and "Yes." in text(browser, "answer"))
+    assert browser.js("document.getElementById('more').hidden")
 
 
 @in_browser
