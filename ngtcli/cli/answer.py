@@ -32,7 +32,7 @@ PassagesOption = Annotated[
 ]
 _PER_FILE = typer.Option("--per-file", help="A summary of each file; -o is a table or FOLDER/.")
 _EACH = typer.Option("--each", help="Ask of each file by itself; -o is a table or FOLDER/.")
-_DOCUMENTS = "Name files or folders behind the question, or pipe a text in."
+_DOCUMENTS = "Name files or folders after the question, or pipe a text in."
 
 
 @command("summarize", settings=options.OF_SUMMARIES)

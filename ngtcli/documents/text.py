@@ -22,7 +22,7 @@ _PACKED = (
     (b"\xfd7zXZ\0", "xz", "unxz"),
     (b"\x28\xb5\x2f\xfd", "zstd", "unzstd"),
 )
-_BINARY = "binary, not text", "Give a text file, as .txt or .md."
+_BINARY = "binary, not text", "Give a text file, such as .txt or .md."
 # Encodings among which is guessed, the most likely first.
 _GUESSES = (
     "cp1252 cp1250 cp1251 koi8_r cp1253 cp1254 cp1255 cp1256 cp1257 cp932 euc_jp gb18030 big5 cp949"

@@ -489,7 +489,7 @@ def test_a_file_that_the_command_did_not_write_is_refused_by_name_before_any_ans
     done = ngt(*command)
     assert done.returncode == 2 and fake.asked == [] and b"--force" in done.stderr
     assert ngt(*command, "--restart").returncode == 2 and fake.asked == []
-    assert b"out/b.txt: it is there, and this command did not write it" in done.stderr
+    assert b"out/b.txt: already exists, and this command did not write it" in done.stderr
     assert (out / "b.txt").read_text() == "my own notes"
     (out / "c.txt").symlink_to(tmp_path / "nowhere")
     assert b"did not write it, and 1 more\n" in ngt(*command).stderr
@@ -514,7 +514,7 @@ def test_a_file_that_comes_while_its_summary_is_made_is_kept_and_the_others_are_
 
     fake.before = comes
     done = ngt("summarize", str(three), "-o", f"{out}/")
-    assert done.returncode == 7 and b"b.txt: it is there" in done.stderr
+    assert done.returncode == 7 and b"b.txt: already exists" in done.stderr
     assert (out / "b.txt").read_text() == "mine"
     assert {p.name for p in out.glob("*.txt")} == {f"{n}.txt" for n in "abc"}
 

@@ -136,7 +136,7 @@ def read_lines(
         else:
             yield _read(line, raw, known_ids, check)
     if not count:
-        raise InputError(f"{name}: empty", hint="Write one JSON object a line.")
+        raise InputError(f"{name}: empty", hint="Write one JSON object per line.")
 
 
 def _check_head(head: bytes, name: str) -> None:

@@ -26,7 +26,7 @@ from ngtcli.words import nearest
 
 AnyLine = TypeVar("AnyLine", bound=Struct)
 Id = Annotated[str, Meta(max_length=1000)] | Annotated[int, Meta(ge=1 - 2**63, le=2**63 - 1)]
-HINT = "Write one JSON object a line."
+HINT = "Write one JSON object per line."
 _TASKS = f"Choose from {', '.join(TASKS)}."
 _HINTS = {  # by the key of a line
     "id": "It must be a string of at most 1,000 characters, or a whole number.",

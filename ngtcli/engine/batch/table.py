@@ -36,7 +36,7 @@ _MAX_NAME_BYTES = 200
 def check_table(path: Path) -> None:
     """Raise UsageError for a name that is not that of a table, and for what is no file."""
     if path.suffix.lower() not in SUFFIXES:
-        raise UsageError(f"{path}: no table is written under such a name", hint=NAMES)
+        raise UsageError(f"{path}: not the name of a table", hint=NAMES)
     if path.exists() and not path.is_file():  # a device or a pipe, which nothing can be resumed in
         raise UsageError(f"{path}: not a regular file", hint=NAMES)
 
@@ -162,12 +162,12 @@ class RowsOutput(ABC):
             return ""
         hashes = self._journal.hashes(path.name)
         if not hashes or not is_file:
-            return "it is there, and this command did not write it"
+            return "already exists, and this command did not write it"
         if file_sha256(path) in hashes:
             return ""
         if self._journal.damaged:
-            return f"it is not as its journal {self._journal.path.name} says, which is damaged"
-        return "it was changed after this command wrote it"
+            return f"differs from what its journal {self._journal.path.name} says, which is damaged"
+        return "changed after this command wrote it"
 
     def _check(self, paths: Iterable[Path]) -> None:
         """Raise UsageError for files that are there and are not as they were written here."""
