@@ -10,6 +10,7 @@ from reportlab.pdfgen.canvas import Canvas
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats.pdf_layout import without_running_lines
 from ngtcli.documents.formats.pdf_page import Line
+from ngtcli.documents.text import Unreadable
 from ngtcli.documents.worker import parse
 from tests import document_files as made
 
@@ -211,6 +212,15 @@ def test_the_work_for_running_heads_grows_with_the_pages_alone() -> None:
         return sum(entry.callcount for entry in profile.getstats())
 
     assert calls(400) < 2.2 * calls(200)
+
+
+def test_a_blank_page_is_no_scan() -> None:
+    """A word processor writes one before a text that begins on a right-hand page."""
+    read_pages = read(made.paged_pdf(["", "The tide came in."]))
+    assert read_pages.text == "The tide came in."
+    assert read_pages.about.warnings == ()
+    with pytest.raises(Unreadable, match="no text: its 2 pages are blank"):
+        read(made.paged_pdf(["", ""]))
 
 
 def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are() -> None:

@@ -46,7 +46,9 @@ def parse(source: Source) -> Extracted:
     document.init_forms()
     count = len(document)
     pages = [_read_page(document, index) for index in range(count)]
-    empty = [n for n, page in enumerate(pages, 1) if not page.lines and not page.fields]
+    without_text = [n for n, page in enumerate(pages, 1) if not page.lines and not page.fields]
+    blank = [n for n in without_text if pages[n - 1].is_blank]
+    empty = [n for n in without_text if n not in blank]
     covered = [n for n, page in enumerate(pages, 1) if page.is_covered]
 
     pages_for_ocr: dict[str, Sequence[int]] = {
@@ -61,7 +63,10 @@ def parse(source: Source) -> Extracted:
         pages[number - 1] = replace(page, lines=_with_stamps(lines, text_lines), rules=[])
     empty = [number for number in empty if number not in recognized]
     covered = [number for number in covered if number not in recognized]
-    if len(empty) == count:
+    if len(blank) == count:
+        subject = "its page is" if count == 1 else f"its {count} pages are"
+        raise Unreadable(f"no text: {subject} blank", "Give a file with text.")
+    if len(empty) + len(blank) == count:
         subject = "its page has" if count == 1 else f"its {count} pages have"
         raise Unreadable(f"{subject} no text: a scan, or pictures", advice)
 
@@ -114,8 +119,7 @@ def _recognize(
     lines_by_number = dict[int, list[Line]]()
     for number in numbers[:MAX_OCR_PAGES]:
         with closing(document[number - 1]) as page:
-            is_blank = next(page.get_objects(max_depth=1), None) is None
-            if is_blank:
+            if _is_blank(page):
                 continue
             source.on_page()
             try:
@@ -214,12 +218,18 @@ class _Page:
         fields: Fields of forms, and notes.
         rules: The lines that are drawn on it.
         is_covered: Whether pictures cover most of it, and it has little text.
+        is_blank: Whether nothing is drawn on it, not even a picture.
     """
 
     lines: list[Line]
     fields: list[str]
     rules: list[Rule]
     is_covered: bool = False
+    is_blank: bool = False
+
+
+def _is_blank(page: pdfium.PdfPage) -> bool:
+    return next(page.get_objects(max_depth=1), None) is None
 
 
 def _read_page(document: pdfium.PdfDocument, index: int) -> _Page:
@@ -236,6 +246,7 @@ def _read_page(document: pdfium.PdfDocument, index: int) -> _Page:
             fields = [*field_lines(document, page), *notes.comments]
             size = sum(len(line.text) for line in lines)
             is_covered = 0 < size < _MAX_STAMP and share_of_pictures(page) > _COVERED_SHARE
+            is_blank = _is_blank(page)
     except pdfium.PdfiumError:
         return _Page([], [], [])
-    return _Page(lines, fields, turned(rules, turn), is_covered)
+    return _Page(lines, fields, turned(rules, turn), is_covered, is_blank)
