@@ -1,12 +1,13 @@
-"""`ngt models`: the models on this machine, getting one of a hub's, and deleting one."""
+"""`ngt models`: list the models on this machine, download one, and delete one."""
 
 import os
 import shutil
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
@@ -24,9 +25,13 @@ from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized
 from ngtcli.words import counted, nearest
 
+if TYPE_CHECKING:
+    from huggingface_hub import CachedRepoInfo, HFCacheInfo
+
 models_app = Group("models")
 Name = Annotated[
-    str, typer.Argument(metavar="NAME[@REVISION]", help="A hub id.", autocompletion=models)
+    str,
+    typer.Argument(metavar="NAME[@REVISION]", help="A Hugging Face id.", autocompletion=models),
 ]
 
 
@@ -34,10 +39,14 @@ Name = Annotated[
 class Model:
     """A model that can be used without a download.
 
-    `quantized_bytes`: so much the cache keeps of it in quantised weights, 0 for nothing; their
-    `kinds` are then ("int8",).
-    `unfinished_bytes`: so much is there of downloads that were broken off. `lacking`: a part that a
-    model needs is not there yet.
+    Attributes:
+        name: Its Hugging Face id, its folder, or "builtin".
+        bytes: The size of its files.
+        path: Its folder.
+        quantized_bytes: The size of its cached quantized weights; 0 for none.
+        unfinished_bytes: The size of interrupted downloads.
+        kinds: The formats of its cached quantized weights.
+        lacking: Whether a file that the model needs has not been downloaded yet.
     """
 
     name: str
@@ -51,130 +60,187 @@ class Model:
 
 def _cells(model: Model) -> list[str]:
     size = sized(model.bytes) if Path(model.path).exists() else "gone"
-    if model.unfinished_bytes or model.lacking:
-        more = f" and {sized(model.unfinished_bytes)}" if model.unfinished_bytes else ","
-        size += f"{more} unfinished"
-    whole = [sized(model.quantized_bytes), "in", " and ".join(model.kinds)]
-    return [model.name, size, " ".join(whole) if model.kinds else "", model.path]
+    if model.unfinished_bytes:
+        size += f" and {sized(model.unfinished_bytes)} unfinished"
+    elif model.lacking:
+        size += ", unfinished"
+    quantized = ""
+    if model.kinds:
+        quantized = f"{sized(model.quantized_bytes)} in {' and '.join(model.kinds)}"
+    return [model.name, size, quantized, model.path]
 
 
-@models_app.command("list", view=table("name,size,quantised,path", _cells))
+@models_app.command("list", view=table("name,size,quantized,path", _cells))
 def models_list() -> list[Model]:
-    """List the models on this machine, and those kept with quantised weights."""
-    found = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH))]
-    _, repos, broken = _scan()
-    for repo in repos:
-        is_cut = all(lacks_files(Path(revision.snapshot_path)) for revision in repo.revisions)
-        sizes = repo.size_on_disk, str(repo.repo_path), 0, _unfinished(repo)
-        found.append(Model(repo.repo_id, *sizes, lacking=is_cut))
-    for name, folder in broken.items():
-        found.append(Model(name, 0, str(folder), 0, _size(folder / "blobs")))
-    for one in cached_weights():
-        within = (m for m in found if Path(one.folder).is_relative_to(os.path.realpath(m.path)))
-        if (model := next(within, None)) is None:
-            found.append(model := Model(one.folder, _size(Path(one.folder)), one.folder))
-        quantized_bytes = model.quantized_bytes + one.bytes
-        found[found.index(model)] = replace(model, quantized_bytes=quantized_bytes, kinds=("int8",))
-    if len(found) == 1:
+    """List the models on this machine, and cached quantized weights."""
+    listed = [Model(BUILTIN, _size(BUILTIN_PATH), str(BUILTIN_PATH)), *_downloaded()]
+    for weights in cached_weights():
+        owner = next((model for model in listed if _is_in(weights.folder, model.path)), None)
+        if owner is None:
+            owner = Model(weights.folder, _size(Path(weights.folder)), weights.folder)
+            listed.append(owner)
+        listed[listed.index(owner)] = replace(
+            owner, quantized_bytes=owner.quantized_bytes + weights.bytes, kinds=("int8",)
+        )
+    if len(listed) == 1:
         notes = Notes()
-        notes.say("Only the built-in demonstration is here. Instruct models to begin with:")
+        notes.say("Only the built-in demonstration model is here. Models to start with:")
         for line in recommendations():
             notes.say(f"  {line}")
-    return found
+    return listed
 
 
-def _scan() -> tuple[Any, list[Any], dict[str, Path]]:
-    """What huggingface_hub finds in its cache, if that is there, and the models in it by name.
+def _downloaded() -> list[Model]:
+    """Return the models in the cache of huggingface_hub."""
+    downloads = _scan()
+    listed = []
+    for repo in downloads.repos:
+        lacks_parts = all(lacks_files(Path(revision.snapshot_path)) for revision in repo.revisions)
+        listed.append(
+            Model(
+                name=repo.repo_id,
+                bytes=repo.size_on_disk,
+                path=str(repo.repo_path),
+                unfinished_bytes=sum(map(_size, _unfinished(repo))),
+                lacking=lacks_parts,
+            )
+        )
+    for name, folder in downloads.broken.items():
+        unfinished_bytes = _size(folder / "blobs")
+        listed.append(Model(name, 0, str(folder), unfinished_bytes=unfinished_bytes))
+    return listed
 
-    The last are the folders of those that it finds broken, as a run that was killed may leave them.
+
+def _is_in(folder: str, parent: str) -> bool:
+    return Path(folder).is_relative_to(os.path.realpath(parent))
+
+
+@dataclass(frozen=True, slots=True)
+class _Downloads:
+    """The cache of huggingface_hub.
+
+    Attributes:
+        cache: The scanned cache; None where there is no such folder.
+        repos: The models in it, by name.
+        broken: The folders of models that a killed run left broken, by name.
     """
+
+    cache: "HFCacheInfo | None" = None
+    repos: "Sequence[CachedRepoInfo]" = ()
+    broken: dict[str, Path] = field(default_factory=dict)
+
+
+def _scan() -> _Downloads:
+    """Read the cache of huggingface_hub."""
     from huggingface_hub import scan_cache_dir
 
     be_quiet()
     if not cache_folder().is_dir():
-        return None, [], {}
-    found = scan_cache_dir(cache_folder())
-    models = [repo for repo in found.repos if repo.repo_type == "model"]
-    whole = {repo.repo_path.name for repo in models}
-    broken = {name: path for name, path in cached_ids().items() if path.name not in whole}
-    return found, sorted(models, key=lambda repo: str(repo.repo_id)), broken
+        return _Downloads()
+    cache = scan_cache_dir(cache_folder())
+    repos = [repo for repo in cache.repos if repo.repo_type == "model"]
+    folders = {repo.repo_path.name for repo in repos}
+    broken = {name: path for name, path in cached_ids().items() if path.name not in folders}
+    return _Downloads(cache, sorted(repos, key=lambda repo: str(repo.repo_id)), broken)
 
 
-def _unfinished(repo: Any) -> int:
-    """Bytes of a found repository's downloads that were broken off."""
-    return sum(p.stat().st_size for p in Path(repo.repo_path).glob("blobs/*.incomplete"))
+def _unfinished(repo: "CachedRepoInfo") -> set[Path]:
+    """Return the files of interrupted downloads of a repository."""
+    return set(Path(repo.repo_path).glob("blobs/*.incomplete"))
 
 
 def _size(path: Path) -> int:
+    """Return the bytes of a file, or of the files in a folder."""
     files = [path] if path.is_file() else path.glob("*")
-    return sum(f.stat().st_size for f in files if f.is_file())
+    return sum(file.stat().st_size for file in files if file.is_file())
 
 
 @models_app.command("pull", view=lambda model: model.path)
 def models_pull(name: Name) -> Model:
-    """Download what is needed of a hub's model, or go on with that; print its folder."""
+    """Download a model from Hugging Face, or resume a download; print its folder."""
     if name == BUILTIN or not split_id(name)[0]:
         raise UsageError(
-            f"{name or repr(name)}: not a hub id",
+            f"{name or repr(name)}: not a Hugging Face id",
             hint="Give one, as in ngt models pull Qwen/Qwen3-8B",
         )
     notes = Notes()
     if os.path.isdir(name):
-        notes.warn(f"-m {name} stands for the folder of that name here")
-    notes.status(f"Asking the hub for {name} …")
+        notes.warn(f"-m {name} means the folder of that name here, not the model on Hugging Face")
+    notes.status(f"Looking up {name} on Hugging Face …")
     folder = pull(name, notes.status)
     notes.clear()
     return Model(name, _size(Path(folder)), folder)
 
 
-def _whole(removed: Removed) -> str:
+def _files_and_size(removed: Removed) -> str:
     return f"{counted(removed.files, 'file')}, {sized(removed.bytes)}"
 
 
-@models_app.command("rm", view=lambda removed: f"{_whole(removed)} removed")
+@models_app.command("rm", view=lambda removed: f"{_files_and_size(removed)} removed")
 def models_rm(
     name: Name,
-    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask for confirmation.")] = False,
 ) -> Removed:
-    """Delete a hub's model from its cache, or one revision, and quantised weights made of it.
+    """Delete a downloaded model, or one revision, and its cached quantized weights.
 
-    Of a folder of yours only the quantised weights are deleted, which ngt's cache keeps.
+    Of a folder of yours only the cached quantized weights are deleted.
     """
     if name == BUILTIN:
-        raise UsageError("the built-in model is a part of ngt", hint="It goes with pip uninstall.")
-    (found, repos, broken), (wanted, revision) = _scan(), split_id(name)
-    repo = next((repo for repo in repos if repo.repo_id == wanted), None)
-    there = repo.revisions if repo else ()
-    chosen = [r for r in there if revision in (None, r.commit_hash, *r.refs)]
+        raise UsageError(
+            "the built-in model is part of ngt", hint="pip uninstall ngtcli removes it."
+        )
+    downloads = _scan()
+    repo_id, revision = split_id(name)
+    repo = next((repo for repo in downloads.repos if repo.repo_id == repo_id), None)
+    revisions = repo.revisions if repo else frozenset()
+    chosen = [r for r in revisions if revision in (None, r.commit_hash, *r.refs)]
+
     folders = [str(r.snapshot_path) for r in chosen] or [os.path.expanduser(name)]
-    wholes = {os.path.realpath(folder) for folder in folders}
-    weights = [one.file for one in cached_weights() if os.path.realpath(one.folder) in wholes]
-    lost = [broken[name]] if name in broken else []
-    if not (chosen or weights or lost):
+    real_folders = {os.path.realpath(folder) for folder in folders}
+    weights = [w.file for w in cached_weights() if os.path.realpath(w.folder) in real_folders]
+    broken = [downloads.broken[name]] if name in downloads.broken else []
+    if not (chosen or weights or broken):
         hint = nearest(name, cached_ids(), "See ngt models list.")
-        raise ModelError(f"{name}: nothing is kept of it", hint=hint)
-    others = {f.blob_path for r in there if r not in chosen for f in r.files}
-    files = {f.blob_path for r in chosen for f in r.files} - others
-    files |= {*weights, *(file for place in lost for file in place.glob("blobs/*"))}
-    if repo is not None and not others:
-        files |= {*Path(repo.repo_path).glob("blobs/*.incomplete")}
+        raise ModelError(f"{name}: no such model on this machine", hint=hint)
+
+    # Revisions share files, and those of the revisions that stay are not removed.
+    shared = {f.blob_path for r in revisions if r not in chosen for f in r.files}
+    files = {f.blob_path for r in chosen for f in r.files} - shared
+    files.update(weights)
+    for folder in broken:
+        files.update(folder.glob("blobs/*"))
+    if repo is not None and not shared:
+        files.update(_unfinished(repo))
     removed = Removed(len(files), sum(map(_size, files)))
     if not yes:
-        _confirm(name, _whole(removed))
-    if chosen:
-        found.delete_revisions(*(r.commit_hash for r in chosen)).execute()  # raises nothing
-    for path in (*(r.snapshot_path for r in chosen), *weights, *lost):
+        _confirm(name, _files_and_size(removed))
+
+    if chosen and downloads.cache is not None:
+        # This raises nothing where a file cannot be deleted: the check below finds that.
+        downloads.cache.delete_revisions(*(r.commit_hash for r in chosen)).execute()
+    for path in (*(r.snapshot_path for r in chosen), *weights, *broken):
         shutil.rmtree(path, ignore_errors=True)
         with suppress(OSError):
             path.unlink()
         if path.exists():
-            raise NgtError(f"{path}: it cannot be deleted", hint="Delete it by hand.")
+            raise NgtError(f"cannot delete {path}", hint="Delete it by hand.")
     return removed
 
 
-def _confirm(name: str, whole: str) -> None:
-    """Ask whether to remove so much. Raises UsageError where nobody can answer, NgtError for no."""
+def _confirm(name: str, files_and_size: str) -> None:
+    """Ask the user whether to remove a model.
+
+    Args:
+        name: The model.
+        files_and_size: How much would be removed.
+
+    Raises:
+        UsageError: There is no terminal to ask on.
+        NgtError: The answer is no.
+    """
     if not (sys.stdin.isatty() and sys.stderr.isatty()):
-        raise UsageError(f"{name}: {whole} would be removed", hint="Give --yes to do that.")
-    if not typer.confirm(f"Remove {name}: {whole}?", err=True):
+        raise UsageError(
+            f"{name}: {files_and_size} would be removed", hint="Use --yes to remove it."
+        )
+    if not typer.confirm(f"Remove {name}: {files_and_size}?", err=True):
         raise NgtError("nothing was removed")
