@@ -1,6 +1,7 @@
 """`ngt trie`: the cached tries of documents, and datastores."""
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from typing import Annotated, Any
 
@@ -28,15 +29,18 @@ from ngtcli.system.json_form import HIDDEN, json_key, to_json
 from ngtcli.words import counted
 
 trie_app = Group("trie")
+_NAMES_SHOWN = 3  # documents that a row of the list names
 
 # The settings that decide which trie a text has, and how texts are read.
 _READ = ("model", "n", "lp", *settings_in("reading"))
-PathsArgument = Annotated[list[str], typer.Argument(help="Files, folders, globs; - is stdin.")]
+PathsArgument = Annotated[
+    list[str], typer.Argument(help="Files, folders, globs; - is standard input.")
+]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Built:
-    """What `ngt trie build` prints: a trie has seconds and nodes, a datastore a name."""
+    """The output of `ngt trie build`: a trie has seconds and nodes, a datastore has a name."""
 
     kind: str = field(metadata=HIDDEN)
     status: str = field(default="built", metadata=json_key(choices=("cached", "built", "rebuilt")))
@@ -50,7 +54,7 @@ class Built:
 
 @dataclass(frozen=True, slots=True)
 class FrequentGram:
-    """An n-gram of a trie, and how often it stands in the documents."""
+    """An n-gram of a trie, and how often it occurs in the documents."""
 
     text: str
     count: int
@@ -58,7 +62,7 @@ class FrequentGram:
 
 @dataclass(frozen=True, slots=True)
 class ShownTrie:
-    """What `ngt trie show` prints of the trie of documents."""
+    """The output of `ngt trie show`."""
 
     file: KeptFile = field(metadata=json_key(flat=True))
     most_frequent: Sequence[FrequentGram]
@@ -66,11 +70,12 @@ class ShownTrie:
 
 
 def _built_view(built: Built) -> str:
-    line = f"{built.status}: {counted(built.tokens, 'token')}"
     if built.name is not None:
         line = f"built: {built.kind} {one_line(built.name)}, {counted(built.tokens, 'token')}"
-    elif built.seconds is not None and built.nodes is not None:
-        line += f", {counted(built.nodes, 'node')} in {built.seconds * 1000:.0f} ms"
+    else:
+        line = f"{built.status}: {counted(built.tokens, 'token')}"
+        if built.seconds is not None and built.nodes is not None:
+            line += f", {counted(built.nodes, 'node')} in {built.seconds * 1000:.0f} ms"
     return f"{line}\n{one_line(built.path)}"
 
 
@@ -79,72 +84,116 @@ def trie_build(
     flags: SettingFlags,
     paths: PathsArgument,
     rest: Annotated[
-        bool, typer.Option("--rest", help="Build a datastore for the method rest instead.")
+        bool, typer.Option("--rest", help="Build a datastore for --method rest instead.")
     ] = False,
     name: Annotated[str | None, typer.Option(help="Name of the datastore.")] = None,
     preset: PresetOption = None,
 ) -> Built:
     """Build and cache the trie of documents ahead of the first question."""
-    kind = "datastore" if rest else "trie"
-    _check(kind, name, flags)
+    if rest:
+        _check_datastore(name, flags)
+    elif name is not None:
+        raise UsageError("--name requires --rest", hint="Add --rest, or leave out --name.")
     settings = resolve(flags, preset)[0].settings
     notes = Notes()
-    find(settings.model.model, ["tokenizer"])  # a wrong name is told before documents are read
+    find(settings.model.model, ["tokenizer"])  # a wrong name is reported before reading documents
     loaded = read_documents(paths, standard_input(paths), settings, notes)
     notes.status("Building …")
-    built = _built(kind, name or "default", loaded, load_tokenizer(settings.model.model), settings)
+    tokenizer = load_tokenizer(settings.model.model)
+    if rest:
+        built = _build_datastore(name or "default", loaded, tokenizer)
+    else:
+        built = _build_trie(loaded, tokenizer, settings)
     notes.clear()
     return built
 
 
-def _check(kind: str, name: str | None, flags: Mapping[str, Any]) -> None:
-    """Raise UsageError for what does not go with what is to be built."""
-    if kind == "trie":
-        if name is not None:
-            raise UsageError("a trie has no name", hint="--name goes with --rest.")
-        return
+def _check_datastore(name: str | None, flags: Mapping[str, Any]) -> None:
+    """Check the name of a datastore, and warn of flags that it does not use.
+
+    Raises:
+        UsageError: The name is invalid.
+    """
     if name is not None and (not name.strip() or ":" in name or not name.isprintable()):
-        # --method rest:datastore=NAME has a colon
-        raise UsageError(
-            f"the name is {name!r}", hint="Give one that can be typed, without a colon."
+        # A colon separates options in --method rest:datastore=NAME.
+        raise UsageError(f"invalid name {name!r}", hint="Use printable characters, and no colon.")
+    is_flag_given = {SETTINGS[setting].flag: setting in flags for setting in ("n", "lp")}
+    warn_of_no_effect([Situation.DATASTORE], is_flag_given, Notes().warn)
+
+
+def _build_trie(loaded: Loaded, tokenizer: Tokenizer, settings: Settings) -> Built:
+    """Build and cache the trie of documents. Raises NgtError where it cannot be written."""
+    from ngtcli.drafting.tries import store  # it loads numpy
+
+    with _write_errors("trie"):
+        token_ids, report = store.document_trie(
+            loaded.documents,
+            tokenizer,
+            len(tokenizer.backend),
+            settings.drafting.n,
+            settings.drafting.lp,
+            Notes().warn,
         )
-    given = {SETTINGS[name].flag: name in flags for name in ("n", "lp")}
-    warn_of_no_effect([Situation.DATASTORE], given, Notes().warn)
+    return Built(
+        kind="trie",
+        status=report.status,
+        seconds=report.seconds,
+        nodes=report.nodes,
+        tokens=len(token_ids),
+        path=str(report.path or ""),
+        skipped=distinct(loaded.skipped),
+    )
 
 
-def _built(kind: str, name: str, loaded: Loaded, tokenizer: Tokenizer, s: Settings) -> Built:
-    """Build a trie, or a datastore of that name. Raises NgtError."""
-    from ngtcli.drafting.tries import store  # here: it loads numpy
+def _build_datastore(name: str, loaded: Loaded, tokenizer: Tokenizer) -> Built:
+    """Build a datastore for --method rest. Raises NgtError where it cannot be written."""
+    from ngtcli.drafting.tries import store  # it loads numpy
 
-    documents, about = loaded.documents, dict[str, Any](name=name)
-    with errors_named(f"the {kind} cannot be written", "See ngt cache path tries."):
-        if kind == "trie":
-            size = len(tokenizer.backend)
-            made, report = store.document_trie(
-                documents, tokenizer, size, s.drafting.n, s.drafting.lp, Notes().warn
-            )
-            about = {"status": report.status, "seconds": report.seconds, "nodes": report.nodes}
-            path, tokens = report.path or "", len(made)
-        else:
-            ids = [tokenizer.encode(d.text.strip()) for d in documents]
-            path, tokens = store.save_datastore(ids, name, tokenizer.fingerprint, documents)
-    skipped = distinct(loaded.skipped)
-    return Built(kind=kind, tokens=tokens, path=str(path), skipped=skipped, **about)
+    with _write_errors("datastore"):
+        token_ids = [tokenizer.encode(d.text.strip()) for d in loaded.documents]
+        path, tokens = store.save_datastore(
+            token_ids, name, tokenizer.fingerprint, loaded.documents
+        )
+    return Built(
+        kind="datastore",
+        name=name,
+        tokens=tokens,
+        path=str(path),
+        skipped=distinct(loaded.skipped),
+    )
+
+
+def _write_errors(kind: str) -> AbstractContextManager[None]:
+    """Name the trie or datastore in errors about writing it."""
+    return errors_named(f"the {kind} cannot be written", "See ngt cache path tries.")
 
 
 def _cells(file: KeptFile) -> list[object]:
-    """What `ngt trie list` shows of a file."""
-    size, names = f"{file.bytes / 1e6:.1f} MB", ", ".join(file.documents[:3])
-    if len(file.documents) > 3:
-        names += f" and {len(file.documents) - 3} more"
-    names += f" (for {file.model})" if file.model else ""
-    what, tokens = f"{file.kind} {file.name or ''}".strip(), file.tokens or ""  # of phrases none
-    nodes, n, lp = ("" if number is None else number for number in (file.nodes, file.n, file.lp))
-    return [what, file.key[:12], tokens, nodes, size, n, lp, names]
+    """Return the row of a file in `ngt trie list`."""
+    names = ", ".join(file.documents[:_NAMES_SHOWN])
+    more = len(file.documents) - _NAMES_SHOWN
+    if more > 0:
+        names += f" and {more} more"
+    if file.model:
+        names += f" (for {file.model})"
+    return [
+        f"{file.kind} {file.name or ''}".strip(),
+        file.key[:12],
+        file.tokens or "",  # background counts have no tokens
+        _or_empty(file.nodes),
+        f"{file.bytes / 1e6:.1f} MB",
+        _or_empty(file.n),
+        _or_empty(file.lp),
+        names,
+    ]
+
+
+def _or_empty(number: int | None) -> int | str:
+    return "" if number is None else number
 
 
 def _lines(shown: ShownTrie) -> Iterator[str]:
-    """What is known of a file, a line each, then the most frequent n-grams."""
+    """Yield a line for each property of a trie, then its most frequent n-grams."""
     for name, value in to_json(shown.file).items():
         text = ", ".join(value) if isinstance(value, list) else value
         yield f"{name}: {one_line(str(text))}"
@@ -154,7 +203,7 @@ def _lines(shown: ShownTrie) -> Iterator[str]:
 
 @trie_app.command("list", view=table("what,key,tokens,nodes,size,n,lp,documents", _cells))
 def trie_list() -> list[KeptFile]:
-    """List cached tries and datastores, and the counts of the background, the newest first."""
+    """List cached tries, datastores and background counts, the newest first."""
     return list(list_files())
 
 
@@ -165,20 +214,23 @@ def trie_show(
     preset: PresetOption = None,
 ) -> ShownTrie:
     """Show the cached trie of documents and its most frequent n-grams."""
-    from ngtcli.drafting.tries import store  # here: it loads numpy
+    from ngtcli.drafting.tries import store  # it loads numpy
 
-    s = resolve(flags, preset)[0].settings
-    tokenizer = load_tokenizer(s.model.model)
-    loaded = read_documents([path], standard_input([path]), s, Notes())
+    settings = resolve(flags, preset)[0].settings
+    n = settings.drafting.n
+    lp = settings.drafting.lp
+    tokenizer = load_tokenizer(settings.model.model)
+    loaded = read_documents([path], standard_input([path]), settings, Notes())
     hint = f"Build it with ngt trie build {path}"
-    key = store.trie_key(tokenizer.fingerprint, loaded.documents, s.drafting.n, s.drafting.lp)
+    key = store.trie_key(tokenizer.fingerprint, loaded.documents, n, lp)
     try:
-        trie = store.load_trie(key, s.drafting.n, s.drafting.lp, len(tokenizer.backend))
+        trie = store.load_trie(key, n, lp, len(tokenizer.backend))
     except DamagedFileError as error:
-        raise InputError(f"{path}: the cached trie is bad ({error})", hint=hint) from None
+        raise InputError(f"{path}: the cached trie is damaged ({error})", hint=hint) from None
     file = describe(TRIES.path(key))
     if trie is None or file is None:
-        raise InputError(f"{path}: no trie is cached for it", hint=hint)
-    frequent = trie.most_frequent(s.drafting.lp, 10)
-    grams = [FrequentGram(tokenizer.decode(gram), count) for gram, count in frequent]
-    return ShownTrie(file, grams, distinct(loaded.skipped))
+        raise InputError(f"{path}: no cached trie", hint=hint)
+    most_frequent = [
+        FrequentGram(tokenizer.decode(gram), count) for gram, count in trie.most_frequent(lp, 10)
+    ]
+    return ShownTrie(file, most_frequent, distinct(loaded.skipped))
