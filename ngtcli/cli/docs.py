@@ -1,4 +1,4 @@
-"""`ngt docs`: what is read of documents, and what the cache has of them."""
+"""`ngt docs`: list documents and show them as ngt reads them."""
 
 import sys
 from collections.abc import Callable, Generator, Iterator, Sequence
@@ -12,14 +12,20 @@ from ngtcli.cli.checks import Situation, warn_of_no_effect
 from ngtcli.cli.command import Group
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import JsonOption, VerboseOption, layers_of
-from ngtcli.cli.reading import distinct, read_documents, standard_input, tell_skipped, tell_warnings
+from ngtcli.cli.reading import (
+    distinct,
+    read_documents,
+    report_skipped,
+    report_warnings,
+    standard_input,
+)
 from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.show import Shown
 from ngtcli.config import SETTINGS, settings_in
 from ngtcli.documents.content import About
 from ngtcli.documents.find import Skipped
 from ngtcli.documents.load import Document, Row, Survey, survey
-from ngtcli.documents.passages import Cutting, place
+from ngtcli.documents.passages import Cutting, Passage, place
 from ngtcli.documents.passages import passages as passages_of
 from ngtcli.engine.settings import apply_to_process, settings_of
 from ngtcli.errors import UsageError
@@ -31,19 +37,19 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 docs_app = Group("docs")
-_LEFT_OUT = 100  # files left out that a list names, more with -v; guess
+_MAX_SKIPPED = 100  # skipped files that a list names without -v; guess
 _BEGINNING = 40  # characters of a passage that are shown; guess
 _COLUMNS = ["document", "format", "pages", "characters", "tokens"]
 _FACTS = ("name", "path", "format", "pages", "dropped", "characters", "tokens")
 _READ = ("model", *settings_in("reading"))
 
 
-def _counter(model: str, notes: Notes) -> Callable[[str], int]:
-    """Counts tokens; the tokenizer is loaded when the first text comes."""
+def _token_counter(model: str, notes: Notes) -> Callable[[str], int]:
+    """Return a function that counts tokens. It loads the tokenizer at its first call."""
 
     @cache
     def tokenizer() -> Tokenizer:
-        from ngtcli.models.pretrained import load_tokenizer  # here: it takes a second
+        from ngtcli.models.pretrained import load_tokenizer  # its import takes a second
 
         notes.status(f"Loading the tokenizer of {model} …")
         loaded = load_tokenizer(model)
@@ -55,7 +61,7 @@ def _counter(model: str, notes: Notes) -> Callable[[str], int]:
 
 @dataclass(frozen=True, slots=True)
 class DocumentList:
-    """What `ngt docs list` prints."""
+    """The output of `ngt docs list`."""
 
     documents: Sequence[Row]
     skipped: Sequence[Skipped]
@@ -63,9 +69,14 @@ class DocumentList:
 
 @dataclass(frozen=True, slots=True)
 class ShownPassage:
-    """A passage that questions find a document by: its characters, and where it stands.
+    """A passage of a document, as retrieval finds it.
 
-    `page` and `heading` are None where the document has none.
+    Attributes:
+        start: Its first character in the text of the document.
+        end: The character after its last one.
+        tokens: Its length in tokens.
+        page: The page it begins on; None if the document has no pages.
+        heading: The heading it is under; None if there is none.
     """
 
     start: int
@@ -77,7 +88,7 @@ class ShownPassage:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ShownDocument:
-    """What was read of a document."""
+    """A document as ngt reads it."""
 
     name: str
     path: str
@@ -90,132 +101,165 @@ class ShownDocument:
 
 @dataclass(frozen=True, slots=True)
 class ShownDocuments:
-    """What `ngt docs show` prints."""
+    """The output of `ngt docs show`."""
 
     documents: Sequence[ShownDocument]
     skipped: Sequence[Skipped]
 
 
-def _row(row: Row) -> list[object]:
+def _list_row(row: Row) -> list[object]:
+    pages: object = row.pages or ""
     by_ocr = len(row.recognized)
-    pages = f"{row.pages} ({'' if by_ocr == row.pages else f'{by_ocr} by '}OCR)"
-    # What goes into a pipe may be handed to another program, which needs the path.
-    named = row.name if sys.stdout.isatty() else row.path or row.name
-    return [named, row.format, pages if by_ocr else row.pages or "", row.characters, row.tokens]
+    if by_ocr:
+        pages = f"{row.pages} (OCR)" if by_ocr == row.pages else f"{row.pages} ({by_ocr} by OCR)"
+    # The output of a pipe may be handed to another program, which needs the path.
+    name = row.name if sys.stdout.isatty() else row.path or row.name
+    return [name, row.format, pages, row.characters, row.tokens]
 
 
-@docs_app.command("list", settings=_READ, view=lambda found: (_COLUMNS, map(_row, found.documents)))
+def _list_view(listed: DocumentList) -> Shown:
+    return _COLUMNS, map(_list_row, listed.documents)
+
+
+@docs_app.command("list", settings=_READ, view=_list_view)
 def docs_list(
     flags: SettingFlags,
     paths: Annotated[list[str], typer.Argument(help="Files, folders, globs.")],
     verbose: VerboseOption = False,
 ) -> Generator[DocumentList, bool]:
-    """List documents with format, pages, characters, tokens, and what was left out."""
+    """List documents with format, pages, characters and tokens, and skipped files."""
     settings = settings_of(layers_of(flags)).settings
     apply_to_process(settings)
     if "-" in paths:
-        raise UsageError("standard input is not a file to list", hint="Name files or folders.")
+        raise UsageError("standard input cannot be listed", hint="Name files or folders.")
     notes = Notes(verbose)
     notes.status("Looking for documents …")
-    key, count = tokenizer_key(settings.model.model), _counter(settings.model.model, notes)
+    model = settings.model.model
     with reporting_to(notes):
-        found = survey(paths, settings, key, count)
+        surveyed = survey(paths, settings, tokenizer_key(model), _token_counter(model, notes))
     notes.clear()
-    if (yield DocumentList(found.rows, distinct(found.skipped))):
-        _tell(found, notes)
+    is_for_people = yield DocumentList(surveyed.rows, distinct(surveyed.skipped))
+    if is_for_people:
+        _report(surveyed, notes)
 
 
-def _tell(found: Survey, notes: Notes) -> None:
-    """What people are told below a list: remarks, what was left out, sums."""
-    tell_warnings([(row.name, row.warnings, row.dropped) for row in found.rows], notes)
-    tell_skipped(found.skipped, notes, _LEFT_OUT)
-    if any(not one.kind for one in found.skipped):
-        notes.remark("ngt docs show FILE says what can be done about a file that was left out.")
-    for remark in found.remarks:
+def _report(surveyed: Survey, notes: Notes) -> None:
+    """Report warnings, skipped files and totals below a list."""
+    report_warnings([(row.name, row.warnings, row.dropped) for row in surveyed.rows], notes)
+    report_skipped(surveyed.skipped, notes, _MAX_SKIPPED)
+    if any(not file.kind for file in surveyed.skipped):
+        notes.remark("ngt docs show FILE says what to do about a skipped file.")
+    for remark in surveyed.remarks:
         notes.warn(remark)
-    tokens = sum(row.tokens for row in found.rows)
-    words = f"{counted(len(found.rows), 'document')}, {tokens} tokens; {found.read} read now"
-    notes.say(words, dim=True)
+    count = counted(len(surveyed.rows), "document")
+    tokens = sum(row.tokens for row in surveyed.rows)
+    notes.say(f"{count}, {tokens} tokens; {surveyed.read} read now", dim=True)
 
 
 _CUT = ("passage_tokens", "passage_overlap")
-_PASSAGES = typer.Option("--passages", help="Show the passages that questions find it by.")
+_PASSAGES = typer.Option("--passages", help="Show the passages that the document is cut into.")
 
 
 def _show_view(shown: ShownDocuments | str) -> Iterator[Shown]:
-    """The text alone; or of each document its facts, and its passages or else its sections."""
+    """Yield the text; or for each document its facts, and its passages or sections."""
     if isinstance(shown, str):
         yield shown
         return
-    for one in shown.documents:
-        values = to_json(one)
+    for document in shown.documents:
+        values = to_json(document)
         facts = [(name, values[name]) for name in _FACTS if values[name]]
-        warned = ((f"warning {i}", words) for i, words in enumerate(one.about.warnings, 1))
-        yield ["what", "value"], [*facts, *warned]
-        if one.passages is not None:
-            ends = ((p, min(p.end, p.start + _BEGINNING)) for p in one.passages)
-            begun = ((p, one.text[p.start : end]) for p, end in ends)
-            rows = [
-                [p.start, p.end, p.tokens, p.page or "", p.heading or "", text] for p, text in begun
-            ]
-            yield ["from character", "to", "tokens", "page", "heading", "begins"], rows
-        elif one.about.sections:
-            places = [[s.start, s.page or "", s.heading] for s in one.about.sections]
-            yield ["from character", "page", "heading"], places
+        warnings = [(f"warning {i}", text) for i, text in enumerate(document.about.warnings, 1)]
+        yield ["what", "value"], [*facts, *warnings]
+        if document.passages is not None:
+            headings = ["from character", "to", "tokens", "page", "heading", "begins"]
+            yield headings, [_passage_row(document, passage) for passage in document.passages]
+        elif document.about.sections:
+            sections = [[s.start, s.page or "", s.heading] for s in document.about.sections]
+            yield ["from character", "page", "heading"], sections
+
+
+def _passage_row(document: ShownDocument, passage: ShownPassage) -> list[object]:
+    end = min(passage.end, passage.start + _BEGINNING)
+    return [
+        passage.start,
+        passage.end,
+        passage.tokens,
+        passage.page or "",
+        passage.heading or "",
+        document.text[passage.start : end],
+    ]
 
 
 @docs_app.command("show", settings=(*_READ, *_CUT), view=_show_view, report=ShownDocuments)
 def docs_show(
     flags: SettingFlags,
-    path: Annotated[str, typer.Argument(help="A file, folder or glob; - is stdin.")],
-    text: Annotated[bool, typer.Option("--text", help="Print the text itself, alone.")] = False,
+    path: Annotated[str, typer.Argument(help="A file, folder or glob; - is standard input.")],
+    text: Annotated[bool, typer.Option("--text", help="Print only the text.")] = False,
     passages: Annotated[bool, _PASSAGES] = False,
     json: JsonOption = False,
     verbose: VerboseOption = False,
 ) -> ShownDocuments | str:
-    """Show what was read of a document: its pages and headings, its passages, or its text."""
+    """Show a document as ngt reads it: pages and headings, passages, or text."""
     settings = settings_of(layers_of(flags)).settings
     apply_to_process(settings)
     if text and json:
-        raise UsageError("--text with --json", hint="Give one of them; --json has the text.")
+        raise UsageError(
+            "--text and --json are mutually exclusive",
+            hint="Give one of them; --json includes the text.",
+        )
     if text and passages:
-        raise UsageError("--text with --passages", hint="Give one of them.")
+        raise UsageError("--text and --passages are mutually exclusive", hint="Give one of them.")
     notes = Notes(verbose)
     if not passages:
-        cutting = {SETTINGS[name].flag: name in flags for name in _CUT}
-        warn_of_no_effect([Situation.NO_PASSAGES], cutting, notes.warn)
+        is_flag_given = {SETTINGS[name].flag: name in flags for name in _CUT}
+        warn_of_no_effect([Situation.NO_PASSAGES], is_flag_given, notes.warn)
+    model = settings.model.model
     if not text:
-        find(settings.model.model, ["tokenizer"])  # a wrong name is told before documents are read
+        find(model, ["tokenizer"])  # a wrong name is reported before documents are read
     loaded = read_documents([path], standard_input([path]), settings, notes)
     if text:
-        whole = "\n\n".join(document.text for document in loaded.documents)
-        return visible(whole) if sys.stdout.isatty() else whole
-    count = _counter(settings.model.model, notes)
-    cut = (
-        Cutting(settings.retrieval.passage_tokens, settings.retrieval.passage_overlap)
-        if passages
-        else None
-    )
-    shown = [_shown(d, count, cut) for d in loaded.documents]
+        full_text = "\n\n".join(document.text for document in loaded.documents)
+        return visible(full_text) if sys.stdout.isatty() else full_text
+
+    count_tokens = _token_counter(model, notes)
+    cutting = None
+    if passages:
+        retrieval = settings.retrieval
+        cutting = Cutting(retrieval.passage_tokens, retrieval.passage_overlap)
+    shown = [_shown(document, count_tokens, cutting) for document in loaded.documents]
     notes.clear()
     return ShownDocuments(shown, distinct(loaded.skipped))
 
 
-def _shown(document: Document, count: Callable[[str], int], cut: Cutting | None) -> ShownDocument:
-    """A document as it is shown; with its passages, where it is to be cut."""
-    text, found = document.text, None
-    if cut is not None:
-        found = []
-        for p in passages_of(document, cut):
-            section, tokens = place(document, p.start), count(text[p.start : p.end])
-            page, heading = section.page or None, section.heading or None
-            found.append(ShownPassage(p.start, p.end, tokens, page, heading))
+def _shown(
+    document: Document, count_tokens: Callable[[str], int], cutting: Cutting | None
+) -> ShownDocument:
+    """Describe a document, with its passages if `cutting` says how they are cut."""
+    passages = None
+    if cutting is not None:
+        passages = [
+            _shown_passage(document, passage, count_tokens)
+            for passage in passages_of(document, cutting)
+        ]
     return ShownDocument(
         name=document.name,
         path=document.path,
         about=document.about,
-        characters=len(text),
-        tokens=count(text),
-        text=text,
-        passages=found,
+        characters=len(document.text),
+        tokens=count_tokens(document.text),
+        text=document.text,
+        passages=passages,
+    )
+
+
+def _shown_passage(
+    document: Document, passage: Passage, count_tokens: Callable[[str], int]
+) -> ShownPassage:
+    section = place(document, passage.start)
+    return ShownPassage(
+        start=passage.start,
+        end=passage.end,
+        tokens=count_tokens(document.text[passage.start : passage.end]),
+        page=section.page or None,
+        heading=section.heading or None,
     )

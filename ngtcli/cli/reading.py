@@ -1,4 +1,4 @@
-"""Documents read for a command, from files or stdin; what was left out is said on stderr."""
+"""Read the documents of a command from files or standard input, and report what was skipped."""
 
 import sys
 from collections.abc import Iterable, Sequence
@@ -20,23 +20,23 @@ from ngtcli.words import counted
 
 _STDIN_FILE = 0  # its descriptor
 _PREDICTION = f"Name a text file of at most {MAX_PREDICTED // 1_000_000} MB."
-_SHOWN = 5  # lines about single files; -v shows all
+_SHOWN = 5  # warnings about single files; -v shows all
 
 
 def standard_input(paths: Sequence[str]) -> BinaryIO | None:
-    """Standard input where something is piped in, or where `paths` name it: then also a terminal.
+    """Return standard input if something is piped in, or if `paths` name it; else None.
 
-    None where there is none to read.
+    Where `paths` name it, it may be a terminal.
     """
     stdin = piped_stdin()
     if stdin is not None or STDIN not in paths or sys.stdin is None or sys.stdin.closed:
         return stdin
-    Notes().say("Reading what is typed here; Ctrl-D at the start of a line ends it.")
+    Notes().say("Reading from the terminal; Ctrl-D on an empty line ends the input.")
     return sys.stdin.buffer
 
 
 def read_prediction(path: str) -> str:
-    """The text of a file that the answer is said to be like. Raises InputError."""
+    """Return the text of the file that --predict names. Raises InputError."""
     try:
         data = Reader(MAX_PREDICTED // 1_000_000).read(path, pipes=True)
         return decode_text(data)
@@ -51,10 +51,18 @@ def read_documents(
     notes: Notes,
     outputs: Iterable[Path | None] = (),
 ) -> Loaded:
-    """The documents of `paths`, with a line for what was left out.
+    """Read documents, and report the files that were skipped.
 
-    Of folders and patterns `outputs` are left out. Raises InputError; UsageError where one of them
-    would be written over a file that was named outright, or over standard input.
+    Args:
+        paths: Files, folders, patterns, and - for standard input.
+        stdin: Standard input, if something can be read from it.
+        settings: How files are read.
+        notes: Shows what was skipped.
+        outputs: The files that the command writes; they are skipped in folders and patterns.
+
+    Raises:
+        InputError: A path that was named cannot be read, or there is no document.
+        UsageError: An output is a file that was named, or standard input.
     """
     if STDIN in paths:
         check_not_read(outputs, [_STDIN_FILE])
@@ -62,50 +70,70 @@ def read_documents(
     with reporting_to(notes):
         loaded = load(paths, stdin, settings, files_of(outputs))
     notes.clear()
-    tell(loaded, notes)
+    report_loaded(loaded, notes)
     return loaded
 
 
-def tell(loaded: Loaded, notes: Notes) -> None:
-    """What was not read: a line for each file, up to a number; one for all of other kinds."""
-    tell_skipped(loaded.skipped, notes)
-    rows = [(d.name, d.about.warnings, d.about.dropped) for d in loaded.documents]
-    tell_warnings(rows, notes)
+def report_loaded(loaded: Loaded, notes: Notes) -> None:
+    """Report what was not read of documents, and what was skipped in folders."""
+    report_skipped(loaded.skipped, notes)
+    report_warnings([(d.name, d.about.warnings, d.about.dropped) for d in loaded.documents], notes)
     for remark in loaded.remarks:
         notes.warn(remark)
 
 
-def tell_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: Notes) -> None:
-    """What was remarked on documents, and how many lines of headers and footers they lost."""
-    warnings = [(name, words) for name, of_one, _ in documents for words in of_one]
-    shown = warnings if notes.verbose else warnings[:_SHOWN]
-    for name, words in shown:
-        notes.warn(f"{name}: {words}")
-    if more := len(warnings) - len(shown):
-        notes.warn(f"{counted(more, 'more such remark')}; -v has them all")
-    if dropped := [lines for _, _, lines in documents if lines]:
-        lines, of = counted(sum(dropped), "line"), counted(len(dropped), "document")
-        notes.warn(f"left out {lines} of repeated headers and footers, in {of}")
+def report_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: Notes) -> None:
+    """Report warnings about documents, the first few of them without -v.
+
+    Args:
+        documents: For each document its name, its warnings, and the number of lines of headers and
+            footers that were removed from it.
+        notes: Shows them.
+    """
+    messages = [f"{name}: {warning}" for name, warnings, _ in documents for warning in warnings]
+    shown = messages if notes.verbose else messages[:_SHOWN]
+    for message in shown:
+        notes.warn(message)
+    more = len(messages) - len(shown)
+    if more:
+        notes.warn(f"{counted(more, 'more warning')} like these; -v shows all")
+    removed = [lines for _, _, lines in documents if lines]
+    if removed:
+        lines = counted(sum(removed), "line")
+        count = counted(len(removed), "document")
+        notes.warn(f"removed {lines} of repeated headers and footers from {count}")
 
 
-def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -> None:
-    """What was left out, and why; without -v `most` files by name."""
-    bad = [s for s in skipped if not s.kind and not s.needs]
-    shown = bad if notes.verbose else bad[:most]
-    for one in shown:
-        notes.warn(f"left out {one.name}: {one.reason}")
-    if more := len(bad) - len(shown):
-        notes.warn(f"left out {more} more; -v names them all")
-    for needs in dict.fromkeys(s.needs for s in skipped if s.needs):
-        reasons = [s.reason for s in skipped if s.needs == needs]
-        reason = reasons[0] if len({*reasons}) == 1 else "their formats need more packages"
-        notes.warn(f"left out {counted(len(reasons), 'file')}: {reason}. {needs}")
-    if others := [s for s in skipped if s.kind and not s.needs]:
-        notes.warn(f"left out {counted(len(others), 'file')} of other kinds: {kinds(others)}")
-        if command := converting(others):
-            notes.warn(f"old office files are read when converted: {command}")
+def report_skipped(skipped: Sequence[Skipped], notes: Notes, max_shown: int = _SHOWN) -> None:
+    """Report the files that were skipped, and why.
+
+    Args:
+        skipped: The files.
+        notes: Shows them.
+        max_shown: Unreadable files that are named without -v.
+    """
+    unreadable = [file for file in skipped if not file.kind and not file.needs]
+    shown = unreadable if notes.verbose else unreadable[:max_shown]
+    for file in shown:
+        notes.warn(f"skipped {file.name}: {file.reason}")
+    more = len(unreadable) - len(shown)
+    if more:
+        notes.warn(f"skipped {more} more; -v lists all")
+
+    for needs in dict.fromkeys(file.needs for file in skipped if file.needs):
+        reasons = [file.reason for file in skipped if file.needs == needs]
+        reason = reasons[0] if len(set(reasons)) == 1 else "their formats need more packages"
+        notes.warn(f"skipped {counted(len(reasons), 'file')}: {reason}. {needs}")
+
+    other_types = [file for file in skipped if file.kind and not file.needs]
+    if other_types:
+        count = counted(len(other_types), "file")
+        notes.warn(f"skipped {count} of other types: {kinds(other_types)}")
+        command = converting(other_types)
+        if command:
+            notes.warn(f"convert old office files to have them read: {command}")
 
 
 def distinct(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:
-    """Every file that was left out, once, as --json has it."""
+    """Return the skipped files without duplicates, as --json lists them."""
     return tuple(dict.fromkeys(skipped))

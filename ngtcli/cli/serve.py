@@ -51,7 +51,7 @@ _NO_HTTP = typer.Option("--no-http", help="Serve no HTTP, only other ngt command
 _HOST = typer.Option(
     "--host", help="Listen on this address, such as 0.0.0.0; requires --api-key-file."
 )
-_KEYS = typer.Option("--api-key-file", help="Require an API key from this file.")
+_KEYS = typer.Option("--api-key-file", help="Require an API key; this file has one per line.")
 _UNKNOWN_USER = (
     "this system does not say which user opened a connection; --api-key-file FILE requires a key"
 )
@@ -92,12 +92,12 @@ class HttpFlags:
             self.http or http_guard.DEFAULT_ADDRESS, self.host, self.api_key_file
         )
         if self.docs and STDIN in self.docs:
-            raise UsageError("-d -: standard input is no folder", hint="Name files or folders.")
+            raise UsageError("-d -: standard input cannot be served", hint="Name files or folders.")
         with closing(ServedFolder(self.docs or (), server.settings)) as folder:
             if self.docs:
                 with reporting_to(notes):
                     loaded = folder.documents()
-                reading.tell(loaded, notes)
+                reading.report_loaded(loaded, notes)
                 notes.clear()
             served = folder if self.docs else None
             service = Service(name, tasks, served)
@@ -126,7 +126,7 @@ class HttpFlags:
                         notes.warn(f"HTTP is not served: {_UNKNOWN_USER}")
                         yield for_user
                         return
-                    lines.append(f"every user of this machine may ask {url}: {_UNKNOWN_USER}")
+                    lines.append(f"every user of this machine can use {url}: {_UNKNOWN_USER}")
                 yield Site(
                     app=application(server, service, notes.warn, mcp_routes),
                     guard=http_guard.Guard(address, of_user),
@@ -149,7 +149,7 @@ def _name(model: str) -> str:
 
 @group("serve", settings=(*options.OF_OWN_ENGINE, "keep_documents", "keep_warm"))
 def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) -> None:
-    """Keep a model loaded: ngt ask and ngt summarize need not load it again.
+    """Keep a model loaded for fast answers, and serve it over HTTP.
 
     Other programs of yours get OpenAI's HTTP API and browsers a page, at http://127.0.0.1:8421;
     other users of the machine get nothing. Commands of yours find it where their model and its
@@ -159,7 +159,7 @@ def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) ->
     if context.invoked_subcommand:
         if flags or http_flags != HttpFlags():
             word = context.invoked_subcommand
-            raise UsageError(f"a flag stands before {word}", hint=f"Give it behind {word}.")
+            raise UsageError(f"options must come after {word}", hint=f"Move them after {word}.")
         return
     if http_flags.no_http:
         with_http = {
@@ -171,7 +171,7 @@ def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) ->
         for flag, value in with_http.items():
             if value and flag == "--http":
                 raise UsageError(
-                    "--http and --no-http contradict each other", hint="Leave one of them out."
+                    "--http and --no-http are mutually exclusive", hint="Give one of them."
                 )
             if value:
                 raise UsageError(f"{flag} needs HTTP", hint="Leave out --no-http.")
@@ -252,23 +252,23 @@ def _cells(row: Served) -> list[object]:
 
 @serve.command("status", view=table("model,state,process,for,answered,http,socket", _cells))
 def status() -> Generator[list[Served], bool]:
-    """List the models that are kept loaded."""
+    """List the running servers and their models."""
     rows = [served for _, served in _described("")]
     if (yield rows) and not rows:
-        Notes().say("No model is kept loaded.")
+        Notes().say("No server is running.")
 
 
 @serve.command("stop")
 def stop(model: Model = "") -> None:
-    """End the processes that keep models loaded, once the answers being made are complete."""
+    """Stop the running servers, once their current answers are complete."""
     found, notes = _described(model), Notes()
     for place, _ in found:
         request(place, "POST /stop")
     for place, served in found:
         _wait(place, served, notes)
-        notes.say(f"{served.model} is no longer kept loaded.")
+        notes.say(f"The server of {served.model} has stopped.")
     if not found:
-        notes.say("No model is kept loaded.")
+        notes.say("No server is running.")
 
 
 def _wait(place: Place, served: Served, notes: Notes) -> None:
@@ -276,7 +276,7 @@ def _wait(place: Place, served: Served, notes: Notes) -> None:
     notes.status(f"Waiting for {counted(served.answering, 'answer')} of {served.model} …")
     if not place.wait_until_free(FINISH_S + _PATIENCE_S):
         what = f"process {served.process} does not stop"
-        raise NgtError(what, hint=f"End it by its number: kill {served.process}")
+        raise NgtError(what, hint=f"End it with: kill {served.process}")
 
 
 def _described(model: str) -> list[tuple[Place, Served]]:

@@ -14,7 +14,7 @@ import pytest
 
 from ngtcli.cli.docs import _row
 from ngtcli.cli.notes import Notes
-from ngtcli.cli.reading import tell_skipped
+from ngtcli.cli.reading import report_skipped
 from ngtcli.config import Settings
 from ngtcli.documents import find
 from ngtcli.documents import read as reading
@@ -285,14 +285,14 @@ def test_many_pictures_of_a_folder_are_left_out_and_told(
         monkeypatch.setattr(find, "MAX_PICTURES", most)
         monkeypatch.setattr(find, "recognizer", lambda language="": version)
         listing = find.find([str(tmp_path), str(tmp_path / "1.png")], Settings.of(ocr=ocr))
-        tell_skipped(listing.all_skipped(), Notes())
+        report_skipped(listing.all_skipped(), Notes())
         return len(listing.files), capsys.readouterr().err
 
-    needs = "ngt: left out 2 files: pictures are not read here. They need the extra ocr"
+    needs = "ngt: skipped 2 files: pictures are not read here. They need the extra ocr"
     assert found("auto", 2) == (4, "") == found("force", 1)  # one is named
     assert found("auto", 1)[0] == 2 and found("auto", 1)[1].startswith(needs)
     assert found("auto", 2, "")[1].startswith(needs)
-    assert found("off", 2) == (2, "ngt: left out 2 files of other kinds: .jpg 1, .tiff 1\n")
+    assert found("off", 2) == (2, "ngt: skipped 2 files of other types: .jpg 1, .tiff 1\n")
 
 
 def test_without_the_extra_it_is_named(mixed: bytes, monkeypatch: pytest.MonkeyPatch) -> None:

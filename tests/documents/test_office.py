@@ -58,7 +58,7 @@ def test_old_and_encrypted_office_files_say_what_to_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     from ngtcli.cli.notes import Notes
-    from ngtcli.cli.reading import tell_skipped
+    from ngtcli.cli.reading import report_skipped
 
     for name in ("a.docx", "a.msg", "a.doc"):
         (tmp_path / name).write_bytes(b"\xd0\xcf\x11\xe0" + bytes(60))
@@ -70,9 +70,9 @@ def test_old_and_encrypted_office_files_say_what_to_do(
         load([str(tmp_path)])
     assert "soffice --headless --convert-to docx FILE" in caught.value.hint
     (tmp_path / "b.txt").write_text("fine")
-    tell_skipped(load([str(tmp_path)]).skipped, Notes())
+    report_skipped(load([str(tmp_path)]).skipped, Notes())
     told = capsys.readouterr().err
-    assert "left out 1 file of other kinds: .doc 1" in told
+    assert "skipped 1 file of other types: .doc 1" in told
     assert "soffice --headless --convert-to docx FILE" in told
-    tell_skipped([Skipped("a.jpg", "", ".jpg")], Notes())
+    report_skipped([Skipped("a.jpg", "", ".jpg")], Notes())
     assert "soffice" not in capsys.readouterr().err
