@@ -177,6 +177,12 @@ def test_the_exit_codes_are_those_of_the_manual() -> None:
     assert [e["const"] for e in exit_codes()["oneOf"]] == [0, 1, 2, 3, 4, 5, 6, 7, 130]
 
 
+def test_an_exit_code_of_several_errors_is_described_by_the_general_one() -> None:
+    descriptions = {e["const"]: e["description"] for e in exit_codes()["oneOf"]}
+    assert descriptions[1] == "Something failed."
+    assert descriptions[2] == "A flag, a setting or a preset is wrong."
+
+
 def test_what_has_no_schema_is_not_guessed() -> None:
     with pytest.raises(TypeError):
         schema_of(complex)
