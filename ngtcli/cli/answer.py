@@ -28,10 +28,10 @@ from ngtcli.engine.settings import read_text, text_of
 from ngtcli.errors import UsageError
 
 PassagesOption = Annotated[
-    bool, typer.Option("--show-passages", help="Show on stderr the passages that are read.")
+    bool, typer.Option("--show-passages", help="Show the passages that the model reads, on stderr.")
 ]
-_PER_FILE = typer.Option("--per-file", help="A summary of each file; -o is a table or FOLDER/.")
-_EACH = typer.Option("--each", help="Ask of each file by itself; -o is a table or FOLDER/.")
+_PER_FILE = typer.Option("--per-file", help="Summarize each file; -o names a table or FOLDER/.")
+_EACH = typer.Option("--each", help="Ask about each file separately; -o names a table or FOLDER/.")
 _DOCUMENTS = "Name files or folders after the question, or pipe a text in."
 
 
@@ -110,7 +110,7 @@ def generate(
     *,
     answer_flags: AnswerFlags,
 ) -> None:
-    """Follow a free prompt: ngt generate "Write a limerick about the tide."
+    """Generate text from a prompt: ngt generate "Write a limerick about the tide."
 
     ngt generate @prompt.txt -d notes.md
     ngt generate "List what is missing." -d report.md -o missing.txt
@@ -118,9 +118,9 @@ def generate(
     request = _request(flags, answer_flags, "generate")
     output = answer_flags.output(shows_passages=show_passages)
     if docs is None:
-        of_documents = {"--cite": answer_flags.cite, "--show-passages": show_passages}
-        checks.warn_of_no_effect([Situation.NO_DOCUMENTS], of_documents, Notes().warn)
-        output = effective_output(output, [Situation.NO_DOCUMENTS])
+        situations = [Situation.NO_DOCUMENTS]
+        checks.warn_of_no_effect(situations, output.given_flags(), Notes().warn)
+        output = effective_output(output, situations)
     prompt = _prompt(words or [], docs or [], request.settings.reading.max_mb)
     _answer(replace(request, question=prompt), output, answer_flags, flags, docs, "")
 
@@ -171,15 +171,11 @@ def _answer_each(
     if answer_flags.dry_run:
         what = "--dry-run prints one prompt, and each file has its own"
         raise UsageError(what, hint="Leave it out, or name one file.")
-    values: dict[str, object] = {
-        "--show-passages": output.shows_passages,
+    values = {
+        **output.given_flags(),
         "--predict": answer_flags.predict,
-        "--html": answer_flags.html,
         SETTINGS["keep_warm"].flag: "keep_warm" in flags,
         "--restart": restart,
-        "--force": output.force,
-        "--json": output.is_json,
-        "--show-thinking": output.shows_thinking,
     }
     situations = [Situation.EACH]
     if output.path is None:
@@ -218,9 +214,11 @@ def _prompt(words: Sequence[str], docs: Sequence[str], max_mb: int) -> str:
     if word != STDIN:
         text = text_of(word, max_mb, "prompt")
     elif STDIN in docs:
-        raise UsageError("prompt and document are both standard input", hint="Name one of them.")
+        raise UsageError(
+            "standard input is both the prompt and a document", hint="Name one of them."
+        )
     elif (stdin := reading.standard_input(words)) is None:
-        raise UsageError("no prompt is given", hint=hint)
+        raise UsageError("no prompt given", hint=hint)
     else:
         text = read_text(stdin, max_mb, "prompt")
     if not text.strip():

@@ -21,19 +21,17 @@ from ngtcli.engine.request import Request, check_prediction
 from ngtcli.errors import InputError, UsageError
 from ngtcli.prompts.reports import Chosen, Selection
 
-_OUTPUT = typer.Option(
-    "--output", "-o", metavar="<path>", help="Write the answer to this file, whole."
-)
+_OUTPUT = typer.Option("--output", "-o", metavar="<path>", help="Write the answer to this file.")
 _TOKENS = typer.Option("--json-tokens", help="Like --json, with every token and its origin.")
 _DRY = typer.Option("--dry-run", help="Print the prompt and its token count; do not run the model.")
-_CITE = typer.Option("--cite", help="Footnote what is quoted word for word, and list its sources.")
+_CITE = typer.Option("--cite", help="Footnote verbatim quotations, and list their sources.")
 _HTML = options.file_option(
-    "--html", help="Also write a page: the answer beside its documents, linked."
+    "--html", help="Also write an HTML page that links the answer to its documents."
 )
 _PREDICT = typer.Option(
     "--predict",
     metavar="<path>",
-    help="File that the answer will resemble, as its old version: faster, with the same answer.",
+    help="File that the answer will resemble, such as its last version: faster, same answer.",
 )
 
 
@@ -128,6 +126,14 @@ class Output:
         """Whether `path` names a table: it has a suffix, and is no folder."""
         return bool(self.path and self.path.suffix and not self.is_folder)
 
+    def given_flags(self) -> dict[str, object]:
+        """Return for each flag that sets a field whether it was given."""
+        defaults = Output()
+        return {
+            flag: getattr(self, field) != getattr(defaults, field)
+            for flag, field in _FIELD_OF_FLAG.items()
+        }
+
     def waits_for_end(self, request: Request) -> bool:
         """Whether the answer to a request is shown once it is complete, and not as it comes.
 
@@ -140,8 +146,8 @@ class Output:
         return has_marks_or_form and not sys.stdout.isatty()
 
 
-# The field of `Output` that each flag sets.
-_FIELD_OF = {
+# The field of `Output` that each flag sets. A flag whose field has its default was not given.
+_FIELD_OF_FLAG = {
     "-o": "path",
     "--json": "format",
     "--cite": "cites",
@@ -154,8 +160,8 @@ _FIELD_OF = {
 
 def effective_output(output: Output, situations: Collection[Situation]) -> Output:
     """Return the output without what has no effect in these situations."""
-    effective = checks.effective(output, _FIELD_OF, situations)
-    if Situation.DRY_RUN in situations and output.is_json:  # no model writes tokens
+    effective = checks.effective(output, _FIELD_OF_FLAG, situations)
+    if Situation.DRY_RUN in situations and output.is_json:  # a dry run has no tokens
         return replace(effective, format=OutputFormat.JSON)
     return effective
 
@@ -202,16 +208,14 @@ def check_request(
     )
     has_tokens = output.format is OutputFormat.JSON_TOKENS
     if has_tokens and s.engine.engine == "vllm":
-        what = "--json-tokens with --engine vllm, which does not say which tokens were drafted"
+        what = (
+            "--json-tokens does not work with --engine vllm, which does not report drafted tokens"
+        )
         raise UsageError(what, hint="Give --json.")
-    values = checks.given_settings(flags) | {
-        "-o": output.path,
-        "--cite": output.cites,
-        "--show-thinking": output.shows_thinking,
-        "--show-passages": output.shows_passages,
-        "--html": output.html,
+    values = {
+        **checks.given_settings(flags),
+        **output.given_flags(),
         "--predict": request.prediction,
-        "--force": output.force,
     }
     situations = _situations_of(request, output, answer_flags)
     checks.warn_of_no_effect(situations, values, warn)
@@ -248,7 +252,7 @@ def report_passages(
 ) -> None:
     """Report with -v each passage that is read, and with --show-passages its text below it."""
     if output.shows_passages and selection is None:
-        notes.reply("Everything fits: the documents are read whole.")
+        notes.reply("Everything fits: the model reads the documents in full.")
     if selection is None or not (output.verbose or output.shows_passages):
         return
     report = notes.reply if output.shows_passages else notes.say

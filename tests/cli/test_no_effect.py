@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Collection
-from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from ngtcli.cli.answer import PassagesOption
 from ngtcli.cli.answer_flags import AnswerFlags, Output, effective_output
 from ngtcli.cli.checks import COLORED, TABLE, NoEffect, Situation, warn_of_no_effect
+from ngtcli.cli.command import command
 from ngtcli.config import SETTINGS, Setting
 from tests.support.helpers import HARBOUR, ngt
 
@@ -55,34 +55,34 @@ CASES = [(row, flag) for row in TABLE for flag in row.flags]
 
 
 def setting_of(flag: str) -> Setting | None:
-    return next((about for about in SETTINGS.values() if about.flag == flag), None)
+    return next((setting for setting in SETTINGS.values() if setting.flag == flag), None)
 
 
 def words_for(flag: str) -> list[str]:
     """The words that give a flag another value than its default."""
     if flag == COLORED:
         return flag.split()
-    about = setting_of(flag)
-    if about is None:
+    setting = setting_of(flag)
+    if setting is None:
         return [flag, *VALUES.get(flag, [])]
-    if about.is_switch and not flag.startswith("--set"):
-        return [f"--no-{flag[2:]}" if about.default is True else flag]
-    value = OTHERS.get(about.name, "x")
-    if about.is_switch:
-        value = "no" if about.default is True else "yes"
-    elif about.choices:
-        value = next(choice for choice in about.choices if choice != about.default)
-    elif about.kind is int and about.name not in OTHERS:
-        value = str(about.default + 1)
+    if setting.is_switch and not flag.startswith("--set"):
+        return [f"--no-{flag[2:]}" if setting.default is True else flag]
+    value = OTHERS.get(setting.name, "x")
+    if setting.is_switch:
+        value = "no" if setting.default is True else "yes"
+    elif setting.choices:
+        value = next(choice for choice in setting.choices if choice != setting.default)
+    elif setting.kind is int and setting.name not in OTHERS:
+        value = str(setting.default + 1)
     if flag.startswith("--set"):
-        return ["--set", f"{about.name}={value}"]
+        return ["--set", f"{setting.name}={value}"]
     return [f"{flag}={value}"]
 
 
 @pytest.mark.parametrize(
     ("row", "flag"), CASES, ids=[f"{row.situation.name} {flag}" for row, flag in CASES]
 )
-def test_a_flag_without_effect_is_warned_of_and_the_command_goes_on(
+def test_a_flag_without_effect_gets_one_warning(
     row: NoEffect, flag: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -98,7 +98,7 @@ def test_every_situation_has_a_row_and_a_line() -> None:
 
 
 @pytest.mark.parametrize("line", sorted(set(LINES.values())))
-def test_nothing_is_said_of_flags_that_are_not_given(
+def test_flags_that_are_not_given_get_no_warning(
     line: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -106,14 +106,14 @@ def test_nothing_is_said_of_flags_that_are_not_given(
     assert b"has no effect" not in done.stderr
 
 
-def test_a_flag_is_named_once_though_two_rows_have_it() -> None:
+def test_a_flag_in_two_rows_is_named_once() -> None:
     said: list[str] = []
     situations = [Situation.JSON, Situation.SCHEMA]
     warn_of_no_effect(situations, {"--cite": True, "--show-thinking": False}, said.append)
     assert said == ["--cite has no effect with --json, which has both"]
 
 
-def test_what_has_no_effect_is_left_out_of_the_answer(
+def test_flags_without_effect_do_not_change_the_answer(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -138,7 +138,7 @@ def test_what_has_no_effect_is_left_out_of_the_answer(
         ("--set draft_model", "summarize notes.txt"),
     ],
 )
-def test_heads_and_a_draft_model_without_effect_need_not_be_there(
+def test_unused_heads_and_draft_models_need_not_exist(
     flag: str, command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -149,30 +149,34 @@ def test_heads_and_a_draft_model_without_effect_need_not_be_there(
     assert done.returncode == 0, said
 
 
-GIVEN: dict[str, dict[str, Any]] = {
-    "-o": {"out": "out.txt"},
-    "--json": {"json": True},
-    "--cite": {"cite": True},
-    "--html": {"html": Path("page.html")},
-    "--force": {"force": True},
-    "--show-thinking": {"show_thinking": True},
-}
-
-
 def output_of(flags: Collection[str]) -> Output:
-    """Return the output of a command with these flags."""
-    answer_flags = AnswerFlags()
-    for flag in flags:
-        if flag in GIVEN:
-            answer_flags = replace(answer_flags, **GIVEN[flag])
-    return answer_flags.output(shows_passages="--show-passages" in flags)
+    """Return the output of a command line with these flags."""
+    outputs: list[Output] = []
+
+    @command("answer")
+    def answer(show_passages: PassagesOption = False, *, answer_flags: AnswerFlags) -> None:
+        """Keep the output."""
+        outputs.append(answer_flags.output(shows_passages=show_passages))
+
+    words = [word for flag in flags for word in words_for(flag)]
+    with answer.make_context("ngt", words) as context:
+        answer.invoke(context)
+    return outputs[0]
+
+
+OUTPUT_FLAGS = set(Output().given_flags())
 
 
 @pytest.mark.parametrize("row", TABLE, ids=[row.situation.name for row in TABLE])
 def test_a_flag_without_effect_is_as_if_it_was_not_given(row: NoEffect) -> None:
-    flags = {*GIVEN, "--show-passages"}
-    effective = effective_output(output_of(flags), [row.situation])
-    assert effective == output_of(flags - {*row.flags})
+    effective = effective_output(output_of(OUTPUT_FLAGS), [row.situation])
+    assert effective == output_of(OUTPUT_FLAGS - {*row.flags})
+
+
+@pytest.mark.parametrize("flag", sorted(OUTPUT_FLAGS))
+def test_a_flag_is_given_where_it_is_on_the_command_line(flag: str) -> None:
+    given = output_of([flag]).given_flags()
+    assert {name for name, is_given in given.items() if is_given} == {flag}
 
 
 @pytest.mark.parametrize("form", ["--json", "--json-tokens"])
