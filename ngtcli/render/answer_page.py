@@ -1,7 +1,7 @@
 """An answer with its documents as one HTML page, without external files.
 
 Each stretch of the answer that stands in a document is a link to the place where it stands, in the
-colour of its document; accepted drafts are underlined. Hovering over a stretch, or reaching it with
+color of its document; accepted drafts are underlined. Hovering over a stretch, or reaching it with
 the keyboard, shows the document, page and heading, the text around the place, and the steps that
 wrote it. All that works without the script, which adds the Escape key: it hides what is shown, and
 leads from a place back to the stretch.
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from ngtcli.drafting.steps import Step
 
 _LEGEND = (
-    "Coloured words stand in the document of that colour, word for word; whether it supports what"
+    "Colored words stand in the document of that color, word for word; whether it supports what"
     " is said is for you to judge. Underlined words come from accepted drafts. A click or Enter"
     " leads to the place, Escape back."
 )
 _OF_TABLE = (
-    "Coloured values stand in the document of that colour, others not in these words. What is"
+    "Colored values stand in the document of that color, others not in these words. What is"
     " underlined has a probability below --doubt. A click or Enter leads to the place, Escape back."
 )
 _FIRST_HUE = 205  # degrees: blue

@@ -45,7 +45,7 @@ def bench_table(result: results.LiveResult) -> Table:
     title = counted(result.questions, "prompt")
     budgets = {row.num_draft for row in result.rows if row.num_draft}
     if len(budgets) == 1:
-        title += f", at most {counted(budgets.pop(), 'draft node')} a step"
+        title += f", at most {counted(budgets.pop(), 'draft node')} per step"
     shown = [*names(result.rows), *figures(summary.shown_columns(summary.Row), result.rows)]
     return table(title, [*shown, *_parts(result.rows)], _NOTE)
 
@@ -162,10 +162,10 @@ def _conclusion(report: results.SweepReport) -> list[str]:
 def _sweep_forms(report: results.SweepReport) -> Forms:
     values = _value_table(report)
 
-    def terminal(width: int, colour: bool) -> str:
+    def terminal(width: int, color: bool) -> str:
         small = [_legend(report)] if report.cells else []
         lines = _conclusion(report)
-        return to_terminal([_cell_list(report)], width, colour, small=small, lines=lines)
+        return to_terminal([_cell_list(report)], width, color, small=small, lines=lines)
 
     return Forms(
         report,

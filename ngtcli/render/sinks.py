@@ -1,4 +1,4 @@
-"""Sinks for an answer: a pipe as plain text, or a terminal in colour, wrapped between words.
+"""Sinks for an answer: a pipe as plain text, or a terminal in color, wrapped between words.
 
 A sink gets the runs of whole steps and writes once per step. It gets the answer only; all other
 messages go to stderr.
@@ -38,11 +38,11 @@ def runs_of(tokens: "Iterable[Token]", thoughts: bool = False) -> list[Run]:
 class PlainSink:
     """Writes text with control characters made visible; it ends with a line feed.
 
-    With `colour`, words of accepted drafts are underlined and in the colour of their origin.
+    With `color`, words of accepted drafts are underlined and in the color of their origin.
     """
 
-    def __init__(self, stream: TextIO, colour: bool = False) -> None:
-        self._stream, self._colour, self._last = stream, colour, "\n"
+    def __init__(self, stream: TextIO, color: bool = False) -> None:
+        self._stream, self._colour, self._last = stream, color, "\n"
         self._words = WholeWords()
 
     def step(self, runs: Sequence[Run]) -> None:
@@ -76,8 +76,8 @@ class TerminalSink(PlainSink):
     `columns` returns the terminal's width in columns and is called each step.
     """
 
-    def __init__(self, stream: TextIO, columns: Callable[[], int], colour: bool) -> None:
-        super().__init__(stream, colour)
+    def __init__(self, stream: TextIO, columns: Callable[[], int], color: bool) -> None:
+        super().__init__(stream, color)
         self._columns, self._wrapper, self._before = columns, Wrapper(), ""
 
     def _arranged(self, runs: list[Run]) -> list[Run]:

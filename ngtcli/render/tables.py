@@ -49,7 +49,7 @@ class Table:
 class Forms:
     """One result in each form it has; a text is made when it is asked for.
 
-    `plain` is for pipes and files, `terminal` takes the columns and whether to colour. The others
+    `plain` is for pipes and files, `terminal` takes the columns and whether to color. The others
     are "" of a result that has no such form.
     """
 
@@ -79,7 +79,7 @@ def to_csv(table: Table) -> str:
 def to_terminal(
     tables: Sequence[Table],
     width: int,
-    colour: bool = True,
+    color: bool = True,
     *,
     small: Sequence[str] = (),
     lines: Sequence[str] = (),
@@ -87,8 +87,8 @@ def to_terminal(
     """Tables for a terminal of `width` columns, then the lines in `small` print, then `lines`."""
     console = Console(
         width=width,
-        force_terminal=colour,
-        color_system="256" if colour else None,
+        force_terminal=color,
+        color_system="256" if color else None,
         highlight=False,
         legacy_windows=False,
     )

@@ -77,8 +77,7 @@ COLORS = {
 }
 DIM = "dim"  # a style, in words of Rich
 _CODES = {"bold": 1, "dim": 2, "underline": 4} | {
-    colour: code
-    for code, colour in enumerate("black red green yellow blue magenta cyan".split(), 30)
+    color: code for code, color in enumerate("black red green yellow blue magenta cyan".split(), 30)
 }  # of ECMA-48's sequence SGR
 THOUGHT = "thought"  # what stands in the place of an origin for all text of a thought
 
@@ -178,7 +177,7 @@ def wants_color(stream: TextIO, setting: str) -> bool:
 
 
 def drafted_style(origin: str) -> str:
-    """Underlined, and coloured by origin unless NO_COLOR asks for none; THOUGHT is dim alone.
+    """Underlined, and colored by origin unless NO_COLOR asks for none; THOUGHT is dim alone.
 
     Raises KeyError.
     """

@@ -37,9 +37,9 @@ def test_a_pipe_gets_tabs_and_headings() -> None:
 @given(st.lists(st.tuples(st.text(), st.text(max_size=9)), max_size=4), st.integers(20, 90))
 def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], width: int) -> None:
     table = Table("", [Column("name", left=True), Column("a,figure", 1)], rows)
-    for text in (to_terminal([table], width=width, colour=False), to_plain([table])):
+    for text in (to_terminal([table], width=width, color=False), to_plain([table])):
         assert all(c == "\n" or c == "\t" or visible(c) == c for c in text)
-    lines = to_terminal([table], width=width, colour=False).split("\n")
+    lines = to_terminal([table], width=width, color=False).split("\n")
     assert all(cell_len(line) <= width for line in lines)
     assert to_plain([table]).count("\n") == len(rows)
     assert all(line.count("\t") == 1 for line in to_plain([table]).split("\n"))
@@ -48,7 +48,7 @@ def test_no_text_breaks_a_table_out_of_its_form(rows: list[tuple[str, str]], wid
 
 
 def test_a_wide_terminal_shows_all_columns() -> None:
-    lines = to_terminal([SMALL], width=40, colour=False, lines=["End."]).split("\n")
+    lines = to_terminal([SMALL], width=40, color=False, lines=["End."]).split("\n")
     assert lines == [
         "Two rows",
         "",
@@ -65,7 +65,7 @@ def test_a_wide_terminal_shows_all_columns() -> None:
 
 
 def test_a_narrow_terminal_loses_the_least_needed_columns_and_says_which() -> None:
-    text = to_terminal([SMALL], width=24, colour=False)
+    text = to_terminal([SMALL], width=24, color=False)
     assert "MiB" not in text.split("Left out")[0] and "ids" not in text.split("Left out")[0]
     assert "Left out at this width:" in text and "MiB, same ids" in " ".join(text.split())
     assert all(len(line) <= 24 for line in text.split("\n"))
@@ -121,7 +121,7 @@ def bench_result(*rows: Row) -> LiveResult:
 def test_bench_prints_one_table_of_all_methods() -> None:
     result = bench_result(row("none", None, speedup=1.0, share=None), row("trie", 32))
     assert forms_of(result).plain() == (
-        "# 4 prompts, at most 32 draft nodes a step\n"
+        "# 4 prompts, at most 32 draft nodes per step\n"
         "method\tspeed-up\tquartiles\taccept. length\tsame ids\ttokens/s\tseconds\tspread"
         "\taccepted\tundrafted\tprefill\tdraft\ttree\tforward\tverify\tcache\n"
         "none\t1.00×\t1.25–1.75\t2.00\t4/4\t123.5\t0.123\t3%\t25.0%\t50%\t–\t–\t–\t–\t–\t–\n"

@@ -40,7 +40,7 @@ class Screen(io.StringIO):
 
 
 def stderr_as_screen(monkeypatch: pytest.MonkeyPatch, **environ: str) -> Screen:
-    """stderr, a terminal of 80 columns without colours unless `environ` says otherwise."""
+    """stderr, a terminal of 80 columns without colors unless `environ` says otherwise."""
     screen = Screen()
     monkeypatch.setattr(sys, "stderr", screen)
     for name, value in {"TERM": "xterm", "NO_COLOR": "1", "COLUMNS": "80", **environ}.items():
@@ -358,14 +358,14 @@ def test_wrapping_changes_spaces_only_and_keeps_every_style(runs: list[Run]) -> 
 
 def test_an_answer_on_a_terminal_is_painted_broken_and_ends_with_a_line_feed(monkeypatch) -> None:
     monkeypatch.delenv("NO_COLOR", raising=False)
-    for colour in (True, False):
+    for color in (True, False):
         screen = Screen()
-        sink = TerminalSink(screen, lambda: 20, colour)
+        sink = TerminalSink(screen, lambda: 20, color)
         for text in PROSE.split(" "):
             sink.step([(text + " ", "draft" * (text == "labourers")), ("\u200e", "")])
         sink.close()
         shown = screen.getvalue()
-        assert ("\x1b[4;36m\ufffdlabourers" in shown) is colour and "\u200e" not in shown
+        assert ("\x1b[4;36m\ufffdlabourers" in shown) is color and "\u200e" not in shown
         assert shown.endswith("huts. \ufffd\n") and shown.count("\n") == 6
 
 
@@ -410,9 +410,7 @@ def test_the_reading_bar_is_shown_on_a_terminal_only_and_wiped(tmp_path: Path) -
     assert answer.startswith(" left\r\x1b[K") and "\x1b[3" not in shown
     done = ngt(*command)
     assert done.returncode == 0
-    assert without_note(done.stderr) == (
-        b"ngt: the answer is cut off: it has as many tokens as --max-tokens allows\n"
-    )
+    assert without_note(done.stderr) == (b"ngt: the answer is cut off: it reached --max-tokens\n")
 
 
 # --- names ---
@@ -458,7 +456,7 @@ def test_notes_and_statuses_are_one_line(monkeypatch) -> None:
 
 
 @pytest.mark.parametrize(
-    ("texts", "no_color", "plain", "coloured"),  # every second text is drafted
+    ("texts", "no_color", "plain", "colored"),  # every second text is drafted
     [
         (["One ", "two"], "", "One two\n", "One \x1b[4;36mtwo\x1b[0m\n"),
         (["One ", "two\n"], "", "One two\n", "One \x1b[4;36mtwo\x1b[0m\n"),
@@ -468,14 +466,14 @@ def test_notes_and_statuses_are_one_line(monkeypatch) -> None:
     ],
 )
 def test_a_pipe_gets_a_step_in_one_write_and_one_line_feed_at_the_end(
-    monkeypatch, texts: list[str], no_color: str, plain: str, coloured: str
+    monkeypatch, texts: list[str], no_color: str, plain: str, colored: str
 ) -> None:
     monkeypatch.setenv("NO_COLOR", no_color)
-    for colour, expected in ((False, plain), (True, coloured)):
+    for color, expected in ((False, plain), (True, colored)):
         written: list[str] = []
         stream = io.StringIO()
         monkeypatch.setattr(stream, "write", written.append)
-        sink = PlainSink(stream, colour)
+        sink = PlainSink(stream, color)
         sink.step([(text, "draft" * (i % 2)) for i, text in enumerate(texts)])
         assert len(written) <= 1
         sink.close()
