@@ -1,3 +1,3 @@
-"""Answers from documents, faster than plain decoding and with the same tokens."""
+"""Answers from documents by a local model: the output of plain decoding, but faster."""
 
 __version__ = "0.2.0"

@@ -70,7 +70,7 @@ def config_show(
     names: Annotated[list[str] | None, _NAMES] = None,
     preset: PresetOption = None,
 ) -> dict[str, dict[str, Any]]:
-    """Print each setting with its origin, and what it says."""
+    """Print each setting, its value and where it comes from."""
     settings = [_setting_of(name) for name in names or config.SETTINGS]
     resolved = _resolved(flags, preset)
     values = config.shown_settings(resolved.settings)
@@ -89,7 +89,7 @@ def _setting_of(name: str) -> config.Setting:
     setting = config.SETTINGS.get(name.lstrip("-").replace("-", "_"))
     if setting is None:
         hint = nearest(name, config.SETTINGS, "ngt config show lists them.")
-        raise UsageError(f"there is no setting {name!r}", hint=hint)
+        raise UsageError(f"unknown setting {name!r}", hint=hint)
     return setting
 
 
@@ -129,7 +129,7 @@ def _preset_cells(row: PresetRow | BrokenPreset) -> list[str]:
 
 @presets_app.command("list", view=table("name,description", _preset_cells))
 def presets_list() -> list[PresetRow | BrokenPreset]:
-    """List presets, those that cannot be used with what is wrong with them."""
+    """List presets, and what is wrong with invalid ones."""
     good, bad = load_presets()
     rows: list[PresetRow | BrokenPreset] = [*bad]
     rows += [PresetRow(p.name, p.description, p.path) for p in good]
@@ -182,11 +182,13 @@ def env(
     verbose: Annotated[
         bool,
         typer.Option(
-            "--verbose", "-v", help="Say what memory the model needs; takes seconds. So does -m."
+            "--verbose",
+            "-v",
+            help="Show how much memory the model needs; takes seconds. Implied by -m.",
         ),
     ] = False,
 ) -> dict[str, Any]:
-    """Show versions, device and folders, and what a model needs here."""
+    """Show versions, device and folders, and how much memory a model needs."""
     settings: config.Settings = config.merge(layers_of(flags)).settings
     with_needs = verbose or bool(flags)
     unreachable = _unreachable(settings.model.model) if with_needs else None
@@ -209,7 +211,7 @@ def env(
         "processor": name,
         "threads": pick_threads(settings.model.threads),
         "passes": passes,
-        "parsers": "; ".join(limits) or "no network and no programs for their Python code alone",
+        "parsers": "; ".join(limits) or "no network and no programs for their Python code only",
         **{package: _version(package) for package in PACKAGES},
         **{f"{name} folder": str(path) for name, path in _folders()},
         "executable": shutil.which("ngt") or sys.argv[0],

@@ -229,11 +229,11 @@ def answer_items(
     except OtherModelError as error:
         raise UsageError(
             f"the presets of the tasks name different models: {error}",
-            hint="Give -m, --device and --dtype, which stand above what presets say.",
+            hint="Give -m, --device and --dtype, which override presets.",
         ) from None
     except KeyboardInterrupt:
         progress.conclude()
-        rest = "the same command goes on from there" if resumes else "what is done is put out"
+        rest = "the same command resumes" if resumes else "finished answers were printed"
         notes.warn(f"interrupted; {rest}")
         raise typer.Exit(INTERRUPTED) from None
     finally:

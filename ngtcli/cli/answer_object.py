@@ -22,39 +22,39 @@ if TYPE_CHECKING:
     from ngtcli.prompts.build import Prompt
 
 FINISH_REASONS = {
-    "stop": "the model ended its answer, or a stop string came",
-    "repetition": "the same tokens came max_repeats times in a row, 128 or more in all",
+    "stop": "the model ended the answer, or a stop string occurred",
+    "repetition": "the same tokens were repeated max_repeats times in a row, at least 128 in total",
     "prompt": "the answer repeats the instructions of its prompt",
-    "not_in_documents": "no passage has enough of the question; the built-in model was not asked",
-    "length": "max_tokens were made",
+    "not_in_documents": "no passage covers enough of the question: the built-in model was not run",
+    "length": "max_tokens was reached",
     "context": "the model's context is full",
-    "interrupted": "Ctrl-C ended it",
+    "interrupted": "interrupted by Ctrl-C",
 }
 _TASK = json_key(choices=("summarize", "ask", "generate"))
-_SKIPPED = json_key(about="files that were left out, with the reason")
-_RETRIEVAL = json_key(about="the passages read, where not all fits")
-_EXACT = json_key(about="no token depends on drafts, in any dtype")
-_PARTS = json_key(about="the parts that were summarized first; none where everything fits")
-_PASSES = json_key(about="shapes of passes that are captured, the time that took, and why not")
-_THOUGHT = json_key(
-    omit=True, about="what the model thought before its answer, which is not in text"
+_SKIPPED = json_key(about="skipped files, with the reason")
+_RETRIEVAL = json_key(about="the passages that the model read, if not everything fits")
+_EXACT = json_key(about="whether drafts cannot change a token, in any dtype")
+_PARTS = json_key(about="the parts that were summarized first; none if everything fits")
+_PASSES = json_key(
+    about="shapes of forward passes captured as CUDA graphs, seconds that took, or why not"
 )
+_THOUGHT = json_key(omit=True, about="the model's reasoning before its answer; it is not in text")
 _PLAIN = json_key(
     digits=6,
-    about="seconds that plain decoding would have taken for these tokens, computed and not"
-    " measured; compare statistics.decode_s; null where it is not known",
+    about="seconds that plain decoding would have taken for these tokens, estimated and not"
+    " measured; compare statistics.decode_s; null if unknown",
 )
 _DRAFTED_BY = json_key(
-    about="the method that drafted: method, or what stands in for it while it is being compiled"
+    about="the method that drafted: method, or its substitute while it is being compiled"
 )
 _COVERAGE = json_key(
-    about="how much of the question the nearest passage has, and whether that is enough for an"
-    " answer; null where it is not compared"
+    about="how much of the question the best passage covers, and whether that is enough for an"
+    " answer; null if that was not checked"
 )
-_POLICY = json_key(omit=True, about="what auto decided, in seconds and steps")
+_POLICY = json_key(omit=True, about="decisions of auto, with their seconds and steps")
 _SHA256 = json_key(schema=lambda: {"type": "string", "pattern": "^[0-9a-f]{64}$"})
 _SETTINGS = json_key(schema=lambda: shape(settings_schemas()))
-_SCHEMA = json_key(omit=True, about="the JSON Schema that the answer obeys, with all bounds")
+_SCHEMA = json_key(omit=True, about="the JSON Schema that the answer obeys, with all limits")
 _ID = json_key(schema=lambda: {"type": ["string", "integer"]})
 
 

@@ -50,7 +50,7 @@ from ngtcli.words import counted
 _CUT_OFF = CUT_OFF | {
     "interrupted": "interrupted; the answer is incomplete",
 }
-_OTHER_WORDS = "Use words that the documents have, or name another model with -m."
+_OTHER_WORDS = "Use words from the documents, or choose another model with -m."
 _REASONING_KEPT = 400  # characters, of which a status line shows the last; guess
 
 

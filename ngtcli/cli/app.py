@@ -43,42 +43,46 @@ COMMANDS = {
     ),
     "extract": Listed(
         "extract.extract",
-        "Fields of documents as a table: ngt extract reports/ --schema 'author, due date' -o t.csv",
+        "Extract fields into a table: ngt extract reports/ --schema 'author, due date' -o t.csv",
     ),
-    "chat": Listed("chat.chat", "Talk with a model, about documents too: ngt chat -d notes/"),
+    "chat": Listed("chat.chat", "Chat with a model, with or without documents: ngt chat -d notes/"),
     "generate": Listed(
         "answer.generate",
-        'Follow a free prompt: ngt generate "Write a limerick about the tide."',
+        'Generate text from a prompt: ngt generate "Write a limerick about the tide."',
     ),
     "batch": Listed(
-        "batch.batch", "Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl"
+        "batch.batch", "Process many texts, one JSON line each: ngt batch in.jsonl -o out.jsonl"
     ),
-    "serve": Listed(
-        "serve.serve", "Keep a model loaded: ngt ask and ngt summarize need not load it again."
-    ),
+    "serve": Listed("serve.serve", "Keep a model loaded for fast answers, and serve it over HTTP."),
     "mcp": Listed(
-        "mcp.mcp", "Let other programs search documents and ask about them: ngt mcp -d ./notes"
+        "mcp.mcp", "Let MCP clients search documents and ask about them: ngt mcp -d ./notes"
     ),
     "check": Listed(
         "check.check",
-        "Decode with and without drafts and compare every token; exit 6 at a difference.",
+        "Decode with and without drafts and compare every token; exit with 6 if one differs.",
     ),
     "bench": Listed(
         "bench.bench",
-        "Measure methods side by side: speed, tokens a step, and where the time goes.",
+        "Benchmark drafting methods: speed, tokens per step, and where the time goes.",
     ),
     "tune": Listed("tune.tune", "Find the fastest settings: ngt tune --sweep n=8..16 lp=2..5"),
-    "env": Listed("about.env", "Show versions, device and folders, and what a model needs here."),
+    "env": Listed(
+        "about.env", "Show versions, device and folders, and how much memory a model needs."
+    ),
     "schema": Listed(
         "schema.schema",
-        "Print the JSON Schema of what --json prints, of one command or of all of them.",
+        "Print the JSON Schema of the --json output of one command, or of all.",
     ),
-    "docs": Listed("docs.docs_app", "Documents as they are read: text, pages, tokens, warnings."),
-    "trie": Listed("trie.trie_app", "The cached n-gram tries of documents."),
-    "cache": Listed("cache.cache_app", "All that is stored to be used again."),
-    "presets": Listed("about.presets_app", "Presets: how a task is worded and set."),
-    "config": Listed("about.config_app", "Settings and where they come from."),
-    "models": Listed("models.models_app", "Models on this machine."),
+    "docs": Listed(
+        "docs.docs_app", "Show documents as ngt reads them: text, pages, tokens, warnings."
+    ),
+    "trie": Listed("trie.trie_app", "Build, list and show the n-gram tries of documents."),
+    "cache": Listed("cache.cache_app", "List and clear the cache."),
+    "presets": Listed(
+        "about.presets_app", "List and print presets: the wording and settings of tasks."
+    ),
+    "config": Listed("about.config_app", "Show settings and where they come from."),
+    "models": Listed("models.models_app", "List, download and delete models."),
     "help": Listed(
         "help.help_page", "Show a page of the manual, or list the pages: ngt help documents"
     ),
@@ -123,7 +127,7 @@ class _LazyGroup(TyperGroup):
         removed = None if ctx.resilient_parsing else removed_command(args)  # Tab says nothing
         if removed is not None:
             name, hint = removed
-            raise UsageError(f"there is no command ngt {name} any more", hint=hint)
+            raise UsageError(f"the command ngt {name} was removed", hint=hint)
         return super().resolve_command(ctx, args)
 
     def invoke(self, ctx: Any) -> Any:
@@ -137,8 +141,8 @@ class _LazyGroup(TyperGroup):
 app = typer.Typer(
     name="ngt",
     cls=_LazyGroup,
-    help="Answers from documents on your own machine, faster than plain decoding"
-    " and with the same tokens.",
+    help="Ask and summarize your documents with a local model: the same output as plain"
+    " decoding, but faster.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     context_settings={"help_option_names": ["-h", "--help"]},
@@ -209,7 +213,9 @@ def _check_folder() -> None:
     try:
         os.getcwd()
     except OSError:
-        raise UsageError("the current folder is gone", hint="cd to another.") from None
+        raise UsageError(
+            "the current folder no longer exists", hint="Change to another folder."
+        ) from None
 
 
 def _read(arguments: list[str]) -> list[str]:

@@ -48,12 +48,14 @@ if TYPE_CHECKING:
     from ngtcli.cli.answer_object import FailedLineObject, LineObject
 
 _OUT = options.file_option(
-    "--output", "-o", help="Write to this file; the same command resumes after a kill."
+    "--output", "-o", help="Write to this file; the same command resumes an interrupted run."
 )
-_RETRY = typer.Option("--retry-failed", help="Run the lines that failed again, too.")
-_SHARD = typer.Option("--shard", metavar="I/N", help="Only the I-th of every N lines, from 1.")
+_RETRY = typer.Option("--retry-failed", help="Also retry lines that failed.")
+_SHARD = typer.Option(
+    "--shard", metavar="I/N", help="Process one line in N, beginning with line I."
+)
 _IDS_SHOWN = 5  # ids that a remark names
-_IN_LINE = "Each has its error, or why it is no answer, in its line"
+_IN_LINE = "Each failed line of the output says why"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -79,7 +81,7 @@ class BatchFlags:
             if 1 <= part <= parts:
                 return part, parts
         raise errors.UsageError(
-            f"--shard {self.shard}", hint="Give it as in --shard 1/4, up to 4/4."
+            f"--shard {self.shard}: not I/N", hint="Write --shard 1/4 to --shard 4/4, for example."
         )
 
 
@@ -92,7 +94,7 @@ def batch(
     batch_flags: BatchFlags,
     flags: SettingFlags,
 ) -> None:
-    """Answer many texts, a JSON line each: ngt batch in.jsonl -o out.jsonl
+    """Process many texts, one JSON line each: ngt batch in.jsonl -o out.jsonl
 
     A line is {"id", "task", "documents"|"paths"|"context", "question", "settings"}.
 
@@ -188,7 +190,7 @@ class _Batch:
         if len(changed) > _IDS_SHOWN:
             ids += f" and {len(changed) - _IDS_SHOWN} more"
         self._notes.warn(
-            f"the documents of {counted(len(changed), 'line')} have changed or gone"
+            f"the documents of {counted(len(changed), 'line')} have changed or disappeared"
             f" since the answers were made: {ids}; --restart answers all lines again"
         )
 
@@ -201,11 +203,11 @@ class _Batch:
         if path is not None and path.is_file() and path.stat().st_size and not flags.force:
             raise errors.UsageError(
                 f"{path} already exists, and answers to a stream cannot be resumed",
-                hint="Name another file with -o, or write over it with --force.",
+                hint="Name another file with -o, or overwrite it with --force.",
             )
         name = "standard input" if source == STDIN else source
         with ExitStack() as stack:
-            self._notes.status(f"Waiting for lines of {name} …")
+            self._notes.status(f"Waiting for lines from {name} …")
             stream = _open_lines(source)
             if Path(source).is_file():  # closing others would wait for what is being read
                 stack.enter_context(stream)
@@ -303,7 +305,7 @@ def _check_apart(source: str, output: Path | None) -> None:
     """Raise UsageError where the answers would be written over the lines, or behind them."""
     if identity(0 if source == STDIN else source) in written_with(output):
         raise errors.UsageError(
-            f"{output or 'standard output'}: it is the input, or its journal is",
+            f"{output or 'standard output'} is also the input, or its journal is",
             hint="Name another file with -o.",
         )
 

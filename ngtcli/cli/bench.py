@@ -39,19 +39,23 @@ if TYPE_CHECKING:
 
 _METHODS = "none,prompt-lookup,trie,auto"
 _FILES = typer.Argument(help=TEXTS)
-_NODES = measured_option(help="Most draft nodes; several with commas.")
-_AGAINST = measured_option(help="hf: transformers' generate as well.")
+_NODES = measured_option(help="Maximum number of draft nodes; several, separated by commas.")
+_AGAINST = measured_option(help="hf: also measure generate of transformers.")
 # --num-draft has several numbers here, and is no setting.
 _SETTINGS = tuple(name for name in OF_OWN_ENGINE if name != "num_draft")
-_FRESH = "Forget at each prompt what was learned."
+_FRESH = "Forget what was learned before each prompt."
 
 
 @dataclass(frozen=True, kw_only=True)
 class ItemFlags(PromptFlags, OutputFlags):
     """Which prompts are answered; a command has `files` besides."""
 
-    tasks: Annotated[str | None, prompt_option(help="Only these, with commas.")] = None
-    limit: Annotated[int | None, prompt_option(min=1, help="Most prompts of a task.")] = None
+    tasks: Annotated[str | None, prompt_option(help="Only these tasks, separated by commas.")] = (
+        None
+    )
+    limit: Annotated[
+        int | None, prompt_option(min=1, help="Maximum number of prompts per task.")
+    ] = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -59,18 +63,18 @@ class BenchFlags(ItemFlags):
     """What `ngt bench` is given."""
 
     files: Annotated[list[str] | None, _FILES] = None
-    methods: Annotated[str | None, measured_option(help=f"With commas; default: {_METHODS}.")] = (
-        None
-    )
+    methods: Annotated[
+        str | None, measured_option(help=f"Methods, separated by commas; default: {_METHODS}.")
+    ] = None
     num_draft: Annotated[str | None, _NODES] = None
     fresh: Annotated[bool, measured_option("--fresh", help=_FRESH)] = False
     against: Annotated[str | None, _AGAINST] = None
-    rounds: Annotated[int, measured_option(min=1, help="Timed rounds.")] = 5
+    rounds: Annotated[int, measured_option(min=1, help="Number of timed rounds.")] = 5
 
 
 @command("bench", settings=_SETTINGS, report=LiveResult)
 def bench(flags: SettingFlags, bench_flags: BenchFlags) -> None:
-    """Measure methods side by side: speed, tokens a step, and where the time goes."""
+    """Benchmark drafting methods: speed, tokens per step, and where the time goes."""
     measure_and_put_out(_bench, flags, bench_flags)
 
 
@@ -79,7 +83,7 @@ def _bench(run: Run, bench_flags: BenchFlags) -> Generator[LiveResult]:
     options = _options(run, bench_flags)
     settings = run.settings
     if bench_flags.against not in (None, "hf"):
-        raise UsageError(f"--against {bench_flags.against}: unknown", hint="Known: hf.")
+        raise UsageError(f"--against {bench_flags.against}: unknown", hint="Use hf.")
     if bench_flags.against:
         check_against(settings)
     check_some_left(options.methods, *cells_of(options.methods, options.num_drafts, settings))
@@ -89,7 +93,7 @@ def _bench(run: Run, bench_flags: BenchFlags) -> Generator[LiveResult]:
 
     result = replace(run_live(source, settings, options, run.notes.status), skipped=skipped)
     yield result
-    refused = [f"{one.method} takes no part: {one.reason}" for one in result.refused]
+    refused = [f"{one.method} was not measured: {one.reason}" for one in result.refused]
     report_end(run, [*result.notes, *refused], result.interrupted, result.questions)
 
 
@@ -99,7 +103,7 @@ def check_against(settings: Settings) -> None:
     if settings.answer.temperature > 0 or settings.answer.repetition_penalty != 1 or any(penalties):
         raise UsageError("--against hf compares greedy decoding", hint="Leave out sampling flags.")
     if settings.answer.stop:
-        raise UsageError("--against hf knows no stop strings", hint="Leave out --stop.")
+        raise UsageError("--against hf does not support stop strings", hint="Leave out --stop.")
 
 
 def report_end(
@@ -129,7 +133,7 @@ def methods_of(run: Run, methods: str | None, default: str) -> list[str]:
     """The methods by --methods, else by --method, else the default ones. Raises UsageError."""
     method = run.flags.get("method")
     if methods and method:
-        raise UsageError("--methods and --method are both given", hint="Give one of them.")
+        raise UsageError("--methods and --method are mutually exclusive", hint="Give one of them.")
     named = names_in("--methods", methods)
     return named or ([method] if method else default.split(","))
 
@@ -153,7 +157,9 @@ def read_items(run: Run, item_flags: ItemFlags) -> tuple[list[Item], Sequence[Sk
     """What is to be answered, and the files that were left out of folders."""
     outputs, files = item_flags.outputs, getattr(item_flags, "files", None)
     if item_flags.prompts and (files or item_flags.docs):
-        raise UsageError("--prompts and files or --docs are given", hint="Give one of them.")
+        raise UsageError(
+            "--prompts cannot be combined with files or --docs", hint="Give one of them."
+        )
     texts = asked = Loaded(())
     if files or item_flags.docs:
         stdin = piped_stdin()

@@ -17,11 +17,11 @@ from ngtcli.words import nearest, reason_of
 cache_app = Group("cache")
 _MARKS = 1000  # bytes of what is noted about compiled code, without the code; at most
 _KNOWN = {store.name: store for store in STORES}
-Name = Annotated[str, typer.Argument(help="One of the names that ngt cache list shows.")]
+Name = Annotated[str, typer.Argument(help="A name from ngt cache list.")]
 _OPTIONAL = typer.Argument(
-    help="Names that ngt cache list shows; without any, all but those cleared by name."
+    help="Names from ngt cache list; default: all but those that are only cleared by name."
 )
-_PLACE = typer.Argument(help="Print where this one is.")
+_PLACE = typer.Argument(help="Print the path of this one.")
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,19 +38,19 @@ def _cells(row: StoreUsage) -> list[object]:
 
 @cache_app.command("list", view=table("name,pieces,files,size,cleared,holds", _cells))
 def cache_list() -> list[StoreUsage]:
-    """List what the cache holds, its pieces, files and size."""
+    """List the parts of the cache with their entries, files and sizes."""
     return measure_stores(STORES)
 
 
 @cache_app.command("show", view=facts)
 def cache_show(name: Name) -> StoreUsage:
-    """Show what one of them holds, what makes it, and where it is."""
+    """Show what a part of the cache holds, what creates it, and where it is."""
     return measure_stores([_known(name)])[0]
 
 
 @cache_app.command("clear", view=lambda removed: f"{removed.words} removed")
 def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed:
-    """Delete what the cache holds, compiled code too; what was learned or built only by name."""
+    """Clear the cache, compiled code too; what was learned or built only if named."""
     stores = [_known(name) for name in names or []]
     stores = stores or [store for store in STORES if not store.cleared_by_name]
     code = [store for store in stores if store.name == "compiled"]
@@ -70,7 +70,7 @@ def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed
 
 @cache_app.command("path", view=lambda place: place.path)
 def cache_path(name: Annotated[str | None, _PLACE] = None) -> Place:
-    """Print the folder of the cache, or where one of them is."""
+    """Print the path of the cache, or of a part of it."""
     return Place(str(_known(name).path if name else home("cache")))
 
 
@@ -78,5 +78,5 @@ def _known(name: str) -> Store:
     """The store of that name. Raises UsageError."""
     if name not in _KNOWN:
         hint = f"{nearest(name, _KNOWN)} See ngt cache list.".strip()
-        raise UsageError(f"the cache has no {name!r}", hint=hint)
+        raise UsageError(f"the cache has no part {name!r}", hint=hint)
     return _KNOWN[name]

@@ -40,7 +40,7 @@ from ngtcli.words import counted, nearest
 
 _LEAVE = "Ctrl-D or /quit leaves."
 _QUIT = ("quit", "exit", "bye", "q")  # also by the names that other programs use
-_CONTINUE = typer.Option("--continue", help="Go on with the conversation that was saved last.")
+_CONTINUE = typer.Option("--continue", help="Continue the conversation that was saved last.")
 
 
 @command("chat", settings=tuple(SETTINGS))
@@ -52,7 +52,7 @@ def chat(
     show_thinking: options.ThinkingOption = False,
     verbose: options.VerboseOption = False,
 ) -> None:
-    """Talk with a model, about documents too: ngt chat -d notes/
+    """Chat with a model, with or without documents: ngt chat -d notes/
 
     ngt chat -m ~/models/Qwen2.5-7B-Instruct
     ngt chat -d notes.md --system "Answer in one sentence."
@@ -61,7 +61,7 @@ def chat(
     output = chat_flags.output()
     request = options.tasks_of(flags, preset_name, ("chat",)).request("chat")
     if STDIN in (docs or []):
-        what = "-d -: what is asked comes from standard input"
+        what = "-d - cannot be used: the questions come from standard input"
         raise UsageError(what, hint="Name a file or a folder.")
     request, output = answer_flags.check_request(request, output, chat_flags, flags)
     settings = request.settings
@@ -123,11 +123,14 @@ class Conversation:
         self._any = False  # whether anything was asked
         self.commands: dict[str, tuple[str, Callable[[str], object]]] = {
             "docs": ("/docs add PATH … reads more documents, /docs lists them", self._docs),
-            "sources": ("where the words of the last answer stand", self._sources),
-            "system": ("/system TEXT sets the system text, /system - takes it away", self._system),
-            "save": ("/save FILE writes the conversation: Markdown, or JSON to *.json", self._save),
-            "load": ("/load FILE goes on with a conversation saved as *.json", self._load),
-            "reset": ("forgets what was said; documents stay", self._reset),
+            "sources": ("shows what the last answer quotes, and from where", self._sources),
+            "system": ("/system TEXT sets the system prompt, /system - removes it", self._system),
+            "save": (
+                "/save FILE saves the conversation as Markdown, or as JSON to *.json",
+                self._save,
+            ),
+            "load": ("/load FILE continues a conversation that was saved as *.json", self._load),
+            "reset": ("forgets the conversation; documents stay", self._reset),
             "help": ("lists the commands; ngt help chat says more", self._help),
             "quit": ("leaves, as /exit and Ctrl-D do", lambda _: None),
         }
@@ -161,7 +164,7 @@ class Conversation:
         if name not in self.commands:
             hint = nearest(name, self.commands, "/help lists them.")
             raise UsageError(
-                f"no command /{name}", hint=f"{hint} A question may begin with a space."
+                f"unknown command /{name}", hint=f"{hint} A question may begin with a space."
             )
         self.commands[name][1](rest.strip())
         return True
@@ -204,7 +207,7 @@ class Conversation:
             added = counted(self.read(paths), "document")
             self.notes.reply(f"added {added}; there are {len(self._request.documents)}")
         elif name != "list" or paths:
-            raise UsageError(f"/docs {rest}", hint="Say /docs add PATH …, or /docs list.")
+            raise UsageError(f"/docs {rest}", hint="Use /docs add PATH …, or /docs list.")
         elif not self._request.documents:
             self.notes.reply("There are no documents; /docs add PATH reads some.")
         else:
@@ -224,7 +227,7 @@ class Conversation:
             if sources.spans:
                 self.notes.reply("Quoted from passages that were not read for the last answer:")
         if not sources.spans:
-            self.notes.reply("Nothing of the last answer is quoted from the documents.")
+            self.notes.reply("Nothing in the last answer is quoted from the documents.")
             return
         width, styled = streams.terminal_width(sys.stderr), streams.styles(sys.stderr)
         for line in terminal_list(sources.places(), width, styled).splitlines():
@@ -233,7 +236,7 @@ class Conversation:
     def _system(self, text: str) -> None:
         settings = self._request.settings
         if not text:
-            self.notes.reply(settings.answer.system or "There is no system text.")
+            self.notes.reply(settings.answer.system or "There is no system prompt.")
             return
         system = "" if text == "-" else text_of(text, settings.reading.max_mb, "/system")
         self._set_system(system)
@@ -251,9 +254,9 @@ class Conversation:
         elif self._file is not None:
             path = self._file
         else:
-            raise UsageError("/save names no file", hint="Say /save FILE.")
+            raise UsageError("/save requires a file", hint="Use /save FILE.")
         output.check_output_file(path)
-        hint = "Name a file that is not there yet."
+        hint = "Name a file that does not exist yet."
         if path.exists() and path.resolve() not in self._saved:
             raise UsageError(f"{path} already exists", hint=hint)
         is_json = path.suffix.lower() == ".json"
@@ -279,7 +282,7 @@ class Conversation:
 
     def _load(self, name: str) -> None:
         if not name:
-            raise UsageError("/load names no file", hint="Say /load FILE.json.")
+            raise UsageError("/load requires a file", hint="Use /load FILE.json.")
         self.load(options.named_file(name).expanduser())
 
     def load(self, path: Path) -> None:
@@ -293,7 +296,7 @@ class Conversation:
         new = [one for one in content.paths if one not in known]
         gone = [one for one in new if not os.path.lexists(one) and not glob.has_magic(one)]
         for missing in gone:
-            self.notes.warn(f"{missing} is not there any more: the conversation goes on without it")
+            self.notes.warn(f"{missing} no longer exists: the conversation continues without it")
         self._read_again([one for one in new if one not in gone])
         if content.system and not settings.answer.system:
             self._set_system(content.system)
@@ -302,7 +305,7 @@ class Conversation:
             self.notes.warn(f"changed or missing since the conversation was saved: {names}")
         if content.model and content.model != settings.model.model:
             model = settings.model.model
-            self.notes.warn(f"the answers so far are by {content.model}; {model} goes on")
+            self.notes.warn(f"the answers so far are from {content.model}; {model} continues")
         self._exchanges = with_sources(content.exchanges, self._request.documents)
         self._saved.add(path.resolve())
         self._file = path
@@ -319,11 +322,11 @@ class Conversation:
                 for path in paths:
                     self._read_again([path])
                 return
-            self.notes.warn(f"{error}: the conversation goes on without it")
+            self.notes.warn(f"{error}: the conversation continues without it")
 
     def _reset(self, _: str) -> None:
         self._exchanges.clear()
-        self.notes.reply("What was said is forgotten.")
+        self.notes.reply("The conversation is forgotten.")
 
     def _help(self, _: str) -> None:
         for name, described in self.commands.items():

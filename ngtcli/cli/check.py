@@ -29,10 +29,12 @@ DRAFTS = "8,32,64"
 # (measured on a Xeon without AVX-512), and 250 s of a slower CPU.
 PROMPTS = 12
 _COLUMNS = ["num_draft", "prompts", "tokens", "acceptance length", "identical"]
-_DOCS = typer.Option("--docs", "-d", help="Texts to ask questions of.")
+_DOCS = typer.Option("--docs", "-d", help="Documents to ask questions about.")
 _DRAFTS = typer.Option("--drafts", help=f"Numbers of draft nodes to try; default: {DRAFTS}.")
 _LIMIT = typer.Option(
-    "--limit", min=0, help=f"Check N of the prompts; 0: all. Default: all of files, else {PROMPTS}."
+    "--limit",
+    min=0,
+    help=f"Check only N prompts; 0: all. Default: all if files are named, else {PROMPTS}.",
 )
 
 
@@ -49,7 +51,7 @@ def _view(report: CheckReport) -> Iterator[Shown]:
         if not c.identical:
             yield comment(
                 f"{one_line(c.name)} (num_draft {c.num_draft}): differs from token {c.divergence},"
-                f" where the two best scores are {c.margin:.4g} apart"
+                f" where the two best logits are {c.margin:.4g} apart"
             )
 
 
@@ -68,7 +70,7 @@ def check(
     drafts: Annotated[str | None, _DRAFTS] = None,
     limit: Annotated[int | None, _LIMIT] = None,
 ) -> Generator[CheckReport, bool]:
-    """Decode with and without drafts and compare every token; exit 6 at a difference."""
+    """Decode with and without drafts and compare every token; exit with 6 if one differs."""
     resolved, chosen = resolve(flags, preset)
     settings, notes = resolved.settings, Notes()
     num_drafts = _num_drafts(drafts, flags, settings)
@@ -99,13 +101,15 @@ def check(
 def _num_drafts(drafts: str | None, given: Mapping[str, Any], settings: Settings) -> list[int]:
     """The numbers of draft nodes to try. Raises UsageError."""
     if drafts is not None and "num_draft" in given:
-        raise UsageError("--drafts and --num-draft are both given", hint="Give one of them.")
+        raise UsageError(
+            "--drafts and --num-draft are mutually exclusive", hint="Give one of them."
+        )
     numbers = numbers_of("--drafts", DRAFTS if drafts is None else drafts)
     numbers = [settings.drafting.num_draft] if "num_draft" in given else numbers
     if settings.drafting.method == "none" or numbers == [0]:
         what = "method none" if settings.drafting.method == "none" else "--num-draft 0"
         raise UsageError(
-            f"{what} drafts nothing to check", hint="Give --method trie --num-draft 8."
+            f"there are no drafts to check with {what}", hint="Give --method trie --num-draft 8."
         )
     return numbers
 
@@ -132,5 +136,5 @@ def _check_identical(report: CheckReport) -> None:
         hint = "With --exact nothing may differ; report this with the device and the versions."
     runs = counted(report.runs, "run")
     raise DifferenceError(
-        f"{len(different)} of {runs} gave other tokens than plain decoding", hint=hint
+        f"{len(different)} of {runs} produced other tokens than plain decoding", hint=hint
     )

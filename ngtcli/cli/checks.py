@@ -107,7 +107,7 @@ TABLE = (
     ),
     NoEffect(Situation.STREAM, ("--retry-failed",), "on lines from standard input"),
     NoEffect(Situation.EXTRACT_ON_STDOUT, ("--sources", "--restart"), "without -o TABLE"),
-    NoEffect(Situation.NO_COLOR, (COLORED,), "where nothing is coloured"),
+    NoEffect(Situation.NO_COLOR, (COLORED,), "on output without color"),
     NoEffect(Situation.DATASTORE, ("--set n", "--set lp"), "with --rest"),
     NoEffect(
         Situation.NO_PASSAGES,

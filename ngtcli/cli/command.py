@@ -56,8 +56,8 @@ from ngtcli.system.cache import cache_limit
 Function = Callable[..., Any]
 Parameters = list[Option | Argument]
 _DEFAULTS = (
-    "The card of a model, a preset, settings files and NGT_* variables stand above these defaults:"
-    r" ngt config show \[-p PRESET] prints what holds."
+    "A model's card, a preset, settings files and NGT_* variables override these defaults:"
+    r" ngt config show \[-p PRESET] prints the values in effect."
 )
 
 
@@ -291,7 +291,7 @@ def _is_given(flag: str, context: typer.Context) -> bool:
 def _check_verbosity(context: typer.Context) -> None:
     """Raise UsageError where a command is to say more and only errors."""
     if is_silent() and _is_given("--verbose", context):
-        raise UsageError("-q and -v contradict each other", hint="Leave one of them out.")
+        raise UsageError("-q and -v are mutually exclusive", hint="Give one of them.")
 
 
 @contextmanager
@@ -305,9 +305,9 @@ def _cache_within_bound(*, verbose: bool) -> Iterator[None]:
     finally:
         removed = cache_limit.finish()
         if removed.bytes and verbose:
-            bound = f"it may have {removed.limit / 1e6:g} MB (--set cache_mb)"
+            limit = f"its limit is {removed.limit / 1e6:g} MB (--set cache_mb)"
             Notes().remark(
-                f"Removed from the cache what was used longest ago, {removed.words}: {bound}."
+                f"Removed the least recently used {removed.words} from the cache: {limit}."
             )
 
 
@@ -329,7 +329,7 @@ def _hints_for_flags(context: typer.Context, settings: Sequence[str]) -> Iterato
         hint = hint or _hint_of_set(flag, settings)
         if not hint:
             raise
-        raise UsageError(f"{flag} is no flag", hint=hint) from None
+        raise UsageError(f"unknown option {flag}", hint=hint) from None
 
 
 def _hint_of_set(flag: str, settings: Sequence[str]) -> str:

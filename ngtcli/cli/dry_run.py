@@ -100,5 +100,5 @@ def _prompt(session: Session, request: Request) -> Prompt:
     if isinstance(parts, Prompt):
         return parts
     count = counted(len(parts), "part")
-    session.warn(f"not everything fits: split into {count}; this is the first one's")
+    session.warn(f"not everything fits: split into {count}; this is the prompt of the first")
     return parts[0].build()

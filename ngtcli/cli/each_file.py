@@ -68,10 +68,12 @@ def read_each(
 
     documents = [d for d in loaded.documents if not (d.path and wrote(d.path))]
     if not documents:
-        raise InputError("the documents are answers that this command wrote", hint="Name others.")
+        raise InputError(
+            "all these documents are answers that this command wrote", hint="Name other documents."
+        )
     written = len(loaded.documents) - len(documents)
     if written:
-        notes.warn(f"left out {counted(written, 'file')}: answers that this command wrote")
+        notes.warn(f"skipped {counted(written, 'file')}: answers that this command wrote")
     return documents, failed
 
 
@@ -198,7 +200,7 @@ def say_written(notes: Notes, table: Path | None) -> None:
     """Report where a table is, and what its journal is for."""
     if table is not None and table.is_file():
         journal = journal_of(table)
-        kept = f" ({journal.name} lets the same command go on)" if journal.exists() else ""
+        kept = f" ({journal.name} lets the same command resume)" if journal.exists() else ""
         notes.say(f"→ {table}{kept}")
 
 

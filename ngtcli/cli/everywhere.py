@@ -13,7 +13,7 @@ _shows_tracebacks = False  # whether --debug was given
 
 
 def reset() -> None:
-    """Forget what the last command of this process was given."""
+    """Undo --quiet and --debug of the last command of this process."""
     global _shows_tracebacks
     _shows_tracebacks = False
     silence(False)
@@ -24,27 +24,27 @@ def shows_tracebacks() -> bool:
     return _shows_tracebacks
 
 
-def _quiet(wanted: bool) -> None:
-    if wanted:
+def _quiet(is_given: bool) -> None:
+    if is_given:
         silence(True)
 
 
-def _debug(wanted: bool) -> None:
+def _debug(is_given: bool) -> None:
     global _shows_tracebacks
-    if wanted:
+    if is_given:
         _shows_tracebacks = True
 
 
-def _short(context: typer.Context, wanted: bool) -> None:
-    if wanted:
-        from ngtcli.cli.short_page import short_page  # here: other runs do without
+def _short(context: typer.Context, is_given: bool) -> None:
+    if is_given:
+        from ngtcli.cli.short_page import short_page  # only -h needs it
 
         print(short_page(context, sys.stdout))
         raise typer.Exit()
 
 
 _quiet_option = partial(
-    typer.Option, "--quiet", "-q", callback=_quiet, is_eager=True, help="Say only errors."
+    typer.Option, "--quiet", "-q", callback=_quiet, is_eager=True, help="Print only errors."
 )
 _debug_option = partial(
     typer.Option, "--debug", callback=_debug, is_eager=True, help="Show tracebacks."
@@ -55,9 +55,9 @@ DebugOption = Annotated[bool, _debug_option()]
 
 @dataclass(frozen=True, slots=True)
 class EverywhereFlags:
-    """The options of each command. Their callbacks act on them; no function gets them.
+    """The options that every command has. Their callbacks act; no function receives them.
 
-    Pages show `--quiet` alone. `--debug` stands on the page of `ngt` itself.
+    Help pages of commands list only `--quiet`; `--debug` is on the page of `ngt` itself.
     """
 
     quiet: Annotated[bool, _quiet_option(expose_value=False)] = False

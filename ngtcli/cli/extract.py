@@ -65,14 +65,22 @@ if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
     from ngtcli.engine.session import Session
 
 _OUT = options.file_option(
-    "--output", "-o", help="The table: csv, tsv, jsonl or json; it is resumed."
+    "--output",
+    "-o",
+    help="Table to write: .csv, .tsv, .jsonl or .json; the same command resumes it.",
 )
-_SOURCES = typer.Option("--sources", metavar="columns", help="Add place and p to a CSV or TSV.")
-_DOUBT = typer.Option("--doubt", min=0.0, max=1.0, help="Name fields whose p is below this.")
+_SOURCES = typer.Option(
+    "--sources", metavar="columns", help="columns: add sources and probabilities to a CSV or TSV."
+)
+_DOUBT = typer.Option(
+    "--doubt", min=0.0, max=1.0, help="Report values whose probability is below this."
+)
 _HTML = options.file_option(
-    "--html", help="Also write a page: the table next to its documents, linked."
+    "--html", help="Also write an HTML page that links the table to its documents."
 )
-_DRY = typer.Option("--dry-run", help="Print the first prompt and its schema; run no model.")
+_DRY = typer.Option(
+    "--dry-run", help="Print the first prompt and its schema; do not run the model."
+)
 # Settings of other answers, of single ones, and of processes that stay.
 _UNUSED_SETTINGS = (
     "regex",
@@ -130,7 +138,7 @@ def extract(
     *,
     extract_flags: ExtractFlags,
 ) -> None:
-    """Fields of documents as a table: ngt extract reports/ --schema 'author, due date' -o t.csv
+    """Extract fields into a table: ngt extract reports/ --schema 'author, due date' -o t.csv
 
     ngt extract reports/ --schema 'author, total float: what is to be paid' -o table.jsonl
     ngt extract article.txt --schema 'author, due date'
@@ -159,7 +167,7 @@ def _check(
     checks.check_settings(flags, settings, notes.warn)
     check_output_files({"-o": extract_flags.output, "--html": extract_flags.html})
     if extract_flags.sources not in (None, "columns"):
-        raise UsageError(f"--sources is {extract_flags.sources}", hint="It may be columns.")
+        raise UsageError(f"--sources is {extract_flags.sources}", hint="Use --sources columns.")
     situations = set[Situation]()
     if extract_flags.output is None:
         situations.add(Situation.EXTRACT_ON_STDOUT)
@@ -251,7 +259,8 @@ class _Extract:
         for name, count in Counter(columns).items():
             if count > 1:
                 raise UsageError(
-                    f"the table has a column {name} of its own", hint="Call the field otherwise."
+                    f"the field name {name} is reserved for a column of the table",
+                    hint="Rename the field.",
                 )
         return columns
 
@@ -291,7 +300,7 @@ class _Extract:
             self._report_origins()
         hint = ""
         if flags.output is not None:
-            hint = "The same command tries them again, and no others."
+            hint = "Run the same command again to retry only these."
         self._progress.check_failed(failed + bad, len(documents) + bad, hint)
 
     def _report_origins(self) -> None:
@@ -299,7 +308,7 @@ class _Extract:
         if self._steps:
             total = self._origins.total()
             shares = [f"{name} {n / total:.0%}" for name, n in self._origins.most_common()]
-            self._notes.facts([f"{total / self._steps:.2f} tokens a step", *shares])
+            self._notes.facts([f"{total / self._steps:.2f} tokens per step", *shares])
 
     def _say_written(self) -> None:
         """Say where the table is, and which of its values are in doubt."""
@@ -323,7 +332,7 @@ class _Extract:
             named += ", …"
         hint = "" if self._flags.doubt else f"; --doubt {threshold:g} marks them in the table"
         count = counted(len(doubted), "value")
-        self._notes.warn(f"{count} below p {threshold:g}, to be checked: {named}{hint}")
+        self._notes.warn(f"check {count} with a probability below {threshold:g}: {named}{hint}")
 
     # --- what is asked of a document ---
 
@@ -440,7 +449,7 @@ class _Extract:
             request, _ = asking.open[0]
             dry_run(request, self._output, self._notes, reports_schema=False)
         if self._extraction.by_field:
-            questions = "no field is asked for, as rules are sure of all"
+            questions = "no field is asked for: rules found all of them"
             if asking.open:
                 questions = f"{counted(len(asking.open), 'field')} asked for, each by itself"
             self._notes.say(f"{questions}; rows obey this JSON Schema:")

@@ -44,7 +44,7 @@ def help_page(
     if not topic:
         print_table(["topic", "about"], [[name, about(page)] for name, page in pages.items()])
         if sys.stdout.isatty():
-            print_line("\nInstruct models to begin with, by the memory of the machine:")
+            print_line("\nModels to start with, by memory:")
             for line in recommendations():
                 print_line(f"  {line}")
     elif topic in pages:

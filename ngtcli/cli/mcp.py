@@ -28,7 +28,7 @@ def mcp(
     docs: Annotated[list[str], _DOCS],
     preset_name: PresetOption = None,
 ) -> None:
-    """Let other programs search documents and ask about them: ngt mcp -d ./notes
+    """Let MCP clients search documents and ask about them: ngt mcp -d ./notes
 
     It speaks the Model Context Protocol on standard input and output, and ends when its client
     does; see ngt help mcp for the entry in a client's configuration.
@@ -45,7 +45,9 @@ def mcp(
         raise UsageError("ngt mcp cannot answer with --engine vllm", hint="Leave it out.")
     check_settings(flags, settings, notes.warn)
     if STDIN in docs:
-        raise UsageError("standard input has the protocol, and no document", hint="Name a folder.")
+        raise UsageError(
+            "-d - cannot be used: standard input has the protocol", hint="Name a folder."
+        )
     check_session(settings, notes.warn)
     find(docs, settings, inside=True)
     if sys.stdin.isatty():

@@ -24,9 +24,9 @@ prompt_option = partial(typer.Option, rich_help_panel="Prompts")
 measured_option = partial(typer.Option, rich_help_panel="Measuring")
 result_option = partial(typer.Option, rich_help_panel="Results")
 _file = partial(options.file_option, rich_help_panel="Results")
-_DOCS = prompt_option("--docs", "-d", help="Texts to ask questions of.")
+_DOCS = prompt_option("--docs", "-d", help="Documents to ask questions about.")
 LINES = prompt_option(help="Prompts as JSON lines.")
-TEXTS = "Texts to summarize; default: the examples."
+TEXTS = "Documents to summarize; default: examples that come with ngt."
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,7 +52,7 @@ class OutputFlags:
         forms = [form for form in ("json", "csv") if getattr(self, form, False)]
         if len(forms) > 1:
             raise UsageError(
-                f"--{forms[0]} and --{forms[1]} are both given", hint="Give one of them."
+                f"--{forms[0]} and --{forms[1]} are mutually exclusive", hint="Give one of them."
             )
         check_output_files({"-o": self.output})
         written = getattr(self, "write", None) or self.output
@@ -144,8 +144,8 @@ def _put_out(result: Any, run: Run, output: OutputFlags, form: str) -> None:
     if form:
         text = str(getattr(forms, form)())
     elif output.output is None and sys.stdout.isatty():
-        is_coloured = wants_color(sys.stdout, run.settings.output.color)
-        text = forms.terminal(streams.terminal_width(sys.stdout), is_coloured)
+        is_colored = wants_color(sys.stdout, run.settings.output.color)
+        text = forms.terminal(streams.terminal_width(sys.stdout), is_colored)
     else:
         text = forms.plain()
     write_result(text, output.output, force=output.force)

@@ -28,7 +28,7 @@ from ngtcli.words import counted, short
 
 LONGEST_LINE = 2000  # characters of a line of an error; guess
 CUT_OFF = {  # by the finish reason of an answer
-    "length": "the answer is cut off: it has as many tokens as --max-tokens allows",
+    "length": "the answer is cut off: it reached --max-tokens",
     "context": "the answer is cut off: the context is full",
 }
 _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
@@ -169,7 +169,7 @@ class Notes:
             self._named.add(note)
 
     def legend(self, origins: Sequence[str]) -> None:
-        """What the colours of an answer mean: the names of what its drafts may come from."""
+        """What the colors of an answer mean: the names of what its drafts may come from."""
         if _is_quiet:
             return
         painted, drafted = styles(sys.stderr), origins or ["drafted"]

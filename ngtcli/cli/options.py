@@ -63,9 +63,9 @@ LimitOption = Annotated[
 RestartOption = Annotated[
     bool, typer.Option("--restart", help="Ignore earlier progress and start over.")
 ]
-_SIZE = "Texts decoded together; 0: as memory allows."
+_SIZE = "Number of texts decoded at once; 0: as many as fit in memory."
 SizeOption = Annotated[int, typer.Option("--batch-size", min=0, max=4096, help=_SIZE)]
-VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Say more on stderr.")]
+VerboseOption = Annotated[bool, typer.Option("--verbose", "-v", help="Print more on stderr.")]
 
 
 def named_file(text: str) -> Path:
@@ -97,7 +97,7 @@ def numbers_of(flag: str, text: str | None) -> list[int]:
         if not 1 <= number <= maximum:
             raise UsageError(
                 f"{flag} {text}: not numbers from 1 to {maximum}",
-                hint=f"Give them as in {flag} 16,32,64.",
+                hint=f"Write them as in {flag} 16,32,64.",
             )
         numbers.append(number)
     return list(dict.fromkeys(numbers))
@@ -130,7 +130,7 @@ def tasks_of(
 
 
 def layers_of(flags: Mapping[str, Any]) -> list[config.Layer]:
-    """Return all layers but a preset, and apply the colour that they say.
+    """Return all layers but a preset, and apply the color that they say.
 
     Variables and settings of files that are not read are named on stderr.
     """

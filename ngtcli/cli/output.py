@@ -24,7 +24,7 @@ _MAX_COMPARED_BYTES = 1_000_000_000  # of a file; larger ones are not ours: gues
 _VERSIONS_KNOWN = 16  # of a file that ngt wrote; guess
 _ELSEWHERE = "Choose another file."
 _PRINTED = "Choose another file; the result went to standard output."
-_FORCE = "Name another file, or give --force to write over it."
+_FORCE = "Name another file, or use --force to overwrite it."
 
 
 def check_output_file(path: Path | None) -> None:
@@ -36,7 +36,7 @@ def check_output_file(path: Path | None) -> None:
     is_file = not path.exists() or path.is_file()
     is_special = os.path.abspath(path).startswith(("/dev/", "/proc/"))
     if path.is_dir():
-        raise UsageError(f"{path}: a folder", hint="Name a file in it.")
+        raise UsageError(f"{path} is a folder", hint="Name a file in it.")
     if not folder.is_dir():
         raise UsageError(
             f"{path}: no such folder", hint="Make the folder first, or name another file."
@@ -49,8 +49,8 @@ def check_name(path: Path) -> None:
     """Raise UsageError for a path under which nothing can be, and for -."""
     if str(path) == "-":
         raise UsageError(
-            "-: this is not a file, and what goes to standard output needs no name",
-            hint="Leave the option out, or give another name.",
+            "-: standard output is not a file",
+            hint="Leave the option out to print to standard output.",
         )
     try:
         os.stat(path)
@@ -203,8 +203,6 @@ def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> Non
         from ngtcli.render.tables import Column, Table, to_terminal  # here: answers need none
 
         table = Table("", [Column(title, left=True) for title in columns], cells)
-        print_line(
-            to_terminal([table], width=terminal_width(sys.stdout), colour=styles(sys.stdout))
-        )
+        print_line(to_terminal([table], width=terminal_width(sys.stdout), color=styles(sys.stdout)))
     elif cells:
         print_line(to_tabs([columns, *cells]))

@@ -76,7 +76,7 @@ def run_per_file(
     if output.is_table:
         say_written(notes, output.path)
     notes.demonstration(request.settings.model.model)
-    again = "" if output.path is None else "The same command tries them again, and no others."
+    again = "" if output.path is None else "Run the same command again to retry only these."
     progress.check_failed(failed + bad, len(documents) + bad, again)
 
 

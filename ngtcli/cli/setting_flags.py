@@ -55,13 +55,15 @@ def settings_given(values: Mapping[str, Any], names: Sequence[str]) -> SettingFl
             continue
         setting = SETTINGS[name]
         if name in by_set:
-            raise UsageError(f"{setting.flag} with --set {name}", hint="Give one of them.")
+            raise UsageError(
+                f"{setting.flag} and --set {name} are mutually exclusive", hint="Give one of them."
+            )
         flags[name] = _value_of_option(setting, value)
     flags.update(by_set)
     for name in config.FORMS:
         if name in flags and flags[name] in ("", ()):
             what = f"{SETTINGS[name].flag} is empty"
-            raise UsageError(what, hint="Say what the answer is like, or leave it out.")
+            raise UsageError(what, hint="Give it a value, or leave it out.")
     return flags
 
 
@@ -86,11 +88,11 @@ def set_values(items: Sequence[str], names: Sequence[str]) -> dict[str, Any]:
         if len(item) > _MAX_SHOWN:
             shown = f"--set {item[: _MAX_SHOWN - 1]}…"  # its name is at the beginning
         if name in removed.SETTINGS:
-            raise UsageError(f"{shown}: no setting any more", hint=removed.SETTINGS[name])
+            raise UsageError(f"{shown}: this setting was removed", hint=removed.SETTINGS[name])
         if not equals:
-            raise UsageError(f"{shown}: no value", hint="Give --set NAME=VALUE.")
+            raise UsageError(f"{shown}: no value", hint="Write --set NAME=VALUE.")
         if name not in names:
-            raise UsageError(f"{shown}: no such setting here", hint=nearest(name, names))
+            raise UsageError(f"{shown}: not a setting of this command", hint=nearest(name, names))
         value = SETTINGS[name].from_text(text, "--set")
         if isinstance(value, tuple):
             value = (*values.get(name, ()), *value)

@@ -25,7 +25,7 @@ def choose_color(setting: str) -> None:
 def styles(stream: TextIO) -> bool:
     """Whether the running command styles what it writes to `stream`, besides answers.
 
-    Colours that are forced are those of answers: a log of stderr gets none.
+    Colors that are forced are those of answers: a log of stderr gets none.
     """
     return _color != "never" and wants_color(stream, "auto")
 

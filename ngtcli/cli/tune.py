@@ -46,12 +46,12 @@ from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.system import process
 from ngtcli.words import counted
 
-_ITEMS = typer.Argument(help="More of the sweep (NAME=VALUES), or texts to measure on.")
+_ITEMS = typer.Argument(help="NAME=VALUES to sweep, or documents to measure on.")
 _MAX_NAMED = 8  # cells that are left out and named; guess
 _SWEEP = typer.Option(help="What to try: NAME=A..B, A..B+STEP, A..B*FACTOR or A,B,C.")
 _ROUNDS = typer.Option(min=1, max=1000, help="How often to measure each cell.")
 _STATE = typer.Option(help="Keep finished measurements in this file.")
-_FRESH = typer.Option("--fresh", help="Start again, whatever was measured before.")
+_FRESH = typer.Option("--fresh", help="Ignore earlier measurements and start over.")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -60,14 +60,14 @@ class TuneFlags(PromptFlags, OutputFlags):
 
     items: Annotated[list[str] | None, _ITEMS] = None
     sweep: Annotated[list[str] | None, _SWEEP] = None
-    limit: Annotated[int | None, prompt_option(min=1, help="Most prompts.")] = None
+    limit: Annotated[int | None, prompt_option(min=1, help="Maximum number of prompts.")] = None
     rounds: Annotated[int, _ROUNDS] = 3
     state: Annotated[Path | None, _STATE] = None
     fresh: Annotated[bool, _FRESH] = False
     write: Annotated[str | None, result_option(help="Save the winner as this preset.")] = None
     force: Annotated[
         bool,
-        result_option("--force", help="Write over that preset, or a file that ngt did not write."),
+        result_option("--force", help="Overwrite that preset, or a file that ngt did not write."),
     ] = False
     csv: Annotated[bool, result_option("--csv", help="Print CSV.")] = False
 
@@ -91,7 +91,7 @@ def _tune(run: Run, tune_flags: TuneFlags) -> Generator[SweepReport]:
     if report is not None:
         yield report
     if report is None or not report.complete:
-        notes.warn("interrupted; run the same command again to go on")
+        notes.warn("interrupted; run the same command again to resume")
         raise typer.Exit(INTERRUPTED)
     if saved is not None:
         write_winner(saved, preset, cells, report)
@@ -107,7 +107,7 @@ def _report_left_out(run: Run, cells: Grid) -> None:
         shown = labels[:_MAX_NAMED]
         more = len(labels) - len(shown)
         names = "; ".join(shown) + (f"; and {more} more" if more else "")
-        run.notes.warn(f"left out {counted(len(labels), 'cell')}: {names}. {reason}")
+        run.notes.warn(f"skipped {counted(len(labels), 'cell')}: {names}. {reason}")
 
 
 def _plan(run: Run, tune_flags: TuneFlags) -> tuple[Grid, list[str], str]:
@@ -120,16 +120,17 @@ def _plan(run: Run, tune_flags: TuneFlags) -> tuple[Grid, list[str], str]:
     texts = [*(item for item in items if not is_axis(item)), *(tune_flags.docs or [])]
     if not sweep:
         raise UsageError(
-            "nothing to sweep", hint="Say what, as in ngt tune --sweep n=8..16 lp=2..5"
+            "nothing to sweep",
+            hint="Give settings to sweep, as in ngt tune --sweep n=8..16 lp=2..5",
         )
     axes = parse_sweep(sweep)
     # A swept value stands in for a flag, so that no other layer can be at odds with it.
     if clash := next((name for name in axes if name in run.flags), None):
-        raise UsageError(f"{clash} is both swept and given", hint=f"Leave out --{clash}.")
+        raise UsageError(f"{clash} is both swept and given as a flag", hint=f"Leave out --{clash}.")
     base, remark = _base(run.resolved, list(axes))
     cells = grid(axes, base)
     if texts and tune_flags.prompts:
-        raise UsageError("texts and --prompts are given", hint="Leave out one of them.")
+        raise UsageError("--prompts cannot be combined with texts", hint="Give one of them.")
     return cells, texts, remark
 
 
@@ -145,12 +146,12 @@ def _base(resolved: Resolved, swept: Sequence[str]) -> tuple[Settings, str]:
     if not foreign or "method" in swept or method.split(":")[0] != "auto":
         return base, ""
     if origin != "default" and not origin.startswith("preset"):
-        what = f"auto does not read {foreign[0]} (method is auto from {origin})"
+        what = f"method auto, set by {origin}, does not use {foreign[0]}"
         raise UsageError(what, hint="Give --method trie, or sweep method as well.")
     base = base.replace(method="trie")
     if resolved.origins["num_draft"].startswith("preset"):  # chosen for auto
         base = base.replace(num_draft=Settings().drafting.num_draft)
-    return base, "Measured with --method trie, which reads what is swept."
+    return base, "Measured with --method trie, which uses the swept settings."
 
 
 def _measure(
@@ -168,7 +169,7 @@ def _measure(
         notes.clear()
         return None
     if held := len(kept.done):
-        notes.say(f"{held} measurements are taken over from {kept.path}", dim=True)
+        notes.say(f"{held} measurements are reused from {kept.path}", dim=True)
     process.unwind_on_interrupt()
     with suppress(KeyboardInterrupt), closing(kept):
         measure(source, cells, tune_flags.rounds, kept, notes.status)

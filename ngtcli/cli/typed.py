@@ -14,7 +14,7 @@ from ngtcli.render.terminal import is_plain, visible
 from ngtcli.system.files import home, private_folder
 
 _PROMPT, _BELOW = "> ", "  "
-_NO_UTF8 = "the input is not UTF-8: what is not is read as �; iconv -f LATIN1 converts it"
+_NO_UTF8 = "the input is not UTF-8: invalid bytes are read as �; iconv -f LATIN1 converts it"
 _HISTORY = "chat_history"  # a file of the state folder
 _KEPT_BYTES = 500_000  # of that file, where it has grown to twice as many; guess
 
@@ -36,7 +36,7 @@ def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Itera
     while line := stream.readline(max_bytes + 1):
         if len(text) + len(line) > max_bytes:
             raise InputError(
-                f"a line of more than {max_mb} MB", hint="Raise the bound with --set max_mb."
+                f"a line exceeds {max_mb} MB", hint="Raise the limit with --set max_mb."
             )
         try:
             text += line.decode().rstrip("\r\n")

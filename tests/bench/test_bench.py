@@ -33,7 +33,7 @@ def test_a_live_run_prints_one_object() -> None:
         "--json",
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.startswith(b"ngt: nonsense takes no part: no method 'nonsense'")
+    assert done.stderr.startswith(b"ngt: nonsense was not measured: no method 'nonsense'")
     body = json.loads(done.stdout)
     validator = Draft202012Validator(build("bench"))
     validator.validate(body)
@@ -78,7 +78,7 @@ def test_prompts_come_from_json_lines_and_the_table_goes_to_a_file(tmp_path: Pat
     )
     assert done.returncode == 0 and done.stdout == done.stderr == b""
     title, headings, plain, trie, empty, facts = (tmp_path / "out.txt").read_text().splitlines()
-    assert title == "# 1 prompt, at most 64 draft nodes a step" and empty == ""
+    assert title == "# 1 prompt, at most 64 draft nodes per step" and empty == ""
     named = dict(zip(headings.split("\t"), trie.split("\t"), strict=True))
     assert named["method"] == "trie" and named["speed-up"].endswith("×")
     parts = ("prefill", "draft", "tree", "forward", "verify", "cache")

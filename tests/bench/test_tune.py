@@ -456,14 +456,14 @@ def test_the_items_after_sweep_belong_to_it_and_files_are_written_whole(tmp_path
     body = json.loads(out)
     assert code == 0
     assert errors == (
-        "ngt: left out 1 cell: n=3 lp=3. lp is 3 and n is 3."
+        "ngt: skipped 1 cell: n=3 lp=3. lp is 3 and n is 3."
         " The prefix lp must be shorter than the window n.\n"
     )
     assert body["sweep"] == {"n": [3, 8], "lp": [2, 3]} and len(body["cells"]) == 3
     assert [one["values"] for one in body["skipped_cells"]] == [{"n": 3, "lp": 3}]
     assert body["complete"] and body["measured"] == 3
     again = tune(*arguments, "--json", "-o", tmp_path / "t.json")
-    assert again[0] == 0 and "3 measurements are taken over" in again[2]
+    assert again[0] == 0 and "3 measurements are reused" in again[2]
     assert json.loads((tmp_path / "t.json").read_text())["cells"] == body["cells"]  # nothing is new
     assert tune(*arguments, "--csv", "-o", tmp_path / "t.csv")[0] == 0
     assert len((tmp_path / "t.csv").read_text().splitlines()) == 4
@@ -488,7 +488,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     left[0] = 1
     code, out, errors = tune(*sweep)
     assert code == 0 and len(out.splitlines()) == 5
-    assert "3 measurements are taken over" in errors and "Saved as" in errors
+    assert "3 measurements are reused" in errors and "Saved as" in errors
     written = load_preset("best").settings.values
     assert (written["method"], written["num_draft"]) == ("trie", 32)  # trie reads n
     monkeypatch.setenv("NGT_METHOD", "auto:trust=5")

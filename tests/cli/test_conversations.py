@@ -67,13 +67,13 @@ def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) 
 @pytest.mark.parametrize(
     ("arguments", "said", "code", "words"),
     [
-        ([], b"/sorces\n", 2, "no command /sorces"),
+        ([], b"/sorces\n", 2, "unknown command /sorces"),
         ([], b"/docs add /no/such\n", 3, "/no/such"),
         ([], b"/docs add 'x\n", 2, "Close the quotes."),
-        ([], b"/docs drop x\n", 2, "Say /docs add"),
-        ([], b"/save\n", 2, "/save names no file"),
+        ([], b"/docs drop x\n", 2, "Use /docs add"),
+        ([], b"/save\n", 2, "/save requires a file"),
         ([], b"/save in.txt\n", 2, "in.txt already exists"),
-        (["-d", "-"], b"x\n", 2, "what is asked comes from standard input"),
+        (["-d", "-"], b"x\n", 2, "the questions come from standard input"),
         (["--overflow", "truncate"], b"x\n", 2, "no room for what is said"),
     ],
 )
@@ -90,7 +90,7 @@ def test_in_a_pipe_what_is_wrong_ends_the_conversation(
 def test_a_conversation_ends_by_the_names_that_other_programs_use(name: str) -> None:
     done = ngt("chat", stdin=f"/system\n{name}\n/sorces\n".encode())
     assert (done.returncode, done.stdout) == (0, b"")
-    assert done.stderr == b"There is no system text.\n"
+    assert done.stderr == b"There is no system prompt.\n"
 
 
 def test_nothing_said_is_no_answer_and_commands_need_no_model() -> None:
@@ -98,13 +98,13 @@ def test_nothing_said_is_no_answer_and_commands_need_no_model() -> None:
     assert (done.returncode, done.stdout) == (0, b"")
     told = done.stderr.decode()
     assert told.startswith("There are no documents; /docs add PATH reads some.\nThere is no")
-    assert "There is no system text.\n" in told and "/quit " in told
+    assert "There is no system prompt.\n" in told and "/quit " in told
 
 
 def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(b"x" * 1_000_001)
-    with path.open("rb") as stream, pytest.raises(InputError, match="more than 1 MB"):
+    with path.open("rb") as stream, pytest.raises(InputError, match="exceeds 1 MB"):
         list(piped(stream, 1, print))
 
 
@@ -177,11 +177,11 @@ def test_ctrl_c_stops_an_answer_and_ctrl_d_the_conversation(tmp_path: Path, own_
     page = (tmp_path / "a.md").read_text()
     (tmp_path / "a.md").write_text("edited")
     chat.type(f"/save {tmp_path}/a.md\r")
-    chat.until("Name a file that is not there yet.")
+    chat.until("Name a file that does not exist yet.")
     assert (tmp_path / "a.md").read_text() == "edited"
     chat.until(READY)
     chat.type("/nothing\r")
-    chat.until("no command /nothing")
+    chat.until("unknown command /nothing")
     chat.until(READY)
     chat.type("\x04")
     assert chat.end() == 0
@@ -302,7 +302,7 @@ class Scripted(Answerer):
     [
         ("The tide is high at noon.", "[1] notes.txt"),
         ("The quay was built in 1871.", "Quoted from passages that were not read for the last"),
-        ("Nobody ever said this.", "Nothing of the last answer is quoted from the documents."),
+        ("Nobody ever said this.", "Nothing in the last answer is quoted from the documents."),
     ],
 )
 def test_sources_are_also_named_of_passages_that_were_not_read(
@@ -332,7 +332,7 @@ def test_what_changed_since_a_conversation_was_saved_is_named(tmp_path: Path) ->
     (tmp_path / "b.txt").unlink()
     done = ngt("chat", *SHORT, stdin=b"/load talk.json\n/docs list\n", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert b"b.txt is not there any more" in done.stderr
+    assert b"b.txt no longer exists" in done.stderr
     assert b"changed or missing since the conversation was saved: a.txt, b.txt" in done.stderr
 
 
@@ -345,7 +345,7 @@ def test_a_conversation_goes_on_without_a_folder_that_is_empty_now(tmp_path: Pat
     (tmp_path / "notes/a.txt").unlink()
     done = ngt("chat", *SHORT, stdin=b"/load talk.json\n/docs list\n", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert b"no documents in this folder: the conversation goes on without it" in done.stderr
+    assert b"no documents in this folder: the conversation continues without it" in done.stderr
     assert b"changed or missing since the conversation was saved: a.txt" in done.stderr
     assert b"loaded 1 question from talk.json\nb.txt: " in done.stderr
 

@@ -202,7 +202,7 @@ def test_an_answer_that_is_cut_off_is_told_in_a_pipe_a_file_and_a_table(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
     fake.finish_reason = "length"
-    told = b"the answer is cut off: it has as many tokens as --max-tokens allows"
+    told = b"the answer is cut off: it reached --max-tokens"
     out = str(tmp_path / "t.json")
     for flags in ((), ("-o", out)):
         done = ask(docs, *flags)
@@ -219,7 +219,7 @@ def test_a_damaged_journal_and_a_busy_one_are_named(
     journal.write_bytes(journal.read_bytes()[:-30])
     done = ask(docs, "-o", str(out))
     assert done.returncode == 2
-    assert b"it is not as its journal t.csv.journal says, which is damaged" in done.stderr
+    assert b"it differs from its journal t.csv.journal, which is damaged" in done.stderr
     with closing(LineFile(journal)):
         done = ask(docs, "-o", str(out))
     assert done.returncode == 2 and b"another process is writing it" in done.stderr

@@ -52,7 +52,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
     half = (*ASK, "--schema", FIELDS, "--max-tokens", "6")
     done = ngt(*half)
     assert (done.returncode, done.stdout) == (1, b"")
-    assert b"the answer is not whole: max_tokens were made" in done.stderr
+    assert b"the answer is incomplete: max_tokens was reached" in done.stderr
     assert ngt(*half, "-o", tmp_path / "a.json").returncode == 1
     assert ngt(*half, "--html", tmp_path / "a.html").returncode == 1 and not [*tmp_path.glob("a.*")]
     done = ngt(*half, "--json")
@@ -60,7 +60,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
     assert done.returncode == 1 and found["finish_reason"] == "length"
     assert found["text"].startswith('{"who":')
     shown, code = in_terminal(*half)
-    assert code == 1 and "who" in shown and "not whole" in shown
+    assert code == 1 and "who" in shown and "incomplete" in shown
     chat = ngt("chat", "--schema", FIELDS, "-d", HARBOUR, "--max-tokens", "6", stdin=b"Who?\n")
     assert (chat.returncode, chat.stdout) == (1, b"")
 
@@ -80,7 +80,7 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
         (("--set", "regex="), 2, "--regex is empty"),
         (("--choices", '["a", 1]'), 2, "--choices is"),
         (("--schema", "none.json"), 3, "none.json: no such file"),
-        (("--schema", "a", "--regex", "b"), 2, "schema and regex together"),
+        (("--schema", "a", "--regex", "b"), 2, "schema and regex are mutually exclusive"),
         (("--schema", "a", "--stop", "b"), 2, "--schema with stop"),
         (("--schema", "a", "--engine", "vllm"), 2, "--schema"),
         (("--regex", "(a"), 2, "regex: "),

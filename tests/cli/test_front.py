@@ -75,15 +75,18 @@ def test_a_password_is_not_shown_however_it_was_given(
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
-        (["--set", "nn=3"], "--set nn=3: no such setting here\nDid you mean n?"),
-        (["--set", f"nn={'x' * 100}"], f"--set nn={'x' * 76}…: no such setting here\n"),
-        (["--set", "n"], "--set n: no value\nGive --set NAME=VALUE."),
-        (["--seed", "1", "--set", "seed=2"], "--seed with --set seed\nGive one of them."),
+        (["--set", "nn=3"], "--set nn=3: not a setting of this command\nDid you mean n?"),
+        (["--set", f"nn={'x' * 100}"], f"--set nn={'x' * 76}…: not a setting of this command\n"),
+        (["--set", "n"], "--set n: no value\nWrite --set NAME=VALUE."),
+        (
+            ["--seed", "1", "--set", "seed=2"],
+            "--seed and --set seed are mutually exclusive\nGive one of them.",
+        ),
         (["--set", "n=99"], "n is 99 (from flag)\nGive a value from 2 to 64."),
-        (["--n", "9"], "--n is no flag\nGive --set n=VALUE."),
-        (["--no-background"], "--no-background is no flag\nGive --set background=none."),
-        (["--no-packed"], "--no-packed is no flag\nGive --set packed=no."),
-        (["--pool-documents"], "is no flag\nGive --set pool_documents=yes."),
+        (["--n", "9"], "unknown option --n\nGive --set n=VALUE."),
+        (["--no-background"], "unknown option --no-background\nGive --set background=none."),
+        (["--no-packed"], "unknown option --no-packed\nGive --set packed=no."),
+        (["--pool-documents"], "unknown option --pool-documents\nGive --set pool_documents=yes."),
     ],
 )
 def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> None:
@@ -220,7 +223,7 @@ def test_passages_are_named_where_they_are_asked_for_even_with_quiet(tmp_path: P
 def test_quiet_and_verbose_contradict_each_other(command: tuple[str, ...]) -> None:
     done = ngt(*command, "-q", "-v")
     assert (done.returncode, done.stdout) == (2, b"")
-    assert b"-q and -v contradict each other" in done.stderr
+    assert b"-q and -v are mutually exclusive" in done.stderr
 
 
 @pytest.mark.parametrize("group", ["docs", "trie"])

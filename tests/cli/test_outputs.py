@@ -78,7 +78,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
     tuned = ("tune", "--sweep", "n=8", "--rounds", "1", "--limit", "1", "--max-tokens", "2")
     done = ngt(*tuned, "-o", name, cwd=tmp_path)
     if name == "-":
-        assert done.returncode == 2 and b"-: this is not a file" in done.stderr
+        assert done.returncode == 2 and b"-: standard output is not a file" in done.stderr
     else:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "-").stat().st_size > 0
@@ -134,8 +134,8 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
         return done.returncode, without_note(done.stderr).decode()
 
     out.write_text("Mine.")
-    written = 0, "ngt: the answer is cut off: it has as many tokens as --max-tokens allows\n"
-    hint = "Name another file, or give --force to write over it.\n"
+    written = 0, "ngt: the answer is cut off: it reached --max-tokens\n"
+    hint = "Name another file, or use --force to overwrite it.\n"
     refused = f"ngt: out.html already exists and was not written by ngt\n{hint}"
     assert run() == (2, refused) and out.read_text() == "Mine."
     assert run("--force") == written

@@ -64,7 +64,7 @@ def test_without_colour_nothing_is_styled_on_either_stream(how: str, own_home: P
 
 def test_an_empty_hub_id_is_named() -> None:
     done = ngt("models", "pull", "")
-    assert done.returncode == 2 and done.stderr.startswith(b"ngt: '': not a hub id\n")
+    assert done.returncode == 2 and done.stderr.startswith(b"ngt: '': not a Hugging Face id\n")
 
 
 def test_windows_is_refused_in_one_line() -> None:

@@ -97,7 +97,7 @@ def test_the_builtin_model_gets_one_passage_even_where_all_fit(tmp_path: Path) -
     whole = ngt(*ask, "--set", "whole_tokens=0", cwd=tmp_path)
     assert json.loads(whole.stdout)["retrieval"] is None
     assert without_note(whole.stderr).splitlines() == [
-        b"ngt: the answer is cut off: it has as many tokens as --max-tokens allows"
+        b"ngt: the answer is cut off: it reached --max-tokens"
     ]
     for i, text in enumerate(PARAGRAPHS):  # short ones are read whole
         (tmp_path / f"{i}.txt").write_text(text)

@@ -119,7 +119,7 @@ class TestServed:
 
     test_a_stdin_is_a_document = staticmethod(test_cli.test_stdin_is_a_document)
     test_json = staticmethod(test_cli.test_json_is_one_object_with_the_names_of_the_field)
-    test_colours = staticmethod(test_cli.test_a_terminal_sees_colours_and_a_summary)
+    test_colors = staticmethod(test_cli.test_a_terminal_sees_colors_and_a_summary)
     test_hostile = staticmethod(test_cli.test_a_hostile_document_cannot_reach_the_terminal)
     test_ctrl_c = staticmethod(test_cli.test_ctrl_c_keeps_what_came_and_exits_130)
     test_closed_pipe = staticmethod(test_cli.test_a_closed_pipe_is_silent)
@@ -250,9 +250,9 @@ def test_status_lists_it_and_stop_ends_it(tmp_path: Path) -> None:
         assert about["model"] == "builtin" and about["process"] == server.pid
         assert about["http"] == ""
         assert about["socket"] == str(next((tmp_path / "run").glob("*.sock")))
-        assert b"is no longer kept" in ngt("serve", "stop", **variables).stderr
+        assert b"has stopped" in ngt("serve", "stop", **variables).stderr
         assert server.wait(10) == 0
-    assert b"No model is kept" in ngt("serve", "stop", "-m", "builtin", **variables).stderr
+    assert b"No server is running" in ngt("serve", "stop", "-m", "builtin", **variables).stderr
 
 
 # `ngt serve` with another default port, as other runs of these tests may have that of the users.

@@ -268,7 +268,7 @@ def test_a_command_keeps_the_cache_within_its_bound_and_says_so_with_v(tmp_path:
     done = ngt("docs", "list", str(page), "-v", NGT_CACHE_MB="1")
     told = done.stderr.decode().replace("\n", " ")
     assert done.returncode == 0 and not old.exists() and "--set cache_mb" in told
-    assert "Removed from the cache what was used longest ago, 0 pieces and 1 file, 1.5 MB" in told
+    assert "Removed the least recently used 0 pieces and 1 file, 1.5 MB" in told
     put("stand-ins/old.safetensors", 900_000, 9)
     put("stand-ins/other.safetensors", 900_000, 8)
     again = ngt("docs", "show", str(page), "--text", NGT_CACHE_MB="1")

@@ -134,7 +134,7 @@ def test_a_current_folder_that_is_gone_is_told_in_two_lines(tmp_path: Path) -> N
         timeout=60,
     )
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr == "ngt: the current folder is gone\ncd to another.\n"
+    assert done.stderr == "ngt: the current folder no longer exists\nChange to another folder.\n"
 
 
 def fail(*_: object, **__: object) -> None:
