@@ -39,7 +39,7 @@ KINDS = {
 }
 _SCHEMA_FILES = (".json", ".txt")  # ends of names that are no field
 SWITCH = ("auto", "on", "off")  # the choices of a setting that has the flags --NAME and --no-NAME
-_ONE_DEVICE = "That is for one device: leave one out."
+_ONE_DEVICE = "device_map spreads the model over several devices: leave one of them out."
 _LONGEST_WARM_S = 30 * 86_400  # that a process waits for questions; guess
 _SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86_400}  # by unit of a duration
 
@@ -86,7 +86,7 @@ def seconds_of(keep_warm: str) -> float:
         if 0 < seconds <= _LONGEST_WARM_S:
             return seconds
     what = f"keep_warm is {shown(keep_warm)}"
-    hint = "Give a number with a unit, 30d at most, as 90s, 10m, 1h; or off."
+    hint = "Give a number with a unit, such as 90s, 10m or 1h (at most 30d); or off."
     raise SettingError("keep_warm", what, hint)
 
 
@@ -297,7 +297,7 @@ class ModelSettings(_Part):
 
     model: str = _model(
         "builtin",
-        "Folder of a transformers model, GGUF file, hub id or builtin.",
+        "Model: a transformers folder, a GGUF file, a Hugging Face id, or builtin.",
         Use.COMMON,
         complete="models",
     )
@@ -309,8 +309,8 @@ class ModelSettings(_Part):
     )
     heads: tuple[str, ...] = _heads(
         (),
-        "Folder or hub id of learned heads of the model, or mtp for layers of its own; auto and the"
-        " heads' own methods draft from them. May be given again.",
+        "Folder or Hugging Face id of learned heads, or mtp for the model's own layers; auto and"
+        " the heads' own methods draft from them. May be repeated.",
         Use.NGT,
         complete="models",
     )
@@ -324,8 +324,8 @@ class ModelSettings(_Part):
     )
     dtype: str = _model(
         "auto",
-        "auto, float32, bfloat16 or float16. auto: that of the checkpoint; on a CPU float32, unless"
-        " the CPU multiplies the checkpoint's half precision and that is exact.",
+        "auto, float32, bfloat16 or float16. auto: the checkpoint's; on a CPU float32, unless the"
+        " CPU multiplies the checkpoint's half precision, and does so exactly.",
         choices=("auto", "float32", "bfloat16", "float16"),
     )
     quantize: str = _loads(
@@ -364,12 +364,14 @@ class EngineSettings(_Part):
     """What runs the model: this process, one that stays, or vLLM."""
 
     engine: str = _engine(
-        "ngt", "What runs the model: ngt, or vllm with the drafts of ngt.", choices=("ngt", "vllm")
+        "ngt",
+        "Engine that runs the model: ngt, or vllm with drafts from ngt.",
+        choices=("ngt", "vllm"),
     )
     serve: bool = _engine(True, "Use a running ngt serve that has this model loaded.", Use.NGT)
     keep_warm: str = _engine(
         "off",
-        "Keep the model loaded in the background until no question came for this time: 90s, 10m,"
+        "Keep the model loaded in the background for this long after the last question: 90s, 10m,"
         " 1h; or off.",
         Use.NGT,
     )
@@ -432,7 +434,7 @@ class DraftingSettings(_Part):
     exact: str = _drafting(
         "auto",
         "Guarantee the tokens of plain decoding in bfloat16 and float16, too; it may be slower."
-        " auto: only where that costs nothing.",
+        " auto: only where that costs no speed.",
         Use.NGT | Use.COMMON,
         choices=SWITCH,
     )
@@ -459,7 +461,7 @@ class AnswerSettings(_Part):
 
     max_tokens: int = _answer(
         256,
-        f"Maximum length of an answer in tokens; the default is {OF_FORM} for structured output.",
+        f"Maximum length of an answer in tokens; {OF_FORM} for structured output unless set.",
         Use.COMMON,
         within=(1, 10**6),
     )
@@ -540,7 +542,7 @@ class AnswerSettings(_Part):
     regex: str = _answer("", "The whole answer matches this regular expression.", Use.NGT)
     choices: tuple[str, ...] = _answer(
         (),
-        "The answer is one of these, separated by commas; or a list in JSON if some have commas.",
+        "The answer is one of these, separated by commas; or a JSON list if some contain commas.",
         Use.CHOICES | Use.NGT,
     )
     quote: bool = _answer(False, "The answer quotes the documents word for word.", Use.NGT)
@@ -603,13 +605,13 @@ class RetrievalSettings(_Part):
     )
     embedder: str = _passages(
         "",
-        "Embedding model (folder or hub id) that finds passages in addition to BM25.",
+        "Embedding model (folder or Hugging Face id) that finds passages in addition to BM25.",
         Use.SET | Use.OWN,
         complete="models",
     )
     reranker: str = _passages(
         "",
-        "Cross-encoder (folder or hub id) that ranks the best passages again.",
+        "Cross-encoder (folder or Hugging Face id) that reranks the best passages.",
         Use.SET | Use.OWN,
         complete="models",
     )
@@ -645,7 +647,7 @@ class ReadingSettings(_Part):
     )
     strict: bool = _reading(
         False,
-        "Stop at a file in a folder that cannot be read, in place of skipping it.",
+        "Stop at a file in a folder that cannot be read, instead of skipping it.",
         Use.TEXT | Use.SET,
     )
     password: str = _reading(
@@ -665,7 +667,7 @@ class ReadingSettings(_Part):
     )
     ocr_language: str = _reading(
         "",
-        "Recognize text by Tesseract in these of its languages, such as deu or deu+eng.",
+        "Recognize text with Tesseract in these languages, such as deu or deu+eng.",
         Use.TEXT | Use.SET,
     )
     parser_seconds: int = _reading(
@@ -690,7 +692,7 @@ class OutputSettings(_Part):
     """How answers are shown on a terminal."""
 
     color: str = _output("auto", "auto, always or never.", choices=("auto", "always", "never"))
-    history: bool = _output(True, "In ngt chat, keep what was typed for the next time.", Use.SET)
+    history: bool = _output(True, "Keep a history of what is typed in ngt chat.", Use.SET)
 
 
 @dataclass(frozen=True, slots=True)
@@ -706,7 +708,7 @@ class CacheSettings(_Part):
     )
     cache_mb: int = _cache(
         4000,
-        "Maximum size of the cache in megabytes; what was used longest ago is deleted first.",
+        "Maximum size of the cache in megabytes; the least recently used is deleted first.",
         Use.SET,
         within=(1, 10**8),
     )
@@ -754,7 +756,7 @@ class Settings:
         by_part: dict[str, dict[str, Any]] = {}
         for name, value in values.items():
             if name not in PART_OF:
-                raise TypeError(f"there is no setting {name}")
+                raise TypeError(f"unknown setting {name}")
             by_part.setdefault(PART_OF[name], {})[name] = value
         parts = {part: replace(getattr(self, part), **changes) for part, changes in by_part.items()}
         return replace(self, **parts)
@@ -777,7 +779,7 @@ def _check_encoding(name: str) -> None:
     try:
         "".encode(name or "utf-8")
     except (LookupError, ValueError):  # "undefined" is one that encodes nothing
-        what = f"encoding is {shown(name)}, which is not known"
+        what = f"unknown encoding {shown(name)}"
         hint = "Name one as Python does: latin-1, cp1250, shift_jis, utf-16."
         raise SettingError("encoding", what, hint) from None
 
@@ -990,7 +992,7 @@ def check_key(name: str, value: Any, where: object, extra: tuple[str, ...] = ())
         UsageError: There is no such setting, or the value is wrong.
     """
     if name in removed.SETTINGS:
-        raise UsageError(f"{where}: {name} is no setting any more", hint=removed.SETTINGS[name])
+        raise UsageError(f"{where}: the setting {name} was removed", hint=removed.SETTINGS[name])
     if name not in SETTINGS:
         raise UsageError(
             f"{where}: unknown key {shown(name)}", hint=nearest(name, (*SETTINGS, *extra))

@@ -189,7 +189,7 @@ def test_a_schema_without_a_file_may_stand_in_the_current_folder(tmp_path: Path)
 
 @pytest.mark.parametrize("name", ["undefined", "klingon", "a\0b"])
 def test_an_encoding_that_encodes_nothing_is_refused(name: str) -> None:
-    with pytest.raises(UsageError, match="encoding is .*, which is not known"):
+    with pytest.raises(UsageError, match="unknown encoding "):
         merge([Layer("flag", {"encoding": name})])
 
 
@@ -395,5 +395,5 @@ def test_flat_values_make_the_same_settings_and_unknown_names_are_refused() -> N
     settings = Settings.of(model="x", max_tokens=9, field="a", color="never")
     assert Settings.of(**settings.values()) == settings
     assert settings.values().keys() == SETTINGS.keys()
-    with pytest.raises(TypeError, match="there is no setting max_tokans"):
+    with pytest.raises(TypeError, match="unknown setting max_tokans"):
         Settings.of(max_tokans=9)

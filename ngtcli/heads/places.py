@@ -3,7 +3,7 @@
 from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.checkpoint import find
 
-HINT = "Give a folder or hub id with a head that was trained for this model."
+HINT = "Give a folder or Hugging Face id with a head that was trained for this model."
 OWN = "mtp"  # a head's name that stands for the layers that come with the model
 
 

@@ -30,9 +30,9 @@ _TOKENIZERS = (
     " sentencepiece*.model spm*.model tekken.json tokenizer_config.json merges.txt"
 ).split()
 _PROJECTOR = "mmproj"  # prefix of GGUF files with the vision part of a multimodal model
-TEMPLATE_HINT = "Mend the chat template in the model's folder, or name another model (-m)."
+TEMPLATE_HINT = "Correct the chat template in the model's folder, or name another model (-m)."
 LARGEST_JSON = 256_000_000  # bytes of one file of a tokenizer (guess: the largest known has 35 MB)
-HINT = "Give a folder with a transformers model, a GGUF file, a hub id, or -m builtin."
+HINT = "Give a folder with a transformers model, a GGUF file, a Hugging Face id, or -m builtin."
 
 
 def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
@@ -63,7 +63,7 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
         kind = "a GGUF file" if gguf_file else "an adapter"
         raise ModelError(
             f"{name}: {kind}, where a whole folder is needed",
-            hint="Give a folder with a transformers model, or a hub id.",
+            hint="Give a folder with a transformers model, or a Hugging Face id.",
         )
     if gguf_file:
         from ngtcli.models.gguf import unpack  # here: for those files alone
@@ -195,14 +195,14 @@ def _check_template(folder: Path) -> None:
 def _nearest_path(path: Path) -> str:
     """A hint: the folder or GGUF file beside `path` with the most similar name; "" for none."""
     try:
-        neighbours = [
+        neighbors = [
             entry.name
             for entry in path.absolute().parent.iterdir()
             if entry.is_dir() or entry.suffix.lower() == ".gguf"
         ]
     except OSError:
         return ""
-    close = difflib.get_close_matches(path.name, neighbours, n=1)
+    close = difflib.get_close_matches(path.name, neighbors, n=1)
     return f"Did you mean {path.parent / close[0]}?" if close else ""
 
 

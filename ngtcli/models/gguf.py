@@ -262,5 +262,5 @@ def _add_rope_factors(name: str, config: Any, header: Any) -> None:
             return
     raise ModelError(
         f"{name}: transformers does not support the rotary factors of this GGUF file",
-        hint="Use the folder or hub id of the model that the file was made from.",
+        hint="Use the folder or Hugging Face id of the model that the file was made from.",
     )

@@ -36,7 +36,7 @@ _RUN_OPTIONS: dict[str, Any] = {
 
 
 class _Encoder:
-    """A model of `sentence-transformers`, by its folder or hub id.
+    """A model of `sentence-transformers`, by its folder or Hugging Face id.
 
     All methods raise ModelError where the model is missing, is of another kind, or does not run.
 
@@ -106,7 +106,9 @@ class _Encoder:
         try:
             yield
         except ModelError as error:
-            hint = f"Give the folder or hub id of {cls.description} (--set {cls.role}=NAME)."
+            hint = (
+                f"Give the folder or Hugging Face id of {cls.description} (--set {cls.role}=NAME)."
+            )
             raise ModelError(f"{cls.role} {error}", hint=error.hint.replace(HINT, hint)) from error
 
     def _run(self, run: Callable[[], Any]) -> Floats:

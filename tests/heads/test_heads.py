@@ -412,4 +412,4 @@ def test_a_name_that_is_none(tmp_path: Path) -> None:
     ):
         with pytest.raises(ModelError, match=says) as error:
             load(name, hf)
-        assert error.value.hint.startswith("Give a folder or hub id with a head")
+        assert error.value.hint.startswith("Give a folder or Hugging Face id with a head")
