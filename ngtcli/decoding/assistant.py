@@ -154,7 +154,7 @@ class AssistantModel:
         """Draft no more for this sequence, and give the memory back."""
         self._has_given_up = True
         self.model.drop_cache()
-        self._warn("memory does not suffice for the draft model: this answer goes on without it")
+        self._warn("not enough memory for the draft model: this answer continues without it")
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:

@@ -199,7 +199,7 @@ class Passes:
 
         compared = slice(0, rows, -(-rows // _MAX_COMPARED_ROWS))
         if not same_logits(list(replayed[0][compared]), expected[0][compared], self._exact):
-            self._give_up("captured, they gave other scores")
+            self._give_up("with CUDA graphs, the logits differed")
             return None
         self._captured[shape] = replay
         if len(self._captured) > _MAX_SHAPES:
@@ -213,7 +213,7 @@ class Passes:
             torch.cuda.empty_cache()
             self._eager_runs.clear()
             self._eager_runs[shape] = -LATER
-            self._warn("memory does not suffice to capture all passes of the model")
+            self._warn("not enough memory to capture all forward passes of the model")
             return
         lines = str(error).strip().splitlines() or [type(error).__name__]
         self._give_up(lines[0])
@@ -222,7 +222,7 @@ class Passes:
         self.forget()
         self._capture = None
         self.capturing = Support.no(reason)
-        self._warn(f"the model's passes are not captured: {reason}")
+        self._warn(f"forward passes are not captured as CUDA graphs: {reason}")
 
 
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}

@@ -231,7 +231,7 @@ def _warn_of_dtype(planned: Plan, warn: Notify) -> None:
     if planned.device == "cpu" and is_named and not planned.format.bits and not prepacks(dtype):
         warn(
             f"{name_of(dtype)} is slow on this CPU, which has no kernel for it that takes"
-            " several rows at once: drafts hardly pay; --dtype float32 does better"
+            " several rows at once: drafts hardly help; --dtype float32 is faster"
         )
     if planned.device == "cuda" and dtype == torch.float16:
         if dtype_of_gpu(half_of(planned.config)) == torch.float16:
@@ -287,7 +287,7 @@ def prepare(planned: Plan, hf: Any, reporter: LoadReporter) -> TargetModel:
     model = prepared(hf, planned.tokenizer, name, reporter.progress, origin)
     reporter.ready(model)
     if source := source_of(planned.path):
-        computed = kind and f"quantised to {kind} and "
+        computed = kind and f"quantized to {kind} and "
         reporter.warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
     backend = planned.tokenizer.backend
     tokens = len(backend) if hasattr(backend, "__len__") else 0

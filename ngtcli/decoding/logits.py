@@ -121,7 +121,7 @@ def _difference(row: Tensor, expected: Tensor) -> float:
 def logits_are_not_numbers(name: str) -> ModelError:
     """The error for a model whose logits at some place are NaN or all infinite."""
     return ModelError(
-        f"{name}: the model's scores are not numbers",
+        f"{name}: the model's logits are not numbers",
         hint="Try --dtype float32 without --quantize; if it runs so, its weights are damaged.",
     )
 

@@ -100,5 +100,5 @@ def _does_not_fit(model: TargetModel, token_ids: Sequence[int], capacity: int) -
     if done:
         message = f"out of memory after {done} of the prompt's {len(token_ids) + 1} tokens"
     else:
-        message = f"out of memory: room for {capacity} tokens does not fit"
+        message = f"out of memory: the KV cache for {capacity} tokens does not fit"
     return ContextOverflowError(message, hint=_HINT)

@@ -369,7 +369,7 @@ def _check_causal(model: TargetModel, prompt: Sequence[int]) -> None:
         return
     if not same_logits([long[7]], [short[7]], not rounds(model.hf)):
         raise ModelError(
-            f"{model.name}: no decoder: its scores depend on the tokens that follow",
+            f"{model.name}: not a decoder: its logits depend on later tokens",
             hint="Give a causal language model; an encoder such as BERT does not generate text.",
         )
 

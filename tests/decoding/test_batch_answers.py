@@ -214,7 +214,7 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     monkeypatch.setattr(session.model, "batching", no_batches)
     found = [a.key for a in answered(session, given(session), 4)]
     assert found == [key for key, _ in given(session)]
-    assert {*said} == {"prompts are answered one after another: its layers keep a state"}
+    assert {*said} == {"prompts are answered one at a time: its layers keep a state"}
 
 
 def test_what_is_otherwise_for_texts_given_together_is_told(

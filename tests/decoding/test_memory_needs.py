@@ -76,7 +76,7 @@ def test_weights_and_cache_take_what_a_loaded_model_takes(
 
 @pytest.mark.skipif(KERNEL is None, reason="no product of 8-bit integers here")
 @pytest.mark.parametrize("family", ["qwen2", "gemma"])
-def test_8_bit_weights_take_what_a_quantised_model_takes(family: str, tmp_path: Path) -> None:
+def test_8_bit_weights_take_what_a_quantized_model_takes(family: str, tmp_path: Path) -> None:
     assert KERNEL is not None
     hf = make_hf(family, tie_word_embeddings=family == "gemma").to(torch.bfloat16)
     hf.save_pretrained(tmp_path)

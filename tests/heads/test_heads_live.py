@@ -124,7 +124,7 @@ def test_heads_draft_for_one_text_at_a_time(tmp_path: Path) -> None:
     for method, says in (
         (
             "medusa",
-            "prompts are answered one after another: a head drafts for one sequence at a time",
+            "prompts are answered one at a time: a head drafts for one sequence at a time",
         ),
         ("auto", "heads are not used in a batch (--batch-size 1 uses them)"),
     ):

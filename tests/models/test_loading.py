@@ -162,7 +162,7 @@ def test_scores_that_are_no_numbers_are_an_error(value: float, sampling: Setting
         hf.model.norm.weight.fill_(value)
         hf.lm_head.weight.abs_()
     drafter = Scripted(lambda ids, budget: chain([5, 6]))
-    with pytest.raises(ModelError, match="scores are not numbers") as caught:
+    with pytest.raises(ModelError, match="logits are not numbers") as caught:
         decode(model, drafter, [4, 5, 6], sampling)
     assert "float32" in caught.value.hint
 

@@ -58,8 +58,8 @@ class Exactness:
             return _exact(rows)
         if exact == "on":
             raise ModelError(
-                f"{model.name} cannot decode exactly here: tokens get other scores where passes"
-                " group them differently",
+                f"{model.name} cannot decode exactly here: logits depend on how tokens are grouped"
+                " into forward passes",
                 hint="Leave out --exact, or try another --dtype, --device or --num-draft.",
             )
         return NOT_EXACT
@@ -88,5 +88,5 @@ class Exactness:
 
 def _exact(rows: PassRows) -> Numerics:
     if rows.are_fixed:
-        return Numerics(rows, f"all passes had {counted(rows.max, 'row')}")
-    return Numerics(rows, "a token's scores do not depend on the rows beside it")
+        return Numerics(rows, f"all forward passes had {counted(rows.max, 'row')}")
+    return Numerics(rows, "a token's logits do not depend on other tokens of its forward pass")

@@ -113,7 +113,7 @@ def bounded(schema: Schema, trials: Trials | None = None) -> Schema:
     """Return a schema with bounds. Raises UsageError with the path of what no grammar can say."""
     if schema and not {"$ref", *_ABOUT, *_SAYS, *_UNSAID} & {*schema}:
         hint = 'Give a JSON Schema, as {"type": "object", "properties": …}.'
-        raise refused("$", f"{shown(next(iter(schema)))} is no keyword of one", hint)
+        raise refused("$", f"{shown(next(iter(schema)))} is not a keyword of one", hint)
     parts: list[tuple[str, Schema]] = []
     bounded_schema: Schema = _Bounding(schema, parts).of(schema, "$", ())
     try:
@@ -196,7 +196,7 @@ class _Bounding:
             part = {k: value for k, value in part.items() if k not in ("$defs", "definitions")}
             either = _EITHER & {*part}
             if either and len(_SAYS & {*part}) > 1 or "allOf" in part:
-                raise refused(f"{path}.{min(either)}", "no grammar joins it with other keywords")
+                raise refused(f"{path}.{min(either)}", "it cannot be combined with other keywords")
 
             of = partial(self.of, within=within, depth=depth + 1)
             for keyword in [name for name in _NAMED if name in part]:
@@ -209,7 +209,7 @@ class _Bounding:
                 part[keyword] = of(part[keyword], f"{path}.{keyword}")
             part = _restricted(part, path)
         except (TypeError, ValueError, AttributeError):
-            raise refused(path, f"{shown(schema)} is no schema", "Mend it.") from None
+            raise refused(path, f"{shown(schema)} is not a schema", "Correct it.") from None
         self._parts.append((path, part))
         return part
 
@@ -226,15 +226,15 @@ class _Bounding:
             depth: Its level in the schema.
         """
         if reference == "#" or reference in within:
-            raise refused(path, "recursion, which has no end", "Write the levels out.")
+            raise refused(path, "endless recursion", "Write the levels out.")
         if _SAYS & {*beside}:
-            raise refused(path, "it stands beside other keywords")
+            raise refused(path, "it cannot be combined with other keywords")
         steps = _steps(reference)
         target: Any = self._root
         for step in steps or ():
             target = _member(target, step)
         if steps is None or not isinstance(target, dict | bool):
-            raise refused(path, f"{shown(reference)} names no schema in this one")
+            raise refused(path, f"{shown(reference)} does not exist in this schema")
         if target is False:
             return False
         schema = beside if target is True else {**target, **beside}
@@ -261,15 +261,15 @@ def _member(holder: Any, step: str) -> Any:
 def _check_keywords(part: Schema, path: str) -> None:
     """Raise UsageError for keywords that restrict a value in a way that no grammar says."""
     if part.get("uniqueItems"):
-        raise refused(f"{path}.uniqueItems", "no grammar can say it")
+        raise refused(f"{path}.uniqueItems", "this is not supported")
     for name in part:
         if name in _UNSAID:
-            raise refused(f"{path}.{name}", "no grammar can say it")
+            raise refused(f"{path}.{name}", "this is not supported")
     for name in sorted({*part} - _SAYS - _ABOUT - {"$ref", "uniqueItems"}):
         similar = get_close_matches(name[:40], sorted(_SAYS), n=1, cutoff=_MIN_LIKENESS)
         if similar:
             hint = f"Did you mean {similar[0]}?"
-            raise refused(f"{path}.{name}", "no keyword of JSON Schema", hint)
+            raise refused(f"{path}.{name}", "not a keyword of JSON Schema", hint)
 
 
 def types_of(schema: Schema) -> list[str]:
@@ -372,7 +372,7 @@ def _of_key(key: str, part: Schema, refuse: Refuse) -> Any:
             refuse("patternProperties", f"{shown(pattern)} beside a key that must be there")
     additional = part.get("additionalProperties", True)
     if additional is False:
-        refuse("required", f"{shown(key)} must be there, and may not")
+        refuse("required", f"{shown(key)} is both required and forbidden")
     return _anything(0) if additional is True else additional
 
 
@@ -444,9 +444,9 @@ def explained(fault: str) -> str:
     if fault.startswith(("Regex is empty", "nothing matches")):
         return "no value satisfies it"
     if fault.startswith("Failed to generate regex"):
-        return "no grammar can say its range"
+        return "its range is not supported"
     if fault.startswith("Unimplemented keys"):
-        return "no grammar can say it"
+        return "this is not supported"
     return fault
 
 

@@ -44,7 +44,7 @@ def schema_of_concise(text: str) -> Schema:
         head, _, about = part.partition(":")
         name, field = _field(head, part)
         if name in properties:
-            raise UsageError(f"schema: the field {shown(name)} stands twice", hint="Leave one out.")
+            raise UsageError(f"schema: duplicate field {shown(name)}", hint="Leave one out.")
         properties[name] = {**field, "description": about.strip()} if about.strip() else field
     if not properties:
         raise UsageError("schema: no field", hint=_HINT)
@@ -77,8 +77,8 @@ def _field(head: str, part: str) -> tuple[str, Schema]:
     )
     if not _NAME.fullmatch(name):
         raise UsageError(
-            f"schema: {shown(name or words[0])} is no name of a field",
-            hint="A name has letters, digits, _, - and dots; for others give JSON.",
+            f"schema: {shown(name or words[0])} is not a name for a field",
+            hint="A name has letters, digits, _, - and dots; for others, give a JSON Schema.",
         )
     return name, _typed(name, kind, marks + more)
 

@@ -66,7 +66,7 @@ def form_of(settings: Settings) -> AnswerForm | None:
     names = [name for name in FORMS if settings.get(name)]
     if len(names) > 1:
         flags = " and ".join(name.replace("_", "-") for name in names)
-        raise UsageError(f"{flags} together", hint="An answer has one form: give one of them.")
+        raise UsageError(f"{flags} are mutually exclusive", hint="Give one of them.")
     return _form(names[0], settings.get(names[0])) if names else None
 
 
@@ -150,25 +150,25 @@ def _schema_of(text: str) -> Schema:
         )
     except (ValueError, RecursionError) as error:
         if re.match(r"\s*[{\[]", text):
-            raise UsageError(f"schema: not JSON ({error})", hint="Mend it.") from None
+            raise UsageError(f"schema: not JSON ({error})", hint="Correct it.") from None
         return schema_of_concise(text)
     if not isinstance(data, dict):
-        raise UsageError(f"schema: {shown(data)} is no JSON object", hint="Give a JSON Schema.")
+        raise UsageError(f"schema: {shown(data)} is not a JSON object", hint="Give a JSON Schema.")
     return data
 
 
 def _object(pairs: Sequence[tuple[str, Any]]) -> dict[str, Any]:
-    """Make an object of JSON. Raises ValueError where a key stands twice: one would be lost."""
+    """Make a JSON object. Raises ValueError for a duplicate key, as one value would be lost."""
     members: dict[str, Any] = {}
     for key, value in pairs:
         if key in members:
-            raise ValueError(f"the key {shown(key)} stands twice in an object")
+            raise ValueError(f"duplicate key {shown(key)} in an object")
         members[key] = value
     return members
 
 
 def _no_number(text: str) -> NoReturn:
-    raise ValueError(f"{text} is no number of JSON")
+    raise ValueError(f"{text} is not a JSON number")
 
 
 def _finite(text: str) -> float:

@@ -20,7 +20,7 @@ from ngtcli.system.json_form import Schema
 from ngtcli.words import shortened
 
 _SIMPLER = "Make the schema simpler."
-_WITHOUT = "Leave the schema out, or give a model with a tokenizer.json."
+_WITHOUT = "Leave the schema out, or use a model with a tokenizer.json."
 
 
 class Grammar:
@@ -50,7 +50,7 @@ class Grammar:
         self._first = library().LLMatcher(words, text, log_level=0)
         if self._first.is_error():
             raise UsageError(
-                f"the grammar is not usable: {in_a_line(self._first.get_error())}", hint=_SIMPLER
+                f"invalid grammar: {in_a_line(self._first.get_error())}", hint=_SIMPLER
             )
 
     def start(self) -> "Matcher":
@@ -124,7 +124,7 @@ class Matcher:
             if self._state.is_error() or not (any(self._mask) or self.ended or self.accepts):
                 why = in_a_line(self._state.get_error()) or "no token of the model may follow"
                 hint = _SIMPLER if self._state.is_error() else _WITHOUT
-                raise ModelError(f"the answer cannot go on by its schema: {why}", hint=hint)
+                raise ModelError(f"the answer cannot continue under its schema: {why}", hint=hint)
         return self._mask
 
     def follow(self, token: int) -> bool:
@@ -167,7 +167,7 @@ def library() -> Any:
         import llguidance
     except ImportError:
         raise MissingDependencyError(
-            "an answer by a schema needs the extra schema", hint="pip install 'ngtcli[schema]'"
+            "structured output requires the extra schema", hint="pip install 'ngtcli[schema]'"
         ) from None
     return llguidance
 
@@ -212,7 +212,9 @@ def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
     backend = tokenizer.backend
     fast = getattr(backend, "backend_tokenizer", None)
     if fast is None:
-        raise ModelError("no schema with this model: its tokenizer has no fast form", hint=_WITHOUT)
+        raise ModelError(
+            "structured output requires a fast tokenizer; this model has none", hint=_WITHOUT
+        )
     vocab_size = max(size, len(backend))
     try:
         converted = library().LLTokenizer(
@@ -220,7 +222,8 @@ def _words(tokenizer: Tokenizer, size: int, ends: frozenset[int]) -> Any:
         )
     except ValueError as error:
         raise ModelError(
-            f"no schema with this tokenizer: {in_a_line(error)}", hint=_WITHOUT
+            f"this tokenizer does not work with structured output: {in_a_line(error)}",
+            hint=_WITHOUT,
         ) from None
     return by_key.setdefault(key, converted)
 

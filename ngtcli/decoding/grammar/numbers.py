@@ -45,7 +45,7 @@ def with_counts(part: Schema, refuse: Refuse) -> Schema:
             value = part[name]
             is_whole = isinstance(value, int | float) and value == value // 1
             if not is_whole or isinstance(value, bool) or value < 0:
-                refuse(name, f"{shown(value)} is no whole number of at least 0")
+                refuse(name, f"{shown(value)} is not a whole number of at least 0")
             checked[name] = int(min(value, _LONGEST))
         if part.get(min_name, 0) > _LONGEST:
             refuse(min_name, f"{shown(part[min_name])} is more than any answer has")
@@ -135,12 +135,12 @@ def digits(low: float, high: float) -> float:
 
 def _exact(value: Any, name: str, refuse: Refuse) -> Decimal:
     if isinstance(value, bool) or not isinstance(value, int | float) or value != value:
-        refuse(name, f"{shown(value)} is no number")
+        refuse(name, f"{shown(value)} is not a number")
     return Decimal(repr(value)) if isinstance(value, float) else Decimal(value)
 
 
 def _step(multiple: Decimal | None, is_whole: bool, span: Decimal) -> Decimal:
-    """Return the distance of two neighbouring numbers that may be answers."""
+    """Return the distance of two neighboring numbers that may be answers."""
     if is_whole:  # whole multiples of p/q are those of p
         return Decimal(Fraction(multiple or 1).numerator)
     return multiple or Decimal(repr(digits(0, float(span))))

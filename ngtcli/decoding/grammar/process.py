@@ -174,7 +174,7 @@ class Trials:
             raise UsageError(problem, hint=_SIMPLER) from None
         except OSError as failure:
             raise NgtError(
-                f"no process to compile a grammar in can be started ({reason_of(failure)})",
+                f"cannot start a process to compile the grammar ({reason_of(failure)})",
                 hint="Close other programs, or raise the limit of processes.",
             ) from None
         except BaseException:  # a reply that nobody read must not be that to another request

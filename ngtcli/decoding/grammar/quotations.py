@@ -95,7 +95,7 @@ def _documents(texts: Sequence[str], escape: Callable[[str], str], warn: Warn) -
         raise UsageError("there is no document to quote from", hint="Give documents, as with -d.")
     left_out = sum(map(len, chunks[MOST_PIECES:]))
     if left_out:
-        warn(f"nothing is quoted of the last {left_out:,} characters: they are too many")
+        warn(f"the last {left_out:,} characters cannot be quoted: there is too much text")
     return f"DOCUMENTS: %regex {json.dumps({'substring_chunks': chunks[:MOST_PIECES]})}"
 
 
