@@ -206,14 +206,14 @@ def _range(name: str, part: str, integers: bool) -> list[Decimal]:
     is_factor = match[3] == "*"
     check(last >= first, "the range runs backwards")
     if is_factor:
-        check(step > 1, "the factor must be over 1")
-        check(first > 0, "a factor needs a range of numbers over 0")
+        check(step > 1, "the factor must be greater than 1")
+        check(first > 0, "a factor requires a range of numbers greater than 0")
     else:
-        check(step > 0, "the step must be over 0")
+        check(step > 0, "the step must be greater than 0")
     values: list[Decimal] = []
     value = first
     while value <= last:
-        check(len(values) < MAX_VALUES, f"these are over {MAX_VALUES} values")
+        check(len(values) < MAX_VALUES, f"more than {MAX_VALUES} values")
         values.append(value)
         value = value * step if is_factor else value + step
     return values
@@ -230,7 +230,7 @@ def parse_sweep(texts: Sequence[str]) -> Axes:
     count = prod(map(len, axes.values()))
     if count > MAX_VALUES:
         raise UsageError(
-            f"the sweep has {count} cells, over {MAX_VALUES}", hint="Sweep fewer values."
+            f"the sweep has {count} cells, more than {MAX_VALUES}", hint="Sweep fewer values."
         )
     return axes
 
@@ -308,5 +308,5 @@ def check_some_left(
 ) -> None:
     """Raise UsageError if none of `methods` has a cell."""
     if not any(cell.values["method"] in methods for cell in cells):
-        reason = refused[0].reason if refused else "none is named"
+        reason = refused[0].reason if refused else "none was named"
         raise UsageError(f"no method can run: {reason}", hint="Choose others with --methods.")

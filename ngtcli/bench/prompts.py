@@ -29,7 +29,7 @@ QUESTIONS = (
     "How many are there?",
     "What happens today?",
 )
-_HINT = "Give documents, context or a message; see manual/measuring.md."
+_HINT = "Give documents, context or a message; see ngt help measuring."
 
 
 @dataclass(frozen=True, slots=True)

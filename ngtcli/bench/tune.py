@@ -40,7 +40,7 @@ from ngtcli.words import counted
 
 LEVEL = 0.025  # share of draws in which the best cell may be behind without being tied
 DRAWS = 1000  # bootstrap draws of prompts
-MIN_PROMPTS = 6  # of fewer, all may well favour one cell by chance
+MIN_PROMPTS = 6  # of fewer, all may well favor one cell by chance
 NEAR = 0.02  # a tied cell that is slower by more than this share is not chosen
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*", re.ASCII)  # names of presets
 VERSION = 5

@@ -2,7 +2,7 @@
 
 A method is a file in methods/ with a `Drafter`, and an entry of `_METHODS`. Its user reads of it in
 manual/methods.md. Tests that take their methods from here check that its answers are those of plain
-decoding and that it takes tokens back; colours in render/terminal.py are needed where its drafts
+decoding and that it takes tokens back; colors in render/terminal.py are needed where its drafts
 have origins of their own.
 """
 

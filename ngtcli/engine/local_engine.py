@@ -381,7 +381,7 @@ class LocalEngine(Engine):
         if drafting_model:
             reason = f"{drafting_model} drafts for one sequence at a time"
         if reason:
-            self.session.warn(f"prompts are answered one after another: {reason}")
+            self.session.warn(f"prompts are answered one at a time: {reason}")
             return
         if settings.drafting.exact == "auto" and self._rounds:
             self.session.warn(_MAY_DIFFER)

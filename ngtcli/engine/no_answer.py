@@ -68,13 +68,13 @@ def no_answer(finish_reason: str) -> NgtError | None:
     """Return the error that an answer with this finish reason is, None where it is an answer."""
     if finish_reason == REPETITION:
         return NgtError(
-            "the model repeated itself: this is no answer",
+            "the model repeated itself: there is no answer",
             hint="Ask in other words, or name another model with -m;"
             " --set max_repeats=0 lets it go on.",
         )
     if finish_reason == PROMPT:
         return NgtError(
-            "the model repeated its instructions: this is no answer",
+            "the model repeated its instructions: there is no answer",
             hint="Ask in other words, or name another model with -m.",
         )
     return None

@@ -181,7 +181,7 @@ class PartsInProgress:
         """Report how many parts an earlier run has made, once."""
         if self._reused_count:
             count = f"{self._reused_count} of {counted(self._total_count, 'part')}"
-            self.session.warn(f"took {count} from an earlier run")
+            self.session.warn(f"reused {count} from an earlier run")
         self._reused_count = 0
 
     def last_options(self, prompt: Prompt) -> AnswerOptions:
@@ -196,4 +196,4 @@ class PartsInProgress:
         if not finished or not self.cache.is_stored:
             return ""
         count = f"{finished} of {counted(self._total_count, 'part')}"
-        return f"; kept {count}: the same command goes on from there"
+        return f"; kept {count}: the same command resumes there"

@@ -73,12 +73,12 @@ def details(settings: Settings, model: ModelFacts, answer: Ended) -> Iterator[st
     if answer.finish_reason == "length":
         yield "stopped at max-tokens"
     if answer.finish_reason == "repetition":
-        yield "stopped where it repeats itself"
+        yield "stopped: it repeats itself"
     if answer.policy and answer.policy.budgets:
         sizes = sorted(Counter(answer.policy.budgets).elements())
-        yield f"nodes a step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"
+        yield f"nodes per step {sizes[0]}–{sizes[-1]}, median {sizes[len(sizes) // 2]}"
         if answer.policy.stand_downs:
-            yield f"drafting stood down {counted(answer.policy.stand_downs, 'time')}"
+            yield f"drafting paused {counted(answer.policy.stand_downs, 'time')}"
     if answer.trie.status != "none":
         yield f"trie {answer.trie.status} in {answer.trie.seconds * 1000:.0f} ms"
 
@@ -94,7 +94,7 @@ def _why_no_drafts(settings: Settings, model: ModelFacts, answer: Ended) -> str:
     if answer.exact and model.draft_support is not DraftSupport.TREES:
         return f"exact only without drafts, as {model.draft_why}"
     if answer.policy:
-        return "no draft would have paid"
+        return "it would not have been faster"
     return "no match"
 
 

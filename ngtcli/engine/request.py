@@ -31,7 +31,7 @@ def check_prediction(text: str, settings: Settings) -> None:
     if len(text) > MAX_PREDICTED:
         raise UsageError(
             f"the predicted answer has more than {MAX_PREDICTED:,} characters",
-            hint="Give the part that the answer is like.",
+            hint="Give the part that the answer will resemble.",
         )
     flag = ""
     if settings.engine.engine == "vllm":
@@ -39,7 +39,7 @@ def check_prediction(text: str, settings: Settings) -> None:
     elif settings.drafting.method.partition(":")[0] not in _PREDICTED_METHODS:
         flag = f"--method {settings.drafting.method}"
     if flag:
-        raise UsageError(f"a predicted answer does nothing with {flag}", hint="Leave it out.")
+        raise UsageError(f"a predicted answer cannot be used with {flag}", hint="Leave it out.")
 
 
 def check_form(task: str, settings: Settings) -> None:
@@ -109,10 +109,10 @@ class Request:
         """The error of an answer that has a form and ended within it, for a finish reason."""
         if not self.settings.answer.has_form or reason == "stop":
             return None
-        causes = {"length": "max_tokens were made", "context": "the context is full"}
+        causes = {"length": "max_tokens was reached", "context": "the context is full"}
         return NgtError(
-            f"the answer is not whole: {causes.get(reason, reason)}",
-            hint="Give it room (max_tokens), or the schema bounds (maxLength, maxItems).",
+            f"the answer is incomplete: {causes.get(reason, reason)}",
+            hint="Raise max_tokens, or limit the schema (maxLength, maxItems).",
         )
 
     @property

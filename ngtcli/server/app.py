@@ -229,8 +229,9 @@ class OpenAi:
         """Answer a request to one of the paths."""
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind != "application/json":  # a page may send other kinds without asking first
-            what = "the body is not of content type application/json"
-            raise RequestError(what, "Say so in a header.", None, "wrong_content_type", 415)
+            what = "the content type of the body is not application/json"
+            hint = "Send the header Content-Type: application/json."
+            raise RequestError(what, hint, None, "wrong_content_type", 415)
         if self._server.activity.answering >= _MAX_REQUESTS:
             return _busy("Too many requests at once. Try again later.")
         return Exchange(partial(self._answer, path), self._server.activity)

@@ -240,7 +240,7 @@ def _format(name: str, value: Any) -> dict[str, Any]:
 def _check_only(name: str, value: Any) -> None:
     """Raise RequestError for a value that this server has not; true and 1.0 are not 1."""
     if msgspec.json.encode(value) not in map(msgspec.json.encode, _ONLY[name]):
-        what = f"{name} is {shown(value)}, which this server has not"
+        what = f"{name} is {shown(value)}, which this server does not support"
         raise RequestError(what, "Leave it out.", name, "unsupported_parameter")
 
 
@@ -315,7 +315,7 @@ def _conversation(said: Sequence[_Said]) -> tuple[str, tuple[Turn, ...], str]:
     if turns and turns[-1].role == "assistant":
         if turns[-1].text.strip():
             hint = "Let the last message be the user's."
-            what = "the last message is the assistant's, and this server continues none"
+            what = "the last message is the assistant's, and this server does not continue it"
             raise RequestError(what, hint, f"messages[{len(said) - 1}]", "unsupported_value")
         turns.pop()  # where the answer goes, as some clients write it
     if not turns or turns[-1].role != "user" or not turns[-1].text.strip():

@@ -85,7 +85,7 @@ def test_a_line_is_read_by_the_kind_that_its_keys_tell(
     ("line", "words"),
     [
         ("{", "not JSON"),
-        ("[1]", "no JSON object"),
+        ("[1]", "not a JSON object"),
         ({"question": "Why?"}, "no documents"),
         ({"documents": []}, "documents is []"),
         ({"documents": [3]}, "documents[0] is 3"),
@@ -117,7 +117,7 @@ def test_a_wrong_line_is_named_with_what_is_expected(tmp_path: Path, line, words
 
 
 def test_an_id_may_stand_once(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match=r":2: id 'a' stands in line 1 already"):
+    with pytest.raises(InputError, match=r":2: duplicate id 'a': line 1 has it, too"):
         read_jsonl(written(tmp_path, {"id": "a", "context": "x"}, {"id": "a", "context": "y"}))
 
 

@@ -139,7 +139,7 @@ def without(row: dict[str, Any], key: str) -> str:
         ("trace.json", "{}", "not a recording of version 1"),
         ("trace.json", "[", "not JSON"),
         ("trace.json", "[" * 300_000, "nested too deeply"),
-        ("trace.json", "[]", "no JSON object"),
+        ("trace.json", "[]", "not a JSON object"),
         ("trace.json", without(HEAD, "model"), "model, tokenizer or vocabulary"),
         ("trace.json", json.dumps({**HEAD, "vocabulary": "97"}), "vocabulary is '97'"),
         ("traces.jsonl", "", "empty"),

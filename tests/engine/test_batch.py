@@ -54,7 +54,7 @@ def streamed(data: bytes) -> Lines:
     ("raw", "words"),
     [
         (b"{", "not JSON"),
-        (b"[1]", "no JSON object"),
+        (b"[1]", "not a JSON object"),
         (b'{"context": "\xff"}', "not UTF-8 (byte 13)"),
         (b'{"context": "\\ud800"}', "surrogate"),
         (b'{"context": "a"' + b"[" * 99999, "not JSON|nested"),
@@ -66,10 +66,10 @@ def streamed(data: bytes) -> Lines:
         (b'{"context": "a", "settings": {"temperature": NaN}}', "temperature is NaN"),
         (b'{"id": 9223372036854775808, "context": "a"}', "id is 9223372036854775808"),
         (b'{"id": "%s", "context": "a"}' % (b"x" * 1001), "id is 'xxx"),
-        (b'{"context": "a", "context": "b"}', "'context' stands there twice"),
-        (b'{"context": "a", "settings": {"seed": 1, "seed": 2}}', "'seed' stands there twice"),
+        (b'{"context": "a", "context": "b"}', "duplicate key 'context'"),
+        (b'{"context": "a", "settings": {"seed": 1, "seed": 2}}', "duplicate key 'seed'"),
         (b"{}", "no documents"),
-        (b'{"context": "a", "paths": ["b"]}', "paths and context together"),
+        (b'{"context": "a", "paths": ["b"]}', "paths and context are mutually exclusive"),
         (b'{"context": " "}', "document 1: empty"),
         (b'{"context": "a\\u0000b"}', "binary"),
         (b'{"documents": []}', "documents is []"),
@@ -78,9 +78,15 @@ def streamed(data: bytes) -> Lines:
         (b'{"paths": []}', "paths is []"),
         (b'{"context": "a", "quesiton": "b"}', "unknown key 'quesiton'"),
         (b'{"context": "a", "task": "ask"}', "no question"),
-        (b'{"context": "a", "schema": "a", "settings": {"schema": "b"}}', "schema twice"),
-        (b'{"context": "a", "task": "translate"}', "task is 'translate'"),
-        (b'{"context": "a", "task": "summarize", "question": "Why?"}', "a question with"),
+        (
+            b'{"context": "a", "schema": "a", "settings": {"schema": "b"}}',
+            "schema is both a key and a setting",
+        ),
+        (b'{"context": "a", "task": "translate"}', "unknown task 'translate'"),
+        (
+            b'{"context": "a", "task": "summarize", "question": "Why?"}',
+            "task summarize takes no question",
+        ),
         (b'{"context": "a", "settings": {"model": "m"}}', "cannot be set for one line"),
         (b'{"context": "a", "settings": {"top_p": 3}}', "top_p is 3"),
         (b'{"context": "a", "settings": {"max_tokens": "3"}}', "max_tokens is '3'"),
@@ -140,7 +146,7 @@ def test_a_file_is_read_by_lines_and_each_again_at_its_place(tmp_path: Path) -> 
     ]
     texts = [found[i].content(path).texts[0].text for i in (0, 1, 4)]
     assert texts == ["one", "two", "end"]
-    with pytest.raises(InputError, match="id 'b' stands in line 3 already"):
+    with pytest.raises(InputError, match="duplicate id 'b': line 3 has it, too"):
         found[2].content(path)
     with pytest.raises(InputError, match="a line of more than"):
         found[3].content(path)
@@ -163,8 +169,8 @@ def test_a_wrong_line_keeps_the_id_that_it_has_and_takes_none_from_others(tmp_pa
     assert [line.id for line in found] == ["a", "b", 3, 4, 5, 6, 1, 2, 3, 4, 5, 6, "a"]
     wrong = [line.number for line in found if isinstance(line.value, NgtError)]
     assert wrong == [1, 2, 3, 4, 5, 6, 13]
-    assert "'id' stands there twice" in str(found[1].value)
-    assert "id 'a' stands in line 1 already" in str(found[12].value)
+    assert "duplicate key 'id'" in str(found[1].value)
+    assert "duplicate id 'a': line 1 has it, too" in str(found[12].value)
 
 
 def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Path) -> None:
@@ -179,7 +185,7 @@ def test_a_line_that_has_changed_since_it_was_read_is_not_answered(tmp_path: Pat
 
 @pytest.mark.parametrize(
     ("data", "words"),
-    [(b"", "empty"), (b"\n \n", "empty"), (b"%PDF-1.7", "a PDF"), (b"a\0b", "no text in UTF-8")],
+    [(b"", "empty"), (b"\n \n", "empty"), (b"%PDF-1.7", "a PDF"), (b"a\0b", "not UTF-8 text")],
 )
 def test_a_file_without_lines_is_refused_whole(tmp_path: Path, data: bytes, words: str) -> None:
     path = tmp_path / "in.jsonl"
@@ -233,7 +239,7 @@ def test_of_a_stream_only_the_last_ids_are_kept() -> None:
     data = b"".join(b'{"id": "%c", "context": "x"}\n' % c for c in b"abbcda")
     found = read_lines(io.BytesIO(data), "in", MOST, ALL, ids=2)
     wrong = {line.number: str(line.value) for line in found if isinstance(line.value, NgtError)}
-    assert wrong == {3: "id 'b' stands in line 2 already"}
+    assert wrong == {3: "duplicate id 'b': line 2 has it, too"}
 
 
 # --- a journal ---
@@ -481,7 +487,7 @@ def test_a_file_that_was_edited_since_is_refused_and_lines_cut_off_are_written_a
     whole = path.read_text()
     for edited in (f"{text(1)}\n", f"{whole}mine", whole.upper(), f"{text(0)}\nmine"):
         path.write_text(edited)
-        with pytest.raises(UsageError, match="line [123] is not as it was written"):
+        with pytest.raises(UsageError, match="line [123] was changed after ngt wrote it"):
             opened(path)
         assert path.read_text() == edited
     for kept in (0, len(text(0)) - 1, len(whole.encode()) - 1):

@@ -189,7 +189,9 @@ def read(texts: Path, name: str = "out.csv") -> list[dict[str, str]]:
 def test_doubtful_values_are_named_though_nobody_asked(texts: Path, fake: FakeAnswers) -> None:
     """The fake answers have a probability of 0.9 each, a value of two of them 0.81."""
     done = extract(texts, "--doubt", "0.95")
-    assert b"21 values below p 0.95, to be checked: f0.txt: name, f0.txt: due" in done.stderr
+    assert (
+        b"check 21 values with a probability below 0.95: f0.txt: name, f0.txt: due" in done.stderr
+    )
     done = extract(texts, name="other.csv")
     assert b"to be checked" not in done.stderr
 

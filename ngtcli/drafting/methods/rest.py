@@ -72,7 +72,7 @@ class Rest(Drafter):
         try:
             self._datastore = load_datastore(name, context.tokenizer, context.vocabulary)
         except DamagedFileError as error:
-            raise InputError(f"the datastore {name!r} is bad ({error})", hint=hint) from None
+            raise InputError(f"the datastore {name!r} is damaged ({error})", hint=hint) from None
         if self._datastore is None:
             raise InputError(
                 f"there is no datastore {name!r} for this model's tokenizer", hint=hint

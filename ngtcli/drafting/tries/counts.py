@@ -23,7 +23,7 @@ PARENT, KEY, CHILD = range(3)  # columns of `slots`
 _PARENT, _BEFORE, _CHILD = range(3)  # of a step in a `Log`
 _NEW = -2  # in place of the sibling before a node that was not there
 _CAPACITY = 1 << 12  # nodes that a new trie has room for; guess
-# 2^64 / golden ratio: products with it spread neighbouring keys (Knuth, TAOCP vol. 3, 6.4)
+# 2^64 / golden ratio: products with it spread neighboring keys (Knuth, TAOCP vol. 3, 6.4)
 _SPREAD = 0x9E3779B97F4A7C15
 
 

@@ -94,7 +94,7 @@ class Extraction:
         settings, preset = tasks.of[TASK]
         form = form_of(settings)
         if form is None or not form.fields:
-            raise UsageError("no schema says which fields are wanted", hint=_NO_FIELDS)
+            raise UsageError("no schema says which fields to extract", hint=_NO_FIELDS)
 
         setting = "schema_multi" if form.multi else "schema"
         is_concise = not settings.get(setting).lstrip().startswith("{")
@@ -274,7 +274,7 @@ class Asking:
                 for start in starts
             ]
         except (ValueError, IndexError, StopIteration):  # as of engines that know no grammar
-            raise NgtError("its answer is no JSON", hint="Name another model (-m).") from None
+            raise NgtError("its answer is not JSON", hint="Name another model (-m).") from None
 
     # --- a question for each field ---
 

@@ -130,7 +130,7 @@ def read_lines(
         if is_too_long:
             error = InputError(
                 f"a line of more than {max_bytes / 1e6:g} MB",
-                hint="Raise the bound with --set max_mb.",
+                hint="Raise the limit with --set max_mb.",
             )
             yield replace(line, value=error)
         else:
@@ -144,7 +144,7 @@ def _check_head(head: bytes, name: str) -> None:
     try:
         check_format(head)
         if b"\0" in head:
-            raise Unreadable("no text in UTF-8", "Give JSON lines in UTF-8.")
+            raise Unreadable("not UTF-8 text", "Give JSON lines in UTF-8.")
     except Unreadable as error:
         raise error.of(name) from None
 

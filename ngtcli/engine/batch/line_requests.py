@@ -142,7 +142,7 @@ class LineRequests:
         )
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
-                self._warn(f"left out {skipped.name}: {WRITTEN}")
+                self._warn(f"skipped {skipped.name}: {WRITTEN}")
         for remark in loaded.remarks:
             self._warn(remark)
         return loaded

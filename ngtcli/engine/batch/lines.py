@@ -108,22 +108,22 @@ class BatchLine(Struct, forbid_unknown_fields=True, dict=True):
     def _check(self, has_question: bool) -> None:
         """Raise InputError for the first thing that is wrong with the keys of the line."""
         if self.task not in TASKS:
-            raise InputError(f"task is {shown(self.task)}", hint=_TASKS)
+            raise InputError(f"unknown task {shown(self.task)}", hint=_TASKS)
         if has_question and not self.question:
-            raise InputError("the question is empty", hint="Write one, or leave it out.")
+            raise InputError("the question is empty", hint="Write one, or leave the key out.")
         if self.task == "ask" and not has_question:
             raise InputError("no question", hint='Give one: "question": "When?"')
         if self.task != "ask" and has_question:
-            raise InputError("a question with task summarize", hint="Leave one out.")
+            raise InputError("task summarize takes no question", hint="Leave one of them out.")
         sources = {"documents": self.documents, "paths": self.paths, "context": self.context}
         named = [name for name, value in sources.items() if value not in (None, ())]
         if len(named) != 1:
             raise InputError(
-                f"{' and '.join(named)} together" if named else "no documents",
+                f"{' and '.join(named)} are mutually exclusive" if named else "no documents",
                 hint=f"Give one of {', '.join(sources)}.",
             )
         if self.schema and "schema" in self.settings:
-            raise InputError("schema twice", hint="Leave one out.")
+            raise InputError("schema is both a key and a setting", hint="Leave one of them out.")
 
     @cached_property
     def texts(self) -> tuple[Document, ...]:
@@ -175,7 +175,7 @@ def converted(data: Mapping[str, Any], kind: type[AnyLine]) -> AnyLine:
 def read_line(raw: bytes) -> tuple[Id | None, BatchLine | InputError | UsageError]:
     """Return the id of a line, None without one, and what it says or else what is wrong with it.
 
-    The id is None, too, where it is wrong or stands twice, and of what is no JSON object in UTF-8.
+    The id is also None if it is wrong or given twice, or if the line is not a JSON object in UTF-8.
     """
     line_id: Id | None = None
     try:
@@ -193,7 +193,7 @@ class _WithId(Struct):
 
 
 class Ids:
-    """Finds an id that stands twice, among the last `max_count`; 0: among all."""
+    """Finds duplicate ids among the last `max_count`; 0: among all."""
 
     def __init__(self, max_count: int = 0) -> None:
         self._max_count = max_count
@@ -206,15 +206,15 @@ class Ids:
             self._numbers.popitem(last=False)
         if first != number:
             raise InputError(
-                f"id {shown(line_id)} stands in line {first} already",
-                hint="Give each line an id of its own.",
+                f"duplicate id {shown(line_id)}: line {first} has it, too",
+                hint="Give each line a unique id.",
             )
 
 
 def json_object(line: str) -> dict[str, Any]:
     """Return the object that a line holds.
 
-    Raises InputError as `parsed`, and where a key stands twice.
+    Raises InputError as `parsed`, and for a duplicate key.
 
     >>> json_object('{"id": 3}')
     {'id': 3}
@@ -226,7 +226,7 @@ def json_object(line: str) -> dict[str, Any]:
 
 
 def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
-    """Return the object that a line holds, without keys that stand twice, and an error for these.
+    """Return the object that a line holds, without duplicate keys, and an error for these.
 
     Raises InputError for what is not a JSON object, is nested too deeply, or has text that is not
     Unicode.
@@ -256,10 +256,10 @@ def parsed(line: str) -> tuple[dict[str, Any], InputError | None]:
             place = f" at character {error.pos + 1}"
         raise InputError(f"not JSON ({reason}{place})", hint=HINT) from None
     if not isinstance(data, dict):
-        raise InputError("no JSON object", hint=HINT)
+        raise InputError("not a JSON object", hint=HINT)
     if not repeated:
         return data, None
-    return data, InputError(f"{shown(repeated[0])} stands there twice", hint="Give each key once.")
+    return data, InputError(f"duplicate key {shown(repeated[0])}", hint="Give each key once.")
 
 
 def below(folder: str, path: str) -> str:

@@ -23,9 +23,9 @@ from ngtcli.system import process
 from ngtcli.system.files import identity, write_all, write_atomically
 from ngtcli.system.journal import LineFile, errors_named
 
-_FORCE = "Name another file with -o, or write over it with --force."
+_FORCE = "Name another file with -o, or overwrite it with --force."
 _WORDS = {
-    "input": "other lines: the input has changed (give new and mended lines a file of their own)",
+    "input": "other lines: the input has changed (put new or corrected lines into another file)",
     "wording": "another wording of preset {task}",
 }
 _MAX_RECORD_BYTES = 1_000_000  # beside its text, which may be twice as long there; guess
@@ -166,8 +166,8 @@ class FileOutput:
                 return
             if line not in known:
                 raise UsageError(
-                    f"{self._named_path}: line {self._written + 1} is not as it was written",
-                    hint="Move the file away, name another with -o, or write over it with --force.",
+                    f"{self._named_path}: line {self._written + 1} was changed after ngt wrote it",
+                    hint="Move the file away, name another with -o, or overwrite it with --force.",
                 )
             if line != known[-1]:
                 self._is_outdated = True

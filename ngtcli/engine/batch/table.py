@@ -25,7 +25,7 @@ Row = Mapping[str, Any]  # values by column, as JSON has them
 _DIALECTS = {".csv": "excel", ".tsv": "excel-tab"}
 SUFFIXES = (*_DIALECTS, ".jsonl", ".json")
 NAMES = "Name a file that ends in .csv, .tsv, .jsonl or .json."
-_KEEP = "Move it away, name another with -o, or write over it with --force."
+_KEEP = "Move it, name another with -o, or overwrite it with --force."
 _COMPUTED = ("=", "+", "-", "@", "\t", "\r")  # as OWASP lists them
 _MAX_RECORD_BYTES = 1_000_000_000  # of a record, which has all rows of a document; guess
 _VIEWS = 50  # a table is written when it has grown by a 50th: all writes take as much as 50; guess
