@@ -295,7 +295,7 @@ class Writer:
 
 
 def pages_named(pages: Sequence[int]) -> str:
-    """Page numbers for a sentence, with runs of neighbours in short.
+    """Page numbers for a sentence, with runs of neighbors in short.
 
     >>> pages_named([3]), pages_named([1, 2, 3, 7]), pages_named(range(1, 25, 2))[-29:]
     ('page 3', 'pages 1-3, 7', '15, 17, 19, and 2 more places')

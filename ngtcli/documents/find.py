@@ -182,7 +182,7 @@ class Listing:
         if self._settings.reading.strict and not skipped.kind and not is_written:
             raise InputError(
                 f"{skipped.name}: {skipped.reason}",
-                hint="Mend or remove it, or give --set strict=no to pass over it.",
+                hint="Correct or remove it, or use --set strict=no to skip it.",
             )
         self.skipped[path].append(skipped)
 
@@ -313,7 +313,7 @@ class Listing:
                 yield Skipped(utf8(entry.path), "a link to a folder; name it to have it read")
                 continue
             if entry.name == _SETTINGS_FILE:
-                yield Skipped(utf8(entry.path), "it has the settings of ngt", ".yaml")
+                yield Skipped(utf8(entry.path), "a settings file of ngt", ".yaml")
                 continue
             kind = suffix_of(entry.name)
             if kind not in SUFFIXES:

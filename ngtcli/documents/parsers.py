@@ -86,7 +86,7 @@ class Parsers:
             while True:
                 with self._lock:
                     if self._closed:
-                        raise Unreadable("not read: reading was ended", _AGAIN, lasting=False)
+                        raise Unreadable("not read: reading was interrupted", _AGAIN, lasting=False)
                     worker.get_ready(fresh)
                 try:
                     return worker.ask(form, source)
@@ -160,14 +160,16 @@ class _Worker:
             text = self._connection.recv_bytes(source.max_bytes)
         except BlockingIOError:
             self.kill()
-            what = f"not read: its parser stood still for {self.wall_s} s"
+            what = f"not read: its parser hung for {self.wall_s} s"
             raise Unreadable(what, _AGAIN, lasting=False) from None
         except (OSError, EOFError):
             raise self._lost(form) from None
         try:
             return self._read(msgspec.json.decode(described, type=Reply), text, form)
         except (RecursionError, ValueError):
-            raise Unreadable(f"{form.what} whose parser made no sense", "It is damaged.") from None
+            raise Unreadable(
+                f"{form.what} whose parser gave an invalid result", "It is damaged."
+            ) from None
 
     def _read(self, reply: Reply, text: bytes, form: Format) -> Extracted:
         """The text in a reply. Raises Unreadable for an error in it; ValueError for nonsense."""

@@ -39,7 +39,7 @@ _MARKDOWN_SUFFIXES = (".md", ".markdown")
 _PRINTABLE = bytes(range(32, 256)) + b"\t\n\v\f\r"
 _CHECK_FILE = "Check the file and its permissions."
 _PIPE_OR_NAME = "Pipe a text in or name a file."
-_RAISE_LIMIT = "Raise the bound with --set max_mb."
+_RAISE_LIMIT = "Raise the limit with --set max_mb."
 _ADVICE = {  # what to do, by the number of an OSError
     errno.EINVAL: "Name a file or a folder, or pipe a text in and name it -.",
     errno.EISDIR: "Name a file in it.",
@@ -94,8 +94,8 @@ class Reader:
         self._remaining -= size
         if self._remaining < 0:
             raise InputError(
-                f"more than {self._limit_text} of text in all",
-                hint=f"Name less. {_RAISE_LIMIT}",
+                f"more than {self._limit_text} of text in total",
+                hint=f"Name fewer files. {_RAISE_LIMIT}",
             )
 
     def _too_large(self) -> Unreadable:

@@ -108,9 +108,9 @@ def _unmarked(data: bytes, encoding: str, declared: str) -> tuple[str, tuple[str
         return text, (f"damaged UTF-8: characters that cannot be read: {broken}",)
     guess = guess_encoding(data[max(0, at - _SAMPLE // 2) : at + _SAMPLE // 2])
     if not guess:
-        named = "Name its encoding with --set encoding, as latin-1."
+        named = "Name its encoding, as in --set encoding=latin-1."
         raise Unreadable(f"not UTF-8 (byte {at}), and no likely encoding was found", named)
-    warning = f"not UTF-8; read as {guess}, a guess: --set encoding names another"
+    warning = f"not UTF-8; read as {guess}, a guess: --set encoding=NAME reads it otherwise"
     return data.decode(guess, "replace"), (warning,)
 
 
@@ -123,7 +123,7 @@ def _strictly(data: bytes, encoding: str) -> str:
         damaged = f"damaged {name} (byte {error.start})"
         raise Unreadable(damaged, "Save it again, as UTF-8.") from None
     except LookupError:
-        raise Unreadable(f"no encoding {encoding!r} is known", _NAMES) from None
+        raise Unreadable(f"unknown encoding {encoding!r}", _NAMES) from None
 
 
 def _is_of_ascii(encoding: str) -> bool:
@@ -165,11 +165,11 @@ def check_format(data: bytes) -> None:
     form = format_of("", data[:HEAD])
     if form is not None and not form.is_text:
         advice = "Make text of it first, as with ngt docs show --text."
-        raise Unreadable(f"{form.what} where plain text is wanted", advice)
+        raise Unreadable(f"{form.what} where plain text is needed", advice)
     for start, way, program in _PACKED:
         if data.startswith(start):
             what = f"compressed ({way}), which is not read"
-            raise Unreadable(what, f"Unpack it first, as with {program}.")
+            raise Unreadable(what, f"Unpack it first, for example with {program}.")
     if data.startswith(OLE):
         advice = f"Save it without a password, or as docx, xlsx or pptx: {OLD['.doc']}"
         raise Unreadable("an old or an encrypted office document, which is not read", advice)

@@ -88,7 +88,7 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
         text = found.text.encode("utf-8", "replace")
         if len(text) > source.max_bytes:
             what = f"{form.what} with too much text in it"
-            raise Unreadable(what, "Raise the bound with --set max_mb.")
+            raise Unreadable(what, "Raise the limit with --set max_mb.")
         return {"about": asdict(found.about)}, text
     except Unreadable as error:
         return _refusal(str(error), error.advice, error.lasting), b""

@@ -238,7 +238,7 @@ def look_alikes(
 ) -> Iterator[str]:
     """A sentence per text that contains the name of a control token of the model."""
     texts = [(d.name, f"{d.name}\n{d.text}") for d in documents]
-    for name, text in [*texts, ("the question", question), ("the system text", system)]:
+    for name, text in [*texts, ("the question", question), ("the system prompt", system)]:
         if found := tokenizer.control.first_in(text):
             yield (
                 f"{name} holds text that looks like the model's control tokens ({found}):"

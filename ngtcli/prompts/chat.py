@@ -155,7 +155,7 @@ def check_chat(tokenizer: Tokenizer, chat: Chat) -> None:
     taken = {"messages", *inspect.signature(backend.apply_chat_template).parameters}
     for key, value in arguments_of(chat.arguments).items():
         if key in taken:
-            raise UsageError(f"template_arg {key} is what ngt itself gives", hint="Leave it out.")
+            raise UsageError(f"template_arg {key} is reserved: ngt sets it", hint="Leave it out.")
         if tokenizer.has_control(utf8(json.dumps(value, ensure_ascii=False))):
             what = f"template_arg {key} holds a control token of the model"
             raise UsageError(what, hint="Take it out: only the template itself writes them.")
@@ -320,7 +320,7 @@ def _name_of(number: int, roles: Sequence[str]) -> str:
     if number < _SAID:
         return "documents"
     if roles[number - _SAID] == "system":
-        return "the system text"
+        return "the system prompt"
     return "the text" if number - _SAID == len(roles) - 1 else "a turn of the conversation"
 
 

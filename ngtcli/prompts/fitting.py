@@ -188,7 +188,7 @@ def no_room(task: Task) -> ContextOverflowError:
     names = f" and {len(task.documents)} names" if len(task.documents) > 1 else ""
     return ContextOverflowError(
         f"no room for documents: of {task.context} tokens there are {task.room} besides the answer,"
-        f" which system text, wording, question{names} take",
+        f" which system prompt, wording, question{names} take",
         hint="Shorten these, give fewer documents, or name a model with a longer context (-m).",
     )
 

@@ -145,7 +145,7 @@ def for_task(task: str, settings: Settings, preset: Preset) -> Settings:
         raise UsageError(what, hint=f"Put {{question}} in its template. {_OTHER_PRESET}")
     if asks and task != "extract" and settings.retrieval.overflow == "split":
         raise UsageError(
-            "--overflow split makes summaries of parts, and a question is asked",
+            "--overflow split summarizes parts, and does not answer questions",
             hint="Use --overflow retrieve, which reads the passages that fit the question best.",
         )
     if task == "chat" and settings.retrieval.overflow == "truncate":

@@ -101,9 +101,7 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
         reporting.warn(words)
     if prompt.left_out:
         questions = counted(prompt.left_out, "question")
-        reporting.warn(
-            f"the context is full: the first {questions} and what was answered are left out"
-        )
+        reporting.warn(f"the context is full: the first {questions} and their answers are left out")
     selection = prompt.selection
     if selection is not None and (selection.read or not selection.earlier):
         reporting.warn(_selection_words(selection, settings))

@@ -28,11 +28,11 @@ def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
     if think == "auto":
         return plain
     if (found := _format(tokenizer, chat)) is None:
-        what = f"--think {think}: the model's chat template knows no thoughts"
+        what = f"--think {think}: the model's chat template does not support reasoning"
         raise UsageError(what, hint="Leave --think out.")
     for name in _SWITCHES:
         if name in arguments_of(chat.arguments):
-            what = f"--think and --set template_arg={name} say the same thing"
+            what = f"--think and --set template_arg={name} are mutually exclusive"
             raise UsageError(what, hint="Give one of them.")
         given = [(*chat.arguments, f"{name}={value}") for value in ("false", "true")]
         off, on = (replace(plain, arguments=arguments) for arguments in given)
@@ -40,7 +40,9 @@ def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
             return on if think == "on" else off
     part = _part_after(short_chat(tokenizer, plain), found)
     if part == Part.ANSWER and think == "on":
-        raise UsageError("--think on: the chat template closes the thought", hint="Leave it out.")
+        raise UsageError(
+            "--think on: the chat template ends the reasoning at once", hint="Leave it out."
+        )
     opening = "" if part in (Part.REASONING, Part.ANSWER) else found.opening
     closing = found.closing if think == "off" and part != Part.ANSWER else ""
     return replace(plain, ending=opening + closing)

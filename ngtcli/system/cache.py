@@ -96,17 +96,19 @@ STORES = (
     Store("compiled", "compiled functions", "the first use of auto", "compiled"),
     Store(
         "trials",
-        "what was tried of models, and times of passes",
+        "results of trials of models, and times of forward passes",
         "loading a model; auto",
         "trials",
         UNLIMITED,
     ),
-    Store("quantized", "models' quantised weights", "--quantize int8", "quantized/*", "quantized"),
-    Store("prefixes", "what models read of prompts", "answering", "prefixes/*", "prefixes"),
+    Store(
+        "quantized", "quantized weights of models", "--quantize int8", "quantized/*", "quantized"
+    ),
+    Store("prefixes", "KV entries of prompts", "answering", "prefixes/*", "prefixes"),
     Store(
         "stand-ins", "what GGUF files and adapters load with", "the first use of one", "stand-ins/*"
     ),
-    Store("checked", "which files were compared with their checksums", "using them", "checked"),
+    Store("checked", "files whose checksums were verified", "using them", "checked"),
     Store("tune", "measurements of ngt tune", "ngt tune", "tune/*", UNLIMITED, True),
 )
 _STORE_OF_PART = {part: stored for stored in STORES for part in stored.parts.split()}

@@ -33,7 +33,7 @@ _PAUSE_S = 0.005  # between two looks whether a lock is free; guess
 _FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room")
 _FIRST = {  # what to do first, by the number of an error
     **_FULL,
-    errno.EMSGSIZE: "Raise the bound with --set max_mb",
+    errno.EMSGSIZE: "Raise the limit with --set max_mb",
 }
 
 

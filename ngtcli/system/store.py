@@ -208,7 +208,7 @@ class _Store:
                 except sqlite3.ProgrammingError:  # a defect of ngt
                     raise
                 except OSError as error:
-                    self._report(f"cannot be opened, and nothing is stored: {reason_of(error)}")
+                    self._report(f"cannot be opened, so that nothing is stored: {reason_of(error)}")
                     break
                 # Texts of the file, such as names of its tables, may be damaged as well.
                 except (sqlite3.Error, UnicodeDecodeError) as error:

@@ -161,7 +161,7 @@ def test_each_load_has_the_bound_for_itself(folder: Path) -> None:
         Path(path).write_text("tide " * 150_000)
     for path in (*both, *both):  # 3 MB in all
         load([path], settings=one, files=files)
-    with pytest.raises(InputError, match="more than 1 MB of text in all"):
+    with pytest.raises(InputError, match="more than 1 MB of text in total"):
         load(both, settings=one, files=files)
     files.close()
 
@@ -191,7 +191,7 @@ def test_texts_that_nobody_asked_for_yet_are_bounded(
     for number in range(40):
         (tmp_path / f"{number:02}.json").write_text(str(number))
     with closing(Documents(Settings.of(max_mb=1))) as files:
-        with pytest.raises(InputError, match="more than 1 MB of text in all"):
+        with pytest.raises(InputError, match="more than 1 MB of text in total"):
             load([str(tmp_path)], settings=Settings.of(max_mb=1), files=files)
         assert len(made_ahead) <= 2 + 2 * files._parsers.size
 

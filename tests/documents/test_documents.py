@@ -321,7 +321,7 @@ def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_pa
     for path, told in (
         (str(tmp_path / "c.txt"), "c.txt: more than 1 MB"),
         ("-", "standard input: more than 1 MB"),
-        (str(tmp_path), "more than 1 MB of text in all"),
+        (str(tmp_path), "more than 1 MB of text in total"),
     ):
         with pytest.raises(InputError, match=told) as caught:
             load([path], io.BytesIO(b"d" * 1_000_001), one)

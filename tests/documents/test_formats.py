@@ -216,7 +216,7 @@ def test_texts_of_many_names_are_read_in_folders(tmp_path: Path, name: str) -> N
     loaded = load([str(tmp_path)])
     assert [d.text for d in loaded.documents] == ["Grüße aus dem Süden"]
     assert loaded.documents[0].about.warnings == (
-        "not UTF-8; read as windows-1252, a guess: --set encoding names another",
+        "not UTF-8; read as windows-1252, a guess: --set encoding=NAME reads it otherwise",
     )
     assert [Path(s.name).name for s in loaded.skipped] == ["ngt.yaml"]
 
@@ -235,7 +235,7 @@ def test_an_encoding_that_is_set_is_used_for_text_that_is_not_utf_8(tmp_path: Pa
         "d.html": "Žluťoučký kůň",
     }
     assert not any(d.about.warnings for d in loaded.documents)
-    with pytest.raises(SettingError, match="encoding is 'nonsense', which is not known"):
+    with pytest.raises(SettingError, match="unknown encoding 'nonsense'"):
         Settings.of(encoding="nonsense")
 
 

@@ -116,7 +116,7 @@ def test_a_worker_that_stands_still_is_ended_and_no_file_is_blamed(
                 worker_.get_ready(False)
 
     def read(pool: Parsers, spaces: int) -> BaseException:
-        with pytest.raises(Unreadable, match="its parser stood still for 1 s") as caught:
+        with pytest.raises(Unreadable, match="its parser hung for 1 s") as caught:
             pool.extract(JSON, source(b"[2" + b" " * spaces))
         for worker_ in pool._workers:
             worker_.wall_s = 100

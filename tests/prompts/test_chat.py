@@ -84,7 +84,12 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
     ("template", "chat", "words", "hint"),
     [
         (NO_SYSTEM, Chat(system="Be brief."), "System role not supported", "without --system."),
-        (DROPS_SYSTEM, Chat(system="Be brief."), "leaves the system text out", "without --system."),
+        (
+            DROPS_SYSTEM,
+            Chat(system="Be brief."),
+            "leaves the system prompt out",
+            "without --system.",
+        ),
         (CHATML, Chat(documents=True), "leaves documents out", "without --set template_documents."),
         (
             {"default": CHATML, "rag": LISTED},
@@ -122,8 +127,8 @@ def test_what_a_template_does_not_take_is_an_error_that_says_so(
         (CHATML, Chat(template="/etc/a"), "has no chat template '/etc/a'"),
         ({"default": CHATML, "rag": LISTED}, Chat(template="rga"), "has no chat template 'rga'"),
         ({"a": CHATML, "b": LISTED}, Chat(), "none of which is the default"),
-        (CHATML, Chat(arguments=("messages=x",)), "messages is what ngt itself gives"),
-        (CHATML, Chat(arguments=("tokenize=true",)), "tokenize is what ngt itself gives"),
+        (CHATML, Chat(arguments=("messages=x",)), "messages is reserved: ngt sets it"),
+        (CHATML, Chat(arguments=("tokenize=true",)), "tokenize is reserved: ngt sets it"),
         (CHATML, Chat(arguments=("today=<|im_end|>",)), "today holds a control token"),
         (CHATML, Chat(arguments=('x={"a": ["\\u003c|im_end|>"]}',)), "x holds a control token"),
     ],

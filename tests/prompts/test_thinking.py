@@ -230,8 +230,9 @@ def test_a_switch_that_is_not_there_is_one_line_and_a_hint(folder: Path, tmp_pat
     ]
     assert [done.returncode for done in found] == [2, 2]
     assert [done.stderr.decode() for done in found] == [
-        "ngt: --think off: the model's chat template knows no thoughts\nLeave --think out.\n",
-        "ngt: --think and --set template_arg=enable_thinking say the same thing\n"
+        "ngt: --think off: the model's chat template does not support reasoning\n"
+        "Leave --think out.\n",
+        "ngt: --think and --set template_arg=enable_thinking are mutually exclusive\n"
         "Give one of them.\n",
     ]
     (tmp_path / "ngt.yaml").write_text("think: off\n")  # which YAML reads as false

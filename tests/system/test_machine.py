@@ -161,12 +161,12 @@ def check_bounds() -> None:
             bounded(work, seconds=0.1, megabytes=100)
     with pytest.raises(ModelError, match="odd") as caught:
         bounded(fail, seconds=5, megabytes=100)
-    assert caught.value.hint == "Mend it."
+    assert caught.value.hint == "Correct it."
     assert bounded(lambda: "7" * 10**7, seconds=5, megabytes=100) == "7" * 10**7
 
 
 def fail() -> None:
-    raise ModelError("odd", hint="Mend it.")
+    raise ModelError("odd", hint="Correct it.")
 
 
 def test_code_that_is_bounded_in_threads_limits_no_other_thread() -> None:

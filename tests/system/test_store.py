@@ -130,7 +130,7 @@ def test_where_no_file_can_be_opened_nothing_is_stored_with_one_remark(path: Pat
     path.mkdir(parents=True)
     IDS.put("a", b"1")
     assert IDS.get("a") is None
-    assert "cannot be opened, and nothing is stored: not a regular file" in store.take_remark()
+    assert "cannot be opened, so that nothing is stored: not a regular file" in store.take_remark()
     IDS.put("b", b"1")
     assert not store.take_remark()
 

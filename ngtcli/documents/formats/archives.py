@@ -58,7 +58,7 @@ def parse_gzip(source: Source) -> Extracted:
         text, warnings = decoded(data, source.encoding)
         return Extracted(text, About(warnings=warnings))
     if inner is GZ:
-        raise Unreadable("packed more than once", "Unpack it first, as with gunzip.")
+        raise Unreadable("packed more than once", "Unpack it first, for example with gunzip.")
     return parse(inner, replace(source, data=data, suffix=suffix))
 
 

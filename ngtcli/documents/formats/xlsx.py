@@ -229,7 +229,7 @@ class _Sheet:
     def _number(self, value: str, cell: Any) -> str:
         try:
             return shown_number(float(value), self._code(cell), self._book.from_1904)
-        except ValueError:  # it is no number
+        except ValueError:  # it is not a number
             return value
 
     def _formatted_text(self, text: str, cell: Any) -> str:
