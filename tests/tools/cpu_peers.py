@@ -53,7 +53,7 @@ OURS = {
 }
 _PEER, _BASE = "llama.cpp Q8_0", "ngt float32"  # that tokens/s, and passes, are divided by
 _PEERS = ("llama_cpp", "gguf")
-_SOURCE_ROWS = 256  # rows of random weights that are quantised and repeated down a tensor
+_SOURCE_ROWS = 256  # rows of random weights that are quantized and repeated down a tensor
 Figures = dict[str, list[float]]  # of one contestant by what they are, of all turns
 
 

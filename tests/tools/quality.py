@@ -39,8 +39,12 @@ class QualityFlags(PageFlags):
 
     files: Annotated[list[str] | None, _SCORED] = None
     prompts: Annotated[Path | None, LINES] = None
-    tasks: Annotated[str | None, prompt_option(help="Only these, with commas.")] = None
-    limit: Annotated[int | None, prompt_option(min=1, help="Most prompts of a task.")] = None
+    tasks: Annotated[str | None, prompt_option(help="Only these tasks, separated by commas.")] = (
+        None
+    )
+    limit: Annotated[
+        int | None, prompt_option(min=1, help="Maximum number of prompts per task.")
+    ] = None
 
 
 @command("quality", settings=settings_in(OF_MODEL))

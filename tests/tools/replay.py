@@ -35,11 +35,15 @@ class ReplayFlags(NodeFlags, PageFlags):
     """What stands on the command line, unread."""
 
     folder: Annotated[Path, _RECORDING]
-    methods: Annotated[str | None, measured_option(help=f"With commas; default: {_METHODS}.")] = (
+    methods: Annotated[
+        str | None, measured_option(help=f"Methods, separated by commas; default: {_METHODS}.")
+    ] = None
+    tasks: Annotated[str | None, prompt_option(help="Only these tasks, separated by commas.")] = (
         None
     )
-    tasks: Annotated[str | None, prompt_option(help="Only these, with commas.")] = None
-    limit: Annotated[int | None, prompt_option(min=1, help="Most prompts of a task.")] = None
+    limit: Annotated[
+        int | None, prompt_option(min=1, help="Maximum number of prompts per task.")
+    ] = None
     ids: Annotated[str, prompt_option(help="Of a recording all, odd or even ids.")] = "all"
 
 

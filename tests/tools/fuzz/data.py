@@ -119,7 +119,7 @@ def _config(rng: Random, folder: Path) -> Damage:
 
 
 def _weights(rng: Random, folder: Path) -> Damage:
-    """Tensors left out, renamed, cut, or filled with what is no number."""
+    """Tensors left out, renamed, cut, or filled with what is not a number."""
     from safetensors.torch import load, save
 
     path = folder / "model.safetensors"

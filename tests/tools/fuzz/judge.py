@@ -26,7 +26,7 @@ _MOST_ERROR_LINES = 4  # what happened, what to do, and for a grammar the text a
 _USUAL = (
     "The built-in model is a demonstration",
     "Drafting code is being compiled",
-    "has as many tokens as --max-tokens allows",
+    "it reached --max-tokens",
 )
 _NOT_FOUND = "ngt: the documents do not have the answer"  # exit code 1, where `ask` has an answer
 _LONG = 6000  # characters of an error; a guess: a path may have 4096

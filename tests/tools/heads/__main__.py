@@ -117,7 +117,7 @@ def train(flags: SettingFlags, given: TrainFlags) -> Trained:
         try:
             report = _trained(given, tasks, items, folder, notes)
         except KeyboardInterrupt:
-            notes.warn("interrupted; run the same command again to go on")
+            notes.warn("interrupted; run the same command again to resume")
             raise typer.Exit(INTERRUPTED) from None
     notes.clear()
     return report

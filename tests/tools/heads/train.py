@@ -47,7 +47,7 @@ def check_trainable(model: TargetModel, plan: Plan) -> None:
     stored = getattr(model.hf.config, "quantization_config", None)
     if (stored or quantized_bits(model.hf)) and not alone:
         what = f"{plan.kind} is trained by the model's own weights, and {model.name} has integers"
-        raise UsageError(what, hint="Name the model as it was before it was quantised.")
+        raise UsageError(what, hint="Name the model as it was before it was quantized.")
 
 
 class Trainer:

@@ -19,9 +19,9 @@ from tests.tools.measuring.tables import ToolForms
 
 OF_MODEL = ("Reading", "Passages", "Answer", "Model")
 SWEEP = (4, 8, 16, 32, 64, 128)  # draft nodes
-_NODES = measured_option(help="Most draft nodes; several with commas.")
+_NODES = measured_option(help="Maximum number of draft nodes; several, separated by commas.")
 _SWEPT = measured_option("--sweep-num-draft", help="Try 4 to 128 nodes.")
-_FRESH = "Forget at each prompt what was learned."
+_FRESH = "Forget what was learned before each prompt."
 _html = partial(options.file_option, rich_help_panel="Results")
 
 
@@ -40,7 +40,9 @@ class PageFlags(OutputFlags):
     def check(self) -> str:
         """The flag of the form that is asked for, "" for tables. Raises UsageError."""
         if self.json and self.markdown:
-            raise UsageError("--json and --markdown are both given", hint="Give one of them.")
+            raise UsageError(
+                "--json and --markdown are mutually exclusive", hint="Give one of them."
+            )
         check_output_files({"-o": self.output, "--html": self.html})
         check_written(self.outputs, self.force)
         return "json" if self.json else "markdown" if self.markdown else ""
@@ -57,7 +59,7 @@ class NodeFlags:
     def numbers(self, run: Run) -> list[int]:
         """The numbers of draft nodes to try. Raises UsageError."""
         if self.num_draft and self.sweep_num_draft:
-            what = "--num-draft and --sweep-num-draft are both given"
+            what = "--num-draft and --sweep-num-draft are mutually exclusive"
             raise UsageError(what, hint="Give one of them.")
         if self.sweep_num_draft:
             return list(SWEEP)

@@ -115,7 +115,7 @@ def _replayed(result: ReplayResult) -> Table:
     rows = _overall(result.rows)
     title = f"{counted(result.questions, 'prompt')}, replayed"
     if len(budgets := _budgets(rows)) == 1:
-        title += f", at most {counted(budgets[0], 'draft node')} a step"
+        title += f", at most {counted(budgets[0], 'draft node')} per step"
     shown = figures(summary.shown_columns(ReplayRow), rows)
     return table(title, [*_names(rows), *shown], _REPLAY_NOTE)
 

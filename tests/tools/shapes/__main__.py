@@ -53,7 +53,11 @@ def main(words: Sequence[str] | None = None) -> None:
     add("--methods", type=names, default=names(_METHODS))
     add("--tasks", type=names, default=[])
     add("--limit", type=int, help="most questions of a task")
-    add("--num-draft", default="32", help="most draft nodes; several with commas")
+    add(
+        "--num-draft",
+        default="32",
+        help="maximum number of draft nodes; several, separated by commas",
+    )
     add("--rounds", type=int, default=1)
     add("--fresh", action="store_true", help="forget at each prompt what was learned")
     add("--no-background", action="store_true")
