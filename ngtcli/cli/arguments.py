@@ -8,19 +8,18 @@ from textwrap import shorten
 from ngtcli.documents.find import STDIN
 from ngtcli.errors import UsageError
 
-_LONGEST = 200  # characters of a command line that a hint shows; guess
+_MAX_SHOWN = 200  # characters of a command line in an error and its hint; guess
 
 
 def question_and_paths(words: Sequence[str], has_documents: bool) -> tuple[str, list[str]]:
-    """Return the question, which comes first, and the paths behind it.
+    """Return the question, which comes first, and the paths after it.
 
-    Paths that do not exist are returned as well: reading them says so. But where a question of
-    several words was not quoted, the error says that it needs quotes. With paths before the
-    question, the question is the last word.
+    Paths that do not exist are returned as well, and reading reports them. A question of several
+    words without quotes is an error. If paths come before the question, it is the last word.
 
     Args:
-        words: The arguments of the command line, one at least.
-        has_documents: Whether documents were named otherwise.
+        words: The arguments of the command line, at least one.
+        has_documents: Whether -d names documents or some are piped in.
 
     Raises:
         UsageError: There is no question, or it was not quoted.
@@ -42,42 +41,54 @@ def question_and_paths(words: Sequence[str], has_documents: bool) -> tuple[str, 
     raise unquoted("question", "ask", words[:end], words[end:])
 
 
-def only_word(what: str, command: str, words: Sequence[str]) -> str:
-    """Return the question or the prompt of a command that takes no paths. Raises UsageError.
+def only_word(noun: str, command: str, words: Sequence[str]) -> str:
+    """Return the question or the prompt of a command that takes no paths.
 
     Args:
-        what: What it is called.
+        noun: "question" or "prompt", for errors.
         command: The command, for the hint.
         words: The arguments of the command line.
+
+    Raises:
+        UsageError: There are several words, or paths among them.
     """
     if len(words) == 1:
         return words[0]
-    if path := next((word for word in words if os.path.exists(word)), None):
-        hint = f"Give -d before each document: ngt {command} -d {shlex.quote(path)} …"
-        raise UsageError(f"{path} is a path, not part of the {what}", hint=hint)
-    raise unquoted(what, command, words)
+    path = next((word for word in words if os.path.exists(word)), "")
+    if path:
+        raise UsageError(
+            f"{path} is a path, not part of the {noun}",
+            hint=f"Give -d before each document: ngt {command} -d {shlex.quote(path)} …",
+        )
+    raise unquoted(noun, command, words)
 
 
 def unquoted(
-    what: str, command: str, words: Sequence[str], paths: Sequence[str] = ()
+    noun: str, command: str, words: Sequence[str], paths: Sequence[str] = ()
 ) -> UsageError:
-    """Return the error of a question or prompt of several words without quotes."""
-    quoted = shlex.quote(" ".join(words))
-    shown = shorten(quoted, _LONGEST, placeholder="…'")
-    behind = "".join(f" {shlex.quote(path)}" for path in paths)
+    """Return the error for a question or prompt of several words without quotes.
+
+    Args:
+        noun: "question" or "prompt".
+        command: The command, for the hint.
+        words: The words.
+        paths: The paths that follow them on the command line.
+    """
+    quoted = shorten(shlex.quote(" ".join(words)), _MAX_SHOWN, placeholder="…'")
+    arguments = " ".join([quoted, *map(shlex.quote, paths)])
     return UsageError(
-        f"the {what} is {len(words)} words without quotes",
-        hint=f"Put it in quotes: ngt {command} {shown}{behind}",
+        f"the {noun} is {len(words)} words without quotes",
+        hint=f"Put it in quotes: ngt {command} {arguments}",
     )
 
 
 def _no_question(words: Sequence[str]) -> UsageError:
-    """Return the error of a command line with nothing but paths."""
-    named = f"the path {words[0]}" if len(words) == 1 else f"the paths {', '.join(words)}"
-    shown = shorten(shlex.join(words), _LONGEST, placeholder="…")
+    """Return the error for a command line that has only paths."""
+    paths = f"the path {words[0]}" if len(words) == 1 else f"the paths {', '.join(words)}"
+    arguments = shorten(shlex.join(words), _MAX_SHOWN, placeholder="…")
     return UsageError(
-        f"there is no question, only {shorten(named, _LONGEST, placeholder='…')}",
-        hint=f"The question comes first, as in ngt ask 'Who signed it?' {shown}",
+        f"there is no question, only {shorten(paths, _MAX_SHOWN, placeholder='…')}",
+        hint=f"The question comes first, as in ngt ask 'Who signed it?' {arguments}",
     )
 
 
@@ -86,17 +97,17 @@ def _exists(word: str) -> bool:
 
 
 def _is_document(word: str) -> bool:
-    """Whether this names a document that is there: no word of a sentence is written like it."""
+    """Whether this names an existing document, and cannot be a word of a sentence."""
     return _exists(word) and (word == STDIN or os.sep in word or bool(os.path.splitext(word)[1]))
 
 
 def _is_sentence(word: str) -> bool:
-    """Whether this was quoted for the shell, or ends like a question, and is no path."""
+    """Whether this was quoted for the shell or ends like a question, and is not a path."""
     return not _exists(word) and (len(word.split()) > 1 or word.endswith("?"))
 
 
 def _is_plain_word(word: str) -> bool:
-    """Whether this looks like a word of a sentence and not like a path, a pattern or a file."""
+    """Whether this looks like a word of a sentence, not like a path, pattern or file name."""
     if _exists(word) or os.sep in word or any(character in word for character in "*["):
         return False
     return not os.path.splitext(word.rstrip("?.,!"))[1]

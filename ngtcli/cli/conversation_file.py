@@ -1,4 +1,4 @@
-"""A conversation in a file: JSON, which can be read back, or Markdown for people."""
+"""Save a conversation as JSON, which can be loaded, or as Markdown for people."""
 
 import os
 from collections import Counter
@@ -24,7 +24,7 @@ from ngtcli.words import reason_of
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
-MAX_BYTES = 100_000_000  # of a conversation that is read; guess
+MAX_BYTES = 100_000_000  # of a conversation file; guess
 _WRITTEN_BY_SAVE = "Name a .json file that /save wrote."
 _LAST = "last"  # the key of the conversation that was saved last
 
@@ -39,14 +39,14 @@ class Exchange:
 
 @dataclass(frozen=True, slots=True)
 class Conversation:
-    """What a file holds of a conversation, or is to hold.
+    """The content of a conversation file.
 
     Attributes:
         model: The model that answered.
         system: The system prompt; "" for none.
-        paths: The files and folders that were read, absolute.
-        documents: The documents that were in them.
-        exchanges: Questions and answers in their order.
+        paths: The absolute paths of the files and folders that were read.
+        documents: The documents in them.
+        exchanges: Questions and answers in order.
     """
 
     model: str
@@ -79,19 +79,24 @@ class _SavedConversation(msgspec.Struct):
 
 @dataclass(frozen=True, slots=True)
 class Saved:
-    """A conversation as a file has it; its documents by name and checksum."""
+    """A conversation that was read from a file.
+
+    Attributes:
+        conversation: The conversation, without the texts of its documents.
+        checksums: The SHA-256 of each document, by name.
+    """
 
     conversation: Conversation
     checksums: dict[str, str]
 
     def changed(self, documents: Sequence[Document]) -> list[str]:
-        """The names of the documents that are not what they were, or are missing."""
-        now = {document.name: document.sha256 for document in documents}
-        return [name for name, sha256 in self.checksums.items() if now.get(name) != sha256]
+        """Return the names of documents that have changed or are missing."""
+        current = {document.name: document.sha256 for document in documents}
+        return [name for name, sha256 in self.checksums.items() if current.get(name) != sha256]
 
 
 def to_json(conversation: Conversation) -> str:
-    """The JSON of a conversation; `read_conversation` reads it."""
+    """Return a conversation as JSON, which `read_conversation` reads."""
     keys = ("thought", "finish_reason", "sources", "statistics")
     exchanges = []
     for exchange in conversation.exchanges:
@@ -112,17 +117,17 @@ def to_json(conversation: Conversation) -> str:
 
 
 def to_markdown(conversation: Conversation) -> str:
-    """A page of a conversation, with the sources of its answers."""
+    """Return a conversation as a Markdown page, with the sources of its answers."""
     parts = [f"# A conversation with {conversation.model}"]
     if conversation.documents:
         parts.append("Documents: " + ", ".join(d.name for d in conversation.documents))
     if conversation.system:
-        parts.append(f"System text: {conversation.system}")
+        parts.append(f"System prompt: {conversation.system}")
     for number, exchange in enumerate(conversation.exchanges, 1):
         answer = exchange.answer
-        how = " (interrupted)" if answer.finish_reason == "interrupted" else ""
+        state = " (interrupted)" if answer.finish_reason == "interrupted" else ""
         parts += [f"## Question {number}", exchange.question]
-        parts += [f"## Answer {number}{how}", answer.text.strip()]
+        parts += [f"## Answer {number}{state}", answer.text.strip()]
         parts.append("\n".join(f"- {listed(source)}" for source in answer.sources.places()))
     return visible("\n\n".join(filter(None, parts)))
 
@@ -142,31 +147,29 @@ def read_conversation(path: Path) -> Saved:
     try:
         saved = msgspec.json.decode(data, type=_SavedConversation)
     except (msgspec.DecodeError, UnicodeDecodeError):
-        what = f"{path} is not a saved conversation"
-        raise InputError(what, hint=_WRITTEN_BY_SAVE) from None
+        raise InputError(f"{path} is not a saved conversation", hint=_WRITTEN_BY_SAVE) from None
     conversation = Conversation(
         model=saved.model,
         system=saved.system,
         paths=saved.paths,
         exchanges=[Exchange(row.question, _answer(row)) for row in saved.exchanges],
     )
-    return Saved(conversation, {one.name: one.sha256 for one in saved.documents})
+    return Saved(conversation, {d.name: d.sha256 for d in saved.documents})
 
 
 def with_sources(exchanges: Sequence[Exchange], documents: Sequence[Document]) -> list[Exchange]:
-    """Exchanges that were read, with the sources of their answers in these documents."""
-    return [
-        replace(
-            exchange,
-            answer=replace(exchange.answer, sources=sources_of(exchange.answer.text, documents)),
-        )
-        for exchange in exchanges
-    ]
+    """Return exchanges whose answers have their sources in these documents."""
+    complete = []
+    for exchange in exchanges:
+        sources = sources_of(exchange.answer.text, documents)
+        complete.append(replace(exchange, answer=replace(exchange.answer, sources=sources)))
+    return complete
 
 
 def _answer(row: _SavedExchange) -> Ended:
+    """Return a saved answer as a single step."""
     statistics = Statistics()
-    with suppress(msgspec.ValidationError):  # of another version
+    with suppress(msgspec.ValidationError):  # another version of ngt may have saved them
         statistics = msgspec.convert(row.statistics or {}, Statistics, dec_hook=_counter)
     tokens = [Token(0, "", thought=row.thought)] if row.thought else []
     tokens.append(Token(0, row.answer))
@@ -176,32 +179,33 @@ def _answer(row: _SavedExchange) -> Ended:
 
 
 def _counter(kind: type, value: Any) -> Any:
-    """The counts of an object of JSON, whose keys are texts. Raises ValueError."""
+    """Convert a JSON object to a Counter of numbers. Raises ValueError for another type."""
     if (get_origin(kind) or kind) is not Counter or not isinstance(value, dict):
         raise ValueError(f"{kind} cannot be read")
     return Counter({int(key): int(count) for key, count in value.items()})
 
 
 def remember(path: Path) -> None:
-    """Note that this conversation is the one that was saved last."""
+    """Store that this conversation was saved last."""
     _conversations().put(_LAST, str(path.resolve()))
 
 
 def last_saved() -> Path:
-    """The file of the conversation that was saved last. Raises InputError."""
+    """Return the file of the conversation that was saved last. Raises InputError if none was."""
     name = _conversations().get(_LAST)
     if name is None:
-        hint = "In ngt chat, /save FILE.json saves one."
-        raise InputError("no conversation has been saved", hint=hint)
+        raise InputError(
+            "no conversation has been saved", hint="In ngt chat, /save FILE.json saves one."
+        )
     return Path(name)
 
 
 def absolute(path: str) -> str:
-    """A path or pattern as it can be read from another folder, too."""
+    """Return a path or pattern that can be read from any folder."""
     return os.path.abspath(os.path.expanduser(path))
 
 
 def _conversations() -> "Kind[str]":
-    from ngtcli.system.store import Kind  # here: most runs need none
+    from ngtcli.system.store import Kind  # most commands do not need it
 
     return Kind("conversation", str, is_state=True)
