@@ -1,6 +1,6 @@
-"""Files beside the user's that grow by whole lines: journals of what is done, and logs.
+"""Files next to the user's that grow by complete lines: journals of finished work, and logs.
 
-A run that was killed leaves at most one torn line at the end of such a file.
+A run that is killed leaves at most one incomplete line, at the end of the file.
 """
 
 import errno
@@ -25,23 +25,30 @@ from ngtcli.words import reason_of
 
 Record = TypeVar("Record")  # a dataclass, or a Struct of msgspec
 _FLAGS = os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK
-_MAX_WRITTEN_BYTES = 100_000  # of a record that names a written file; guess
-_MAX_HEAD_BYTES = 16_000_000  # its settings come from files of 1 MB; guess
-_FORMAT_KEYS = ("format", "version", "output")  # of a head
-ANSWERS = ".ngt.journal"  # of a folder that answers are written to, a file for each document
-_PAUSE_S = 0.005  # between two looks whether a lock is free; guess
+_MAX_WRITTEN_BYTES = 100_000  # the longest record that names a written file (guess)
+_MAX_HEAD_BYTES = 16_000_000  # of a head, whose settings come from files of 1 MB (guess)
+_FORMAT_KEYS = ("format", "version", "output")  # the keys of a head that are no settings
+ANSWERS = ".ngt.journal"  # the journal of a folder that has a file with the answer of each document
+_PAUSE_S = 0.005  # between two attempts to get a lock (guess)
 _FULL = dict.fromkeys((errno.ENOSPC, errno.EDQUOT), "Make room")
-_FIRST = {  # what to do first, by the number of an error
+# The first advice for an error, by its number.
+_FIRST = {
     **_FULL,
     errno.EMSGSIZE: "Raise the limit with --set max_mb",
 }
 
 
 class LineFile(io.FileIO):
-    """A file that grows by whole lines, locked until it is closed; made with `mode`.
+    """A file that grows by complete lines, locked until it is closed.
 
-    Raises OSError, also for a link, for what is not a regular file, and where another process has
-    it for `wait_s` seconds.
+    Args:
+        path: The file, which is created if it is missing.
+        mode: The permissions of a new file.
+        wait_s: How long to wait for another process that has locked it.
+
+    Raises:
+        BlockingIOError: Another process has locked it.
+        OSError: It is a link or not a regular file, or cannot be opened.
     """
 
     def __init__(self, path: Path, mode: int = 0o600, wait_s: float = 0.0) -> None:
@@ -52,7 +59,7 @@ class LineFile(io.FileIO):
             time.sleep(_PAUSE_S)
 
     def _is_opened(self, path: Path, mode: int) -> bool:
-        """Open and lock it; return False where another process has it, or replaced the file."""
+        """Open and lock it; return False if another process has locked or replaced the file."""
         super().__init__(path, "r+", opener=lambda name, _: os.open(name, _FLAGS, mode))
         with ExitStack() as unless_locked:
             unless_locked.callback(self.close)
@@ -62,14 +69,22 @@ class LineFile(io.FileIO):
                 fcntl.flock(self, fcntl.LOCK_EX | fcntl.LOCK_NB)
             except BlockingIOError:
                 return False
-            except OSError:  # a file system without locks
+            except OSError:  # The file system has no locks.
                 pass
             if identity(path) == identity(self.fileno()):
                 unless_locked.pop_all()
         return not self.closed
 
     def append(self, line: bytes, sync: bool = True) -> int:
-        """Write a line, with `sync` to disk, or nothing; return its place. Raises OSError."""
+        """Append a line and return its offset.
+
+        Args:
+            line: The line, without a line feed.
+            sync: Wait until it is on disk.
+
+        Raises:
+            OSError: It cannot be written; then the file is unchanged.
+        """
         start = self.seek(0, os.SEEK_END)
         try:
             write_all(self, line + b"\n")
@@ -82,9 +97,12 @@ class LineFile(io.FileIO):
         return start
 
     def lines(self, max_bytes: int, start: int = 0) -> Iterator[tuple[int, bytes]]:
-        """Yield each line from `start` on with its place; a torn last one has no line feed.
+        """Yield the offset and the bytes of each line from the offset `start` on.
 
-        Raises OSError, also for a line of more than `max_bytes`.
+        An incomplete last line has no line feed.
+
+        Raises:
+            OSError: A line has more than `max_bytes`, or the file cannot be read.
         """
         with os.fdopen(os.dup(self.fileno()), "rb") as buffered:
             buffered.seek(start)
@@ -103,18 +121,18 @@ def errors_named(
 
     Args:
         where: The file.
-        hint: What else to do.
+        hint: Advice for the user.
         kind: The class of the error; a full disk is never a UsageError.
-        resumes: Whether the same command goes on where it ended.
+        resumes: The same command can be run again and continues.
     """
     try:
         yield
     except OSError as error:
         kind = NgtError if error.errno in _FULL else kind
-        if error.errno == errno.EAGAIN:  # another process has it: beginning again would not help
+        if error.errno == errno.EAGAIN:  # Another process has locked it.
             hint = "Wait for it, or name another output."
         elif resumes and error.errno in _FULL:
-            hint = "Make room; the same command then goes on."
+            hint = "Make room, then run the same command again: it continues."
         else:
             hint = _either(_FIRST.get(error.errno or 0), hint)
         raise kind(f"{where}: {reason_of(error)}", hint=hint) from None
@@ -122,19 +140,18 @@ def errors_named(
 
 @dataclass(frozen=True, slots=True)
 class Form(Generic[Record]):
-    """What the journals of a format are.
+    """A format of journals.
 
     Attributes:
         format: The name of the format.
         version: The version of the format.
         kind: The type of the records.
-        hint: What to do where a journal cannot be used.
-        words: What to say where a value of the head differs, by the last part of its key; the first
-            part stands for `{task}`. Else both values are named.
-        output: What the run writes whose journal it is, where runs that write other things have
-            journals of this format.
-        earlier: The format and version of older journals that are read and continued, and the type
-            of their records. One that is not `kind` has a method `record`, which makes a record.
+        hint: Advice if a journal cannot be used.
+        words: Messages for differing values of a head, by the last part of the key. `{task}` in
+            them is replaced by the first part. For other keys the message names both values.
+        output: The output of the run, if runs with several kinds of output use this format.
+        earlier: The record types of older journals that can be continued, by format and version. A
+            type other than `kind` has a method `record`, which returns a record of `kind`.
     """
 
     format: str
@@ -147,73 +164,80 @@ class Form(Generic[Record]):
 
 
 class Journal(Generic[Record]):
-    """Records behind a head that says what was begun; locked until it is closed.
+    """A file with a head, which identifies a run, and a record per line; locked until closed.
 
-    The head is written with the first record. What stands behind the last whole record is cut off.
+    The head is written together with the first record. An incomplete last line is cut off.
 
     Args:
         path: The file.
-        form: What its records are.
-        head: What was begun, as JSON has it.
+        form: Its format.
+        head: The run: its settings and inputs, as values of JSON.
         max_bytes: The longest line that is read.
-        restart: Whether the first record takes the place of all there is, unless another program
-            wrote it.
+        restart: The first record replaces the journal, unless another program wrote it.
+
+    Attributes:
+        damaged: Lines could not be read.
+        begun: The offset of the first record; 0 if there are no records.
 
     Raises:
-        UsageError: The journal is of another program, version or output, was begun with another
-            head, or cannot be opened.
+        UsageError: Another program, version or output has written the journal, its head differs, or
+            it cannot be opened.
     """
 
     def __init__(
         self, path: Path, form: Form[Record], head: Mapping[str, Any], max_bytes: int, restart: bool
     ) -> None:
         self.path = path
-        self.damaged = False  # whether lines could not be read
+        self.damaged = False
         self._form = form
         self._max_bytes = max_bytes
         self._partial = path.with_name(f"{path.name}{PARTIAL}")
         self._kinds: list[type[Any]] = [form.kind]  # the types of the records in the file
-        self._earlier = 0  # where the records begin that a restart replaces
+        self._earlier = 0  # the offset of the records that a restart replaces
         format_of_head: dict[str, Any] = {"format": form.format, "version": form.version}
         if form.output:
             format_of_head["output"] = form.output
-        # Settings may hold bytes of the command line that are no text.
+        # Settings may contain bytes of the command line that are not valid text.
         self._head = dumps(
             {**format_of_head, **head}, ensure_ascii=False, separators=(",", ":")
         ).encode(errors="replace")
         with errors_named(path, form.hint, UsageError, resumes=not restart):
             self._file = LineFile(path)
             try:
-                self._partial.unlink(missing_ok=True)  # of a run that was killed
-                self.begun = self._find_records(restart)  # their place: 0 where there are none
+                self._partial.unlink(missing_ok=True)  # A run that was killed may have left it.
+                self.begun = self._find_records(restart)
             except BaseException:
                 self._file.close()
                 raise
 
     def _find_records(self, restart: bool) -> int:
-        """Return where the records begin; 0 where there are none. Raises UsageError."""
+        """Check the head; return the offset of the first record, 0 if there are no records.
+
+        Raises:
+            UsageError: The journal cannot be continued.
+        """
         line, feed, _ = os.pread(self._file.fileno(), _MAX_HEAD_BYTES, 0).partition(b"\n")
         if not feed and self._head.startswith(line[: self._head.index(b",")]):
-            return 0  # empty, or a run was killed while it wrote the head
-        then = (_read(line, dict[str, Any]) if feed else None) or {}
-        now = _read(self._head, dict[str, Any]) or {}
+            return 0  # The file is empty, or a run was killed while it wrote the head.
+        stored = (_read(line, dict[str, Any]) if feed else None) or {}
+        current = _read(self._head, dict[str, Any]) or {}
 
         form = self._form
-        then_format = str(then.pop("format", ""))
-        then_version = then.pop("version", None)
-        then_output = then.pop("output", form.output)
-        is_current = (then_format, then_version) == (form.format, form.version)
+        stored_format = str(stored.pop("format", ""))
+        stored_version = stored.pop("version", None)
+        stored_output = stored.pop("output", form.output)
+        is_current = (stored_format, stored_version) == (form.format, form.version)
         earlier_kind = None
-        if not is_current and isinstance(then_version, int):
-            earlier_kind = form.earlier.get((then_format, then_version))
-        is_older = then_format in (form.format, *(name for name, _ in form.earlier))
+        if not is_current and isinstance(stored_version, int):
+            earlier_kind = form.earlier.get((stored_format, stored_version))
+        is_older = stored_format in (form.format, *(name for name, _ in form.earlier))
         if not (is_current or is_older):
             raise UsageError(
                 f"{self.path} was not written by ngt", hint=_either("Move it away", form.hint)
             )
-        if then_output != form.output:
+        if stored_output != form.output:
             raise UsageError(
-                f"{self.path} is the journal of {shown(then_output)}, not of {form.output}",
+                f"{self.path} is the journal of {shown(stored_output)}, not of {form.output}",
                 hint="Name another file with -o.",
             )
         if earlier_kind is not None and earlier_kind is not form.kind:
@@ -222,18 +246,19 @@ class Journal(Generic[Record]):
             self._earlier = len(line) + 1
             return 0
         if not is_current and earlier_kind is None:
-            raise UsageError(f"{self.path}: another version of ngt wrote it", hint=form.hint)
-        self._check_head(then, {key: now[key] for key in now if key not in _FORMAT_KEYS})
+            raise UsageError(f"{self.path} was written by another version of ngt", hint=form.hint)
+        settings = {key: value for key, value in current.items() if key not in _FORMAT_KEYS}
+        self._check_head(stored, settings)
         return len(line) + 1
 
-    def _check_head(self, then: Mapping[str, Any], now: Mapping[str, Any]) -> None:
-        """Raise UsageError with all that differs, each setting once for all tasks."""
+    def _check_head(self, stored: Mapping[str, Any], current: Mapping[str, Any]) -> None:
+        """Raise UsageError with all differences; a setting is named once for all tasks."""
         changed: dict[str, str] = {}
-        for key in {**now, **then}:
-            if then.get(key) == now.get(key):
+        for key in {**current, **stored}:
+            if stored.get(key) == current.get(key):
                 continue
             task, _, name = key.rpartition(".")
-            both = f"{name} {shown(then.get(key))}, now {shown(now.get(key))}"
+            both = f"{name} {shown(stored.get(key))}, now {shown(current.get(key))}"
             changed.setdefault(name, self._form.words.get(name, both).replace("{task}", task))
         if changed:
             raise UsageError(
@@ -241,36 +266,43 @@ class Journal(Generic[Record]):
             )
 
     def earlier(self) -> Iterator[tuple[int, Record]]:
-        """Yield each record that a restart is to replace, with its place, until the first new one.
+        """Yield each record that a restart will replace, with its offset.
 
-        Raises UsageError.
+        There are none any more once a new record was added.
+
+        Raises:
+            UsageError: The file cannot be read.
         """
         if self.begun or not self._earlier:
             return
         with errors_named(self.path, self._form.hint, UsageError):
-            for place, line in self._file.lines(self._max_bytes, self._earlier):
+            for offset, line in self._file.lines(self._max_bytes, self._earlier):
                 record = self._record(line)
                 if record is not None:
-                    yield place, record
+                    yield offset, record
 
     def __iter__(self) -> Iterator[tuple[int, Record]]:
-        """Yield each record with its place, without lines that are damaged. Raises UsageError."""
+        """Yield each record with its offset; damaged lines are left out.
+
+        Raises:
+            UsageError: The file cannot be read.
+        """
         if not self.begun:
             return
         with errors_named(self.path, self._form.hint, UsageError):
-            for place, line in self._file.lines(self._max_bytes, self.begun):
-                if not line.endswith(b"\n"):  # torn: the last one
-                    self._file.truncate(place)
+            for offset, line in self._file.lines(self._max_bytes, self.begun):
+                if not line.endswith(b"\n"):  # The last line is incomplete.
+                    self._file.truncate(offset)
                     self.damaged = True
                     continue
                 record = self._record(line)
                 if record is None:
                     self.damaged = True
                 else:
-                    yield place, record
+                    yield offset, record
 
     def _record(self, line: bytes) -> Record | None:
-        """Return what a line says, of this version or an older one; None for a damaged line."""
+        """Decode a line of this version or an older one; return None for a damaged line."""
         for kind in self._kinds:
             value = _read(line, kind)
             if value is not None:
@@ -278,22 +310,23 @@ class Journal(Generic[Record]):
                 return record
         return None
 
-    def at(self, place: int) -> Record:
-        """Return the record at a place, which was read or added before. Raises OSError."""
-        _, line = next(self._file.lines(self._max_bytes, place))
+    def at(self, offset: int) -> Record:
+        """Return the record at an offset that was read or written before. Raises OSError."""
+        _, line = next(self._file.lines(self._max_bytes, offset))
         record = self._record(line)
         if record is None:
             raise OSError(errno.EIO, "the journal was changed meanwhile")
         return record
 
     def add(self, record: Record) -> int:
-        """Write a record to disk, and return its place. Raises OSError; then nothing is written."""
+        """Write a record to disk and return its offset. Raises OSError; then nothing is written."""
         line = msgspec.json.encode(record)
         if self.begun:
             return self._file.append(line)
 
         head = self._head + b"\n"
-        if self._earlier:  # all of it is replaced at once: a kill leaves the old journal or the new
+        if self._earlier:
+            # The file is replaced in one step: a kill leaves either the old journal or the new one.
             self._replace(head + line)
         else:
             self._file.truncate(0)
@@ -303,7 +336,7 @@ class Journal(Generic[Record]):
         return self.begun
 
     def _replace(self, lines: bytes) -> None:
-        """Put a new file, which is locked, in the place of this one. Raises OSError."""
+        """Replace this file by a new one, which is locked. Raises OSError."""
         new = LineFile(self._partial)
         try:
             new.truncate(0)
@@ -316,16 +349,16 @@ class Journal(Generic[Record]):
         self._file = new
 
     def close(self) -> None:
-        """End the lock, and remove the file where it is empty."""
+        """Release the lock, and remove the file if it is empty."""
         if not os.fstat(self._file.fileno()).st_size:
             self.path.unlink(missing_ok=True)
         self._file.close()
 
 
 def answers_in(folder: str) -> dict[str, set[str]]:
-    """Return the SHA-256 digests of each file that ngt wrote in a folder, by its name.
+    """Return the SHA-256 digests of the files that ngt wrote in a folder, by name.
 
-    The folder's journal of answers has them. A file of one of these names with other contents was
+    They are in the folder's journal of answers. A file of such a name with another digest was
     written or changed by somebody else.
     """
     digests: dict[str, set[str]] = {}
@@ -341,14 +374,14 @@ def answers_in(folder: str) -> dict[str, set[str]]:
 
 
 def _either(first: str | None, hint: str) -> str:
-    """Put another thing to do before a hint."""
+    """Put other advice before a hint."""
     if not first:
         return hint
     return f"{first}, or {hint[:1].lower()}{hint[1:]}"
 
 
 def _read(line: bytes, kind: type[Record]) -> Record | None:
-    """Return what a line says; None where that is nothing of the kind."""
+    """Decode a line; return None if it is not of this kind."""
     try:
         return parse_json(line, kind)
     except DamagedFileError:

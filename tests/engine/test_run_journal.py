@@ -226,6 +226,6 @@ def test_a_journal_of_another_output_is_refused_in_one_line(tmp_path: Path, rest
 def test_a_journal_of_a_later_version_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "out.journal"
     path.write_text('{"format":"ngt-run","version":99,"output":"a table"}\n')
-    with pytest.raises(UsageError, match="another version of ngt wrote it"):
+    with pytest.raises(UsageError, match="was written by another version of ngt"):
         opened(path)
     assert os.stat(path).st_size > 0
