@@ -16,7 +16,7 @@ HEARTBEAT_S = 60.0  # seconds between two lines of progress in a pipe (guess)
 
 
 def progress_bar(done: int, total: int) -> str:
-    """A bar of characters.
+    """Draw a bar of characters.
 
     >>> progress_bar(3, 7)
     '████░░░░░░'
@@ -26,7 +26,7 @@ def progress_bar(done: int, total: int) -> str:
 
 
 def sized(size: int, total: int = 0) -> str:
-    """A size in decimal units, or with `total`, both in bytes, that part of it.
+    """Format a size in bytes, in decimal units; with `total`, as a part of that size.
 
     >>> sized(81_200), sized(45_120_000), sized(1_234_000_000), sized(1_234_000_000, 16_400_000_000)
     ('81 kB', '45 MB', '1.2 GB', '1.2/16.4 GB')
@@ -46,7 +46,7 @@ def sized(size: int, total: int = 0) -> str:
 
 
 def time_left(seconds: float) -> str:
-    """A duration in seconds up to two minutes, then in minutes, then in hours.
+    """Format a duration: in seconds up to two minutes, then in minutes, then in hours.
 
     >>> time_left(20.4), time_left(300), time_left(9000)
     ('20 s', '5 min', '2.5 h')
