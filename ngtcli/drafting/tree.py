@@ -1,4 +1,4 @@
-"""A draft: a tree of token ids below the last accepted token, and which nodes are accepted."""
+"""Draft trees: token ids that may follow the last accepted token, and their verification."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -14,13 +14,19 @@ ROOT = -1
 
 @dataclass(frozen=True, slots=True)
 class DraftTree:
-    """Nodes in an order where parents come before children.
+    """A tree of draft tokens, in an order in which parents come before their children.
 
-    `tokens[i]` is a token id, `parents[i]` the index of its parent or -1 for a child of the root,
-    which is the last accepted token and no node. Siblings hold different tokens. The last `probes`
-    nodes are there only to be scored: they are never accepted, may repeat a sibling's token, and
-    have parents of either kind. `origins` says where each node comes from, as an index into
-    `names`; it may be empty, which says "draft" of all.
+    The root is the last accepted token; it is not a node. Siblings have different tokens.
+
+    Attributes:
+        tokens: The token id of each node.
+        parents: The index of each node's parent, -1 for a child of the root.
+        probes: How many nodes at the end are probes. The model computes logits after them, which
+            drafters learn from, but they are never accepted. They may repeat a sibling's token, and
+            their parents may be drafts or probes.
+        origins: The source of each node, as an index into `names`. If it is empty, all nodes come
+            from the first of `names`.
+        names: The names of sources.
     """
 
     tokens: tuple[int, ...] = ()
@@ -34,15 +40,15 @@ class DraftTree:
 
     @property
     def drafts(self) -> int:
-        """Return how many nodes can be accepted; they come before the probes."""
+        """The number of nodes that can be accepted; they come before the probes."""
         return len(self.tokens) - self.probes
 
     def origin(self, node: int) -> str:
-        """Return the origin of a node."""
+        """Return the name of a node's source."""
         return self.names[self.origins[node]] if self.origins else self.names[0]
 
     def drafts_of(self, origin: str) -> int:
-        """Return how many drafts come from there.
+        """Count the drafts that come from a source.
 
         >>> DraftTree((7, 8), (-1, -1), origins=[0, 1], names=("a", "b")).drafts_of("b")
         1
@@ -50,7 +56,7 @@ class DraftTree:
         return sum(self.origin(node) == origin for node in range(self.drafts))
 
     def depths(self) -> list[int]:
-        """Depth of each node, 1 for a child of the root."""
+        """Return the depth of each node, 1 for a child of the root."""
         depths: list[int] = []
         for parent in self.parents:
             depths.append(1 if parent == ROOT else depths[parent] + 1)
@@ -60,10 +66,10 @@ class DraftTree:
         """Return the mask of tree attention (paper, section 3.2).
 
         Returns:
-            bool (k + 1, k + 1), the root in row and column 0. Row i is true at the ancestors of i
-            and at i itself.
+            bool (k + 1, k + 1) for k nodes; index 0 is the root, index i + 1 is node i. Each row is
+            true at the ancestors of its node and at the node itself.
         """
-        rows = [bytearray(len(self) + 1)]  # quicker than rows of an array
+        rows = [bytearray(len(self) + 1)]  # This is faster than rows of a numpy array.
         rows[0][0] = 1
         for i, parent in enumerate(self.parents, 1):
             row = rows[parent + 1][:]
@@ -73,7 +79,11 @@ class DraftTree:
         return seen.reshape(len(rows), len(rows))
 
     def under(self, front: Sequence[int], origins: Sequence[str]) -> "DraftTree":
-        """Return the chain of `front`, tokens with `origins`, and this tree below its last token.
+        """Put this tree below a chain of tokens.
+
+        Args:
+            front: The tokens of the chain.
+            origins: The source of each of them.
 
         >>> chain([7]).under([5, 6], ["a", "b"]).parents
         (-1, 0, 1)
@@ -91,7 +101,12 @@ class DraftTree:
         )
 
     def extended(self, node: int, tokens: Sequence[int], origin: str) -> "DraftTree":
-        """Return the tree with a chain of tokens below a draft, next to it in order.
+        """Insert a chain of tokens below a node; they follow it in the order of nodes.
+
+        Args:
+            node: The index of the node, which is not a probe.
+            tokens: The tokens of the chain.
+            origin: Their source.
 
         >>> DraftTree((1, 2), (-1, -1)).extended(0, [3, 4], "a").parents
         (-1, 0, 1, -1)
@@ -112,21 +127,20 @@ class DraftTree:
         )
 
     def take(self, nodes: Sequence[int]) -> "DraftTree":
-        """Return the tree of some nodes, in this order: each behind its parent, probes last."""
-        number_of = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
+        """Return the tree of some nodes in this order: parents before children, probes last."""
+        new_index = {node: i for i, node in enumerate([ROOT, *nodes], ROOT)}
         return DraftTree(
-            tuple([self.tokens[i] for i in nodes]),
-            tuple([number_of[self.parents[i]] for i in nodes]),
-            sum([i >= self.drafts for i in nodes]),
-            [self.origins[i] for i in nodes] if len(self.origins) else (),
+            tuple([self.tokens[node] for node in nodes]),
+            tuple([new_index[self.parents[node]] for node in nodes]),
+            len([node for node in nodes if node >= self.drafts]),
+            [self.origins[node] for node in nodes] if len(self.origins) else (),
             self.names,
         )
 
     def first_chain(self) -> "DraftTree":
-        """Return the chain of the first child, its first child, and so on.
+        """Return the chain of the first child, its first child, and so on, without probes.
 
-        A tree without branches is returned as it is. Methods put the likelier sibling first. Probes
-        are left out.
+        It is the likeliest chain, because methods put the likelier sibling first.
 
         >>> DraftTree((1, 2, 3, 4), (-1, -1, 0, 1)).first_chain().tokens
         (1, 3)
@@ -140,14 +154,14 @@ class DraftTree:
     def cut(
         self, depth: int, nodes: int, probe_depth: int | None = None, rows: int | None = None
     ) -> "DraftTree":
-        """Return the tree cut to some bounds.
+        """Return the tree within some bounds.
 
         Args:
-            depth: Nodes that are deeper are left out.
-            nodes: The number of drafts; the first ones stay.
-            probe_depth: The depth of probes; None: `depth`.
-            rows: The number of drafts and probes together; None: any. All probes stay if there is
-                room for them, at the expense of drafts; else none stays.
+            depth: The maximum depth of drafts.
+            nodes: The maximum number of drafts; the first ones stay.
+            probe_depth: The maximum depth of probes; None: `depth`.
+            rows: The maximum number of drafts and probes together; None: no bound. Probes displace
+                drafts if all probes fit; otherwise no probe stays.
         """
         if rows is not None and len(self) > rows:
             has_room = self.probes <= rows
@@ -179,19 +193,26 @@ def chain(tokens: Sequence[int]) -> DraftTree:
 def in_depth_first_order(
     tokens: Sequence[int], parents: Sequence[int], priority: Sequence[float]
 ) -> DraftTree:
-    """Make a tree with its nodes in the order of `depth_first`."""
+    """Make a tree whose nodes are in the order of `depth_first`.
+
+    Args:
+        tokens: The token id of each node.
+        parents: The index of each node's parent, -1 for the root.
+        priority: A number for each node; among siblings the highest comes first.
+    """
     return DraftTree(tuple(tokens), tuple(parents)).take(depth_first(parents, priority))
 
 
 def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
-    """Order the nodes of a tree, each followed by its best child's subtree first.
+    """Order the nodes of a tree depth first, from the best child to the worst.
 
-    The likeliest chain thus comes first, so that its accepted rows already lie where they belong
-    in the KV cache.
+    So the likeliest chain comes first: if it is accepted, its KV entries are already where they
+    belong in the cache.
 
     Args:
-        parents: Of each node, -1 for the root.
-        priority: Of each node; the higher is the better. Equal ones keep their order.
+        parents: The index of each node's parent, -1 for the root.
+        priority: A number for each node; among siblings the highest comes first. Siblings of equal
+            priority keep their order.
 
     >>> depth_first([-1, -1, 0, 1], [0.2, 0.5, 0.1, 0.1])
     [1, 3, 0, 2]
@@ -199,7 +220,7 @@ def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
     children: dict[int, list[int]] = {}
     for i, parent in enumerate(parents):
         children.setdefault(parent, []).append(i)
-    order: list[int] = []  # of the root and all nodes
+    order: list[int] = []  # the root, then all nodes
     stack = [ROOT]
     while stack:
         node = stack.pop()
@@ -207,20 +228,24 @@ def depth_first(parents: Sequence[int], priority: Sequence[float]) -> list[int]:
         below = children.get(node, [])
         if len(below) > 1:
             below = sorted(below, key=priority.__getitem__, reverse=True)[::-1]
-        stack += below  # the worst first
+        stack += below  # The best child is the last, which is popped first.
     return order[1:]
 
 
 @dataclass(frozen=True, slots=True)
 class Path:
-    """`nodes`: the accepted nodes, parent to child. `tokens`: theirs, then the bonus token.
+    """The result of verifying a tree: a walk from the root.
 
-    The rows of the first `kept` nodes stay in the cache; None: those of all nodes. Where they are
-    fewer, the bonus token is the last node's.
+    Attributes:
+        nodes: The accepted nodes, from parent to child.
+        tokens: Their tokens, followed by the bonus token. In exact decoding the walk may end early,
+            and the last node's token takes the place of the bonus token.
+        kept: The KV entries of so many nodes at the beginning stay in the cache; None: of all.
 
-    For example, nodes 2 and 3 hold the tokens 5 and 6, and the model chooses 7 behind them. All
-    rows stay. In an exact run (decoding/exact.py) the row of node 2 may not count. Then its token
-    is the last one that is emitted, and becomes the root of the next tree:
+    For example, nodes 2 and 3 have the tokens 5 and 6, and the model chooses 7 after them. The KV
+    entries of both nodes stay. In exact decoding (decoding/exact.py) the logits after node 2 may
+    not count. Then the token of node 2 is the last that is emitted, and becomes the root of the
+    next tree:
 
     >>> Path((2, 3), (5, 6, 7)).rows
     (2, 3)
@@ -234,16 +259,17 @@ class Path:
 
     @property
     def rows(self) -> tuple[int, ...]:
-        """The nodes whose rows stay in the cache."""
+        """The nodes whose KV entries stay in the cache."""
         return self.nodes[: self.kept]
 
 
 def verify(tree: DraftTree, choose: Callable[[int, Sequence[int]], int]) -> Path:
-    """Walk from the root, descending as long as a child holds the token the model chose.
+    """Walk down a tree as long as a child has the token that the model chooses.
 
-    `choose(node, tokens)` is the model's token after `node` (-1: the root), where `tokens` were
-    accepted in this walk. It is called once for each node on the path, so no token is drawn twice.
-    Probes are never accepted.
+    Args:
+        tree: The tree. Its probes are never accepted.
+        choose: Returns the model's token after a node (-1: the root), given the tokens that this
+            walk has accepted. It is called once per node, so that no token is drawn twice.
     """
     children = {(tree.parents[node], tree.tokens[node]): node for node in range(tree.drafts)}
     nodes: list[int] = []
