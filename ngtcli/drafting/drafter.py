@@ -1,7 +1,7 @@
-"""The interface of drafters, and what they learn from. Imports no torch.
+"""The interface of drafters, their inputs and outputs. It imports no torch.
 
-A drafter proposes; it never decides. Whatever it proposes, verification emits the target model's
-own tokens, so a drafter can make a run slower but not different.
+A drafter proposes tokens; the target model decides. So a bad drafter makes decoding slower, but
+cannot change its output.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,20 +28,20 @@ _EMPTY = DraftTree()
 
 @dataclass(frozen=True, slots=True)
 class Context:
-    """The prompt of a sequence, and the facts that bound its drafts.
+    """The prompt of a sequence, and the properties of its model that drafters need.
 
     Attributes:
-        ids: The token ids of the whole prompt.
-        documents: The cached corpus of the documents in it; None without.
-        outside: The runs of prompt ids outside `documents`.
-        references: The runs of prompt ids that are documents.
-        tokenizer: The tokenizer's fingerprint.
+        ids: The token ids of the prompt.
+        documents: The cached corpus of the documents in the prompt, None if it has none.
+        outside: The spans of prompt ids that are not in `documents`.
+        references: The spans of prompt ids that are documents.
+        tokenizer: The fingerprint of the tokenizer.
         vocabulary: The number of token ids that the model has logits for.
         free_nodes: All forward passes have one shape, so that a node costs nothing.
-        probes_count: Probes take nodes of the budget.
-        chains: Drafts have no branches.
-        private: Nothing is drafted from other sequences, and nothing learned for them.
-        predicted: The token ids of a text, beside the prompt, that the answer should resemble.
+        probes_count: Probes count against the budget of nodes.
+        chains: Drafts must not have branches.
+        private: Do not draft from other sequences, and learn nothing for them.
+        predicted: The token ids of a text that the answer should resemble; it is not in the prompt.
     """
 
     ids: Sequence[int]
@@ -64,28 +64,32 @@ class Assistant(Protocol):
         """Start on a new prompt."""
 
     def draft(self, log: TokenLog, count: int) -> list[int]:
-        """Draft `count` tokens behind those of a log, fewer where the model's context ends.
+        """Draft `count` tokens that follow a log, or fewer at the end of the model's context.
 
-        The log is that of the sequence that began with the last prompt. Raises MemoryError and the
-        like where memory ends.
+        Args:
+            log: The log of the sequence whose prompt `begin` got last.
+            count: The number of tokens.
+
+        Raises:
+            MemoryError: Memory does not suffice; torch has errors of its own for this.
         """
 
 
 @dataclass(frozen=True, slots=True)
 class DraftSettings:
-    """The settings of drafters; each drafter reads those that it knows.
+    """The settings of all drafters; each drafter uses some of them.
 
     Attributes:
-        n: Tokens of the longest n-gram.
-        lp: Tokens of the longest prefix that is looked up.
-        num_draft: The most nodes of a draft.
-        learn_output: Whether the answer itself is drafted from.
-        assistant: The draft model; None without.
-        costs: Of forward passes, as measured; None: not measured.
-        pool: Earlier answers; None without.
-        background: Counts of general text; None without.
-        heads: The learned heads; None without.
-        masks: The ids of the tokens that the model was tuned to fill, in their order below a token.
+        n: The length of n-grams in tokens.
+        lp: The maximum length in tokens of the prefix that is looked up.
+        num_draft: The maximum number of nodes of a draft.
+        learn_output: Also draft from the answer itself.
+        assistant: The draft model, None without one.
+        costs: The costs of forward passes, None if they are not measured.
+        pool: Earlier answers, None if they are not used.
+        background: Counts of general text, None if they are not used.
+        heads: The learned heads, None without any.
+        masks: The ids of the mask tokens that the model was tuned to fill, in order (SPACE).
     """
 
     n: int = _DEFAULTS.drafting.n
@@ -106,7 +110,7 @@ class DraftSettings:
 
 
 def draft_settings(settings: Settings) -> DraftSettings:
-    """Return the part of the settings that drafters read."""
+    """Return the settings that drafters use."""
     return DraftSettings(
         settings.drafting.n,
         settings.drafting.lp,
@@ -117,11 +121,12 @@ def draft_settings(settings: Settings) -> DraftSettings:
 
 @dataclass(frozen=True, slots=True)
 class Room:
-    """Bounds of a draft: it may have `nodes` nodes. Probes come on top of them.
+    """The bounds of a draft.
 
-    Of the expected tokens of the log, which stand in front of the draft in the same forward pass,
-    `forced` are those that a grammar forces. They are certain to come: each takes a row, and each
-    is a token that the pass yields.
+    Attributes:
+        nodes: The maximum number of nodes. Probes come in addition.
+        forced: How many of the expected tokens of the log, which precede the draft in the same
+            forward pass, a grammar forces. Each costs a query token and is certain to be emitted.
     """
 
     nodes: int
@@ -130,9 +135,11 @@ class Room:
 
 @dataclass(frozen=True, slots=True)
 class Draft:
-    """A tree to follow a log; if it is empty the step decodes plainly.
+    """A proposal of a drafter.
 
-    `top_k` is how many of the best token ids of each row the drafter wants to learn, 0 for none.
+    Attributes:
+        tree: The tree that follows the log; without nodes the step is one of plain decoding.
+        top_k: How many of the likeliest token ids after each node the drafter wants to see.
     """
 
     tree: DraftTree = _EMPTY
@@ -144,16 +151,16 @@ class Outcome:
     """The result of one forward pass for a draft, accepted or not.
 
     Attributes:
-        tree: The tree that was verified, which may be a cut of the one proposed.
-        top: int64 (k + 1, top_k): token ids of the highest logits after the root and after each of
-            the k nodes, probes included, best first; all ids where the vocabulary has fewer. None
-            where the draft asked for none, or was not verified.
-        stop: The node where verification stopped, whose row chose the last token; None where that
-            is above the root.
-        after: Gives the likeliest tokens after some nodes; valid until the next forward pass.
-        rows: Number of rows of the whole forward pass, those of other sequences included.
-        seconds: What it took, from its layout to the upkeep of the cache; None where that says
-            nothing about other passes.
+        tree: The tree that was verified: the proposed one, perhaps cut.
+        top: int64 (k + 1, top_k): the token ids of the highest logits after the root and after each
+            of the k nodes, probes included, best first. There are fewer columns if the vocabulary
+            is smaller. None if the draft asked for none, or was not verified.
+        stop: The last accepted node, after which the last token was chosen, ROOT if none was
+            accepted. None if the walk ended before the root of this tree.
+        after: Returns the likeliest tokens after some nodes; valid until the next forward pass.
+        rows: The number of query tokens of the forward pass, of all sequences.
+        seconds: Its duration, from the layout to the update of the cache. None if the duration is
+            not typical, as when it was captured.
     """
 
     tree: DraftTree = _EMPTY
@@ -164,9 +171,10 @@ class Outcome:
     seconds: float | None = None
 
     def without_front(self, front: int) -> "Outcome | None":
-        """Return the outcome of the draft below the chain of its first `front` nodes.
+        """Return the outcome of the draft below a chain of the first `front` nodes.
 
-        None where the chain was cut.
+        Returns:
+            None if memory has cut the chain, so that nothing of the draft was verified.
         """
         tree = self.tree
         if not front:
@@ -187,17 +195,26 @@ class Outcome:
 
 
 class Drafter:
-    """Proposes draft trees for one sequence at a time. Subclasses write `propose`.
+    """Proposes draft trees for one sequence at a time. Subclasses implement `propose`.
 
-    The life of a draft: `begin` with a prompt; then, for every forward pass, `propose` and `learn`;
-    at last `close`. The log holds the tokens of the sequence. Its last tokens may be expected only,
-    and be taken back: a drafter that indexes them keeps a mark of the log (log.py). Whatever was
-    taken back, its drafts are those of a drafter that never saw it.
+    For each sequence: `begin` with its prompt; for every forward pass `propose` and `learn`; at the
+    end `close`. The log has the tokens of the sequence. Its last tokens may be expected tokens,
+    which can be taken back: a drafter that indexes tokens remembers a mark of the log (log.py).
+    After tokens were taken back, it drafts as if it had never seen them.
 
-    What is learned may outlive a sequence, if a drafter says so. `options` are the method's own.
-    `origins` names what the drafts may come from; `drafts` is False where nothing is ever proposed;
-    `heads` are those that read the hidden states of the sequence. Making one raises UsageError if
-    something that it needs is missing.
+    A drafter may remember what it has learned after the end of a sequence.
+
+    Args:
+        settings: The settings of drafting.
+        options: The options of the method.
+
+    Attributes:
+        origins: The names of the sources of its drafts.
+        drafts: False for a drafter that never proposes anything.
+        heads: The learned heads that read the hidden states of the sequence.
+
+    Raises:
+        UsageError: Something that the method needs is missing.
     """
 
     origins: tuple[str, ...] = ()
@@ -212,14 +229,19 @@ class Drafter:
         """Start on a new prompt."""
 
     def propose(self, log: TokenLog, room: Room) -> Draft:
-        """Return a draft to follow all tokens of `log`."""
+        """Return a draft that follows the last token of a log."""
         raise NotImplementedError
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
-        """Learn from a forward pass; `log` holds the tokens that it emitted, and expected ones."""
+        """Learn from a forward pass, whose tokens are in the log; expected ones may follow them."""
 
     def close(self, keep: bool = True) -> PolicyReport | None:
-        """End the sequence; return what was decided in it, None where nothing is.
+        """End the sequence.
 
-        Without `keep` another drafter goes on with the sequence, and learns all of it at its end.
+        Args:
+            keep: Learn from the sequence. False if another drafter continues with it, which will
+                learn from all of it.
+
+        Returns:
+            A report on the decisions of the drafter's policy, None without a policy.
         """
