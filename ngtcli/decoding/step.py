@@ -1,27 +1,27 @@
-"""The decoding loop: how all sequences go on by one forward pass.
+"""One step of decoding: a forward pass that extends all sequences.
 
 A step has six phases; `run_step` calls them in turn:
 
 1. *Draft.* The drafter of each sequence proposes a tree of tokens that may come next.
-2. *Forward.* The trees are laid out, and the model computes logits after every node, in one pass.
-3. *Verify.* A walk from the root takes, at each node, the token that the model chooses by its
-   logits, and goes on as long as the tree has that token as a child.
-4. *Emit.* The tokens of the walk go to the log of the sequence, up to an end.
-5. *Keep.* The KV entries of the accepted nodes stay in the cache; the others go.
-6. *Learn.* The drafter sees what became of its draft, and the best tokens after each node.
+2. *Forward.* The model computes the logits after every node of all trees in one forward pass.
+3. *Verify.* A walk starts at the root. At each node the model chooses a token by its logits; the
+   walk continues as long as the node has a child with that token.
+4. *Emit.* The tokens of the walk go to the log of the sequence, up to an end token or stop string.
+5. *Keep.* The KV entries of the accepted nodes stay in the cache; the others are dropped.
+6. *Learn.* The drafter sees which nodes were accepted, and the likeliest tokens after each node.
 
 For example, an answer ends in "the", and its drafter proposes a tree of four nodes below it:
 
     the ─┬─ old ── harbour        nodes 0 and 1
          └─ harbour ── was        nodes 2 and 3
 
-One forward pass over five rows, "the" and the four nodes, gives logits after each of them. After
-"the" the model chooses "harbour", which is node 2. After node 2 it chooses "was", which is node 3.
-After node 3 it chooses "built", which is no child of it: the walk ends. The step emits "harbour was
-built". Two of these tokens were drafted, and the last one, the bonus token, is the root of the next
-tree. The entries of the root and of nodes 2 and 3 stay, those of nodes 0 and 1 go. Whatever is
-drafted, each token is the one that the model chooses behind the tokens before it. Plain decoding
-has empty trees.
+One forward pass over five query tokens, "the" and the four nodes, gives the logits after each of
+them. After "the" the model chooses "harbour", which is node 2. After node 2 it chooses "was", which
+is node 3. After node 3 it chooses "built", which is not a child of node 3: the walk ends. The step
+emits "harbour was built". Two of these tokens were drafted. The last one is the bonus token, and
+the root of the next tree. The KV entries of the root and of nodes 2 and 3 stay; those of nodes 0
+and 1 are dropped. Whatever is drafted, each token is the one that the model chooses after all
+tokens before it. In plain decoding the trees are empty.
 """
 
 from collections.abc import Callable, Sequence
@@ -47,23 +47,33 @@ from ngtcli.errors import NgtError
 _NO_DRAFT = DraftTree()
 _NO_LOGITS = torch.empty(0)
 _NO_PATH = Path((), ())
-# Makes room in the cache for these trees; False where memory does not suffice.
+# Makes room in the KV cache for trees; returns False if memory does not suffice.
 MakeRoom = Callable[[Sequence[DraftTree]], bool]
 
 
 @dataclass(slots=True)
 class _Turn:
-    """The state of one sequence within a step; each phase adds to it."""
+    """The state of one sequence within a step; each phase adds to it.
+
+    Attributes:
+        tree: The draft within its bounds, after the expected tokens of the log.
+        logits: (1 + nodes of the tree, vocab_size): after the root and after each node.
+        chosen: The token that the model chooses at the root and at each node, if the device has
+            chosen them.
+        top: The likeliest token ids after the root and each node, if the drafter wants them.
+        path: The walk down the tree.
+        emitted: The part of the walk to emit. It is shorter than `path` in exact decoding only.
+    """
 
     sequence: DecodedSequence
     bounds: DraftBounds
     draft: Draft
-    tree: DraftTree = _NO_DRAFT  # to verify: the draft within its bounds
-    logits: Tensor = _NO_LOGITS  # (1 + nodes of the tree, vocab_size)
-    chosen: list[int] | None = None  # the tokens of the rows, if the device has chosen them
-    top: Tensor | None = None  # the best token ids of each row, if the drafter wants them
-    path: Path = _NO_PATH  # the walk
-    emitted: Path = _NO_PATH  # the part of the walk to emit; shorter in exact runs only
+    tree: DraftTree = _NO_DRAFT
+    logits: Tensor = _NO_LOGITS
+    chosen: list[int] | None = None
+    top: Tensor | None = None
+    path: Path = _NO_PATH
+    emitted: Path = _NO_PATH
 
 
 def run_step(
@@ -73,18 +83,18 @@ def run_step(
     make_room: MakeRoom,
     wait_for_device: Callable[[], None] | None = None,
 ) -> bool:
-    """Let sequences go on by one forward pass.
+    """Extend sequences by one forward pass; set their new step, or their error.
 
     Args:
-        model: Has their slots, in this order.
-        sequences: One, or those of a batch. Their steps, or errors, are set in them.
-        drafting: Of their drafters.
-        make_room: For the trees of a batch. For a single sequence it has nothing to do, and returns
-            True: `lay_out` makes room then.
-        wait_for_device: Called at the end of each phase, where its time is to be right.
+        model: The target model. Its slots have the sequences in this order.
+        sequences: A single sequence, or a batch.
+        drafting: The drafting of their drafters.
+        make_room: Makes room for the trees of a batch. For a single sequence it returns True, as
+            `TargetModel.lay_out` makes room.
+        wait_for_device: Called at the end of each phase to time it on an asynchronous device.
 
     Returns:
-        False where memory does not suffice, even without drafts. Nothing has been emitted then.
+        False if memory does not suffice, even without drafts. Then nothing is emitted.
     """
     watch = Stopwatch(wait_for_device)
     with watch("draft"):
@@ -111,7 +121,7 @@ def run_step(
 def _draft(
     model: TargetModel, sequences: Sequence[DecodedSequence], drafting: Drafting
 ) -> list[_Turn] | None:
-    """Have a tree proposed for each sequence; None where memory does not suffice.
+    """Let the drafters propose a tree for each sequence; return None if memory does not suffice.
 
     Before, drafts are halved down to none, as a draft model or heads need memory, too.
     """
@@ -134,7 +144,8 @@ def _draft(
         if not drafting.max_nodes:
             return None
         drafting.max_nodes //= 2
-        if model.reader is not None:  # what it has of the rows is not known, and takes memory
+        if model.reader is not None:
+            # It may have read a part of the hidden states only, and holds memory.
             model.reader.reset(model.length)
     for turn in turns:
         turn.tree = turn.bounds.tree(turn.draft.tree)
@@ -148,11 +159,12 @@ def _forward(
     make_room: MakeRoom,
     watch: Stopwatch,
 ) -> bool:
-    """Compute the logits of all trees; False where memory does not suffice.
+    """Compute the logits of all trees; return False if memory does not suffice.
 
-    Where it does not, trees are cut to half the nodes of the largest, down to none. Later drafts
-    are no larger than that. Exact runs do not cut: their cache, and often the number of their rows,
-    has the size of the largest draft anyway, so that smaller trees would save no memory.
+    Before it gives up, it cuts all trees to half the nodes of the largest, repeatedly, down to
+    none. Later drafts are bounded by the same number. In exact decoding trees are not cut: the
+    cache, and often the number of query tokens, have the size of the largest draft anyway, so that
+    smaller trees would save no memory.
     """
 
     def score() -> None:
@@ -173,16 +185,16 @@ def _forward(
 
 
 def _read_logits(turns: list[_Turn], with_top: bool) -> None:
-    """Bring to the host what verification and the drafters want of the logits: all in one copy.
+    """Copy the chosen and the likeliest tokens to the host, of all sequences in one copy.
 
-    These are the tokens chosen in all rows, where the device chooses them at once, and the best
-    token ids of each row, which drafters learn from.
+    Verification needs the tokens that the model chooses; if sampling allows it, the device chooses
+    them for all nodes at once. Drafters learn from the likeliest token ids after each node.
 
     Args:
-        turns: Those of the step.
-        with_top: Whether drafters may learn from the logits; False where no drafts are made.
+        turns: The turns of the step.
+        with_top: Drafters may learn from the logits; False if nothing is drafted.
     """
-    on_device: list[Tensor | None] = []  # two of each sequence: its chosen tokens, its best ones
+    on_device: list[Tensor | None] = []  # two for each sequence: chosen tokens, likeliest tokens
     for turn in turns:
         logits = padded_rows(turn.logits, turn.sequence.numerics.min_rows)
         on_device.append(turn.sequence.chosen_on_device(logits, turn.tree))
@@ -195,14 +207,14 @@ def _read_logits(turns: list[_Turn], with_top: bool) -> None:
 
 
 def _verify_and_emit(turn: _Turn) -> None:
-    """Walk down a tree by the tokens that the model chooses, and emit them."""
+    """Walk down the tree by the tokens that the model chooses, and emit them."""
     sequence = turn.sequence
     rows = sequence.numerics.rows
     try:
         path = verify(turn.tree, sequence.chooser(turn.logits, turn.chosen))
         emitted = path if rows is None else countable(path, sequence.log, rows)
         sequence.emit(emitted, turn.tree)
-    except NgtError as error:  # its logits are not numbers, for example
+    except NgtError as error:  # For example, the logits are not finite.
         sequence.error = error
         return
     if rows is not None and not sequence.has_ended:
@@ -212,7 +224,12 @@ def _verify_and_emit(turn: _Turn) -> None:
 
 
 def _learn(turns: list[_Turn], seconds: float | None) -> None:
-    """Let each drafter see what became of its draft in a forward pass of so many seconds."""
+    """Let each drafter learn from the result of its draft.
+
+    Args:
+        turns: The turns of the step.
+        seconds: The duration of the forward pass; None if it is not typical.
+    """
     numerics = turns[0].sequence.numerics
     rows = numerics.padded(sum(len(turn.logits) for turn in turns))
     for turn in turns:
@@ -224,7 +241,8 @@ def _learn(turns: list[_Turn], seconds: float | None) -> None:
             stop = turn.path.nodes[-1] if turn.path.nodes else ROOT
             after = partial(_likeliest_after, turn.logits)
             outcome = Outcome(turn.tree, turn.top.numpy(), stop, after)
-            # Where memory has cut the expected tokens short, nothing was said of the draft.
+            # The tree begins with the expected tokens. If memory has cut even these short, nothing
+            # of the draft was verified.
             outcome = outcome.without_front(len(turn.bounds.front)) or Outcome()
         assert sequence.drafter is not None
         sequence.drafter.learn(sequence.log, replace(outcome, rows=rows, seconds=seconds))
