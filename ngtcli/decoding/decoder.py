@@ -1,6 +1,7 @@
-"""The decoder: sequences come, go on step by step, and go.
+"""The decoder: sequences are added, decoded step by step, and returned when they end.
 
-What a step does is in step.py; who runs, and who waits for memory, in scheduler.py.
+step.py has the phases of a step; scheduler.py decides which sequences run and which wait for
+memory.
 """
 
 import time
@@ -13,24 +14,26 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.scheduler import Progress, Scheduler
 from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.batch import Drafting
+from ngtcli.drafting.drafter import Drafter
 from ngtcli.drafting.steps import Step
 from ngtcli.errors import NgtError
 
 
 class Decoder:
-    """Decodes sequences, one by itself or a batch.
+    """Decodes a single sequence, or a batch.
 
-    A sequence by itself has the drafter and the numerics of its own; forward passes are captured,
-    may be exact, and heads read them. In a batch `drafting` has the drafters. Sequences come and go
-    between steps. Where memory ends, drafts become smaller, then fewer sequences run.
+    A single sequence brings its drafter and its numerics; its forward passes may be captured and
+    exact, and heads may read their hidden states. In a batch `drafting` makes the drafters.
+    Sequences join and leave between steps. If memory does not suffice, drafts get smaller, and then
+    fewer sequences run at a time.
 
     Args:
         model: The target model.
-        drafting: Of a batch; None for one sequence at a time.
-        size: Sequences of a batch at most; 0: as many as memory allows.
-        progress: Called with how many tokens of a prompt, of how many, are prefilled.
-        split_times: Wait for the device between the phases, so that `Statistics.split_s` is right
-            on an asynchronous one, too.
+        drafting: The drafting of a batch; None: one sequence at a time.
+        size: The maximum number of sequences of a batch; 0: as many as memory allows.
+        progress: Called with the number of prefilled tokens of a prompt and its length.
+        split_times: Wait for the device after each phase, so that `Statistics.split_s` is right on
+            asynchronous devices.
     """
 
     def __init__(
@@ -42,7 +45,8 @@ class Decoder:
         split_times: bool = False,
     ) -> None:
         self._model = model
-        self._drafting = drafting  # of a batch, or of the single sequence that began last
+        # The drafting of the batch, or of the single sequence that began last.
+        self._drafting = drafting
         self._scheduler = Scheduler(model, size if drafting else 1, progress)
         self._ended: list[DecodedSequence] = []
         self._wait = model.finish_device_work if split_times else None
@@ -54,21 +58,21 @@ class Decoder:
 
     @property
     def sequences(self) -> list[DecodedSequence]:
-        """The sequences that run, and behind them those that wait."""
+        """The sequences that run, followed by those that wait."""
         return self._scheduler.sequences
 
     @property
     def takes_more(self) -> bool:
-        """Return whether another sequence may be added now."""
+        """Whether another sequence may be added now."""
         return not self._scheduler.waiting and self._scheduler.has_room
 
     @property
     def is_done(self) -> bool:
-        """Return whether no sequence is left."""
+        """Whether no sequence is left."""
         return not self._scheduler.sequences
 
     def add(self, sequence: DecodedSequence) -> list[DecodedSequence]:
-        """Begin a sequence, or go on with it; return it if it has ended at once."""
+        """Start or resume a sequence; return the sequences that ended at once."""
         try:
             self._admit(sequence)
         except BaseException:
@@ -79,22 +83,30 @@ class Decoder:
     def drop(
         self, sequence: DecodedSequence, error: NgtError | None = None
     ) -> list[DecodedSequence]:
-        """End a sequence, as interrupted or with an error; return those that ended."""
+        """End a sequence, as interrupted or with an error; return the sequences that ended."""
         sequence.interrupt()
         sequence.error = sequence.error or error
         self._remove_ended()
         return self._take_ended()
 
     def regroup(self, drafting: Drafting | None = None, size: int = 0) -> None:
-        """Go on with other sequences beside those that are here, or each by itself.
+        """Turn a single sequence into a batch, or a batch into single sequences.
 
-        With `drafting` others may join the sequence that has run by itself, which keeps its slot.
-        Where its new drafter raises, all is as it was. Without it every sequence goes on by itself,
-        one after another: its slot goes, and its tokens are read again. A forward pass that failed
-        may be followed by that, as nothing but the logs is relied on.
+        With `drafting`, other sequences may join the single one, which stays in its slot. If the
+        drafting raises an error, nothing has changed.
+
+        Without it, the sequences continue one after another. They lose their slots, and their
+        tokens are prefilled again. This relies on the logs alone, so that it works after a forward
+        pass that failed.
+
+        Args:
+            drafting: The drafting of the batch; None: no batch.
+            size: The maximum number of sequences of the batch; 0: as many as memory allows.
         """
         sequences = self._scheduler.sequences
-        drafters = [drafting.join(s.batch_context, s.log) if drafting else None for s in sequences]
+        drafters: list[Drafter | None] = [None] * len(sequences)
+        if drafting is not None:
+            drafters = [drafting.join(s.batch_context, s.log) for s in sequences]
         for sequence, drafter in zip(sequences, drafters, strict=True):
             if sequence.drafter is not None:
                 sequence.drafter.close(keep=False)
@@ -108,7 +120,7 @@ class Decoder:
             self._model.use_any_rows()
 
     def step(self) -> list[DecodedSequence]:
-        """Prefill sequences that wait, if there is room, and do a step; return those that ended."""
+        """Prefill waiting sequences if there is room, and run a step; return those that ended."""
         self._scheduler.preempt_long()
         while (waiting := self._scheduler.next_waiting()) is not None:
             try:
@@ -132,12 +144,12 @@ class Decoder:
         return self._take_ended()
 
     def close(self) -> None:
-        """End all sequences; no more steps come."""
+        """End all sequences."""
         for sequence in self._scheduler.sequences:
             self._end(sequence)
 
     def _admit(self, sequence: DecodedSequence) -> None:
-        """Give a sequence its drafter, if it has none, and let it run, or wait for memory."""
+        """Create the drafter of a sequence if it has none; let the sequence run, or wait."""
         started = time.perf_counter()
         if sequence.drafter is None and not fits(self._model, partial(self._begin, sequence)):
             sequence.error = too_long(sequence.log.settled)
@@ -148,7 +160,7 @@ class Decoder:
             self._end(sequence)
 
     def _begin(self, sequence: DecodedSequence) -> None:
-        """Begin the drafter of a sequence: its own, or one of the batch."""
+        """Begin the drafter of a sequence, which a single sequence brings and a batch makes."""
         if self._scheduler.is_single:
             self._drafting = sequence.single_drafting()
         else:
@@ -182,7 +194,18 @@ def decode(
     progress: Progress = lambda prefilled, total: None,
     split_times: bool = False,
 ) -> Iterator[Step]:
-    """Decode one sequence by itself, step by step. Raises NgtError, and what a step raises."""
+    """Decode a single sequence step by step.
+
+    Args:
+        model: The target model.
+        sequence: The sequence.
+        progress: See `Decoder`.
+        split_times: See `Decoder`.
+
+    Raises:
+        NgtError: The sequence ended with this error.
+        Exception: A forward pass failed.
+    """
     decoder = Decoder(model, progress=progress, split_times=split_times)
     try:
         ended = decoder.add(sequence)
