@@ -1,18 +1,23 @@
 """Exact decoding: the tokens of plain decoding in any dtype, whatever is drafted.
 
-In half precision the logits after a token depend on the shape of the forward pass and on where in
-the cache its ancestors stand. So all exact forward passes attend to as many cache entries as the
-position of their first row wants. They have as many rows as their drafts need, if a row has the
-same bits whatever stands beside it; else all have one number of rows, those of plain decoding too.
-A row counts only if it is as plain decoding would have it: at the entry that is its position,
-behind rows that stand so as well, in a forward pass with the capacity of its own. The first chain
-of a tree is laid out so, its other branches are not. That the bits depend on nothing else is tried
-on each machine before it is relied on (exactness/).
+In half precision the logits after a token depend on the shape of the forward pass, and on the KV
+entries in which the token's ancestors are. Exact decoding therefore fixes both:
 
-Where the choice at the last row that counts leaves that chain, the token chosen is emitted. The
-walk goes on through the branch that holds it, but what it finds there is tentative: the log of the
-sequence expects it, so that it stands at the head of the next tree, where its rows count. A branch
-thus costs rows, and no forward pass.
+- All forward passes attend to a number of KV entries that follows from the position of their first
+  query token alone.
+- If the result for a query token does not depend on the other query tokens, a forward pass has as
+  many as its draft needs. Otherwise all have the same number, in plain decoding too.
+- The logits after a node count only if plain decoding would have computed them in the same way: the
+  KV entry of the node is that of its position, and so are those of its ancestors. This holds for
+  the first chain of a tree, and not for its other branches.
+
+Before this is relied on, it is tried on each machine that the results depend on nothing else
+(exactness/).
+
+If the token chosen at the last node that counts leaves the first chain, that token is emitted. The
+walk continues through the branch that has the token, but the tokens there are tentative: the log of
+the sequence expects them, so that they are the first chain of the next tree, where they count. So a
+branch costs query tokens, but no additional forward pass.
 """
 
 from ngtcli.decoding.exactness.rows import PassRows
@@ -22,14 +27,20 @@ from ngtcli.drafting.tree import DraftTree, Path
 
 
 def countable(path: Path, log: TokenLog, rows: PassRows) -> Path:
-    """Return the path as far as its rows count: nodes 0, 1, 2, … below each other.
+    """Return the part of a path whose logits count: the nodes 0, 1, 2, … of the first chain.
 
-    Its last token, which these rows have chosen, may be that of one more node.
+    Its last token was chosen by these logits, and may be the token of one more node.
 
     For example, a tree has the chain of nodes 0 and 1, and the branch 0, 2, 3. The walk accepts
-    nodes 0, 2 and 3, and ends with the bonus token x. The rows of the root and of node 0 count;
-    that of node 0 has chosen the token of node 2. So the tokens of nodes 0 and 2 are emitted, and
-    the row of node 0 alone is kept. The token of node 3 and x are tentative (`expect_tentative`).
+    nodes 0, 2 and 3, and ends with the bonus token x. The logits after the root and after node 0
+    count, and node 2 has the token that was chosen after node 0. So the tokens of nodes 0 and 2 are
+    emitted, and only the KV entry of node 0 stays. The token of node 3 and x are tentative (see
+    `expect_tentative`).
+
+    Args:
+        path: The walk.
+        log: The log of the sequence.
+        rows: The numbers of query tokens of exact forward passes.
     """
     in_place = rows.rows_in_place(log.settled - 1)
     kept = 0
@@ -39,7 +50,14 @@ def countable(path: Path, log: TokenLog, rows: PassRows) -> Path:
 
 
 def expect_tentative(log: TokenLog, tree: DraftTree, path: Path, emitted: Path) -> None:
-    """Let `log`, which has emitted the tokens of `emitted`, expect the rest of `path`."""
+    """Let a log expect the rest of a path.
+
+    Args:
+        log: The log, to which the tokens of `emitted` were added.
+        tree: The tree that was verified.
+        path: The walk.
+        emitted: The part of the walk that was emitted.
+    """
     count = len(emitted.tokens)
     origins = [tree.origin(node) for node in path.nodes[count:]] + [OWN]
     log.take_back()
