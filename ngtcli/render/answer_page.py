@@ -1,10 +1,10 @@
 """An answer with its documents as one HTML page, without external files.
 
-Each stretch of the answer that stands in a document is a link to the place where it stands, in the
-color of its document; accepted drafts are underlined. Hovering over a stretch, or reaching it with
-the keyboard, shows the document, page and heading, the text around the place, and the steps that
-wrote it. All that works without the script, which adds the Escape key: it hides what is shown, and
-leads from a place back to the stretch.
+Each quotation in the answer is a link to its place in a document, in the color of the document;
+accepted drafts are underlined. Hovering over a quotation, or reaching it with the keyboard, shows
+the document, page and heading, the text around the place, and the steps that wrote it. All of this
+works without the script, which adds the Escape key: it hides the box, and leads from a place back
+to the quotation.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -25,29 +25,33 @@ if TYPE_CHECKING:
     from ngtcli.drafting.steps import Step
 
 _LEGEND = (
-    "Colored words stand in the document of that color, word for word; whether it supports what"
+    "Colored words are in the document of that color, word for word; whether it supports what"
     " is said is for you to judge. Underlined words come from accepted drafts. A click or Enter"
     " leads to the place, Escape back."
 )
-_OF_TABLE = (
-    "Colored values stand in the document of that color, others not in these words. What is"
-    " underlined has a probability below --doubt. A click or Enter leads to the place, Escape back."
+_TABLE_LEGEND = (
+    "Colored values are in the document of that color, others not in these words. Underlined"
+    " values have a probability below --doubt. A click or Enter leads to the place, Escape back."
 )
 _FIRST_HUE = 205  # degrees: blue
-_HUE = 137.5  # degrees between the hues of two documents: the golden angle, so that all lie apart
-_MOST = 1_000_000  # characters of a document; of a longer one, what lies far from all stretches
-# is left out. Guess: browsers lay out a few million characters within seconds.
-_NEAR = 20_000  # characters kept around each stretch of such a document; guess
-_MOST_OF_ALL = 5_000_000  # characters of all documents, beyond which only what lies near a stretch
-# is in the page; guess
-_QUOTE = 400  # characters of a quotation shown with a stretch, about; guess
-_TITLE = 200  # characters of a title; guess
+_HUE_STEP = 137.5  # degrees between two documents: the golden angle, which keeps all hues apart
+_MAX_DOCUMENT = 1_000_000  # characters; of a longer document, text far from all quotations is left
+# out. A guess: browsers lay out a few million characters within seconds.
+_CONTEXT = 20_000  # characters shown around each quotation of such a document; a guess
+_MAX_DOCUMENTS = 5_000_000  # characters of all documents; beyond, only text near a quotation is in
+# the page; a guess
+_MAX_QUOTE = 400  # characters, about, of a quotation in its box; a guess
+_MAX_TITLE = 200  # characters; a guess
 
 
 class Piece(NamedTuple):
-    """Text of an answer, drafted or not; or of a document: it may begin a page.
+    """Text of an answer or a document.
 
-    Behind it `left_out` characters of the document are missing.
+    Attributes:
+        text: The text.
+        drafted: Whether an answer's text comes from accepted drafts.
+        page: The page of a document that begins with it; 0 for none.
+        left_out: Characters of a document that are left out after it.
     """
 
     text: str = ""
@@ -57,9 +61,12 @@ class Piece(NamedTuple):
 
 
 class Part(NamedTuple):
-    """Some of an answer or a document: a stretch with its source, or what is none.
+    """A quotation with its source, or the text between two quotations.
 
-    `steps` wrote it.
+    Attributes:
+        pieces: The text.
+        source: The source of a quotation; None between quotations.
+        steps: The steps that wrote a quotation, in words.
     """
 
     pieces: Sequence[Piece]
@@ -67,16 +74,23 @@ class Part(NamedTuple):
     steps: str = ""
 
 
-class Shown(NamedTuple):
-    """A document, with what is `said` of its places; one without any is closed, or empty."""
+class ShownDocument(NamedTuple):
+    """A document on the page; one without quotations is closed, or empty.
+
+    Attributes:
+        name: Its name.
+        places: The number of places that are quoted.
+        summary: That number in words.
+        parts: Its text.
+    """
 
     name: str
     places: int
-    said: str
+    summary: str
     parts: Sequence[Part]
 
 
-Table = Sequence[Sequence[Part]]  # rows of cells, the heads first
+Table = Sequence[Sequence[Part]]  # rows of cells, the headings first
 
 
 def table_page(
@@ -87,24 +101,51 @@ def table_page(
     documents: Sequence[Document],
     model: str = "",
 ) -> str:
-    """The HTML of rows of `ngt extract`, with these fields, and one place of each value."""
-    index, numbers = {document.name: i for i, document in enumerate(documents)}, dict[Any, int]()
-    sources, table = list[Source](), [[Part([Piece(name)]) for name in ("file", *names)]]
+    """Return the HTML of a table of `ngt extract`.
+
+    Args:
+        title: The schema.
+        command: The command.
+        names: The fields.
+        rows: The rows of the table, as `ngt extract` writes them.
+        documents: The documents of these rows, by their names.
+        model: The name of the model.
+    """
+    document_numbers = {document.name: number for number, document in enumerate(documents)}
+    number_of_place: dict[tuple[int, int, int], int] = {}
+    sources: list[Source] = []
+    table = [[Part([Piece(name)]) for name in ("file", *names)]]
     for row in rows:
         cells = [Part([Piece(row["file"])])]
         for name in names:
-            value, place, p = row["values"][name], row["sources"][name], row["probability"][name]
+            source = None
+            place = row["sources"][name]
             if place is not None:
-                at = index[row["file"]], place["start"], place["end"]
-                number, cell = numbers.setdefault(at, len(numbers) + 1), len(sources)
-                sources.append(source_at(documents[at[0]], number, Span(cell, cell, *at)))
-            text = value if isinstance(value, str) else "–" if value is None else dump_json(value)
-            is_doubted = name in row.get("doubt", ())  # underlined, as what was drafted is
-            said = "" if p is None else f"p {p:.2f}"
-            cells.append(Part([Piece(text, is_doubted)], sources[-1] if place else None, said))
+                document_number = document_numbers[row["file"]]
+                where = document_number, place["start"], place["end"]
+                number = number_of_place.setdefault(where, len(number_of_place) + 1)
+                cell = len(sources)  # a position of its own, as in an answer
+                source = source_at(documents[document_number], number, Span(cell, cell, *where))
+                sources.append(source)
+            cells.append(_table_cell(row, name, source))
         table.append(cells)
-    found = Sources(0.0, (*sources,))
-    return answer_page(title, command, (), found, documents, (), table, model)
+    all_sources = Sources(0.0, tuple(sources))
+    return answer_page(title, command, (), all_sources, documents, (), table, model)
+
+
+def _table_cell(row: Mapping[str, Any], name: str, source: Source | None) -> Part:
+    """Return the value of a field, underlined where it is doubted."""
+    value = row["values"][name]
+    if isinstance(value, str):
+        text = value
+    elif value is None:
+        text = "–"
+    else:
+        text = dump_json(value)
+    probability = row["probability"][name]
+    details = "" if probability is None else f"p {probability:.2f}"
+    is_doubted = name in row.get("doubt", ())
+    return Part([Piece(text, drafted=is_doubted)], source, details)
 
 
 def answer_page(
@@ -117,103 +158,126 @@ def answer_page(
     table: Table = (),
     model: str = "",
 ) -> str:
-    """The HTML, with a `table` in place of an answer.
+    """Return the HTML of an answer.
 
-    `title` is what was asked, `facts` what the line below an answer says, `model` the name of what
-    answered.
+    Args:
+        title: The question.
+        command: The command.
+        steps: The answer.
+        sources: The quotations in it.
+        documents: Its documents.
+        facts: Those of the line below an answer.
+        table: Shown instead of an answer.
+        model: The name of the model.
     """
-    tokens = [token for step in steps for token in step.tokens if token.thought is not None]
-    is_long = sum(len(d.text) for d in documents) > _MOST_OF_ALL
+    reasoning = [token for step in steps for token in step.tokens if token.thought is not None]
+    is_long = sum(len(document.text) for document in documents) > _MAX_DOCUMENTS
+    shown_documents = [
+        _shown_document(document, [s for s in sources.spans if s.span.document == number], is_long)
+        for number, document in enumerate(documents)
+    ]
     script = (FOLDER / "answer_page.js").read_text(encoding="utf-8")
     return rendered(
         "answer.html.j2",
-        title=short(title, _TITLE),
+        title=short(title, _MAX_TITLE),
         about="ngt",
-        what=_OF_TABLE if table else _LEGEND,
+        what=_TABLE_LEGEND if table else _LEGEND,
         table=table,
         terms={"Command": command, "Model": described(model), "Answer": " · ".join(facts)},
         warnings=(),
         policy=policy(script),
         script=script,
-        answer=() if table else list(_answer(steps, sources)),
+        answer=() if table else list(_answer_parts(steps, sources)),
         places=() if table else sources.places(),
-        thought=[Piece(token.thought or "", token.drafted) for token in tokens],
-        thought_tokens=counted(len(tokens), "token"),
-        documents=[
-            _document(document, [s for s in sources.spans if s.span.document == i], is_long)
-            for i, document in enumerate(documents)
-        ],
-        hue=lambda document: round(_FIRST_HUE + document * _HUE) % 360,
+        reasoning=[Piece(token.thought or "", token.drafted) for token in reasoning],
+        reasoning_tokens=counted(len(reasoning), "token"),
+        documents=shown_documents,
+        hue=lambda document: round(_FIRST_HUE + document * _HUE_STEP) % 360,
         short=short,
-        quote=partial(short, longest=_QUOTE),
+        quote=partial(short, max_length=_MAX_QUOTE),
     )
 
 
-def _answer(steps: "Sequence[Step]", sources: Sources) -> Iterator[Part]:
-    """The answer in parts, each within one stretch or none."""
+def _answer_parts(steps: "Sequence[Step]", sources: Sources) -> Iterator[Part]:
+    """Yield the quotations of an answer, and the text between them."""
     written = [(token, number) for number, step in enumerate(steps, 1) for token in step.tokens]
     starts = [0, *accumulate(len(token.text) for token, _ in written)]
 
     def between(start: int, end: int) -> tuple[list[Piece], list[int]]:
-        """The characters from `start` to `end`, and the steps that wrote them."""
-        pieces, numbers = [], []
-        for (token, number), begin in zip(written, starts, strict=False):
-            if begin < end and begin + len(token.text) > start:
-                part = token.text[max(0, start - begin) : max(0, end - begin)]
-                pieces.append(Piece(part, token.drafted))
+        """Return the characters from `start` to `end`, and the steps that wrote them."""
+        pieces: list[Piece] = []
+        numbers: list[int] = []
+        for (token, number), token_start in zip(written, starts, strict=False):
+            if token_start < end and token_start + len(token.text) > start:
+                text = token.text[max(0, start - token_start) : max(0, end - token_start)]
+                pieces.append(Piece(text, token.drafted))
                 numbers.append(number)
         return pieces, numbers
 
-    at = 0
+    position = 0
     for source in sources.spans:
-        yield Part(between(at, source.span.start)[0])
+        yield Part(between(position, source.span.start)[0])
         pieces, numbers = between(source.span.start, source.span.end)
         first, last = numbers[0], numbers[-1]
-        told = f"step {first}" if first == last else f"steps {first}–{last}"
-        yield Part(pieces, source, told)
-        at = source.span.end
-    yield Part(between(at, starts[-1])[0])
+        step_words = f"step {first}" if first == last else f"steps {first}–{last}"
+        yield Part(pieces, source, step_words)
+        position = source.span.end
+    yield Part(between(position, starts[-1])[0])
 
 
-def _document(document: Document, found: Sequence[Source], is_long: bool) -> Shown:
-    """A document with its stretches marked."""
-    marks: dict[tuple[int, int], Source] = {}
-    for source in found:
-        marks.setdefault((source.span.source_start, source.span.source_end), source)
-    parts = [Part([Piece(left_out=len(document.text))])]
-    if marks or not is_long:
-        parts = list(_marked(document, marks, 2 * _NEAR if is_long else _MOST))
-    said = counted(len(marks), "place") if marks else "not quoted"
-    return Shown(document.name, len(marks), said, parts)
+def _shown_document(document: Document, sources: Sequence[Source], is_long: bool) -> ShownDocument:
+    """Return a document with its quoted places marked.
 
-
-def _marked(
-    document: Document, marks: Mapping[tuple[int, int], Source], most: int
-) -> Iterator[Part]:
-    """The text of a document, with a mark around each place; places may overlap.
-
-    A place that begins within another one is marked from where the other ends. Of a document of
-    more than `most` characters what lies far from all places is left out.
+    Args:
+        document: The document.
+        sources: The quotations from it.
+        is_long: Whether the documents are too long to show their whole text.
     """
-    shown, whole = document.text, len(document.text) <= most
+    marks: dict[tuple[int, int], Source] = {}
+    for source in sources:
+        marks.setdefault((source.span.source_start, source.span.source_end), source)
+    if is_long and not marks:
+        parts = [Part([Piece(left_out=len(document.text))])]
+    else:
+        parts = list(_marked_parts(document, marks, 2 * _CONTEXT if is_long else _MAX_DOCUMENT))
+    summary = counted(len(marks), "place") if marks else "not quoted"
+    return ShownDocument(document.name, len(marks), summary, parts)
+
+
+def _marked_parts(
+    document: Document, marks: Mapping[tuple[int, int], Source], max_length: int
+) -> Iterator[Part]:
+    """Yield the text of a document, with each quoted place as a part of its own.
+
+    Places may overlap: one that begins within another is marked from the end of the other.
+
+    Args:
+        document: The document.
+        marks: The source of each place, by its start and end.
+        max_length: Characters; of a longer document, text far from all places is left out.
+    """
+    text = document.text
+    is_whole = len(text) <= max_length
     pages = {section.start: section.page for section in document.about.sections if section.page}
 
     def paged(start: int, end: int) -> list[Piece]:
-        """Text, with the number of each page that begins in it."""
-        cuts = [start, *sorted(at for at in pages if start < at < end), end]
-        bounds = pairwise(cuts if start < end else ())
-        return [Piece(shown[low:high], page=pages.get(low, 0)) for low, high in bounds]
+        """Return text, with the number of each page that begins in it."""
+        if start >= end:
+            return []
+        cuts = [start, *sorted(page_start for page_start in pages if start < page_start < end), end]
+        return [Piece(text[low:high], page=pages.get(low, 0)) for low, high in pairwise(cuts)]
 
     def between(start: int, end: int) -> list[Piece]:
-        """Text without a mark; the middle of a very long one is left out."""
-        if whole or end - start <= 2 * _NEAR:
+        """Return text without places; the middle of a very long one is left out."""
+        if is_whole or end - start <= 2 * _CONTEXT:
             return paged(start, end)
-        low, high = start + _NEAR * bool(start), end - _NEAR * (end < len(shown))
+        low = start if start == 0 else start + _CONTEXT
+        high = end if end == len(text) else end - _CONTEXT
         return [*paged(start, low), Piece(left_out=high - low), *paged(high, end)]
 
-    at = 0
+    position = 0
     for (start, end), source in sorted(marks.items(), key=lambda mark: mark[0]):
-        yield Part(between(at, max(start, at)))
-        yield Part(paged(max(start, at), end), source)
-        at = max(at, end)
-    yield Part(between(at, len(shown)))
+        yield Part(between(position, max(start, position)))
+        yield Part(paged(max(start, position), end), source)
+        position = max(position, end)
+    yield Part(between(position, len(text)))

@@ -1,7 +1,7 @@
-"""HTML pages without external files, by Jinja2: all that a template is given is escaped.
+"""HTML pages without external files, by Jinja2, which escapes all values.
 
-A policy in a page forbids every request and all scripts but the page's own, whatever got in. Pages
-follow the reader's light or dark setting and print in black on white.
+A policy in each page forbids every request and all scripts but the page's own. Pages follow the
+reader's light or dark setting and print in black on white.
 """
 
 import base64
@@ -20,27 +20,28 @@ FOLDER = Path(__file__).parent
 
 @cache
 def _environment() -> "Environment":
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # here: few runs need it
+    """Return the environment of the templates in this folder."""
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined  # here, as few runs need it
 
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(FOLDER),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    made.filters |= {"cell": cell, "visible": visible}
-    made.globals["file"] = lambda name: (FOLDER / name).read_text(encoding="utf-8")
-    return made
+    environment.filters |= {"cell": cell, "visible": visible}
+    environment.globals["file"] = lambda name: (FOLDER / name).read_text(encoding="utf-8")
+    return environment
 
 
 def rendered(template: str, **values: Any) -> str:
-    """The HTML that a template makes of these values."""
+    """Return the HTML of a template with these values."""
     return _environment().get_template(template).render(values)
 
 
 def policy(script: str = "") -> str:
-    """What a page with this script of its own may load and run: nothing else."""
+    """Return the content security policy of a page that may run this script and load nothing."""
     digest = base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()
     allowed = f"'sha256-{digest}'" if script else "'none'"
     return (

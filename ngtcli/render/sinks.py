@@ -16,17 +16,22 @@ from ngtcli.render.terminal import REVEALED_BEFORE, THOUGHT, drafted_style, pain
 if TYPE_CHECKING:
     from ngtcli.drafting.steps import Token
 
-# Cells to the border from which a word is written before it is complete; guess.
+# With at least this many cells to the border, a word is written before it is complete; a guess.
 LONG = 24
 _FENCE = "```"
-_LONGEST_WORD = 80  # characters, beyond which a word is not waited for; guess
+_MAX_WORD = 80  # characters; the end of a longer word is not awaited; a guess
 _TAB = 8  # columns between the tab stops of terminals
 
 Run = tuple[str, str]  # text, and the origin of its style; "" for unstyled
 
 
 def runs_of(tokens: "Iterable[Token]", thoughts: bool = False) -> list[Run]:
-    """A run for each token, or two with `thoughts`; accepted drafts are styled by their origin."""
+    """Return the runs of tokens; accepted drafts are styled by their origin.
+
+    Args:
+        tokens: The tokens of a step.
+        thoughts: Whether to include the text of reasoning.
+    """
     runs: list[Run] = []
     for token in tokens:
         if thoughts and token.thought:
@@ -36,55 +41,72 @@ def runs_of(tokens: "Iterable[Token]", thoughts: bool = False) -> list[Run]:
 
 
 class PlainSink:
-    """Writes text with control characters made visible; it ends with a line feed.
+    """Writes text with control characters made visible, and a line feed at the end.
 
-    With `color`, words of accepted drafts are underlined and in the color of their origin.
+    With `color`, words of accepted drafts are underlined and have the color of their origin.
     """
 
     def __init__(self, stream: TextIO, color: bool = False) -> None:
-        self._stream, self._colour, self._last = stream, color, "\n"
+        self._stream = stream
+        self._color = color
+        self._last_character = "\n"
         self._words = WholeWords()
 
     def step(self, runs: Sequence[Run]) -> None:
+        """Write the runs of a step."""
         runs = [(visible(text), style) for text, style in runs]
-        self._last = "".join(text for text, _ in runs)[-1:] or self._last
-        self._write(self._arranged(self._words.feed(runs) if self._colour else runs))
+        for text, _ in runs:
+            if text:
+                self._last_character = text[-1]
+        if self._color:
+            runs = self._words.feed(runs)
+        self._write(self._arranged(runs))
 
     def _arranged(self, runs: list[Run]) -> list[Run]:
-        """What is written now for these runs of a step."""
+        """Return what to write now of the runs of a step."""
         return joined(runs)
 
     def _write(self, runs: list[Run]) -> None:
-        if runs:
-            painted = (paint(t, drafted_style(n)) if n and self._colour else t for t, n in runs)
-            self._stream.write("".join(painted))
-            self._stream.flush()
+        """Write runs by one call, in color where that is wanted."""
+        if not runs:
+            return
+        texts: list[str] = []
+        for text, style in runs:
+            if style and self._color:
+                text = paint(text, drafted_style(style))
+            texts.append(text)
+        self._stream.write("".join(texts))
+        self._stream.flush()
 
     def close(self) -> None:
+        """Write what was delayed, and a line feed unless the text ends with one."""
         self._write(self._arranged(self._words.flush()))
         self._finish()
-        if self._last != "\n":
+        if self._last_character != "\n":
             self._write([("\n", "")])
 
     def _finish(self) -> None:
-        """Write what was delayed."""
+        """Write what was delayed by `_arranged`."""
 
 
 class TerminalSink(PlainSink):
-    """Writes to a terminal: lines broken between words, and no character that it does not show.
+    """Writes to a terminal: wraps lines between words, and makes invisible characters visible.
 
-    `columns` returns the terminal's width in columns and is called each step.
+    `columns` returns the width of the terminal, and is called in each step.
     """
 
     def __init__(self, stream: TextIO, columns: Callable[[], int], color: bool) -> None:
         super().__init__(stream, color)
-        self._columns, self._wrapper, self._before = columns, Wrapper(), ""
+        self._columns = columns
+        self._wrapper = Wrapper()
+        self._before = ""  # the last characters written
 
     def _arranged(self, runs: list[Run]) -> list[Run]:
-        revealed = []
+        revealed: list[Run] = []
         for text, style in runs:
-            revealed.append((reveal(text, self._before), style))
-            self._before = (self._before + revealed[-1][0])[-REVEALED_BEFORE:]
+            text = reveal(text, self._before)
+            revealed.append((text, style))
+            self._before = (self._before + text)[-REVEALED_BEFORE:]
         return self._wrapper.feed(revealed, self._columns())
 
     def _finish(self) -> None:
@@ -92,10 +114,10 @@ class TerminalSink(PlainSink):
 
 
 class WholeWords:
-    """Returns the runs that it is fed with one style for each word: that of most of its characters.
+    """Gives each word of the runs that it is fed one style: that of most of its characters.
 
-    A model's tokens may end within words, and a line that begins within one looks like a mistake.
-    A word is delayed until it is complete. Spaces have a style where the next word has it, too.
+    Tokens may end within words, and an underline that begins within a word looks like a mistake.
+    A word is delayed until it is complete. Spaces keep their style if the next word has it, too.
     """
 
     def __init__(self) -> None:
@@ -104,14 +126,14 @@ class WholeWords:
         self._out: list[Run] = []
 
     def feed(self, runs: Iterable[Run]) -> list[Run]:
-        """The runs of all words that are complete."""
+        """Return the runs of all words that are complete."""
         for text, style in runs:
             for character in text:
                 self._add(character, style)
         return self._take_output()
 
     def flush(self) -> list[Run]:
-        """The runs that were delayed."""
+        """Return the runs that were delayed."""
         self._end_word()
         return self._take_output()
 
@@ -121,7 +143,7 @@ class WholeWords:
             self._gap.append((character, style))
             return
         is_end = self._word and _breaks_before(self._word[-1][0], character)
-        if is_end or len(self._word) >= _LONGEST_WORD:
+        if is_end or len(self._word) >= _MAX_WORD:
             self._end_word()
         self._word.append((character, style))
 
@@ -129,17 +151,21 @@ class WholeWords:
         style = ""
         if self._word:
             ((style, _),) = Counter(style for _, style in self._word).most_common(1)
-        self._out += [(space, own if own == style else "") for space, own in self._gap]
-        self._out += [(character, style) for character, _ in self._word]
-        self._gap, self._word = [], []
+        for space, space_style in self._gap:
+            self._out.append((space, style if space_style == style else ""))
+        for character, _ in self._word:
+            self._out.append((character, style))
+        self._gap = []
+        self._word = []
 
     def _take_output(self) -> list[Run]:
-        out, self._out = joined(self._out), []
-        return out
+        taken = joined(self._out)
+        self._out = []
+        return taken
 
 
 class Wrapper:
-    """Returns the runs of text that it is fed, with line feeds between words.
+    """Wraps the lines of the runs that it is fed between words.
 
     The start of a word near the border is delayed until the word is complete. A line feed replaces
     the spaces between two words. Lines that start with a space, a tab, `|` or a backquote, and
@@ -148,15 +174,15 @@ class Wrapper:
 
     def __init__(self) -> None:
         self._column = 0  # cells on the line so far
-        self._gap: list[Run] = []  # spaces that are written when a word follows on the same line
+        self._gap: list[Run] = []  # spaces, to be written if a word follows on the same line
         self._word: list[Run] = []
-        self._begun = False  # whether the word's start is written already
+        self._is_begun = False  # whether the start of the word has been written
         self._head = ""  # the line's first characters
-        self._fenced = False
+        self._is_fenced = False
         self._out: list[Run] = []
 
     def feed(self, runs: Iterable[Run], width: int) -> list[Run]:
-        """The runs that can be written now, to a terminal of `width` columns."""
+        """Return the runs that can be written now, to a terminal of `width` columns."""
         for text, style in runs:
             for character in text:
                 self._add(character, style, width)
@@ -165,7 +191,7 @@ class Wrapper:
         return self._take_output()
 
     def flush(self, width: int) -> list[Run]:
-        """The runs that were delayed."""
+        """Return the runs that were delayed."""
         self._end_line(width)
         return self._take_output()
 
@@ -174,8 +200,9 @@ class Wrapper:
             self._end_line(width)
             self._out.append((character, style))
             if self._head == _FENCE:
-                self._fenced = not self._fenced
-            self._column, self._head = 0, ""
+                self._is_fenced = not self._is_fenced
+            self._column = 0
+            self._head = ""
             return
         if len(self._head) < len(_FENCE):
             self._head += character
@@ -188,12 +215,12 @@ class Wrapper:
         self._word.append((character, style))
 
     def _breaks(self) -> bool:
-        """Whether this line is wrapped."""
-        return not (self._fenced or self._head[:1] in (" ", "\t", "|", "`"))
+        """Return whether this line is wrapped."""
+        return not (self._is_fenced or self._head[:1] in (" ", "\t", "|", "`"))
 
     def _end_word(self, width: int) -> None:
         self._write_word(width)
-        self._begun = False
+        self._is_begun = False
 
     def _end_line(self, width: int) -> None:
         self._end_word(width)
@@ -203,8 +230,9 @@ class Wrapper:
     def _write_word(self, width: int) -> None:
         if not self._word:
             return
-        cells, gap = _cells(self._word), _cells(self._gap)
-        fits = self._begun or self._column + gap + cells <= width
+        cells = _cells(self._word)
+        gap = _cells(self._gap)
+        fits = self._is_begun or self._column + gap + cells <= width
         if not fits and self._column and self._breaks():
             self._out.append(("\n", ""))
             self._column = 0
@@ -212,37 +240,41 @@ class Wrapper:
             self._out += self._gap
             self._column += gap
         self._out += self._word
-        self._gap, self._word, self._begun = [], [], True
+        self._gap = []
+        self._word = []
+        self._is_begun = True
         self._column += cells
         if self._column > width:  # the terminal has wrapped it
             self._column %= width
 
     def _take_output(self) -> list[Run]:
-        out, self._out = joined(self._out), []
-        return out
+        taken = joined(self._out)
+        self._out = []
+        return taken
 
 
 def joined(runs: Iterable[Run]) -> list[Run]:
-    """The same text with adjacent runs of one style joined.
+    """Return the runs with adjacent runs of one style joined.
 
     >>> joined([("a", ""), ("b", ""), ("c", "prompt")])
     [('ab', ''), ('c', 'prompt')]
     """
-    out: list[Run] = []
+    result: list[Run] = []
     for text, style in runs:
-        if out and out[-1][1] == style:
-            out[-1] = (out[-1][0] + text, style)
+        if result and result[-1][1] == style:
+            result[-1] = (result[-1][0] + text, style)
         else:
-            out.append((text, style))
-    return out
+            result.append((text, style))
+    return result
 
 
 def _cells(runs: Iterable[Run]) -> int:
+    """Return the cells that runs take on a terminal."""
     return sum(_TAB if text == "\t" else cell_len(text) for text, _ in runs)
 
 
 def _breaks_before(before: str, character: str) -> bool:
-    """Whether a line may break between two characters without a space: between wide ones."""
+    """Return whether a line may break between two characters without a space: if they are wide."""
     if before == "\u200d" or unicodedata.category(character) in ("Pe", "Pf", "Po"):
         return False
     return cell_len(character) == 2 or (cell_len(before) == 2 and character.isalnum())

@@ -1,6 +1,6 @@
 """Tables in three forms: for a pipe, as CSV, and for terminals, where Rich draws them.
 
-Independent of what is in them. On a terminal what does not fit is folded or left out, and said.
+On a terminal, columns that do not fit are folded or left out, and a line names those left out.
 """
 
 import csv
@@ -20,10 +20,19 @@ from rich.text import Text
 from ngtcli.render.terminal import DIM, cell, reveal, to_tabs
 from ngtcli.system.json_form import dump_json
 
+_MIN_TEXT_WIDTH = 16  # cells of a column of text, before columns are left out; a guess
+_COLUMN_SPACE = 2  # cells after a column
+
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """A heading. Without room the column of the highest `rank` is omitted first, rank 0 never."""
+    """A column of a table.
+
+    Attributes:
+        title: Its heading.
+        rank: On a narrow terminal the column of the highest rank is left out first, rank 0 never.
+        left: Whether it is text, aligned to the left, which may be folded.
+    """
 
     title: str
     rank: int = 0
@@ -42,15 +51,18 @@ class Table:
     @property
     def lines(self) -> list[Sequence[str]]:
         """The headings, then the rows."""
-        return [[c.title for c in self.columns], *self.rows]
+        return [[column.title for column in self.columns], *self.rows]
 
 
 @dataclass(frozen=True, slots=True)
 class Forms:
-    """One result in each form it has; a text is made when it is asked for.
+    """One result in each of its forms; a text is made when it is asked for.
 
-    `plain` is for pipes and files, `terminal` takes the columns and whether to color. The others
-    are "" of a result that has no such form.
+    Attributes:
+        result: What --json prints.
+        plain: Returns the text for pipes and files.
+        terminal: Returns the text for a terminal of a number of columns, with or without color.
+        csv: Returns the text of a CSV file; "" for a result without one.
     """
 
     result: Any
@@ -59,18 +71,21 @@ class Forms:
     csv: Callable[[], str] = str
 
     def json(self) -> str:
-        """The object that --json prints."""
+        """Return the object that --json prints."""
         return dump_json(self.result)
 
 
 def to_plain(tables: Sequence[Table]) -> str:
-    """The tables for pipes: headings and tab-separated rows, none wrapped, all columns."""
-    titles = [f"# {cell(table.title)}\n" if table.title else "" for table in tables]
-    return "\n\n".join(t + to_tabs(table.lines) for t, table in zip(titles, tables, strict=True))
+    """Return tables for pipes: headings and tab-separated rows, none wrapped, all columns."""
+    texts: list[str] = []
+    for table in tables:
+        title = f"# {cell(table.title)}\n" if table.title else ""
+        texts.append(title + to_tabs(table.lines))
+    return "\n\n".join(texts)
 
 
 def to_csv(table: Table) -> str:
-    """The headings and rows of a table as CSV, quoted where necessary."""
+    """Return the headings and rows of a table as CSV, quoted where necessary."""
     out = io.StringIO()
     csv.writer(out, lineterminator="\n").writerows(map(cell, row) for row in table.lines)
     return out.getvalue().rstrip("\n")
@@ -84,7 +99,15 @@ def to_terminal(
     small: Sequence[str] = (),
     lines: Sequence[str] = (),
 ) -> str:
-    """Tables for a terminal of `width` columns, then the lines in `small` print, then `lines`."""
+    """Return tables for a terminal.
+
+    Args:
+        tables: The tables, below each other.
+        width: Columns of the terminal.
+        color: Whether styles are used.
+        small: Lines below the tables, dim.
+        lines: Lines below those.
+    """
     console = Console(
         width=width,
         force_terminal=color,
@@ -103,55 +126,67 @@ def to_terminal(
 
 
 def shown(text: str) -> str:
-    """`text` on one line, all its characters such that a terminal shows them."""
+    """Return a text on one line, with invisible characters made visible."""
     return reveal(cell(text))
 
 
 def fit(table: Table, width: int) -> tuple[Table, list[str]]:
-    """The table with only the columns that fit into `width`, and the titles of those omitted.
+    """Leave out the columns that do not fit.
 
-    The highest ranks are omitted first. Columns of text are folded, to a third of the width, before
-    a column is omitted.
+    The highest ranks are left out first. Columns of text are folded, to a third of the width,
+    before a column is left out.
+
+    Returns:
+        The table with the columns that fit into `width`, and the titles of the others.
     """
-    widths, ranks = _widths(table, max(16, width // 3)), [c.rank for c in table.columns]
-    kept, left_out = list(range(len(widths))), list[str]()
-    while sum(widths[i] for i in kept) > width:
-        last = max(kept, key=lambda i: (ranks[i], i))
-        if not ranks[last]:
+    widths = _widths(table, max(_MIN_TEXT_WIDTH, width // 3))
+    remaining = list(range(len(widths)))
+    left_out: list[str] = []
+    while sum(widths[number] for number in remaining) > width:
+        last = max(remaining, key=lambda number: (table.columns[number].rank, number))
+        if table.columns[last].rank == 0:
             break
-        kept.remove(last)
+        remaining.remove(last)
         left_out.append(table.columns[last].title)
 
-    rows = [[row[i] for i in kept] for row in table.rows]
-    return replace(table, columns=[table.columns[i] for i in kept], rows=rows), left_out
+    columns = [table.columns[number] for number in remaining]
+    rows = [[row[number] for number in remaining] for row in table.rows]
+    return replace(table, columns=columns, rows=rows), left_out
 
 
-def _widths(table: Table, most: int = 1_000_000) -> list[int]:
-    """Each column's width in columns of a terminal, with two after it; headings break at spaces.
+def _widths(table: Table, max_text: int) -> list[int]:
+    """Return the width of each column in cells, with the space after it.
 
-    A column of text takes `most` at most.
+    Headings break at spaces. A column of text is at most `max_text` wide.
     """
-    widths = []
-    for i, column in enumerate(table.columns):
-        texts = [*column.title.split(" "), *(shown(row[i]) for row in table.rows)]
-        longest = max(map(cell_len, texts))
-        widths.append(2 + (min(longest, most) if column.left else longest))
+    widths: list[int] = []
+    for number, column in enumerate(table.columns):
+        texts = column.title.split(" ")
+        texts += [shown(row[number]) for row in table.rows]
+        width = max(map(cell_len, texts))
+        if column.left:
+            width = min(width, max_text)
+        widths.append(width + _COLUMN_SPACE)
     return widths
 
 
 def _block(table: Table, width: int) -> RenderableType:
-    """A table with its title above, its note and the names of omitted columns below."""
+    """Return a table with its title above, its note and the titles of omitted columns below."""
     table, left_out = fit(table, width)
     parts: list[RenderableType] = []
     if table.title:
         parts.append(Text(shown(table.title), style=Style(bold=True)))
     parts.append(Padding(_rich(table), (1 if table.title else 0, 0, 1, 0)))
-    note = f"Left out at this width: {', '.join(left_out)}; --json has all." if left_out else ""
-    parts += [Text(shown(text) + "\n", style=DIM) for text in (table.note, note) if text]
+    if table.note:
+        parts.append(Text(f"{shown(table.note)}\n", style=DIM))
+    if left_out:
+        note = f"Left out at this width: {', '.join(left_out)}; --json has all."
+        parts.append(Text(f"{shown(note)}\n", style=DIM))
     return Group(*parts)
 
 
 def _rich(table: Table) -> RichTable:
+    """Return a table as Rich draws it."""
     rich = RichTable(box=box.SIMPLE_HEAD, show_edge=False, padding=(0, 1, 0, 0))
     for column in table.columns:
         rich.add_column(

@@ -34,7 +34,9 @@ _INVISIBLE = re.compile(
     "[\u00ad\u034f\u061c\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b-\u200f\u2028\u2029\u2060-\u206f\u3164"
     "\ufe00-\ufe0f\ufeff\uffa0\ufff0-\ufffb\U0001bca0-\U0001bca3\U0001d173-\U0001d17a\U000e0000-\U000e0fff]"
 )
-_JOINERS, _SELECTORS, _MONGOLIAN = "\u200c\u200d", "\ufe0e\ufe0f", "\u180b\u180c\u180d\u180f"
+_JOINERS = "\u200c\u200d"
+_SELECTORS = "\ufe0e\ufe0f"
+_MONGOLIAN = "\u180b\u180c\u180d\u180f"
 # Code points of scripts that use joiners: Arabic to Arabic Extended, Indic scripts, Sinhala,
 # Tibetan, Myanmar, Khmer, Mongolian, Arabic presentation forms, Brahmic scripts.
 _JOINED = (
@@ -51,17 +53,17 @@ _JOINED = (
 )
 
 _WITHOUT_SPACES = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF))  # Thai to Khmer
-REVEALED_BEFORE = 16  # characters that say whether the next one is needed; guess
+REVEALED_BEFORE = 16  # characters that decide whether the next one is needed; a guess
 _RIGHT_TO_LEFT = "\u200f\u061c"  # marks of text from right to left
 _DIRECTIONAL = f"\u200e{_RIGHT_TO_LEFT}"
-# The flag of a part of a country, as far as it is there: the black one, and its name in tags.
+# The beginning of the flag of a part of a country: a black flag, and its name in tags.
 _FLAG = re.compile(
     "\U0001f3f4[\U000e0061-\U000e007a]{1,2}$"
     "|\U0001f3f4[\U000e0061-\U000e007a]{2}[\U000e0030-\U000e0039\U000e0061-\U000e007a]{1,3}"
     "\U000e007f?$"
 )
 
-# Where drafts come from, and what a legend calls the drafts of a method with one source.
+# Styles by the origin of a draft; "drafted" is the legend of a method with one source.
 COLORS = {
     DRAFT: "cyan",
     "drafted": "cyan",
@@ -75,15 +77,15 @@ COLORS = {
     BACKGROUND: "red",
     SCORES: "green",
 }
-DIM = "dim"  # a style, in words of Rich
+DIM = "dim"  # a style, as Rich writes it
 _CODES = {"bold": 1, "dim": 2, "underline": 4} | {
     color: code for code, color in enumerate("black red green yellow blue magenta cyan".split(), 30)
-}  # of ECMA-48's sequence SGR
-THOUGHT = "thought"  # what stands in the place of an origin for all text of a thought
+}  # of the SGR sequence of ECMA-48
+THOUGHT = "thought"  # takes the place of an origin for all text of reasoning
 
 
 def visible(text: str) -> str:
-    """`text` with visible characters for all control characters but line feed and tab.
+    """Return `text` with visible characters for all control characters but line feed and tab.
 
     >>> visible("a" + chr(27) + "[31mb")
     'a␛[31mb'
@@ -92,7 +94,7 @@ def visible(text: str) -> str:
 
 
 def one_line(text: str) -> str:
-    """`text` as `visible` shows it, on one line: so names and messages are shown.
+    """Return `text` as `visible` does, on one line, as for names and messages.
 
     >>> one_line("a" + chr(10) + "b.txt")
     'a b.txt'
@@ -101,13 +103,13 @@ def one_line(text: str) -> str:
 
 
 def reveal(text: str, before: str = "") -> str:
-    """`text` with U+FFFD for each character that a terminal does not show.
+    """Return `text` with U+FFFD for each character that a terminal does not show.
 
-    `before` is what precedes it, of which the last REVEALED_BEFORE characters count. Characters
-    that scripts need are kept: one joiner after a letter or mark of a script that uses joiners, or
-    after an emoji; one variation selector after a symbol, or a Mongolian letter; one directional
-    mark in text from right to left; the tags of a flag; one zero-width space after a letter of a
-    script that has no others.
+    Only the last REVEALED_BEFORE characters of `before`, the text that precedes it, matter.
+    Characters that scripts need are kept: one joiner after a letter or mark of a script that uses
+    joiners, or after an emoji; one variation selector after a symbol, or a Mongolian letter; one
+    directional mark in text from right to left; the tags of a flag; one zero-width space after a
+    letter of a script that has no others.
 
     >>> reveal("in" + chr(0xAD) + "visible")
     'in\ufffdvisible'
@@ -117,13 +119,14 @@ def reveal(text: str, before: str = "") -> str:
     shown = list(before[-REVEALED_BEFORE:])
     start = len(shown)
     for character in text:
-        kept = not _INVISIBLE.match(character) or _is_needed(character, shown)
-        shown.append(character if kept else "\ufffd")
+        if _INVISIBLE.match(character) and not _is_needed(character, shown):
+            character = "\ufffd"
+        shown.append(character)
     return "".join(shown[start:])
 
 
 def _is_needed(mark: str, shown: Sequence[str]) -> bool:
-    """Whether an invisible character is part of the script after those `shown`."""
+    """Return whether the script of the characters `shown` needs an invisible one after them."""
     before = shown[-1] if shown else ""
     if mark in _RIGHT_TO_LEFT and not before:
         return True
@@ -135,34 +138,37 @@ def _is_needed(mark: str, shown: Sequence[str]) -> bool:
         near = shown[-REVEALED_BEFORE:]
         is_near = any(unicodedata.bidirectional(character) in ("R", "AL") for character in near)
         return is_near and before not in _DIRECTIONAL
-    code, kind = ord(before), unicodedata.category(before)
+    code = ord(before)
+    category = unicodedata.category(before)
     if mark == "\u200b":
-        return kind[0] in "LM" and any(low <= code <= high for low, high in _WITHOUT_SPACES)
+        return category[0] in "LM" and any(low <= code <= high for low, high in _WITHOUT_SPACES)
     if "\U000e0000" <= mark <= "\U000e007f":
         return _FLAG.search("".join([*shown[-REVEALED_BEFORE:], mark])) is not None
     if mark in _SELECTORS:
-        return kind in ("So", "Sm") or before in "0123456789#*\u203c\u2049\u3030\u303d"
+        return category in ("So", "Sm") or before in "0123456789#*\u203c\u2049\u3030\u303d"
     if mark in _MONGOLIAN:
         return 0x1820 <= code <= 0x18AF
     if mark not in _JOINERS:
         return False
-    if mark == "\u200d" and (kind == "So" or before == "\ufe0f" or 0x1F3FB <= code <= 0x1F3FF):
+    if mark == "\u200d" and (category == "So" or before == "\ufe0f" or 0x1F3FB <= code <= 0x1F3FF):
         return True
-    return kind[0] in "LM" and any(low <= code <= high for low, high in _JOINED)
+    return category[0] in "LM" and any(low <= code <= high for low, high in _JOINED)
 
 
 def cut(text: str, columns: int) -> str:
-    """The start of `text` that takes at most `columns` columns of a terminal."""
-    return text if cell_len(text) <= columns else set_cell_size(text, columns).rstrip()
+    """Return the start of `text` that takes at most `columns` columns of a terminal."""
+    if cell_len(text) <= columns:
+        return text
+    return set_cell_size(text, columns).rstrip()
 
 
 def is_plain() -> bool:
-    """Whether TERM says that the terminal has no control sequences."""
+    """Return whether TERM says that the terminal has no control sequences."""
     return os.environ.get("TERM", "") in ("", "dumb")
 
 
 def has_links() -> bool:
-    """Whether the terminal can be sent OSC 8 links: most have them or ignore them.
+    """Return whether the terminal can be sent OSC 8 links, which most show or ignore.
 
     The console of Linux shows them as text before version 5.8.
     """
@@ -170,16 +176,16 @@ def has_links() -> bool:
 
 
 def wants_color(stream: TextIO, setting: str) -> bool:
-    """Whether to style output to `stream`; "auto" means if it is a terminal that has styles."""
+    """Return whether to style output to `stream`: with "auto", if it is a terminal with styles."""
     if setting != "auto":
         return setting == "always"
     return stream.isatty() and not is_plain()
 
 
 def drafted_style(origin: str) -> str:
-    """Underlined, and colored by origin unless NO_COLOR asks for none; THOUGHT is dim alone.
+    """Return the style of a drafted token: underlined, and colored unless NO_COLOR is set.
 
-    Raises KeyError.
+    That of THOUGHT is dim. Raises KeyError for an unknown origin.
     """
     if origin == THOUGHT:
         return DIM
@@ -187,21 +193,21 @@ def drafted_style(origin: str) -> str:
 
 
 def paint(text: str, style: str) -> str:
-    """`text` in `style`, line by line, so that no underline extends to the terminal's border."""
+    """Return `text` in `style`, line by line, so that no underline extends to the border."""
     codes = ";".join(str(_CODES[word]) for word in style.split())
     return "\n".join(f"\x1b[{codes}m{line}\x1b[0m" if line else "" for line in text.split("\n"))
 
 
 def linked(text: str, uri: str) -> str:
-    """`text` as a link, by the sequence OSC 8."""
+    """Return `text` as a link, by the sequence OSC 8."""
     return f"\x1b]8;;{uri}\x1b\\{text}\x1b]8;;\x1b\\"
 
 
 def cell(text: str) -> str:
-    """`text` on one line, without tabs, control characters made visible."""
+    """Return `text` on one line, without tabs, with control characters made visible."""
     return one_line(text.replace("\t", " "))
 
 
 def to_tabs(rows: Iterable[Sequence[str]]) -> str:
-    """Rows as lines, their cells separated by tabs."""
+    """Return rows as lines, with cells separated by tabs."""
     return "\n".join("\t".join(map(cell, row)) for row in rows)

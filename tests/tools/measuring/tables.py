@@ -7,7 +7,7 @@ from html import escape
 
 from ngtcli.bench import summary
 from ngtcli.render.page import policy
-from ngtcli.render.results import Shown, figures, table
+from ngtcli.render.results import ColumnCells, figures, table
 from ngtcli.render.tables import Column, Forms, Table, to_plain
 from ngtcli.render.terminal import cell, one_line, visible
 from ngtcli.words import counted
@@ -102,9 +102,9 @@ def _budgets(rows: Sequence[ReplayRow]) -> list[int]:
     return sorted({row.num_draft for row in rows if row.num_draft})
 
 
-def _names(rows: Sequence[ReplayRow]) -> list[Shown]:
+def _names(rows: Sequence[ReplayRow]) -> list[ColumnCells]:
     """What names the rows: the method, and a draft budget that varies."""
-    found: list[Shown] = [(Column("method", left=True), [row.method for row in rows])]
+    found: list[ColumnCells] = [(Column("method", left=True), [row.method for row in rows])]
     if len(_budgets(rows)) > 1:
         found.append((Column("drafts"), [str(row.num_draft or 0) for row in rows]))
     return found
@@ -127,7 +127,7 @@ def _quality(result: QualityResult) -> Table:
         what = f"the reference answers to {counted(result.texts, 'prompt')}"
     else:
         note += f" Windows of {result.window} tokens, one every {result.stride}."
-    named: Shown = (Column("weights", left=True), [row.weights for row in result.rows])
+    named: ColumnCells = (Column("weights", left=True), [row.weights for row in result.rows])
     title = f"Quality over {counted(result.rows[0].tokens, 'token')} of {what}"
     shown = figures(summary.shown_columns(QualityRow), result.rows)
     return table(title, [named, *shown], note)
