@@ -129,8 +129,8 @@ def test_what_a_template_does_not_take_is_an_error_that_says_so(
         ({"a": CHATML, "b": LISTED}, Chat(), "none of which is the default"),
         (CHATML, Chat(arguments=("messages=x",)), "messages is reserved: ngt sets it"),
         (CHATML, Chat(arguments=("tokenize=true",)), "tokenize is reserved: ngt sets it"),
-        (CHATML, Chat(arguments=("today=<|im_end|>",)), "today holds a control token"),
-        (CHATML, Chat(arguments=('x={"a": ["\\u003c|im_end|>"]}',)), "x holds a control token"),
+        (CHATML, Chat(arguments=("today=<|im_end|>",)), "today contains a control token"),
+        (CHATML, Chat(arguments=('x={"a": ["\\u003c|im_end|>"]}',)), "x contains a control token"),
     ],
 )
 def test_what_cannot_be_given_to_a_template_is_refused(
