@@ -1,4 +1,4 @@
-"""What answers report of prompts: passages, documents that were cut, parts. Loads little."""
+"""Reports about prompts in answers: passages, documents that were cut, parts. Loads little."""
 
 from dataclasses import dataclass, field
 
@@ -8,9 +8,16 @@ from ngtcli.system.json_form import json_key, json_property
 
 @dataclass(frozen=True, slots=True)
 class Chosen:
-    """A passage that was read: its scores, its document's index, its range there, its place.
+    """A passage that was read.
 
-    The best has `rank` 1. `page` and `heading` are None where the document has none.
+    Attributes:
+        scores: Its scores by each ranker.
+        document: The index of its document.
+        start: Its first character there.
+        end: The character after its last one.
+        page: Its page; None if the document has no pages.
+        heading: The heading it is under; None if there is none.
+        rank: Its rank; the best has 1.
     """
 
     scores: Scores = field(metadata=json_key(flat=True))
@@ -22,17 +29,24 @@ class Chosen:
     rank: int
 
 
-_MIN_NEXT = 5  # passages that are advised where fewer than half of them were read; guess
+_MIN_NEXT = 5  # the fewest passages that `read_next` suggests; guess
 
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which passages a prompt has, in its order, out of `of_passages` from `of_documents`.
+    """The passages that a prompt has.
 
-    `excerpts` say where the prompt's documents stand in those that were given. `index` is how the
-    index was had (see `Index.status`); passages were chosen in `seconds`. For `dense` and
-    `embedded` see `Ranking`. `fits`: everything would fit, but is more than `whole_tokens`. So many
-    of the excerpts are `earlier` turns'.
+    Attributes:
+        passages: The passages, in the order of the prompt.
+        excerpts: Where the documents of the prompt are in the documents of the request.
+        of_passages: The number of all passages.
+        of_documents: The number of all documents.
+        index: Where the index came from; see `Index.status`.
+        seconds: The time that choosing passages took.
+        dense: The index of vectors; see `Ranking`.
+        embedded: The number of passages that were embedded; see `Ranking`.
+        fits: Whether everything would fit, but has more than `whole_tokens` tokens.
+        earlier: How many of the excerpts belong to earlier turns.
     """
 
     passages: tuple[Chosen, ...]
@@ -48,31 +62,36 @@ class Selection:
 
     @property
     def new(self) -> tuple[Excerpt, ...]:
-        """The excerpts that stand before the question."""
+        """The excerpts that belong to the question."""
         return self.excerpts[self.earlier :]
 
     @property
     def read(self) -> int:
-        """How many passages the prompt has."""
+        """The number of passages in the prompt."""
         return len(self.passages)
 
     @property
     def read_next(self) -> int:
-        """How many passages to read instead for a fuller answer; 0 where all were read."""
+        """The number of passages to read for a fuller answer; 0 if all were read."""
         return max(_MIN_NEXT, 2 * self.read) if self.read < self.of_passages else 0
 
     @property
     @json_property(after="of_passages")
     def documents(self) -> int:
-        """How many documents the passages are of."""
+        """The number of documents that the passages come from."""
         return len({passage.document for passage in self.passages})
 
 
 @dataclass(frozen=True, slots=True)
 class Cut:
-    """A document that was cut to fit: its tokens and characters, and how many of them were kept.
+    """A document that was cut to fit.
 
-    `tokens` is None for a document that is too long to be counted whole.
+    Attributes:
+        name: Its name.
+        tokens: Its tokens; None if it is too long to be counted.
+        kept: The tokens that were kept.
+        characters: Its characters.
+        kept_characters: The characters that were kept.
     """
 
     name: str
@@ -84,9 +103,14 @@ class Cut:
 
 @dataclass(frozen=True, slots=True)
 class PartReport:
-    """A part: its name, its summary, whether that was kept from an earlier run, and its level.
+    """The summary of a part of long documents.
 
-    Parts of level 1 are of the documents, those of level 2 of summaries of level 1, and so on.
+    Attributes:
+        name: The name of the part.
+        text: Its summary.
+        kept: Whether the summary comes from an earlier run.
+        level: 1 for a part of the documents, 2 for a part of the summaries of level 1, and so on.
+        new_tokens: The tokens of the summary.
     """
 
     name: str

@@ -1,6 +1,6 @@
-"""How a chat template sets a model's reasoning off from its answers, and whether it is on.
+"""Find how a chat template separates reasoning from answers, and switch reasoning on or off.
 
-A template names the marks of its format (decoding/reasoning.py).
+A template contains the marks of its format (decoding/reasoning.py).
 """
 
 from dataclasses import replace
@@ -18,52 +18,67 @@ _SWITCHES = ("enable_thinking", "thinking")
 
 @lru_cache(16)
 def switched(tokenizer: Tokenizer, chat: Chat) -> Chat:
-    """The chat with thoughts as `think` has them: by the template's own switch, or without one by a
-    thought that is opened or, empty, closed behind it.
+    """Return the chat with reasoning switched as `chat.think` says.
 
-    Raises UsageError where the model has no thoughts, or the template's arguments say it as well;
-    ModelError as `render`.
+    The template's own switch is used if it has one. Otherwise an opening mark follows what the
+    template writes, or an empty reasoning that is closed at once.
+
+    Raises:
+        UsageError: The model does not reason, or an argument of the template is the switch.
+        TemplateError: As `render`.
     """
-    think, plain = chat.think, replace(chat, think="auto")
+    think = chat.think
+    plain = replace(chat, think="auto")
     if think == "auto":
         return plain
-    if (found := _format(tokenizer, chat)) is None:
-        what = f"--think {think}: the model's chat template does not support reasoning"
-        raise UsageError(what, hint="Leave --think out.")
+    reasoning_format = _format(tokenizer, chat)
+    if reasoning_format is None:
+        raise UsageError(
+            f"--think {think}: the model's chat template does not support reasoning",
+            hint="Leave --think out.",
+        )
     for name in _SWITCHES:
         if name in arguments_of(chat.arguments):
-            what = f"--think and --set template_arg={name} are mutually exclusive"
-            raise UsageError(what, hint="Give one of them.")
-        given = [(*chat.arguments, f"{name}={value}") for value in ("false", "true")]
-        off, on = (replace(plain, arguments=arguments) for arguments in given)
+            raise UsageError(
+                f"--think and --set template_arg={name} are mutually exclusive",
+                hint="Give one of them.",
+            )
+        off = replace(plain, arguments=(*chat.arguments, f"{name}=false"))
+        on = replace(plain, arguments=(*chat.arguments, f"{name}=true"))
         if short_chat(tokenizer, off) != short_chat(tokenizer, on):
             return on if think == "on" else off
-    part = _part_after(short_chat(tokenizer, plain), found)
+    part = _part_after(short_chat(tokenizer, plain), reasoning_format)
     if part == Part.ANSWER and think == "on":
         raise UsageError(
             "--think on: the chat template ends the reasoning at once", hint="Leave it out."
         )
-    opening = "" if part in (Part.REASONING, Part.ANSWER) else found.opening
-    closing = found.closing if think == "off" and part != Part.ANSWER else ""
-    return replace(plain, ending=opening + closing)
+    ending = ""
+    if part not in (Part.REASONING, Part.ANSWER):
+        ending += reasoning_format.opening
+    if think == "off" and part != Part.ANSWER:
+        ending += reasoning_format.closing
+    return replace(plain, ending=ending)
 
 
 @lru_cache(16)
 def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
-    """How the model thinks, by its chat template; None for one that does not.
+    """Return how the model reasons, by its chat template; None if it does not.
 
     Raises as `switched`.
     """
     chat = switched(tokenizer, Chat.of(settings))
-    if (found := _format(tokenizer, chat)) is None:
+    reasoning_format = _format(tokenizer, chat)
+    if reasoning_format is None:
         return None
-    part = _part_after(short_chat(tokenizer, chat), found)
-    ids = {name: token for token, name in tokenizer.control.texts.items()}
-    closing = tokenizer.locate(found.closing, template=[(0, len(found.closing))]).ids
+    part = _part_after(short_chat(tokenizer, chat), reasoning_format)
+    token_ids = {name: token_id for token_id, name in tokenizer.control.texts.items()}
+    marks = reasoning_format.marks
+    closing = reasoning_format.closing
+    closing_ids = tokenizer.locate(closing, template=[(0, len(closing))]).ids
     return Thinking(
-        {ids[mark]: to for mark, to in found.marks.items() if mark in ids},
-        {mark: to for mark, to in found.marks.items() if mark not in ids},
-        tuple(closing),
+        {token_ids[mark]: following for mark, following in marks.items() if mark in token_ids},
+        {mark: following for mark, following in marks.items() if mark not in token_ids},
+        tuple(closing_ids),
         part or Part.ANSWER,
         part == Part.ANSWER or settings.answer.think == "off",
         settings.answer.max_thinking,
@@ -71,7 +86,10 @@ def thinking_of(settings: Settings, tokenizer: Tokenizer) -> Thinking | None:
 
 
 def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
-    """The format that the chat template names; channels need tokens of their own."""
+    """Return the format whose marks the chat template contains.
+
+    The marks of a format with channels must be control tokens of the model.
+    """
     template = template_of(tokenizer.backend, chat.template)
     names = set(tokenizer.control.texts.values()) if template else set()
     for candidate in FORMATS:
@@ -82,10 +100,14 @@ def _format(tokenizer: Tokenizer, chat: Chat) -> Format | None:
     return None
 
 
-def _part_after(text: str, found: Format) -> Part | None:
-    """What follows a rendered chat: the answer only where reasoning has ended; None: not known."""
+def _part_after(text: str, reasoning_format: Format) -> Part | None:
+    """Return the part that follows a rendered chat; None if its end does not tell.
+
+    It is the answer only if reasoning has ended.
+    """
     text = text.rstrip()
-    part = next((to for mark, to in found.marks.items() if text.endswith(mark)), None)
+    marks = reasoning_format.marks
+    part = next((following for mark, following in marks.items() if text.endswith(mark)), None)
     if part == Part.CHANNEL:
         return part_of(text.removesuffix("<|message|>").rpartition("<|channel|>")[2])
-    return Part.HEADER if Part.HEADER in found.marks.values() else part
+    return Part.HEADER if Part.HEADER in marks.values() else part

@@ -1,18 +1,21 @@
-"""What was said before a question: how much of it a prompt has, and what passages are found by."""
+"""The earlier turns of a conversation: which of them a prompt has, and which retrieval uses."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ngtcli.documents.selection import Excerpt
 
-_EARLIER = 2  # questions that help to find passages; see EARLIER of retrieve/index.py
+_MAX_EARLIER = 2  # questions that help to find passages; see EARLIER of retrieval/index.py
 
 
 @dataclass(frozen=True, slots=True)
 class Turn:
-    """What was said before by `role`, "user" or "assistant"; system text is a setting.
+    """A turn of the conversation. The system prompt is a setting, not a turn.
 
-    `passages` of the question's documents were read with it, where not all of them fit.
+    Attributes:
+        role: "user" or "assistant".
+        text: The question or the answer.
+        passages: The passages that were read for it, where not all documents fit.
     """
 
     role: str
@@ -21,26 +24,32 @@ class Turn:
 
 
 def first_kept(asked: Sequence[int], tokens: Sequence[int], room: int) -> int:
-    """How many of the oldest questions are left out, with what follows each up to the next.
+    """Return how many of the oldest questions are left out, with what follows each of them.
 
-    `asked` tokens each was to take, and last the one now asked, before its passages were known;
-    `tokens` those before took with all that follows. When they do not fit in `room`, so many go
-    that half of it is free: then the turns after it only add to the prompt, and what was read of it
-    is not read anew. What went before stays out, since all is counted as it was at each question.
+    Where the questions do not fit, enough are left out that half of the room is free. So the next
+    turns only add to the prompt, and the prefix cache stays valid. Earlier decisions are repeated,
+    because they are made from the same counts.
+
+    Args:
+        asked: The expected tokens of each question, the current one last, before its passages
+            were known.
+        tokens: The tokens of each earlier question with everything up to the next one.
+        room: The tokens that all of them may have.
 
     >>> [first_kept([10] * (n + 1), [40] * n, 100) for n in range(5)]
     [0, 0, 0, 2, 2]
     """
-    first = total = 0
-    for i, (wanted, taken) in enumerate(zip(asked, [*tokens, 0], strict=True)):
-        if total + wanted > room:
-            while first < i and 2 * (total + wanted) > room:
+    first = 0
+    total = 0  # tokens of the questions from the first one on
+    for i, (expected, used) in enumerate(zip(asked, [*tokens, 0], strict=True)):
+        if total + expected > room:
+            while first < i and 2 * (total + expected) > room:
                 total -= tokens[first]
                 first += 1
-        total += taken
+        total += used
     return first
 
 
 def earlier_questions(turns: Sequence[Turn]) -> list[str]:
-    """The last questions, which passages are searched by as well."""
-    return [turn.text for turn in turns if turn.role == "user"][-_EARLIER:]
+    """Return the last questions, which help retrieval to find passages."""
+    return [turn.text for turn in turns if turn.role == "user"][-_MAX_EARLIER:]
