@@ -409,7 +409,7 @@ def _options(chat: Chat, source: str, texts: Mapping[int, str]) -> dict[str, Any
     for number in texts:
         if number < _NAMES:
             title = _NAMES + number
-            document = {
+            document: dict[str, Any] = {
                 "title": marked(texts[title], title),
                 "text": marked(texts[number], number),
             }

@@ -1,4 +1,4 @@
-"""Documents too long for one prompt, in parts that fit: passages in a row, along the headings."""
+"""Split documents that are too long for one prompt into parts, between passages."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
@@ -9,33 +9,40 @@ from ngtcli.documents.selection import Excerpt
 from ngtcli.prompts.build import Prompt, Task, named
 from ngtcli.prompts.fitting import frame_tokens, no_room, whole_prompt
 
-_TOKENS = 200  # of a passage, the least that parts are made of; guess
-BETWEEN = 8  # tokens counted for what stands between two texts; guess, the prompt is counted
-_LEAST = 0.6  # share of its size from which on a part ends where a heading begins; guess
+_TOKENS = 200  # of a passage, the smallest piece of a part; guess
+BETWEEN = 8  # tokens counted for the separator of two texts; guess, the prompt itself is counted
+_MIN_SHARE = 0.6  # of its size, from which a part ends where a heading begins; guess
 
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Documents of which `task` makes one prompt, and where they stand in those that were split."""
+    """A part of long documents, which fits one prompt.
+
+    Attributes:
+        task: Makes the prompt.
+        documents: The documents of the prompt.
+        excerpts: Where they are in the documents that were split.
+    """
 
     task: Task
     documents: tuple[Document, ...]
     excerpts: tuple[Excerpt, ...]
 
     def build(self) -> Prompt:
-        """Its prompt, not kept: the ids of all would take 20 to 40 times the memory of the text."""
+        """Make the prompt. It is not stored: token ids take 20 to 40 times the memory of text."""
         return self.task.build(self.documents)
 
     @property
     def name(self) -> str:
-        """Where it begins, and where it ends if that is named otherwise."""
-        first, last = self.documents[0].name, self.documents[-1].name
+        """The name of its first document, and that of the last one if it differs."""
+        first = self.documents[0].name
+        last = self.documents[-1].name
         return first if first == last else f"{first} to {last}"
 
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """A passage and its number of tokens; `begins` where a document or a heading does."""
+    """A passage with its length in tokens; it `begins` a document, or the text under a heading."""
 
     excerpt: Excerpt
     tokens: int
@@ -43,9 +50,11 @@ class _Piece:
 
 
 def fits(task: Task) -> Prompt | None:
-    """The prompt with all documents, if it leaves room for the answer."""
-    whole = whole_prompt(task)
-    return whole if isinstance(whole, Prompt) and len(whole.ids) <= task.room else None
+    """Return the prompt with all documents if it leaves room for the answer, else None."""
+    prompt = whole_prompt(task)
+    if isinstance(prompt, Prompt) and len(prompt.ids) <= task.room:
+        return prompt
+    return None
 
 
 def whole_or_parts(task: Task) -> Prompt | list[Part]:
@@ -59,19 +68,21 @@ def whole_or_parts(task: Task) -> Prompt | list[Part]:
 
 
 def split(task: Task) -> list[Part]:
-    """The documents in parts of nearly one size, each of which leaves room for its answer.
+    """Split documents into parts of about the same size, each with room for its answer.
 
-    Raises ContextOverflowError where there is no room for documents.
+    Raises:
+        ContextOverflowError: There is no room for documents.
     """
     room = task.room - frame_tokens(replace(task, documents=()))
     pieces = _small_pieces(task, room)
     total = sum(piece.tokens for piece in pieces)
-    size = total / -(-total // room)  # so that the last part is no remnant
+    parts = -(-total // room)  # rounded up
+    size = total / parts  # equal sizes, so that the last part is not a short rest
     return [part for group in _groups(pieces, room, size) for part in _parts(task, group)]
 
 
 def _small_pieces(task: Task, room: int) -> list[_Piece]:
-    """Passages none of which is longer than half of `room`. Raises ContextOverflowError."""
+    """Return passages of at most half of `room`. Raises ContextOverflowError."""
     if room <= 0:
         raise no_room(replace(task, documents=()))
     tokens = max(1, min(_TOKENS, room // 8))
@@ -98,14 +109,16 @@ def _pieces(task: Task, cutting: Cutting) -> Iterator[_Piece]:
 
 
 def _groups(pieces: Sequence[_Piece], room: int, size: float) -> Iterator[list[_Piece]]:
-    """Pieces in a row, in groups of at most `room` tokens and about `size`."""
+    """Yield adjacent pieces in groups of about `size` tokens, and at most `room`."""
     group: list[_Piece] = []
     tokens = 0
     for piece in pieces:
-        full = tokens + piece.tokens > room or tokens >= size
-        if group and (full or (piece.begins and tokens >= _LEAST * size)):
+        is_full = tokens + piece.tokens > room or tokens >= size
+        ends_before_heading = piece.begins and tokens >= _MIN_SHARE * size
+        if group and (is_full or ends_before_heading):
             yield group
-            group, tokens = [], 0
+            group = []
+            tokens = 0
         group.append(piece)
         tokens += piece.tokens
     if group:
@@ -113,7 +126,7 @@ def _groups(pieces: Sequence[_Piece], room: int, size: float) -> Iterator[list[_
 
 
 def _parts(task: Task, group: Sequence[_Piece]) -> Iterator[Part]:
-    """The part of these pieces; two where it turns out too long."""
+    """Yield the part of these pieces, or the parts of each half if it is too long."""
     excerpts = tuple(joined(task.documents, [piece.excerpt for piece in group]))
     part = Part(task, tuple(named(task.documents, excerpt) for excerpt in excerpts), excerpts)
     if len(part.build().ids) <= task.room:
@@ -125,13 +138,20 @@ def _parts(task: Task, group: Sequence[_Piece]) -> Iterator[Part]:
         yield from _parts(task, group[len(group) // 2 :])
 
 
-def joined(documents: Sequence[Document], found: Sequence[Excerpt]) -> list[Excerpt]:
-    """Excerpts in their order, with those put together that follow one another or overlap."""
-    kept: list[Excerpt] = []
-    for at in found:
-        last = kept[-1] if kept and kept[-1].document == at.document else None
-        if last is not None and not documents[at.document].text[last.end : at.start].strip():
-            kept[-1] = replace(last, end=max(last.end, at.end))
-        else:
-            kept.append(at)
-    return kept
+def joined(documents: Sequence[Document], excerpts: Sequence[Excerpt]) -> list[Excerpt]:
+    """Join excerpts that overlap, or have only white space between them.
+
+    Args:
+        documents: The documents.
+        excerpts: The excerpts in the order of the documents.
+    """
+    merged: list[Excerpt] = []
+    for excerpt in excerpts:
+        if merged:
+            last = merged[-1]
+            gap = documents[excerpt.document].text[last.end : excerpt.start]
+            if last.document == excerpt.document and not gap.strip():
+                merged[-1] = replace(last, end=max(last.end, excerpt.end))
+                continue
+        merged.append(excerpt)
+    return merged
