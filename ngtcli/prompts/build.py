@@ -1,6 +1,6 @@
-"""Prompts made of a preset, documents, a question and what was said before. Independent of torch.
+"""Build prompts from a preset, documents, a question and earlier turns. Independent of torch.
 
-A prompt states which of its tokens are outside the documents, because the documents' n-grams come
+A prompt says which of its tokens are outside the documents, because the n-grams of documents come
 from their cached trie, and which passages it has, where not all documents fit.
 """
 
@@ -8,7 +8,7 @@ import re
 from bisect import bisect_left
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from itertools import accumulate, groupby
+from itertools import groupby
 from operator import itemgetter
 
 from ngtcli.documents.content import placed
@@ -28,30 +28,47 @@ _FIELD = re.compile(r"\{(documents|question|name|text|index)\}")
 
 
 def check_known(ids: Sequence[int], vocabulary: int) -> None:
-    """Raise ModelError, unless `vocabulary` is 0, for ids that are not below it."""
+    """Check that the model knows all token ids.
+
+    Args:
+        ids: The token ids.
+        vocabulary: The size of the model's vocabulary; 0 if it is not known.
+
+    Raises:
+        ModelError: An id is outside the vocabulary.
+    """
     if vocabulary and max(ids, default=0) >= vocabulary:
-        what = f"the tokenizer makes token {max(ids)}, the model knows {vocabulary} tokens"
-        raise ModelError(what, hint=f"Tokenizer and model do not belong together. {_OTHER_MODEL}")
+        raise ModelError(
+            f"the tokenizer makes token {max(ids)}, but the model has {vocabulary} tokens",
+            hint=f"Tokenizer and model do not belong together. {_OTHER_MODEL}",
+        )
 
 
 def _filled(template: str, **values: str) -> str:
-    """`template` with each `{field}` replaced by its value.
+    """Replace each `{field}` of a template by its value.
 
     >>> _filled("{text}: {text}!", text="{name}")
     '{name}: {name}!'
     """
-    return _FIELD.sub(lambda found: values.get(found[1], found[0]), template)
+    return _FIELD.sub(lambda match: values.get(match[1], match[0]), template)
 
 
 @dataclass(frozen=True, slots=True)
 class Prompt:
-    """What the model reads. `outside` are the runs of ids outside the documents.
+    """The prompt of one answer.
 
-    Each run overlaps the documents around it by a few tokens, to have the n-grams across the
-    border. `references` are the documents' ids in the prompt; empty if not known. With a
-    `selection` the `documents` are excerpts of those that were given; so are those of a part. The
-    first `left_out` questions of the turns, and what follows each, were left out. `predicted` are
-    the ids of a text beside it which the answer is said to be like.
+    Attributes:
+        text: Its text.
+        ids: Its token ids.
+        outside: The runs of token ids outside the documents. Each overlaps the documents around it
+            by a few tokens, so that it has the n-grams across the border.
+        documents: The documents in it. With a `selection`, and in a part, they are excerpts.
+        cuts: The documents that were cut to fit.
+        references: The token ids of each document in the prompt; empty if not known.
+        selection: The passages that were chosen; None if documents are complete.
+        left_out: How many of the oldest questions were left out, with what follows each.
+        coverage: How much of the question the documents cover; None if not compared.
+        predicted: The token ids of a text that the answer will resemble; it is not in the prompt.
     """
 
     text: str
@@ -67,47 +84,65 @@ class Prompt:
 
     @property
     def with_prediction_as_document(self) -> "Prompt":
-        """The same, for a method that drafts from documents: the predicted text is one of them."""
+        """The prompt for a method that drafts from documents: the predicted text becomes one."""
         if not self.predicted:
             return self
-        outside, references = (*self.outside, self.predicted), (*self.references, self.predicted)
-        return replace(self, outside=outside, references=references, predicted=())
+        return replace(
+            self,
+            outside=(*self.outside, self.predicted),
+            references=(*self.references, self.predicted),
+            predicted=(),
+        )
 
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What is said to the model: the turns (role, text), of which the user's message is the last.
+    """The input of the chat template.
 
-    Documents in them stand in marks, as in `marked`. `given` are documents as (name, text) that the
-    chat template is given beside them.
+    Attributes:
+        turns: Roles and texts; the user's message is last. Documents in them are within marks.
+        documents: Names and texts of documents that the template gets separately.
+        chat: What the template gets in addition.
     """
 
-    said: tuple[tuple[str, str], ...]
-    given: tuple[tuple[str, str], ...] = ()
+    turns: tuple[tuple[str, str], ...]
+    documents: tuple[tuple[str, str], ...] = ()
     chat: Chat = Chat()
 
     @property
     def text(self) -> str:
         """The user's message."""
-        return unmarked(self.said[-1][1]).text
+        return unmarked(self.turns[-1][1]).text
 
     @property
     def whole(self) -> str:
-        """All texts that are rendered."""
-        given = (part for document in self.given for part in document)
-        texts = (self.chat.system, *given, *(text for _, text in self.said))
+        """All texts that are rendered, without marks."""
+        texts = [self.chat.system]
+        for name, text in self.documents:
+            texts += [name, text]
+        texts += [text for _, text in self.turns]
         return unmarked("\n".join(filter(None, texts))).text
 
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The parts of a prompt; `context` positions in all, `answer` of them for the answer.
+    """The parts that a prompt is built from.
 
-    `chat` is for the chat template. Documents stand before the first of the `turns`; with
-    `in_turns` they are passages, which stand before the question, as those of each turn did.
-    `queries` take the place of the question where passages are searched.
-    With `compares` the prompt says how much of the question the documents have.
-    Without `keep` what is made to search the documents is not stored.
+    Attributes:
+        preset: The wording.
+        documents: The documents.
+        question: The question; "" for a summary.
+        tokenizer: The tokenizer of the model.
+        context: The positions of the model's context.
+        answer: The positions of these for the answer.
+        vocabulary: The size of the model's vocabulary; 0 if it is not known.
+        chat: What the chat template gets in addition.
+        turns: The earlier turns of the conversation.
+        in_turns: Whether documents are passages, which come before the question of their turn.
+            Otherwise they come before the first turn.
+        queries: Questions that passages are searched for in place of the question.
+        keep: Whether the index of the documents is stored.
+        compares: Whether the prompt says how much of the question the documents cover.
     """
 
     preset: Preset
@@ -126,74 +161,87 @@ class Task:
 
     @property
     def answer_room(self) -> int:
-        """Positions kept for the answer: `answer`, or a quarter of `context` where that is less."""
+        """The positions reserved for the answer: `answer`, at most a quarter of `context`."""
         return min(self.answer, self.context // 4)
 
     @property
     def room(self) -> int:
-        """Positions for a cut prompt: `context` less those for the answer."""
+        """The positions for the prompt: `context` without those for the answer."""
         return self.context - self.answer_room
 
     def message(self, documents: Sequence[Document]) -> Message:
-        """What is said: the preset's template with documents and question, after turns."""
+        """Return the input of the chat template with these documents and the question."""
         turns = [*self.turns, Turn("user", self.question)]
-        first = next(i for i, turn in enumerate(turns) if turn.role == "user")
-        at = len(turns) - 1 if self.in_turns else first
         if self.chat.documents:
-            given = tuple((d.name, d.text.strip()) for d in (*self.earlier, *documents))
-            *said, (role, text) = (self._said(turn, [], 0) for turn in turns)
-            return Message((*said, (role, text.strip())), given, self.chat)
-        own = [self.passages_of(turn) for turn in turns]
-        own[at] = documents
-        numbers = accumulate(map(len, own), initial=0)
-        each = zip(turns, own, numbers, strict=False)
-        return Message(tuple(self._said(*one) for one in each), chat=self.chat)
+            separate = tuple((d.name, d.text.strip()) for d in [*self.earlier, *documents])
+            *worded, (role, text) = [self._worded(turn, [], 0) for turn in turns]
+            return Message((*worded, (role, text.strip())), separate, self.chat)
+
+        documents_of_turns = [self.passages_of(turn) for turn in turns]
+        if self.in_turns:
+            documents_of_turns[-1] = documents
+        else:
+            first_question = next(i for i, turn in enumerate(turns) if turn.role == "user")
+            documents_of_turns[first_question] = documents
+        worded = []
+        number = 0  # of the next document
+        for turn, of_turn in zip(turns, documents_of_turns, strict=True):
+            worded.append(self._worded(turn, of_turn, number))
+            number += len(of_turn)
+        return Message(tuple(worded), chat=self.chat)
 
     @property
     def earlier(self) -> list[Document]:
-        """The passages that stand before those turns with which they were read."""
+        """The passages of all earlier turns."""
         return [passage for turn in self.turns for passage in self.passages_of(turn)]
 
     def passages_of(self, turn: Turn) -> Sequence[Document]:
-        """The passages that stand before a turn."""
-        found = turn.passages if self.in_turns else ()
-        return [named(self.documents, excerpt) for excerpt in found]
+        """Return the passages that come before a turn."""
+        if not self.in_turns:
+            return []
+        return [named(self.documents, excerpt) for excerpt in turn.passages]
 
-    def _said(self, turn: Turn, documents: Sequence[Document], number: int) -> tuple[str, str]:
-        """A turn in the wording that it has: of the user's, the preset's with its documents.
+    def _worded(self, turn: Turn, documents: Sequence[Document], number: int) -> tuple[str, str]:
+        """Return the role and the text of a turn: a question in the wording of the preset.
 
-        The first of these has that number.
+        Args:
+            turn: The turn.
+            documents: The documents that come before it.
+            number: The number of the first of these documents, for its mark.
         """
         if turn.role != "user":
             return turn.role, turn.text
-        alone = self.turns and not documents
-        template = (without_documents(self.preset) if alone else self.preset).template
-        form = self.preset.document if len(documents) == 1 else self.preset.titled_document
+        preset = self.preset
+        if self.turns and not documents:
+            preset = without_documents(preset)
+        form = preset.document if len(documents) == 1 else preset.titled_document
         texts = [
             _filled(form, name=d.name, text=marked(d.text.strip(), number + i), index=str(i + 1))
             for i, d in enumerate(documents)
         ]
-        whole = self.preset.separator.join(texts)
-        return turn.role, _filled(template, documents=whole, question=turn.text)
+        all_documents = preset.separator.join(texts)
+        return turn.role, _filled(preset.template, documents=all_documents, question=turn.text)
 
     def build(self, documents: Sequence[Document]) -> Prompt:
-        """The prompt with these documents, in the model's chat format if it has one.
+        """Return the prompt with these documents, in the model's chat format if it has one.
 
-        Raises as `code`, and ModelError if there are no tokens and, unless `vocabulary` is 0, for
-        ids that are not below it.
+        Raises:
+            ModelError: There are no tokens, the model does not know one, or as `code`.
+            UsageError: As `code`.
         """
         text, ids, spans = code(self.message(documents), self.tokenizer)
         if not ids:
             raise ModelError("the tokenizer makes no tokens of the prompt", hint=_OTHER_MODEL)
         check_known(ids, self.vocabulary)
-        read = *self.earlier, *documents
-        spans = spans if len(spans) == len(read) else []
-        references = tuple(tuple(ids[first:last]) for first, last in spans)
-        return Prompt(text, ids, _outside(ids, spans), tuple(read), references=references)
+        all_documents = (*self.earlier, *documents)
+        if len(spans) != len(all_documents):
+            spans = []
+        references = tuple(tuple(ids[start:end]) for start, end in spans)
+        return Prompt(text, ids, _outside(ids, spans), all_documents, references=references)
 
     @property
     def empty(self) -> list[Document]:
-        """The documents with empty texts."""
+        """The documents without their texts."""
         return [replace(d, text="") for d in self.documents]
 
     @property
@@ -203,7 +251,7 @@ class Task:
 
 
 def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:
-    """The excerpt as a document of a prompt, named after its page or heading."""
+    """Return an excerpt as a document of a prompt, named after its page or heading."""
     document = documents[excerpt.document]
     section = place(document, excerpt.start)
     name = placed(document.name, section.page, section.heading)
@@ -211,47 +259,67 @@ def named(documents: Sequence[Document], excerpt: Excerpt) -> Document:
 
 
 def code(message: Message, tokenizer: Tokenizer) -> tuple[str, list[int], list[tuple[int, int]]]:
-    """The message in the model's chat format, if any, its ids, and the documents' spans of them.
+    """Encode a message in the model's chat format.
 
-    Without a chat format the system text and the turns stand before it, an empty line between them.
-    There are no spans if they are not known. Raises ModelError as `render`, UsageError as
-    `check_chat`.
+    Without a chat format, the system prompt and the turns follow one another, with an empty line
+    between them.
+
+    Returns:
+        The text, its token ids, and the spans of the documents in these; no spans if not known.
+
+    Raises:
+        TemplateError: As `render`.
+        UsageError: As `check_chat`.
     """
     check_chat(tokenizer, message.chat)
     chat = switched(tokenizer, message.chat)
     if tokenizer.has_chat_template:
-        shown = render(tokenizer.backend, message.said, chat, message.given)
-        coded = tokenizer.locate(shown.text, template=shown.template)
+        rendered = render(tokenizer.backend, message.turns, chat, message.documents)
+        encoding = tokenizer.locate(rendered.text, template=rendered.template)
     else:
-        texts = [*filter(None, [chat.system]), *(text for _, text in message.said), ""]
-        shown = unmarked("\n\n".join(texts))
-        coded = tokenizer.locate(shown.text, special=True)
-    starts = coded.starts
-    spans = [
-        (bisect_left(starts, first), bisect_left(starts, last)) for first, last in shown.documents
-    ]
-    return shown.text, coded.ids, spans if starts else []
+        texts = [text for _, text in message.turns]
+        if chat.system:
+            texts.insert(0, chat.system)
+        rendered = unmarked("\n\n".join([*texts, ""]))
+        encoding = tokenizer.locate(rendered.text, special=True)
+    starts = encoding.starts
+    spans = []
+    if starts:
+        spans = [
+            (bisect_left(starts, start), bisect_left(starts, end))
+            for start, end in rendered.documents
+        ]
+    return rendered.text, encoding.ids, spans
 
 
 def look_alikes(
     documents: Sequence[Document], question: str, tokenizer: Tokenizer, system: str = ""
 ) -> Iterator[str]:
-    """A sentence per text that contains the name of a control token of the model."""
+    """Yield a remark for each text that contains the name of a control token.
+
+    Args:
+        documents: Documents, whose names count as well.
+        question: The question.
+        tokenizer: The tokenizer that has the control tokens.
+        system: The system prompt.
+    """
     texts = [(d.name, f"{d.name}\n{d.text}") for d in documents]
     for name, text in [*texts, ("the question", question), ("the system prompt", system)]:
-        if found := tokenizer.control.first_in(text):
+        control_token = tokenizer.control.first_in(text)
+        if control_token:
             yield (
-                f"{name} holds text that looks like the model's control tokens ({found}):"
-                " it is read as text"
+                f"{name} has text that looks like a control token of the model"
+                f" ({control_token}): it is read as text"
             )
 
 
 def _outside(
     ids: list[int], spans: Sequence[tuple[int, int]], overlap: int = 4
 ) -> tuple[tuple[int, ...], ...]:
-    inside = [False] * len(ids)
-    for first, last in spans:
-        inside[first:last] = [True] * (last - first)
-    near = [not all(inside[max(0, i - overlap) : i + overlap + 1]) for i in range(len(ids))]
-    runs = groupby(zip(ids, near, strict=True), key=itemgetter(1))
-    return tuple(tuple(token for token, _ in run) for is_near, run in runs if is_near)
+    """Return the runs of token ids outside of spans, and up to `overlap` tokens inside them."""
+    is_inside = [False] * len(ids)
+    for start, end in spans:
+        is_inside[start:end] = [True] * (end - start)
+    is_near = [not all(is_inside[max(0, i - overlap) : i + overlap + 1]) for i in range(len(ids))]
+    runs = groupby(zip(ids, is_near, strict=True), key=itemgetter(1))
+    return tuple(tuple(token_id for token_id, _ in run) for near, run in runs if near)

@@ -103,12 +103,12 @@ def test_a_dry_run_with_cuts_says_so_and_shows_the_cut_text(capsys: Any) -> None
 def test_text_that_looks_like_control_tokens_is_remarked_with_v(verbose: bool, capsys: Any) -> None:
     dry_run(SHORT, verbose=verbose)
     err = " ".join(capsys.readouterr().err.split())
-    remark = "report.md holds text that looks like the model's control tokens (<|end|>): it is"
+    remark = "report.md has text that looks like a control token of the model (<|end|>): it is"
     assert (remark in err) == verbose
 
 
 def test_a_tokenizer_that_knows_more_than_the_model_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(ModelError, match="the model knows 300 tokens"):
+    with pytest.raises(ModelError, match="the model has 300 tokens"):
         dry_run(SHORT, model=changed(tmp_path / "model", vocab_size=300))
 
 

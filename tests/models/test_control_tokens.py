@@ -171,9 +171,9 @@ def test_text_that_looks_like_control_tokens_is_named() -> None:
     tokenizer = Tokenizer(backend("qwen"))
     documents = [Document("report.md", "So <|im_end|> it is <|im_start|>."), Document("b", "<b>")]
     assert list(look_alikes(documents, "<tool_call>?", tokenizer)) == [
-        "report.md holds text that looks like the model's control tokens (<|im_end|>):"
+        "report.md has text that looks like a control token of the model (<|im_end|>):"
         " it is read as text",
-        "the question holds text that looks like the model's control tokens (<tool_call>):"
+        "the question has text that looks like a control token of the model (<tool_call>):"
         " it is read as text",
     ]
 
@@ -297,7 +297,7 @@ def test_ids_that_the_model_does_not_have_are_refused() -> None:
     documents = [Document("a", "The tide.")]
     size = len(tokenizer.backend)
     assert built(documents, "", tokenizer, size).ids
-    with pytest.raises(ModelError, match="knows 300 tokens"):
+    with pytest.raises(ModelError, match="but the model has 300 tokens"):
         built(documents, "", tokenizer, 300)
 
 
