@@ -1,6 +1,6 @@
-"""Prompts of the passages that match the question best, where not all documents fit.
+"""Build prompts of the passages that match the question best, if not all documents fit.
 
-In a conversation the oldest turns are left out where not all of them fit.
+In a conversation the oldest turns are left out if not all of them fit.
 """
 
 import time
@@ -27,24 +27,24 @@ if TYPE_CHECKING:
     from ngtcli.retrieval.index import Index
 
 T = TypeVar("T")
-_PASSED_OVER = 20  # passages too long for the room left before the search for shorter ones ends
-# What passages take where their number is left open: a share of the room, so that more is read with
-# a longer context, but no more tokens than a small model on a CPU reads in some 20 seconds, and no
-# fewer passages than these. Guesses: 90% of questions have their paragraph among the best five of
-# 1,581, 94% among the best ten (measured), and passages beside the point mislead small models.
+_MAX_TOO_LONG = 20  # passages that are skipped because they do not fit, before the search ends
+# The default length of all passages: a share of the room, so that more is read with a longer
+# context, but no more tokens than a small model on a CPU reads in about 20 seconds, and no fewer
+# passages than _MIN_PASSAGES. Guesses: 90% of questions have their paragraph among the best five of
+# 1,581, 94% among the best ten (measured), and irrelevant passages mislead small models.
 _SHARE = 0.25
 _MAX_TOKENS = 4000
 _MIN_PASSAGES = 5
 
 
 @dataclass(frozen=True, slots=True)
-class _Bound:
-    """How much is read.
+class _Limit:
+    """How many passages are read.
 
     Attributes:
         max_passages: The maximum number of passages.
-        min_passages: So many are read, whatever their tokens.
-        max_tokens: The maximum of the tokens of all passages where more are read.
+        min_passages: This many are read whatever their length.
+        max_tokens: The maximum length of all passages, if there are more than `min_passages`.
     """
 
     max_passages: int
@@ -52,8 +52,8 @@ class _Bound:
     max_tokens: int = 0
 
     @classmethod
-    def of(cls, settings: Settings, room: int, queries: int, ranked: int) -> "_Bound":
-        """Return the bound that the settings set.
+    def of(cls, settings: Settings, room: int, queries: int, ranked: int) -> "_Limit":
+        """Return the limit that the settings set.
 
         Args:
             settings: The settings.
@@ -62,30 +62,32 @@ class _Bound:
             ranked: How many passages there are.
         """
         if settings.retrieval.passages > 0:
-            wanted = max(settings.retrieval.passages, queries)
-            return cls(wanted, wanted)
+            passages = max(settings.retrieval.passages, queries)
+            return cls(passages, passages)
         if settings.retrieval.passages == 0:
             return cls(ranked, ranked)
         return cls(ranked, max(_MIN_PASSAGES, queries), _default_tokens(settings, room))
 
     def is_exceeded(self, passages: int, tokens: int) -> bool:
-        """Return whether so many passages, of so many tokens, are too many."""
+        """Return whether this number of passages, with this number of tokens, is too large."""
         if passages > self.max_passages:
             return True
         return passages > self.min_passages and tokens > self.max_tokens
 
 
 def _default_tokens(settings: Settings, room: int) -> int:
-    """Return the tokens of passages where their number is left open, in a prompt of `room`."""
+    """Return the default length of all passages in tokens, for a prompt of `room` tokens."""
     max_tokens = min(_MAX_TOKENS, settings.retrieval.whole_tokens or _MAX_TOKENS)
     return min(max_tokens, int(_SHARE * room))
 
 
 def prompt_for(task: Task, settings: Settings) -> Prompt:
-    """Return the prompt that fits the task's context, and report what is left out.
+    """Return a prompt that fits the task's context, and report what is left out.
 
-    Raises ContextOverflowError and ModelError as `fit_prompt`; UsageError for passages without a
-    question.
+    Raises:
+        ContextOverflowError: As `fit_prompt`.
+        ModelError: As `fit_prompt`.
+        UsageError: Passages are chosen by a question, and there is none.
     """
     task = replace(task, turns=[turn for turn in task.turns if turn.text.strip()])
     overflow = settings.retrieval.overflow if task.documents else "error"
@@ -93,12 +95,15 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
         prompt = _retrieve(task, settings)
     else:
         without_turns = replace(task, turns=())
-        whole = fits(without_turns) if task.turns else None
-        prompt = _with_turns(task, whole) if whole else fit_prompt(without_turns, overflow)
+        complete = fits(without_turns) if task.turns else None
+        if complete is None:
+            prompt = fit_prompt(without_turns, overflow)
+        else:
+            prompt = _with_turns(task, complete)
     if task.compares and prompt.coverage is None:
-        prompt = replace(prompt, coverage=_compared(task, settings))
-    for words in cut_words(prompt.cuts):
-        reporting.warn(words)
+        prompt = replace(prompt, coverage=_coverage(task, settings))
+    for sentence in cut_words(prompt.cuts):
+        reporting.warn(sentence)
     if prompt.left_out:
         questions = counted(prompt.left_out, "question")
         reporting.warn(f"the context is full: the first {questions} and their answers are left out")
@@ -109,7 +114,7 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
 
 
 def _selection_words(selection: Selection, settings: Settings) -> str:
-    """Return a warning that only passages are read, how many, and how to read more."""
+    """Return the warning that only passages are read, and how to read more."""
     why = "not everything fits"
     if selection.fits:
         why = f"the documents have more than {settings.retrieval.whole_tokens} tokens"
@@ -124,11 +129,16 @@ def _selection_words(selection: Selection, settings: Settings) -> str:
 
 
 def _with_turns(task: Task, without_turns: Prompt) -> Prompt:
-    """Return the prompt of all documents and the turns that fit, made of the one without turns."""
+    """Return the prompt of all documents and of the turns that fit.
+
+    Args:
+        task: The task.
+        without_turns: The prompt without turns.
+    """
     if task.turns:
-        whole = fits(task)
-        if whole is not None:
-            return whole
+        complete = fits(task)
+        if complete is not None:
+            return complete
 
     def make(shorter: Task) -> Prompt | None:
         return fits(shorter) if shorter.turns else without_turns
@@ -141,48 +151,48 @@ def _with_turns(task: Task, without_turns: Prompt) -> Prompt:
 def _with_fewer(
     task: Task, room: int, make: Callable[[Task], T | None], passages: int = 0
 ) -> tuple[T, int]:
-    """Leave out the oldest turns, until something can be made of the task.
+    """Leave out the oldest turns until the task fits.
 
     Args:
         task: The task.
         room: The tokens that turns and question may have. Turns that do not fit are left out first.
-        make: Makes something of a task with fewer turns; None where they are still too many.
-        passages: The tokens of passages beside the question.
+        make: Makes the result from a task with fewer turns; returns None if there are too many.
+        passages: The tokens of the passages of a question.
 
     Returns:
-        What was made, and how many questions are left out.
+        The result, and how many questions are left out.
     """
-    starts: list[int] = []  # the turn that each question is, and at last the end
-    question_tokens: list[int] = []  # of each question, the last included, with its passages
-    exchange_tokens: list[int] = []  # of each question with its passages and its answer
+    starts: list[int] = []  # the index of each question in the turns, and their number at the end
+    question_tokens: list[int] = []  # of each question with its passages, the current one included
+    exchange_tokens: list[int] = []  # of each earlier question with its passages and its answer
     for number, turn in enumerate(task.turns):
         turn_tokens = _tokens(task, turn.text)
         if turn.role == "user" or number == 0:
-            of_passages = sum(_tokens(task, document.text) for document in task.passages_of(turn))
+            read = sum(_tokens(task, document.text) for document in task.passages_of(turn))
             starts.append(number)
             question_tokens.append(turn_tokens + passages)
-            exchange_tokens.append(turn_tokens + of_passages)
+            exchange_tokens.append(turn_tokens + read)
         else:
             exchange_tokens[-1] += turn_tokens
     question_tokens.append(_tokens(task, task.question) + passages)
     starts.append(len(task.turns))
 
     for left_out in range(first_kept(question_tokens, exchange_tokens, room), len(starts)):
-        made = make(replace(task, turns=task.turns[starts[left_out] :]))
-        if made is not None:
-            return made, left_out
-    raise AssertionError("nothing can be made of a task without turns")
+        result = make(replace(task, turns=task.turns[starts[left_out] :]))
+        if result is not None:
+            return result, left_out
+    raise AssertionError("a task without turns must fit")
 
 
 def _tokens(task: Task, text: str) -> int:
-    """Return the tokens of a text, with what separates it from the next one."""
+    """Return the tokens of a text and of the separator after it."""
     return len(task.tokenizer.encode(text)) + BETWEEN
 
 
-def _retrieve(task: Task, s: Settings) -> Prompt:
-    """Return a prompt of everything if it fits and is not more than `whole_tokens`.
+def _retrieve(task: Task, settings: Settings) -> Prompt:
+    """Return a prompt of the best passages.
 
-    Else it is one of the best passages.
+    It has the complete documents if they fit and have at most `whole_tokens` tokens.
     """
     if not task.question.strip():
         raise UsageError(
@@ -190,22 +200,23 @@ def _retrieve(task: Task, s: Settings) -> Prompt:
             hint="Use --overflow truncate to cut the documents.",
         )
     without_turns = replace(task, turns=())
-    whole = fits(without_turns)
+    complete = fits(without_turns)
     frame = frame_tokens(replace(without_turns, documents=()))
-    if whole is not None and len(whole.ids) - frame <= (s.retrieval.whole_tokens or task.room):
-        return _with_turns(task, whole)
+    max_complete = settings.retrieval.whole_tokens or task.room
+    if complete is not None and len(complete.ids) - frame <= max_complete:
+        return _with_turns(task, complete)
 
-    whole_room = task.room - frame
-    room = whole_room
+    room_without_turns = task.room - frame
+    room = room_without_turns
     left_out = 0
     if task.turns:
-        task, room, left_out = _beside_turns(task, s, room)
-    began = time.perf_counter()
-    ranking = _ranked(task, s, room)
-    seconds = time.perf_counter() - began
+        task, room, left_out = _leave_room(task, settings, room)
+    started = time.perf_counter()
+    ranking = _rank(task, settings, room)
+    seconds = time.perf_counter() - started
     reporting.status("Choosing passages …")
-    bound = _Bound.of(s, whole_room, len(task.queries), len(ranking.passages))
-    built = _built(task, ranking, room, bound)
+    limit = _Limit.of(settings, room_without_turns, len(task.queries), len(ranking.passages))
+    built = _build(task, ranking, room, limit)
     if built is None:
         raise ContextOverflowError(
             f"no passage fits: question and answer leave {room} of {task.context} tokens",
@@ -222,78 +233,85 @@ def _retrieve(task: Task, s: Settings) -> Prompt:
         seconds=seconds,
         dense=ranking.dense,
         embedded=ranking.embedded,
-        fits=whole is not None,
+        fits=complete is not None,
         earlier=len(task.earlier),
     )
-    return replace(
-        prompt, selection=selection, left_out=left_out, coverage=_compared(task, s, index)
-    )
+    coverage = _coverage(task, settings, index)
+    return replace(prompt, selection=selection, left_out=left_out, coverage=coverage)
 
 
-def _compared(task: Task, s: Settings, index: "Index | None" = None) -> Coverage | None:
-    """Return how much of the question the documents have; None where words cannot tell.
+def _coverage(task: Task, settings: Settings, index: "Index | None" = None) -> Coverage | None:
+    """Return how much of the question the documents cover; None if words cannot tell.
 
-    A question that follows others may leave out what it is about, and an embedding model and a
-    reranker find passages in other words than the question's.
+    A question that follows others may not say what it is about, and an embedding model or a
+    reranker finds passages in other words than those of the question.
     """
-    if (
-        not task.compares
-        or task.turns
-        or s.retrieval.embedder
-        or s.retrieval.reranker
-        or not task.documents
-    ):
+    retrieval = settings.retrieval
+    if not (task.compares and task.documents):
         return None
-    from ngtcli.retrieval.coverage import coverage  # here: they load numpy
+    if task.turns or retrieval.embedder or retrieval.reranker:
+        return None
+    from ngtcli.retrieval.coverage import coverage  # these load numpy
     from ngtcli.retrieval.index import index_of
 
     if index is None:
-        cutting = Cutting(s.retrieval.passage_tokens, s.retrieval.passage_overlap)
+        cutting = Cutting(retrieval.passage_tokens, retrieval.passage_overlap)
         index = index_of(task.documents, cutting, task.keep)
     return coverage(index, task.question)
 
 
-def _beside_turns(task: Task, s: Settings, room: int) -> tuple[Task, int, int]:
-    """Leave out the turns that leave too little room for passages.
+def _leave_room(task: Task, settings: Settings, room: int) -> tuple[Task, int, int]:
+    """Leave out the oldest turns until there is enough room for passages.
 
     Args:
         task: The task.
-        s: The settings.
-        room: The tokens that passages may have without turns. They may need half of it.
+        settings: The settings.
+        room: The tokens that passages may have without turns. They get at most half of it.
 
     Returns:
         The task with the other turns, the room for passages, and how many questions are left out.
     """
     room += _tokens(task, task.question)
-    passage_tokens = s.retrieval.passage_tokens + BETWEEN
-    if s.retrieval.passages >= 0:
-        wanted = s.retrieval.passages * passage_tokens or room
+    passage_tokens = settings.retrieval.passage_tokens + BETWEEN
+    max_passages = settings.retrieval.passages
+    if max_passages > 0:
+        desired = max_passages * passage_tokens
+    elif max_passages == 0:
+        desired = room
     else:
-        wanted = max(_MIN_PASSAGES * passage_tokens, _default_tokens(s, room))
-    needed = min(wanted, room // 2)
+        desired = max(_MIN_PASSAGES * passage_tokens, _default_tokens(settings, room))
+    needed = min(desired, room // 2)
 
     def make(shorter: Task) -> tuple[Task, int] | None:
-        _, ids, _ = code(shorter.message(()), shorter.tokenizer)
-        left = shorter.room - len(ids)
-        if left < needed and shorter.turns:
+        _, token_ids, _ = code(shorter.message(()), shorter.tokenizer)
+        remaining = shorter.room - len(token_ids)
+        if remaining < needed and shorter.turns:
             return None
-        return shorter, left
+        return shorter, remaining
 
-    (shorter, left), left_out = _with_fewer(replace(task, in_turns=True), room, make, needed)
-    return shorter, left, left_out
+    in_turns = replace(task, in_turns=True)
+    (shorter, remaining), left_out = _with_fewer(in_turns, room, make, needed)
+    return shorter, remaining, left_out
 
 
-def _ranked(task: Task, s: Settings, room: int) -> Ranking:
+def _rank(task: Task, settings: Settings, room: int) -> Ranking:
     """Rank the passages, the best first.
 
-    They are in their own order where none has a word of the question.
+    If none has a word of the question, they are in the order of the documents.
     """
-    max_read = s.retrieval.passages if s.retrieval.passages > 0 else room
-    earlier = earlier_questions(task.turns)
-    search = Search(task.documents, s, task.question, max_read + _PASSED_OVER, earlier, task.keep)
-    ranker = Ranker(search)
+    max_read = settings.retrieval.passages if settings.retrieval.passages > 0 else room
+    ranker = Ranker(
+        Search(
+            task.documents,
+            settings,
+            task.question,
+            max_read + _MAX_TOO_LONG,
+            earlier_questions(task.turns),
+            task.keep,
+        )
+    )
     rankings = [ranker.rank(question) for question in task.queries or (task.question,)]
-    ranking = replace(rankings[0], passages=_in_turn([ranking.passages for ranking in rankings]))
+    ranking = replace(rankings[0], passages=_interleave([r.passages for r in rankings]))
     if ranking.passages or task.earlier:
         return ranking
     reporting.warn("no passage has a word of the question; the first ones are read")
@@ -301,32 +319,35 @@ def _ranked(task: Task, s: Settings, room: int) -> Ranking:
     return replace(ranking, passages=in_order)
 
 
-def _in_turn(rankings: Sequence[Sequence[RankedPassage]]) -> list[RankedPassage]:
-    """Return the best of each ranking, then the second ones, and so on; each passage once."""
+def _interleave(rankings: Sequence[Sequence[RankedPassage]]) -> list[RankedPassage]:
+    """Return the best passage of each ranking, then the second ones, and so on; each once."""
     by_passage: dict[int, RankedPassage] = {}
-    for of_one_rank in zip_longest(*rankings):
-        for ranked in filter(None, of_one_rank):
-            by_passage.setdefault(ranked.passage, ranked)
+    for same_rank in zip_longest(*rankings):
+        for ranked in same_rank:
+            if ranked is not None:
+                by_passage.setdefault(ranked.passage, ranked)
     return [*by_passage.values()]
 
 
-def _built(
-    task: Task, ranking: Ranking, room: int, bound: _Bound
+def _build(
+    task: Task, ranking: Ranking, room: int, limit: _Limit
 ) -> tuple[Prompt, tuple[Excerpt, ...], tuple[Chosen, ...]] | None:
-    """Return the prompt of the best passages, where they stand, and which they are.
-
-    None where none fits. Those of earlier turns are in the prompt already.
+    """Build the prompt of the best passages.
 
     Args:
-        task: The task.
+        task: The task. The passages of its turns are in the prompt already.
         ranking: The passages.
         room: The tokens that they may have.
-        bound: How much is read.
+        limit: How many are read.
+
+    Returns:
+        The prompt, where its passages are in the documents, and the new ones among them; None if
+        no passage fits.
     """
     index = ranking.index
     ranked = ranking.passages
     earlier = [excerpt for turn in task.turns for excerpt in turn.passages]
-    fitting = _fitting(task, ranking, room, bound, earlier)
+    fitting = _fitting(task, ranking, room, limit, earlier)
     while fitting or earlier:
         ranks = sorted((rank for rank, _ in fitting), key=lambda rank: ranked[rank].passage)
         excerpts = joined(task.documents, [index.place(ranked[rank].passage) for rank in ranks])
@@ -337,38 +358,38 @@ def _built(
             return prompt, (*earlier, *excerpts), passages
         if not fitting:
             break
-        while fitting and excess > 0:  # the counts were too low: leave the last ones out
+        while fitting and excess > 0:  # the counts were too low: leave out the last passages
             _, tokens = fitting.pop()
             excess -= tokens
     return None
 
 
 def _fitting(
-    task: Task, ranking: Ranking, room: int, bound: _Bound, earlier: Sequence[Excerpt]
+    task: Task, ranking: Ranking, room: int, limit: _Limit, earlier: Sequence[Excerpt]
 ) -> list[tuple[int, int]]:
-    """Return the best passages that fit, each by its rank from 0, with its tokens.
+    """Return the rank (from 0) and the tokens of each of the best passages that fit.
 
-    Longer ones are passed over.
+    Passages that are too long are skipped.
 
     Args:
         task: The task.
         ranking: The passages.
         room: The tokens that they may have.
-        bound: How much is read.
+        limit: How many are read.
         earlier: The passages of earlier turns. They count, and are not read again.
     """
     fitting: list[tuple[int, int]] = []
-    passed_over = 0
-    repeated = 0  # passages that stand in earlier turns
-    used = 0  # tokens of all that count
+    too_long = 0
+    repeated = 0  # passages that earlier turns have
+    used = 0  # tokens of all passages that count
     for rank, ranked in enumerate(ranking.passages):
         read = len(fitting) + repeated
-        if read == bound.max_passages or passed_over == _PASSED_OVER:
+        if read == limit.max_passages or too_long == _MAX_TOO_LONG:
             break
         excerpt = ranking.index.place(ranked.passage)
         document = named(task.documents, excerpt)
         tokens = _tokens(task, f"{document.name}\n{document.text}")
-        if bound.is_exceeded(read + 1, used + tokens):
+        if limit.is_exceeded(read + 1, used + tokens):
             break
         if any(
             other.document == excerpt.document and other.start <= excerpt.start < other.end
@@ -377,7 +398,7 @@ def _fitting(
             repeated += 1
             used += tokens
         elif tokens > room:
-            passed_over += 1
+            too_long += 1
         else:
             room -= tokens
             used += tokens
@@ -386,7 +407,7 @@ def _fitting(
 
 
 def _chosen(task: Task, index: "Index", rank: int, ranked: RankedPassage) -> Chosen:
-    """Return what is reported of a passage; the best has rank 1."""
+    """Return the report of a passage; the best has rank 1."""
     excerpt = index.place(ranked.passage)
     section = place(task.documents[excerpt.document], excerpt.start)
     return Chosen(
