@@ -74,7 +74,7 @@ def test_each_line_of_a_pipe_is_a_question_with_those_before_it(tmp_path: Path) 
         ([], b"/save\n", 2, "/save requires a file"),
         ([], b"/save in.txt\n", 2, "in.txt already exists"),
         (["-d", "-"], b"x\n", 2, "the questions come from standard input"),
-        (["--overflow", "truncate"], b"x\n", 2, "no room for what is said"),
+        (["--overflow", "truncate"], b"x\n", 2, "no room for the conversation"),
     ],
 )
 def test_in_a_pipe_what_is_wrong_ends_the_conversation(

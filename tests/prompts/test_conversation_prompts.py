@@ -240,5 +240,5 @@ def test_documents_that_fit_are_read_whole_and_before_all_turns() -> None:
 
 
 def test_documents_are_not_cut_in_a_conversation() -> None:
-    with pytest.raises(UsageError, match="no room for what is said"):
+    with pytest.raises(UsageError, match="no room for the conversation"):
         for_task("chat", Settings.of(overflow="truncate"), preset())
