@@ -1,4 +1,4 @@
-"""Commands that show what is set and installed: config, presets, env."""
+"""`ngt config`, `ngt presets` and `ngt env`: show settings, presets and the installation."""
 
 import platform
 import shutil
@@ -48,7 +48,7 @@ def _config_schema() -> Schema:
         name: shape({"value": value, "origin": text, "help": text})
         for name, value in config.settings_schemas().items()
     }
-    return shape(settings, list(settings))  # with names only those
+    return shape(settings, list(settings))  # all are optional: names select some
 
 
 def _config_view(report: Mapping[str, Mapping[str, Any]]) -> Shown:
@@ -94,7 +94,7 @@ def _setting_of(name: str) -> config.Setting:
 
 
 def _resolved(flags: dict[str, Any], preset: str | None) -> config.Resolved:
-    """Return the settings; without a preset named, those of a broken one are left out."""
+    """Resolve the settings; a broken default preset is left out with a warning."""
     if preset is None:
         try:
             load_preset("summarize")
@@ -130,16 +130,20 @@ def _preset_cells(row: PresetRow | BrokenPreset) -> list[str]:
 @presets_app.command("list", view=table("name,description", _preset_cells))
 def presets_list() -> list[PresetRow | BrokenPreset]:
     """List presets, and what is wrong with invalid ones."""
-    good, bad = load_presets()
-    rows: list[PresetRow | BrokenPreset] = [*bad]
-    rows += [PresetRow(p.name, p.description, p.path) for p in good]
+    valid, broken = load_presets()
+    rows: list[PresetRow | BrokenPreset] = [*broken]
+    rows += [PresetRow(preset.name, preset.description, preset.path) for preset in valid]
     return sorted(rows, key=lambda row: row.name)
 
 
 def _preset_schema() -> Schema:
     values = config.settings_schemas()
-    own = {"settings": shape(values, list(values)), "provenance": {"type": "object"}}
-    return shape({**schema_of(Preset)["properties"], **own})
+    properties = {
+        **schema_of(Preset)["properties"],
+        "settings": shape(values, list(values)),
+        "provenance": {"type": "object"},
+    }
+    return shape(properties)
 
 
 @presets_app.command(
@@ -192,15 +196,16 @@ def env(
     settings: config.Settings = config.merge(layers_of(flags)).settings
     with_needs = verbose or bool(flags)
     unreachable = _unreachable(settings.model.model) if with_needs else None
-    # Only torch can say which device is there, unless it is built for CPUs alone. It loads in
-    # seconds, so that it is asked only where the model's needs are.
-    is_known = settings.model.device == "cpu" or "+cpu" in _version("torch")
-    by_torch = with_needs and (unreachable is None or not is_known)
-    device, name = settings.model.device, model_name()
-    if by_torch:
-        device, name = _device_of_torch(settings.model.device)
+    # Only torch knows the device, unless it is built for CPUs only. It takes seconds to load, so it
+    # is asked only if the model's needs are shown.
+    is_cpu_only = settings.model.device == "cpu" or "+cpu" in _version("torch")
+    asks_torch = with_needs and (unreachable is None or not is_cpu_only)
+    device = settings.model.device
+    processor = model_name()
+    if asks_torch:
+        device, processor = _device_of_torch(settings.model.device)
     elif device == "auto":
-        device = "cpu" if is_known else "auto (ngt env -v says which)"
+        device = "cpu" if is_cpu_only else "auto (ngt env -v says which)"
     passes = "CUDA graphs" if settings.model.capture and device != "cpu" else "not captured"
     limits = [f"{limit} ({means})" for means, limit in sandbox.holds().items()]
     report: dict[str, Any] = {
@@ -208,7 +213,7 @@ def env(
         "python": platform.python_version(),
         "platform": platform.platform(),
         "device": device,
-        "processor": name,
+        "processor": processor,
         "threads": pick_threads(settings.model.threads),
         "passes": passes,
         "parsers": "; ".join(limits) or "no network and no programs for their Python code only",
@@ -217,7 +222,7 @@ def env(
         "executable": shutil.which("ngt") or sys.argv[0],
     }
     if with_needs and unreachable is None:
-        from ngtcli.decoding.memory_needs import needs_of  # here: it imports torch
+        from ngtcli.decoding.memory_needs import needs_of  # it imports torch
 
         report["model"] = needs_of(settings.model.model, device)
     if unreachable is not None:
@@ -226,9 +231,10 @@ def env(
 
 
 def _unreachable(name: str) -> UnreachableModel | None:
-    """Return an estimate for a model that is not here while Hugging Face cannot be reached.
+    """Return an estimate for a model that cannot be looked up; None for one that can be.
 
-    None where its configuration is here, or can be had. Raises ModelError for other problems.
+    Raises:
+        ModelError: There is another problem than that Hugging Face cannot be reached.
     """
     try:
         fetch(name, ["config"])
@@ -238,9 +244,9 @@ def _unreachable(name: str) -> UnreachableModel | None:
 
 
 def _folders() -> Iterator[tuple[str, Path]]:
-    """Return the folders of ngt with their names."""
-    paths = home("config"), home("cache"), home("state"), BUILTIN_PATH, cache_folder()
-    return zip(_FOLDERS, paths, strict=True)
+    """Yield the folders of ngt with their names."""
+    paths = [home("config"), home("cache"), home("state"), BUILTIN_PATH, cache_folder()]
+    yield from zip(_FOLDERS, paths, strict=True)
 
 
 def _version(package: str) -> str:
@@ -250,8 +256,9 @@ def _version(package: str) -> str:
         return "not installed"
 
 
-def _device_of_torch(wanted: str) -> tuple[str, str]:
-    device = pick_device(wanted)
+def _device_of_torch(setting: str) -> tuple[str, str]:
+    """Return the device that torch uses, and the name of its processor."""
+    device = pick_device(setting)
     if device != "cuda":
         return device, model_name()
     import torch

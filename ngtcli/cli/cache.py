@@ -1,4 +1,4 @@
-"""`ngt cache`: all that ngt has stored on this machine, and deleting it."""
+"""`ngt cache`: list and clear what ngt has stored on this machine."""
 
 from dataclasses import dataclass
 from typing import Annotated
@@ -15,7 +15,7 @@ from ngtcli.system.files import home
 from ngtcli.words import nearest, reason_of
 
 cache_app = Group("cache")
-_MARKS = 1000  # bytes of what is noted about compiled code, without the code; at most
+_MAX_MARKS = 1000  # bytes of the notes on compiled code, without the code
 _KNOWN = {store.name: store for store in STORES}
 Name = Annotated[str, typer.Argument(help="A name from ngt cache list.")]
 _OPTIONAL = typer.Argument(
@@ -26,14 +26,20 @@ _PLACE = typer.Argument(help="Print the path of this one.")
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where something is."""
+    """The path of the cache, or of a part of it."""
 
     path: str
 
 
 def _cells(row: StoreUsage) -> list[object]:
-    cleared, size = "by name" if row.store.cleared_by_name else "yes", f"{row.bytes / 1e6:.1f} MB"
-    return [row.store.name, row.pieces, row.files, size, cleared, row.store.holds]
+    return [
+        row.store.name,
+        row.pieces,
+        row.files,
+        f"{row.bytes / 1e6:.1f} MB",
+        "by name" if row.store.cleared_by_name else "yes",
+        row.store.holds,
+    ]
 
 
 @cache_app.command("list", view=table("name,pieces,files,size,cleared,holds", _cells))
@@ -54,7 +60,7 @@ def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed
     stores = [_known(name) for name in names or []]
     stores = stores or [store for store in STORES if not store.cleared_by_name]
     code = [store for store in stores if store.name == "compiled"]
-    had_code = any(usage.bytes > _MARKS for usage in measure_stores(code))
+    had_code = any(usage.bytes > _MAX_MARKS for usage in measure_stores(code))
     try:
         removed = clear(stores)
     except OSError as error:
@@ -62,8 +68,8 @@ def cache_clear(names: Annotated[list[str] | None, _OPTIONAL] = None) -> Removed
         raise NgtError(f"{where}: {reason_of(error)}", hint="Delete it by hand.") from None
     if had_code:
         Notes().say(
-            "Compiled drafting code was removed, too: the next answer has it compiled again, which"
-            f" takes about {COMPILING_S} s in the background."
+            "Compiled drafting code was removed as well: the next answer compiles it again in the"
+            f" background, in about {COMPILING_S} s."
         )
     return removed
 
@@ -75,7 +81,7 @@ def cache_path(name: Annotated[str | None, _PLACE] = None) -> Place:
 
 
 def _known(name: str) -> Store:
-    """The store of that name. Raises UsageError."""
+    """Return a part of the cache by its name. Raises UsageError for an unknown one."""
     if name not in _KNOWN:
         hint = f"{nearest(name, _KNOWN)} See ngt cache list.".strip()
         raise UsageError(f"the cache has no part {name!r}", hint=hint)

@@ -1,7 +1,7 @@
-"""What Tab offers for the values of options.
+"""Shell completion for the values of options.
 
-Only what is quick to read is offered, and nothing fails aloud. Where nothing is offered, the shell
-offers files.
+Only values that are quick to read are offered, and errors are silent. Where nothing is offered, the
+shell offers files.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -13,16 +13,18 @@ Complete = Callable[[str], list[str]]
 
 
 def quietly(words: Callable[[str], Iterable[str]]) -> Complete:
-    """Return what offers the words that begin as what was typed; none where they cannot be read.
+    """Return a completer that offers the words that begin with the typed text.
+
+    It offers nothing if the words cannot be read.
 
     Args:
-        words: Returns the words for what was typed.
+        words: Returns the words for a typed text.
     """
 
     def offered(incomplete: str) -> list[str]:
         try:
             return [word for word in words(incomplete) if word.startswith(incomplete)]
-        except Exception:  # a message would stand in the middle of what is being typed
+        except Exception:  # a message would appear in the middle of the command line
             return []
 
     return offered
@@ -46,7 +48,7 @@ _OFFERED = {"methods": _methods, "models": _models}
 
 
 def of_setting(setting: Setting) -> Complete | None:
-    """Return what completes the value of a setting; None where there is nothing to offer."""
+    """Return the completer of a setting's values; None if it has none."""
     if setting.choices:
         return quietly(lambda _: setting.choices)
     if setting.complete:
@@ -55,7 +57,7 @@ def of_setting(setting: Setting) -> Complete | None:
 
 
 def of_settings(names: Sequence[str]) -> Complete:
-    """Return what completes NAME=VALUE: one of these names, then what completes its value."""
+    """Return a completer of NAME=VALUE: first of the names, then of the values."""
 
     def words(incomplete: str) -> list[str]:
         name, equals, value = incomplete.partition("=")
@@ -67,7 +69,7 @@ def of_settings(names: Sequence[str]) -> Complete:
 
 
 def _values(setting: Setting, incomplete: str) -> list[str]:
-    """Return what is offered for the value of a setting that `--set` gives."""
+    """Return the words for the value of a setting after `--set NAME=`."""
     if setting.kind is bool:
         return ["yes", "no"]
     complete = of_setting(setting)

@@ -1,4 +1,4 @@
-"""What commands put out: a line, a list as a table, or a result in a file."""
+"""Print lines and tables, and write results to files without overwriting those of others."""
 
 import hashlib
 import os
@@ -20,15 +20,15 @@ from ngtcli.words import reason_of, shortened
 if TYPE_CHECKING:
     from ngtcli.system.store import Kind
 
-_MAX_COMPARED_BYTES = 1_000_000_000  # of a file; larger ones are not ours: guess
-_VERSIONS_KNOWN = 16  # of a file that ngt wrote; guess
+_MAX_COMPARED_BYTES = 1_000_000_000  # a larger file counts as not written by ngt; guess
+_MAX_VERSIONS = 16  # hashes that are stored for a file that ngt wrote; guess
 _ELSEWHERE = "Choose another file."
 _PRINTED = "Choose another file; the result went to standard output."
 _FORCE = "Name another file, or use --force to overwrite it."
 
 
 def check_output_file(path: Path | None) -> None:
-    """Raise UsageError where no file can be written at `path`, before anything is computed."""
+    """Raise UsageError if no file can be written at `path`, before anything is computed."""
     if path is None:
         return
     check_name(path)
@@ -46,7 +46,7 @@ def check_output_file(path: Path | None) -> None:
 
 
 def check_name(path: Path) -> None:
-    """Raise UsageError for a path under which nothing can be, and for -."""
+    """Raise UsageError for an invalid path, and for -."""
     if str(path) == "-":
         raise UsageError(
             "-: standard output is not a file",
@@ -63,11 +63,11 @@ def check_name(path: Path) -> None:
 
 
 def check_output_files(paths: Mapping[str, Path | None]) -> None:
-    """Check each file, by its flag. Raises UsageError; also where two flags name one file."""
+    """Check the file of each flag. Raises UsageError, also if two flags name the same file."""
     taken: dict[Path, str] = {}
     for flag, path in paths.items():
         check_output_file(path)
-        if path is None or path.is_char_device():  # as /dev/null
+        if path is None or path.is_char_device():  # such as /dev/null
             continue
         other_flag = taken.get(path.resolve())
         if other_flag:
@@ -80,7 +80,7 @@ def check_not_read(
     read: Iterable[str | Path | int],
     hint: str = "Name another file.",
 ) -> None:
-    """Raise UsageError where an output would be written over a file that is read.
+    """Raise UsageError if an output would overwrite a file that is read.
 
     Args:
         outputs: The outputs.
@@ -97,57 +97,78 @@ def check_not_read(
 
 
 def check_written(outputs: Iterable[Path | None], force: bool = False, hint: str = _FORCE) -> None:
-    """Raise UsageError for a file that is there already and not as ngt wrote it, unless `force`.
+    """Raise UsageError for an existing file that ngt did not write, or that was changed since.
 
-    After `check_not_read`, whose error says more.
+    Call it after `check_not_read`, whose error is more specific.
+
+    Args:
+        outputs: The files.
+        force: Whether the user allows to overwrite them.
+        hint: What to do.
     """
-    for path in filter(None, outputs):
-        _check_own(path, hint, force)
-
-
-def _check_own(path: Path, hint: str, force: bool = False) -> None:
-    """Raise UsageError with `hint` for a regular file, not empty, that is not as ngt wrote it.
-
-    The user's state has the SHA-256 of what was written last to each path.
-    """
-    if force or not path.is_file() or not (size := path.stat().st_size):
+    if force:
         return
-    written = None
+    for path in outputs:
+        if path is not None:
+            _check_written_by_ngt(path, hint)
+
+
+def _check_written_by_ngt(path: Path, hint: str) -> None:
+    """Raise UsageError for a regular file with content that ngt did not write.
+
+    The user's state has the SHA-256 of the last versions that ngt wrote to each path.
+    """
+    if not path.is_file():
+        return
+    size = path.stat().st_size
+    if size == 0:
+        return
+    hashes = None
     with suppress(OSError), path.open("rb") as file:
-        written = _written().get(_key(path)) if size <= _MAX_COMPARED_BYTES else None
-        if written and hashlib.file_digest(file, "sha256").hexdigest() in written:
+        if size <= _MAX_COMPARED_BYTES:
+            hashes = _written_hashes().get(_key(path))
+        if hashes and hashlib.file_digest(file, "sha256").hexdigest() in hashes:
             return
-    whose = "was changed since ngt wrote it" if written else "was not written by ngt"
-    raise UsageError(f"{path} already exists and {whose}", hint=hint)
+    problem = "was changed since ngt wrote it" if hashes else "was not written by ngt"
+    raise UsageError(f"{path} already exists and {problem}", hint=hint)
 
 
 def _key(path: Path) -> str:
     return key_of(str(path.resolve()))
 
 
-def _written() -> "Kind[list[str]]":
-    from ngtcli.system.store import Kind  # here: most runs write no file
+def _written_hashes() -> "Kind[list[str]]":
+    """Return the stored SHA-256 sums of the files that ngt wrote."""
+    from ngtcli.system.store import Kind  # most commands write no file
 
     return Kind("written", list[str], is_state=True)
 
 
 def _remember(path: Path, text: str) -> None:
-    """Note that ngt wrote this text to the file."""
+    """Store that ngt wrote this text to the file."""
     sha256 = hashlib.sha256(text.encode()).hexdigest()
-    hashes = [known for known in _written().get(_key(path)) or [] if known != sha256]
-    _written().put(_key(path), [*hashes, sha256][-_VERSIONS_KNOWN:])
+    earlier = _written_hashes().get(_key(path)) or []
+    others = [earlier_sha256 for earlier_sha256 in earlier if earlier_sha256 != sha256]
+    _written_hashes().put(_key(path), [*others, sha256][-_MAX_VERSIONS:])
 
 
 def files_of(outputs: Iterable[Path | None]) -> dict[tuple[int, int] | None, Path]:
-    """Return the outputs that are files already, by their `identity`."""
+    """Return the outputs that already exist as files, by their `identity`."""
     return {identity(path): path for path in outputs if path is not None and path.is_file()}
 
 
 def write_result(text: str, path: Path | None, force: bool = False) -> None:
-    """Write a result, without its last newline, whole to `path`; to stdout where that is None.
+    """Write a result to a file, or to standard output.
 
-    Where the file cannot be written, the result goes to stdout, rather there than lost, and
-    NgtError is raised.
+    A result that cannot be written to the file is printed, so that it is not lost.
+
+    Args:
+        text: The result, without its last newline.
+        path: The file; None for standard output.
+        force: Whether to overwrite a file that ngt did not write.
+
+    Raises:
+        NgtError: The file cannot be written.
     """
     if path is None:
         print_line(text)
@@ -160,11 +181,19 @@ def write_result(text: str, path: Path | None, force: bool = False) -> None:
 
 
 def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = False) -> None:
-    """Write `text` whole to `path`, and nowhere else. Raises NgtError with `hint`.
+    """Write a text to a file in one step.
 
-    Without `force` it is refused where another file came there meanwhile.
+    Args:
+        text: The text.
+        path: The file.
+        hint: What to do if that fails.
+        force: Whether to overwrite a file that ngt did not write.
+
+    Raises:
+        NgtError: The file cannot be written.
     """
-    _check_own(path, hint, force)
+    if not force:
+        _check_written_by_ngt(path, hint)
     with errors_named(path, hint):
         write_atomically(path, text)
         if path.is_file():
@@ -172,9 +201,9 @@ def write_page(text: str, path: Path, hint: str = _ELSEWHERE, force: bool = Fals
 
 
 def json_of_answer(value: object, indent: int | None = 2) -> str:
-    """Return the JSON of an answer, whose texts have no control characters, as in a pipe.
+    """Return the JSON of an answer, with visible characters for control characters.
 
-    As JSON has them they would be escaped, and reach the terminal once another program reads it.
+    JSON would escape them, and a program that reads it could print them to a terminal.
     """
     return dump_json(_without_controls(to_json(value)), indent)
 
@@ -190,17 +219,17 @@ def _without_controls(value: Any) -> Any:
 
 
 def print_line(text: str) -> None:
-    """Print a line (or object) of output; never through Rich, which wraps and reads markup."""
+    """Print a line or a JSON object. Rich is not used, because it wraps and interprets markup."""
     shown = reveal(text) if sys.stdout.isatty() else text
     sys.stdout.write(shown + "\n")
     sys.stdout.flush()
 
 
 def print_table(columns: Sequence[str], rows: Sequence[Sequence[object]]) -> None:
-    """Print a table on a terminal; elsewhere tab-separated values below their headings."""
+    """Print a table on a terminal, and tab-separated values with headings elsewhere."""
     cells = [[str(value) for value in row] for row in rows]
     if sys.stdout.isatty():
-        from ngtcli.render.tables import Column, Table, to_terminal  # here: answers need none
+        from ngtcli.render.tables import Column, Table, to_terminal  # answers need no tables
 
         table = Table("", [Column(title, left=True) for title in columns], cells)
         print_line(to_terminal([table], width=terminal_width(sys.stdout), color=styles(sys.stdout)))

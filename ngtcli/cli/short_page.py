@@ -1,4 +1,4 @@
-"""The page that `-h` of a command shows: one screen, with what people need first."""
+"""The help page of `-h`: one screen, with the options that people need first."""
 
 import re
 from typing import Any, TextIO
@@ -7,12 +7,12 @@ from ngtcli.cli.streams import terminal_width
 from ngtcli.config import SETTINGS, Use
 
 _MAX_WIDTH = 100  # columns; wider lines are hard to read: guess
-_LONGEST_CHOICES = 15  # characters that the choices of a value may take: guess
-_FIRST = ("--model", "--docs", "--output", "--cite", "--json")  # what people need, in this order
+_MAX_CHOICES = 15  # characters of the choices of a value; guess
+_FIRST = ("--model", "--docs", "--output", "--cite", "--json")  # options that are listed first
 
 
 def short_page(context: Any, stream: TextIO) -> str:
-    """Return the page of the command of a context of Typer's, for a stream."""
+    """Return the page of the command of a Typer context, as wide as a stream."""
     command = context.command
     width = min(terminal_width(stream), _MAX_WIDTH)
     usage = " ".join([context.command_path, *command.collect_usage_pieces(context)])
@@ -27,22 +27,22 @@ def short_page(context: Any, stream: TextIO) -> str:
 
 
 def _examples(paragraphs: list[str]) -> list[str]:
-    """Return the lines of the paragraphs that keep their lines; Typer's mark begins each."""
+    """Return the lines of the paragraphs that Typer does not wrap, which begin with a mark."""
     marked = [paragraph for paragraph in paragraphs if paragraph[0] == "\b"]
     return [line for paragraph in marked for line in paragraph.strip("\b\n").split("\n")]
 
 
 def _rows(command: Any) -> list[tuple[str, str]]:
-    """Return how each parameter that is listed is written, and its help; then the commands."""
+    """Return the usage and help of each listed parameter, then of each subcommand."""
     listed = sorted(filter(_is_listed, command.params), key=_rank)
-    rows = [(_written(parameter), parameter.help.replace("\\[", "[")) for parameter in listed]
-    for name, below in getattr(command, "commands", {}).items():
-        rows.append((name, below.help.split("\n\n")[0]))
+    rows = [(_usage(parameter), parameter.help.replace("\\[", "[")) for parameter in listed]
+    for name, subcommand in getattr(command, "commands", {}).items():
+        rows.append((name, subcommand.help.split("\n\n")[0]))
     return rows
 
 
 def _columns(rows: list[tuple[str, str]], width: int) -> list[str]:
-    """Return a line for each row, the help cut where the line would be wider than `width`."""
+    """Return a line for each row, with the help cut to fit into `width`."""
     left = min(max((len(name) for name, _ in rows), default=0), width // 2)
     return [f"  {name:<{left}}  {_fitted(text, width - left - 4)}" for name, text in rows]
 
@@ -55,15 +55,15 @@ def _is_listed(parameter: Any) -> bool:
 
 
 def _rank(parameter: Any) -> int:
-    """Return where a parameter stands: arguments, then what people need, then as declared."""
+    """Return the rank of a parameter: arguments, the options of _FIRST, then the others."""
     if parameter.param_type_name == "argument":
         return 0
-    needed = [_FIRST.index(flag) for flag in parameter.opts if flag in _FIRST]
-    return 1 + min(needed, default=len(_FIRST))
+    ranks = [_FIRST.index(flag) for flag in parameter.opts if flag in _FIRST]
+    return 1 + min(ranks, default=len(_FIRST))
 
 
-def _written(parameter: Any) -> str:
-    """Return an option or an argument as it is written, like -o, --output <path>."""
+def _usage(parameter: Any) -> str:
+    """Return an option or an argument with its value, such as -o, --output <path>."""
     if parameter.param_type_name == "argument":
         return str(parameter.metavar or parameter.name.upper())
     names = ", ".join(sorted(parameter.opts, key=len))
@@ -73,17 +73,17 @@ def _written(parameter: Any) -> str:
 
 
 def _value_name(option: Any) -> str:
-    """Return what stands for the value of an option: its choices if they are short, else a word."""
+    """Return the placeholder of an option's value: its choices if they are short, or a word."""
     setting = SETTINGS.get(option.name)
     choices = "|".join(setting.choices) if setting else ""
-    if 0 < len(choices) < _LONGEST_CHOICES:
+    if 0 < len(choices) < _MAX_CHOICES:
         return choices
     kind = setting.kind if setting else option.type_descriptor.annotation
     return "N" if kind in (int, float) else "TEXT"
 
 
 def _fitted(text: str, width: int) -> str:
-    """Return a text that is so narrow, or of its first sentence as many words as fit.
+    """Return a text if it fits, or the first sentence, or as many of its words as fit.
 
     >>> _fitted("Use a model. It may be a folder.", 20), _fitted("Use a model.", 10)
     ('Use a model.', 'Use a …')

@@ -1,4 +1,4 @@
-"""stdin, stdout and stderr as commands use them: what fails there, and how wide they are."""
+"""Standard streams: errors of writing, encodings, styles, and the width of the terminal."""
 
 import io
 import os
@@ -10,28 +10,30 @@ from ngtcli.errors import ClosedPipeError, NgtError
 from ngtcli.render.terminal import wants_color
 from ngtcli.words import reason_of
 
-NARROWEST, WIDEST, USUAL = 20, 1000, 80  # columns; the first two a guess
-
+# Widths in columns; the first two are guesses.
+MIN_WIDTH = 20
+MAX_WIDTH = 1000
+DEFAULT_WIDTH = 80
 
 _color = "auto"  # the setting of the running command
 
 
 def choose_color(setting: str) -> None:
-    """Style nothing from now on where the setting `color` says so."""
+    """Apply the setting `color` to everything that the running command writes."""
     global _color
     _color = setting
 
 
 def styles(stream: TextIO) -> bool:
-    """Whether the running command styles what it writes to `stream`, besides answers.
+    """Return whether the running command styles its output to `stream`, except answers.
 
-    Colors that are forced are those of answers: a log of stderr gets none.
+    `--color always` applies to answers only, so that a log of stderr has no control sequences.
     """
     return _color != "never" and wants_color(stream, "auto")
 
 
 class _Stdout(io.FileIO):
-    """Standard output whose failures are NgtErrors, whoever wrote: a library as well."""
+    """Standard output that raises NgtError on failure, also for libraries that write to it."""
 
     def write(self, data: Any) -> int:
         try:
@@ -39,12 +41,14 @@ class _Stdout(io.FileIO):
         except BrokenPipeError:
             raise ClosedPipeError("standard output is closed") from None
         except OSError as error:
-            hint = "Send the output elsewhere: to another file or disk, or to the terminal."
-            raise NgtError(f"standard output: {reason_of(error)}", hint=hint) from None
+            raise NgtError(
+                f"standard output: {reason_of(error)}",
+                hint="Send the output elsewhere: to another file or disk, or to the terminal.",
+            ) from None
 
 
 class _Stderr(io.FileIO):
-    """Standard error; what cannot be written there is dropped."""
+    """Standard error that drops what cannot be written."""
 
     def write(self, data: Any) -> int:
         try:
@@ -54,9 +58,9 @@ class _Stderr(io.FileIO):
 
 
 def own_streams() -> None:
-    """Put our streams in the place of Python's, and mend what libraries read of the terminal.
+    """Replace Python's standard streams, and correct the variables that describe the terminal.
 
-    Where a caller has put other streams there, those stay.
+    Streams that a caller has replaced stay.
     """
     choose_color("auto")
     if sys.stdout is sys.__stdout__ and sys.stdout is not None:
@@ -65,16 +69,21 @@ def own_streams() -> None:
         sys.stderr = _text(_Stderr(2, "wb", closefd=False), sys.stderr, lines=True)
     if "COLUMNS" in os.environ and not _columns_set():
         del os.environ["COLUMNS"]
-    elif "COLUMNS" in os.environ or 0 < _columns_reported(sys.stdout) < NARROWEST:
+    elif "COLUMNS" in os.environ or 0 < _columns_reported(sys.stdout) < MIN_WIDTH:
         os.environ["COLUMNS"] = str(terminal_width(sys.stdout))
     os.environ["TERM"] = os.environ.get("TERM") or "dumb"
 
 
 def _text(raw: io.FileIO, like: TextIO, lines: bool = False) -> TextIO:
-    """A text stream over `raw`.
+    """Return a text stream that writes to `raw`.
 
-    What another program or a file gets is UTF-8, so that no character is lost. A terminal gets its
-    own encoding, with "?" for a character that this one lacks.
+    Pipes and files get UTF-8, so that no character is lost. A terminal gets its own encoding, with
+    "?" for characters that this encoding does not have.
+
+    Args:
+        raw: The file.
+        like: The stream that is replaced.
+        lines: Whether the stream is flushed after every line.
     """
     like.flush()
     is_terminal = raw.isatty()
@@ -85,7 +94,7 @@ def _text(raw: io.FileIO, like: TextIO, lines: bool = False) -> TextIO:
 
 
 def finish_stdout() -> None:
-    """Write what is in the buffer; where that fails, let the last flush go to /dev/null."""
+    """Flush standard output; if that fails, send what is left to /dev/null."""
     try:
         sys.stdout.flush()
     except (NgtError, OSError, ValueError):
@@ -94,37 +103,37 @@ def finish_stdout() -> None:
 
 
 def piped_stdin() -> BinaryIO | None:
-    """Standard input where something is piped or redirected into it, else None.
+    """Return standard input if something is piped or redirected into it, else None.
 
-    Reading it waits for what is not there yet, whatever the process that made the pipe wanted.
+    Reading it blocks, even if the process that made the pipe switched that off.
     """
     try:
         if sys.stdin is None or sys.stdin.isatty():
             return None
     except ValueError:  # closed
         return None
-    with suppress(OSError):  # what has no descriptor
+    with suppress(OSError):  # it has no descriptor
         os.set_blocking(sys.stdin.fileno(), True)
     return sys.stdin.buffer
 
 
 def terminal_width(stream: TextIO) -> int:
-    """Columns for what goes to `stream`, from NARROWEST to WIDEST.
+    """Return the columns of `stream`, from MIN_WIDTH to MAX_WIDTH.
 
-    COLUMNS where it is a number above 0, else what the terminal reports, else USUAL.
+    That is COLUMNS if it is a number above 0, else what the terminal reports, else DEFAULT_WIDTH.
     """
-    columns = _columns_set() or _columns_reported(stream) or USUAL
-    return min(max(columns, NARROWEST), WIDEST)
+    columns = _columns_set() or _columns_reported(stream) or DEFAULT_WIDTH
+    return min(max(columns, MIN_WIDTH), MAX_WIDTH)
 
 
 def _columns_set() -> int:
-    """COLUMNS, 0 where it is unset or nonsense."""
+    """Return COLUMNS; 0 if it is unset or invalid."""
     text = os.environ.get("COLUMNS", "")
     return int(text) if text.isascii() and text.isdigit() and len(text) < 10 else 0
 
 
 def _columns_reported(stream: TextIO) -> int:
-    """What the terminal behind `stream` reports: 0 where it knows nothing, or there is none."""
+    """Return the columns that the terminal reports; 0 if it does not, or there is none."""
     try:
         return os.get_terminal_size(stream.fileno()).columns
     except (OSError, ValueError):
