@@ -209,7 +209,7 @@ def check_request(
     has_tokens = output.format is OutputFormat.JSON_TOKENS
     if has_tokens and s.engine.engine == "vllm":
         what = (
-            "--json-tokens does not work with --engine vllm, which does not report drafted tokens"
+            "--json-tokens with --engine vllm, which does not report drafted tokens"
         )
         raise UsageError(what, hint="Give --json.")
     values = {

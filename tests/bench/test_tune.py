@@ -483,7 +483,7 @@ def test_ctrl_c_keeps_finished_cells_and_the_same_command_goes_on(
     monkeypatch.setattr(Live, "begin", interrupted)
     sweep = (*SHORT, "--sweep", "n=4..7", "--rounds", "1", "--write", "best")
     code, out, errors = tune(*sweep)
-    assert code == 130 and len(out.splitlines()) == 4 and "go on" in errors
+    assert code == 130 and len(out.splitlines()) == 4 and "resume" in errors
     assert "best" not in preset_files()
     left[0] = 1
     code, out, errors = tune(*sweep)
