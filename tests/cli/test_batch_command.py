@@ -260,7 +260,9 @@ def test_vllm_drafts_for_all_lines_as_for_ask_and_says_what_does_nothing(
         assert sum(words in line for line in lines) == 1
     answers = [json.loads(line) for line in done.stdout.splitlines()]
     assert [row["settings"]["num_draft"] for row in answers[:3]] == [64] * 3
-    assert "temperature 2.5 is out of range" in answers[3]["error"]["message"] and done.returncode == 7
+    assert (
+        "temperature 2.5 is out of range" in answers[3]["error"]["message"] and done.returncode == 7
+    )
     assert b"vLLM" not in ngt("batch", "-", stdin=data, NGT_HOME=home).stderr
 
 

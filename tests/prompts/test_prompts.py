@@ -241,6 +241,6 @@ def test_what_leaves_no_room_for_documents_is_refused(
 ) -> None:
     preset = Preset("mine", Path("mine.yaml"), template)
     texts = [Document(f"{i:03}.txt", "Some text here.") for i in range(documents)]
-    with pytest.raises(ContextOverflowError, match="of 400 tokens there are 360") as caught:
+    with pytest.raises(ContextOverflowError, match="of 400 tokens the answer leaves 360") as caught:
         fitted(preset, texts, question, TOKENIZER, **ROOM)
     assert (f"{documents} names" in str(caught.value)) == (documents > 1)

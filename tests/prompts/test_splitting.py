@@ -152,7 +152,7 @@ def check_going_on_after_ctrl_c(
     assert stopped.returncode == 130 and stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
     again = ngt(*command, "--json")
-    assert f"took 2 of {count} parts".encode() in again.stderr
+    assert f"reused 2 of {count} parts".encode() in again.stderr
     rest = json.loads(again.stdout)
     assert sum(part["kept"] for part in rest["parts"]) == 2 and rest["text"] == body["text"]
     assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
