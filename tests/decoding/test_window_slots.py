@@ -1,24 +1,20 @@
-"""Slots of layers with a sliding window hold little more than the window, and lose nothing of it.
+"""Slots of layers with a sliding window are little larger than the window, and lose none of it.
 
-The truth is a forward pass of `transformers` over all tokens, without a cache, or its `generate`.
+The expected values are those of `transformers`: a forward pass over all tokens without a cache, or
+`generate`.
 """
 
 import random
-from collections.abc import Sequence
 
 import pytest
-import torch
 
 from ngtcli.decoding import kv_cache, memory_limits, prefixes
 from ngtcli.decoding import model as module
 from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.model import TargetModel
-from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.scheduler import Scheduler
-from ngtcli.drafting.tree import DraftTree
-from ngtcli.models.tokenizer import Tokenizer
-from tests.support.helpers import VOCABULARY, FakeBackend
+from tests.support.helpers import VOCABULARY
+from tests.support.sliding import SLIDING_FAMILIES, assert_logits_of_library, path_to, sliding_model
 from tests.support.tiny_models import (
     Scripted,
     a_tree,
@@ -26,7 +22,6 @@ from tests.support.tiny_models import (
     drafts_of,
     generate,
     make_drafter,
-    make_hf,
 )
 from tests.support.together import each_by_itself, outputs, sequence_of, together
 
@@ -35,7 +30,6 @@ CONTEXT = 2048
 LONG = random.Random(1).choices(range(4, VOCABULARY), k=1200)
 MINE = CachePolicy()
 DISK = CachePolicy(reads_disk=True, min_disk_s=0.0, max_disk_bytes=10**9)
-FAMILIES = ("mistral-sliding", "gemma2-sliding", "gemma3-sliding")
 
 
 @pytest.fixture(autouse=True)
@@ -45,37 +39,9 @@ def chunk(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory_limits, "PREFILL_CHUNK", CHUNK)
 
 
-def sliding(family: str, window: int = 12) -> TargetModel:
-    kinds = {"layer_types": ["sliding_attention", "full_attention"]} if "gemma3" in family else {}
-    hf = make_hf(family, max_position_embeddings=CONTEXT, sliding_window=window, **kinds)
-    hf.generation_config.eos_token_id = None
-    model = target_model(hf, Tokenizer(FakeBackend()), family)
-    model.context, model.end_ids = CONTEXT, frozenset()
-    return model
-
-
-def path_to(tree: DraftTree, node: int) -> list[int]:
-    path: list[int] = []
-    while node >= 0:
-        path.insert(0, node)
-        node = tree.parents[node]
-    return path
-
-
-def assert_logits(
-    model: TargetModel, logits: torch.Tensor, token_ids: Sequence[int], tree: DraftTree
-) -> None:
-    """Behind the root, and behind the last node, which is seldom a short path."""
-    for node in {-1, len(tree) - 1}:
-        path = [tree.tokens[at] for at in path_to(tree, node)]
-        with torch.inference_mode():
-            right = model.hf(torch.tensor([[*token_ids, *path]]), use_cache=False).logits[0, -1]
-        assert torch.allclose(logits[node + 1], right, atol=2e-3, rtol=1e-3)
-
-
-@pytest.mark.parametrize("family", FAMILIES)
-def test_the_slot_of_a_sliding_layer_does_not_grow_with_the_text(family: str) -> None:
-    model = sliding(family)
+@pytest.mark.parametrize("family", SLIDING_FAMILIES)
+def test_slots_of_sliding_layers_do_not_grow_with_the_sequence(family: str) -> None:
+    model = sliding_model(family, CONTEXT)
     model.start(1300)
     model.prefill(LONG, CHUNK)
     sizes = {
@@ -90,14 +56,14 @@ def test_the_slot_of_a_sliding_layer_does_not_grow_with_the_text(family: str) ->
 
 
 @pytest.mark.parametrize("stay", [False, True])
-@pytest.mark.parametrize("family", FAMILIES)
-def test_long_answers_are_those_of_the_library(
+@pytest.mark.parametrize("family", SLIDING_FAMILIES)
+def test_long_answers_equal_those_of_generate(
     family: str, stay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """By itself and in a batch, over several moves of what a slot holds."""
+    """Alone and in a batch, on both sides of the window, while the contents of slots move."""
     monkeypatch.setattr(module, "STAYING_DEVICES", {"cpu"} if stay else set())
-    model = sliding(family)
-    texts = [LONG[:length] for length in (3, 700, 150, 260)]
+    model = sliding_model(family, CONTEXT)
+    texts = [LONG[:length] for length in (3, 700, 12, 40, 150, 260)]  # the window is 12
     truth = {tuple(text): generate(model.hf, text, 330) for text in texts}
     propose = drafts_of(truth, wrong=2)
     for text in texts[:2]:
@@ -105,20 +71,22 @@ def test_long_answers_are_those_of_the_library(
         assert run.output == truth[tuple(text)]
         assert run.statistics.mean_acceptance_length > 4
     drafters = each_by_itself(lambda: Scripted(propose), 16)
-    found = together(model, texts, drafters, 3, limits=lambda _: Limits(330, 16))
-    assert outputs(found) == [truth[tuple(text)] for text in texts]
+    answers = together(model, texts, drafters, 3, limits=lambda _: Limits(330, 16))
+    assert outputs(answers) == [truth[tuple(text)] for text in texts]
 
 
 @pytest.mark.search
 @pytest.mark.parametrize("stay", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_whatever_comes_and_goes_the_logits_are_those_of_the_library(
+def test_logits_equal_the_librarys_in_random_histories(
     seed: int, stay: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Prompts that share beginnings, trees, rollbacks, and sequences that join and leave."""
     monkeypatch.setattr(module, "STAYING_DEVICES", {"cpu"} if stay else set())
     rng = random.Random(seed)
-    model = sliding(rng.choice(FAMILIES), rng.choice((2, 12, 40, 100)))
+    model = sliding_model(
+        rng.choice(SLIDING_FAMILIES), CONTEXT, window=rng.choice((2, 12, 40, 100))
+    )
     model.keep_prefixes(memory=True)
     prompts = [LONG[:900], [*LONG[:500], *LONG[:300]], [*LONG[:130], *LONG[600:1100]], LONG[3:70]]
     texts: list[list[int]] = []  # of the slots, without the last token, which is the next root
@@ -143,8 +111,9 @@ def test_whatever_comes_and_goes_the_logits_are_those_of_the_library(
         layout = model.lay_out([(root, tree) for tree in trees])
         logits = [rows.clone() for rows in model.score(layout)]
         paths = [path_to(tree, rng.randint(-1, len(tree) - 1)) for tree in trees]
-        for of_one, text, tree in zip(logits, texts, trees, strict=True):
-            assert_logits(model, of_one, [*text, root], tree)
+        for tree_logits, text, tree in zip(logits, texts, trees, strict=True):
+            nodes = {-1, len(tree) - 1}  # the last node is seldom at the end of a short path
+            assert_logits_of_library(model, tree_logits, [*text, root], tree, sorted(nodes))
         model.keep(*paths)
         for text, tree, path in zip(texts, trees, paths, strict=True):
             text += [root, *(tree.tokens[at] for at in path)]
@@ -178,18 +147,20 @@ def test_whatever_comes_and_goes_the_logits_are_those_of_the_library(
 
 
 @pytest.mark.parametrize(
-    ("window", "shared", "found"),
+    ("window", "shared", "restored"),
     [
         (12, 11, 11),
-        (12, 5, 5),  # behind every chunk
-        (100, 11, 11),  # at the last end but one that both have
+        (12, 5, 5),  # a window is saved after every chunk
+        (100, 11, 11),  # at the last end of a chunk but one that both have
         (100, 5, 0),  # a window is saved at every seventh end
         (100, 8, 7),
     ],
 )
-def test_a_prompt_goes_on_where_a_window_was_saved(window: int, shared: int, found: int) -> None:
-    """Else it is prefilled again, from the last end of a chunk whose window is there."""
-    model = sliding("gemma3-sliding", window)
+def test_prefixes_are_restored_where_a_window_was_saved(
+    window: int, shared: int, restored: int
+) -> None:
+    """The rest is prefilled again, from the last end of a chunk whose window is saved."""
+    model = sliding_model("gemma3-sliding", CONTEXT, window)
     first = LONG[: 12 * CHUNK + 9]
     second = [*first[: shared * CHUNK + 5], *LONG[:90]]
     truth = generate(model.hf, second, 30)
@@ -210,14 +181,14 @@ def test_a_prompt_goes_on_where_a_window_was_saved(window: int, shared: int, fou
             begin_anew(memory=False)
         run = decode(model, make_drafter("none"), second, max_tokens=30, cache_policy=DISK)
         assert run.output == truth
-        assert run.statistics.cached_tokens == found * CHUNK, place
+        assert run.statistics.cached_tokens == restored * CHUNK, place
 
 
-def test_a_prompt_is_decoded_after_a_device_failed_while_slots_went(
+def test_prompts_are_decoded_after_closing_slots_failed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    """What was cached of it in memory is found again; nothing is relied on of its slot."""
-    model = sliding("gemma3-sliding")
+    """The prefix cache in memory is used again; the contents of the slot are not."""
+    model = sliding_model("gemma3-sliding", CONTEXT)
     model.keep_prefixes(memory=True)
     prompt = LONG[: 4 * CHUNK + 9]
     for token_ids in (prompt, LONG[5:300], prompt):
