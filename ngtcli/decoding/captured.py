@@ -1,10 +1,10 @@
-"""Forward passes over draft trees, captured by shape as CUDA graphs on a GPU, eager elsewhere.
+"""Forward passes over draft trees: CUDA graphs, one per shape, on a GPU, and eager elsewhere.
 
-A shape first runs eagerly, as one that comes once or twice is not worth its capture. It is captured
-on an input of other tokens. Then the graph runs on the true input, and its logits are compared with
-the eager ones: they differ if the model's Python code depends on the tokens. Where a model cannot
-be captured, its forward passes stay eager. Where memory ends, all graphs are dropped, and the shape
-is tried again later.
+The first forward passes of a shape are eager, because a capture does not pay for a shape that
+occurs once or twice. A graph is captured with other tokens than those of the input. Then it is
+replayed on the input, and its logits are compared with the eager ones: they differ if the model's
+Python code depends on the tokens. If a model cannot be captured, its forward passes stay eager. If
+memory does not suffice, all graphs are dropped, and the shape is tried again later.
 """
 
 import time
@@ -24,7 +24,7 @@ from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.drafting.steps import PassesReport
 
-# The outputs of a forward pass over packed inputs: logits, and hidden states where they are wanted.
+# The outputs of a forward pass over packed inputs: logits, and hidden states if they are wanted.
 Outputs = tuple[Tensor, ...]
 Pass = Callable[[Tensor], Outputs]
 Capture = Callable[[Pass, Tensor], Pass]
@@ -34,14 +34,14 @@ class Shape(NamedTuple):
     """The key of a captured forward pass.
 
     Attributes:
-        rows: Its query tokens.
-        capacity: The KV positions that each sequence attends to.
-        sequences: How many there are.
-        slot_capacity: The KV positions of a slot; 0 where there is one sequence.
-        layers: Those whose hidden states are wanted.
-        any_kernel: Whether bits may depend on the kernel.
-        narrow: Whether sliding layers are given the keys of their window alone.
-        has_long_rope: As in the plan of the forward pass.
+        rows: The number of query tokens.
+        capacity: The number of KV positions that each sequence attends to.
+        sequences: The number of sequences.
+        slot_capacity: The number of KV positions of a slot; 0 for a single sequence.
+        layers: The layers whose hidden states are wanted.
+        any_kernel: Results may depend on the kernel; False in exact decoding.
+        narrow: Sliding layers get only the keys of their window.
+        has_long_rope: See `PassPlan`.
     """
 
     rows: int
@@ -54,30 +54,29 @@ class Shape(NamedTuple):
     has_long_rope: bool = False
 
 
-# Runs one forward pass eagerly, on the packed inputs (layout.py) of a shape. The number counts the
-# tokens before it, for models that ask their cache.
+# Runs one forward pass eagerly. Its arguments are the packed inputs (layout.py), their shape, and
+# the number of tokens before them, for models that ask their cache for it.
 EagerPass = Callable[[Tensor, Shape, int], Outputs]
-# Captured shapes; beyond these the least recently used one is dropped. Guess: an answer has about
-# five numbers of rows and one capacity.
+# The maximum number of captured shapes; the least recently used one is dropped (guess: an answer
+# has about five numbers of query tokens and one capacity).
 _MAX_SHAPES = 64
-_MAX_COMPARED_ROWS = 8  # of logits, as they are compared on the host; guess
-USES = 2  # eager runs of a shape before its capture; guess: a capture takes as long as ten
-LATER = 64  # runs of a shape before it is tried again, where memory ended; guess
+_MAX_COMPARED_ROWS = 8  # Rows of logits that are compared on the host (guess).
+USES = 2  # Eager runs of a shape before its capture (guess: a capture takes as long as ten).
+LATER = 64  # Runs of a shape before it is tried again after memory did not suffice (guess).
 
 
 class Passes:
-    """Runs forward passes. The logits of a forward pass hold until the next one.
+    """Runs forward passes. Their logits are valid until the next forward pass.
 
     Args:
         run_eagerly: Runs a forward pass eagerly.
-        vocab_size: Of the model.
-        exact: Whether the model runs in float32.
+        vocab_size: The size of the model's vocabulary.
+        exact: The model runs in float32.
 
     Attributes:
-        capturing: Whether forward passes are captured on a device that has graphs.
-        took_longer: Whether the last forward pass was eager where later ones of its shape may be
-            replayed.
-        seconds: The time that all captures took.
+        capturing: Whether forward passes are captured, on devices with CUDA graphs.
+        took_longer: The last forward pass was eager, but later ones of its shape may be replayed.
+        seconds: The total time of all captures.
     """
 
     def __init__(self, run_eagerly: EagerPass, vocab_size: int, exact: bool) -> None:
@@ -86,8 +85,7 @@ class Passes:
         self._exact = exact
         self._captured: OrderedDict[Shape, Pass] = OrderedDict()
         self._eager_runs: Counter[Shape] = Counter()
-        # Outputs of graphs by their index and shape. Graphs of the same shapes share them, to save
-        # memory.
+        # The outputs of graphs by their index and shape. Graphs share them to save memory.
         self._outputs: dict[tuple[int, torch.Size], Tensor] = {}
         self._capture: Capture | None = None
         self._warn: Callable[[str], None] = lambda _: None
@@ -107,12 +105,12 @@ class Passes:
 
     @property
     def captures(self) -> bool:
-        """Return whether shapes are captured, after `USES` eager runs."""
+        """Whether shapes are captured, after `USES` eager runs."""
         return self._capture is not None
 
     @property
     def kind(self) -> str:
-        """Name how forward passes are run, for keys of measured times."""
+        """How forward passes are run, for the keys of measured times."""
         return "captured" if self.captures else "eager"
 
     @property
@@ -121,11 +119,11 @@ class Passes:
         return len(self._captured)
 
     def report(self) -> PassesReport:
-        """The number of captured shapes, the seconds that took, and why there are no more."""
+        """Report the number of captured shapes, the seconds, and why nothing is captured."""
         return PassesReport(self.captured, self.seconds, self.capturing.why)
 
     def forget(self) -> None:
-        """Drop all graphs, as the buffers of the cache have moved or memory is short."""
+        """Drop all graphs, because the buffers of the cache have moved or memory is short."""
         self._captured.clear()
         self._outputs.clear()
 
@@ -134,11 +132,11 @@ class Passes:
 
         Args:
             packed: The inputs (layout.py), on the CPU or on the device.
-            shape: Theirs.
-            past: The number of tokens before them, for models that ask their cache.
+            shape: The shape of the forward pass.
+            past: The number of tokens before the inputs, for models that ask their cache.
 
         Returns:
-            The logits (rows, vocab_size), and hidden states where they are wanted.
+            The logits (rows, vocab_size), and hidden states if they are wanted.
         """
         self.took_longer = False
         replay = self._captured.get(shape)
@@ -156,7 +154,8 @@ class Passes:
 
         started = time.perf_counter()
         outputs = self._capture_shape(self._capture, packed, shape, past, expected)
-        if outputs is None:  # the attempt has overwritten the KV entries of this forward pass
+        if outputs is None:
+            # The attempt has overwritten the KV entries of this forward pass.
             outputs = self._run_eagerly(packed, shape, past)
         self.seconds += time.perf_counter() - started
         return outputs
@@ -164,20 +163,23 @@ class Passes:
     def _capture_shape(
         self, capture: Capture, packed: Tensor, shape: Shape, past: int, expected: Outputs
     ) -> Outputs | None:
-        """Capture a shape, and run it; None where it fails or gives other logits than `expected`.
+        """Capture a shape and replay it.
 
         Args:
             capture: Captures a function.
             packed: The inputs.
-            shape: Theirs.
-            past: The number of tokens before them.
-            expected: The eager outputs.
+            shape: The shape of the forward pass.
+            past: The number of tokens before the inputs.
+            expected: The outputs of the eager forward pass.
+
+        Returns:
+            The outputs; None if the capture fails or its logits differ from the eager ones.
         """
         rows = shape.rows
         other_tokens = packed.clone()
         other_tokens[:rows] = (other_tokens[:rows] + 1) % self._vocab_size
-        # A model that asks for the length gets another one, so that the comparison fails where the
-        # length becomes part of the graph.
+        # A model that asks for the length gets a wrong one, so that the comparison fails if the
+        # length becomes a constant of the graph.
         other_past = past - 1 if past else 1
         outputs = tuple(
             self._outputs.setdefault((index, tensor.shape), torch.empty_like(tensor))
@@ -193,7 +195,7 @@ class Passes:
         try:
             replay = capture(run, other_tokens.to(expected[0].device))
             replayed = replay(packed)
-        except Exception as error:  # whatever a model's own code or the device raises
+        except Exception as error:  # The model's code or the device may raise anything.
             self._handle_failure(error, shape)
             return None
 
@@ -207,7 +209,7 @@ class Passes:
         return replayed
 
     def _handle_failure(self, error: Exception, shape: Shape) -> None:
-        """Try the shape again later if memory ended; else capture no more."""
+        """Try the shape again later if memory did not suffice; otherwise give up capturing."""
         if is_out_of_memory(error):
             self.forget()
             torch.cuda.empty_cache()
@@ -229,14 +231,14 @@ _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}
 
 
 class _NoCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
-    """Raises RuntimeError where an operation waits for a GPU, or copies to or from it.
+    """Raise RuntimeError if an operation waits for a GPU, or copies to or from it.
 
-    CUDA breaks off a capture that does so, and torch's allocator does not recover from that.
+    CUDA aborts a capture with such an operation, and torch's allocator does not recover from that.
     """
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # nothing is compiled here; True would make torch load its compiler
+        return False  # Nothing is compiled here; True would make torch import its compiler.
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
@@ -248,20 +250,20 @@ class _NoCopies(TorchDispatchMode):  # type: ignore[no-untyped-call]  # of torch
             return result
 
         copies = any(tensor.device.type == "cpu" and tensor.ndim for tensor in tensors)
-        if name in _INDEXING:  # a mask has to be counted
+        if name in _INDEXING:  # The size of the result is the number of true entries of a mask.
             waits = any(index is not None and index.dtype == torch.bool for index in args[1])
         else:
             waits = torch.Tag.dynamic_output_shape in func.tags
         if copies or waits or isinstance(result, bool | int | float):
-            raise RuntimeError(f"its code waits for what the GPU computes ({name})")
+            raise RuntimeError(f"its code waits for results of the GPU ({name})")
         return result
 
 
 class _GraphRecorder:
-    """Captures functions as CUDA graphs, which share one pool of memory.
+    """Captures functions as CUDA graphs that share one memory pool.
 
-    The graphs are never replayed at the same time, and the outputs of one are read before the next
-    one runs.
+    They may share it because no two graphs run at the same time, and the outputs of one are read
+    before the next one runs.
     """
 
     def __init__(self) -> None:
@@ -270,21 +272,23 @@ class _GraphRecorder:
         self._stream: torch.cuda.Stream | None = None
 
     def capture(self, run: Pass, example: Tensor) -> Pass:
-        """Capture a function. Raises RuntimeError where that cannot be done."""
-        inputs = example.clone()  # the graph reads them here
-        if not self._graphs:  # a pool without graphs cannot be used again while tensors live in it
+        """Capture a function. Raises RuntimeError if that is not possible."""
+        inputs = example.clone()  # The graph reads its inputs from this tensor.
+        if not self._graphs:
+            # A pool whose graphs are gone cannot be reused while tensors are in it.
             self._pool = torch.cuda.graph_pool_handle()
-        if self._stream is None:  # one for all captures: libraries keep memory for each stream
+        if self._stream is None:
+            # All captures use one stream, because libraries allocate memory for each stream.
             self._stream = torch.cuda.Stream(inputs.device)  # type: ignore[no-untyped-call]  # of torch
 
         current_stream = torch.cuda.current_stream(inputs.device)
         self._stream.wait_stream(current_stream)
         graph = torch.cuda.CUDAGraph()
         with torch.cuda.stream(self._stream):
-            # Libraries set themselves up in a first run.
+            # Libraries initialize themselves in a first run.
             with _NoCopies():  # type: ignore[no-untyped-call]  # of torch
                 run(inputs)
-            # Other threads of a server may meanwhile do what this one must not.
+            # Other threads of a server may do meanwhile what a capture does not allow.
             graph.capture_begin(pool=self._pool, capture_error_mode="thread_local")
             try:
                 outputs = run(inputs)
@@ -305,5 +309,5 @@ class _GraphRecorder:
 
 
 def graph_recorder() -> Capture:
-    """Return a function that captures others as CUDA graphs, which share one pool of memory."""
+    """Return a function that captures functions as CUDA graphs with one memory pool."""
     return _GraphRecorder().capture

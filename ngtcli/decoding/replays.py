@@ -1,4 +1,4 @@
-"""Functions of one small tensor, captured as CUDA graphs at their second run."""
+"""Functions of one small tensor that are captured as CUDA graphs at their second run."""
 
 from collections import Counter
 from collections.abc import Callable, Hashable
@@ -13,11 +13,11 @@ Function = Callable[[Tensor], Outputs]
 
 
 class Replays:
-    """Runs functions, and captures those that run again under the same key.
+    """Runs functions; one that runs again under the same key is captured.
 
-    A function reads whatever else it needs from tensors that stay where they are. Its outputs hold
-    until the next run. Once one function cannot be captured, all run eagerly. Where memory ends,
-    all graphs are dropped, and the function is tried again later.
+    A function may read other tensors if they stay at their addresses. Its outputs are valid until
+    the next run. If a function cannot be captured, all functions run eagerly from then on. If
+    memory does not suffice, all graphs are dropped, and the function is tried again later.
 
     Args:
         subject: The start of a warning, such as "draws are".
@@ -37,12 +37,12 @@ class Replays:
         self._buffers: dict[tuple[int, int], Tensor] = {}
 
     def forget(self) -> None:
-        """Drop all graphs, as the tensors that they read have moved."""
+        """Drop all graphs, because the tensors that they read have moved."""
         self._captured.clear()
         self._eager_runs.clear()
 
     def buffer(self, rows: int, width: int, dtype: torch.dtype) -> Tensor:
-        """Return a tensor (rows, width) that stays where it is, for a function to read."""
+        """Return a tensor (rows, width) that stays at its address, for a function to read."""
         if (rows, width) not in self._buffers:
             self._buffers[rows, width] = torch.zeros(rows, width, dtype=dtype, device=self._device)
         return self._buffers[rows, width]

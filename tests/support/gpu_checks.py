@@ -160,7 +160,7 @@ def what_waits_for_the_device_begins_no_capture(device: str) -> None:
     for wait in waits:
         with captured._NoCopies():  # type: ignore[no-untyped-call]
             logits[0].exp().index_copy_(0, index, value)
-            with pytest.raises(RuntimeError, match="waits for what the GPU computes"):
+            with pytest.raises(RuntimeError, match="waits for results of the GPU"):
                 wait()
 
 
