@@ -1,7 +1,7 @@
-"""Goes on when memory ends: with shorter chunks of the prompt, smaller drafts, or an error.
+"""Continue when memory does not suffice: with shorter chunks of a prompt, or with an error.
 
-The rest of a prompt is prefilled again in chunks of half the length. Where one query token or the
-shortest chunk does not fit either, an error says what was too large.
+The rest of a prompt is prefilled in chunks of half the length, repeatedly. If the shortest chunk
+does not fit either, an error says what was too large.
 """
 
 import gc
@@ -16,8 +16,8 @@ from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.drafting.guesses import StateReader
 from ngtcli.errors import ContextOverflowError, NgtError
 
-MIN_CHUNK = 64  # tokens; guess: a shorter chunk takes little less memory
-_HINT = "Give shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
+MIN_CHUNK = 64  # tokens (guess: a shorter chunk takes little less memory)
+_HINT = "Use shorter texts or fewer --max-tokens, or try --dtype bfloat16 or a smaller model."
 
 
 def prefill_prompt(
@@ -35,16 +35,16 @@ def prefill_prompt(
 
     Args:
         model: The target model.
-        token_ids: The prompt but for its last token.
-        capacity: The tokens that the slot has room for.
-        progress: Called before each chunk with the number of tokens that are prefilled.
-        numerics: As for `TargetModel.start`.
-        cache_policy: As for `TargetModel.start`.
-        reader: As for `TargetModel.start`.
-        slot: As for `TargetModel.start`.
+        token_ids: The prompt without its last token.
+        capacity: The number of tokens that the slot has room for.
+        progress: Called before each chunk with the number of prefilled tokens.
+        numerics: See `TargetModel.start`.
+        cache_policy: See `TargetModel.start`.
+        reader: See `TargetModel.start`.
+        slot: See `TargetModel.start`.
 
     Raises:
-        ContextOverflowError: Where memory ends.
+        ContextOverflowError: Memory does not suffice.
     """
 
     length = len(token_ids) + 1
@@ -53,24 +53,27 @@ def prefill_prompt(
         model.start(capacity, numerics, token_ids, cache_policy, reader, slot, length)
 
     def prefill_rest() -> None:
-        done = model.length  # what was prefilled before a failure stays
+        done = model.length  # Chunks that were prefilled before a failure stay.
         model.prefill(token_ids[done:], chunk, lambda count: progress(done + count))
 
     chunk = PREFILL_CHUNK
-    if not fits(model, start):  # perhaps it does without cached chunks
+    if not fits(model, start):
+        # It may fit without the cached chunks of the prompt.
         model.start(capacity, numerics, reader=reader, slot=slot, length=length)
     while not fits(model, prefill_rest):
         if chunk <= MIN_CHUNK:
             raise too_long(len(token_ids)) if slot else _does_not_fit(model, token_ids, capacity)
         chunk = max(MIN_CHUNK, min(chunk, len(token_ids)) // 2)
-        if model.reader is not None:  # how far it came is not known, and its states take memory
+        if model.reader is not None:
+            # It may have read a part of the hidden states only, and holds memory.
             model.reader.reset(model.length)
-        if not model.verifies_trees:  # its state after a forward pass that failed is not known
+        if not model.verifies_trees:
+            # A forward pass that failed may have changed the state of recurrent layers.
             model.start(capacity, numerics, reader=reader, length=length)
 
 
 def fits(model: TargetModel, work: Callable[[], object]) -> bool:
-    """Do `work`; return False if memory ended. Then all that can be done without is freed."""
+    """Do `work`; if memory does not suffice, free caches and graphs, and return False."""
     try:
         work()
         return True
@@ -80,21 +83,21 @@ def fits(model: TargetModel, work: Callable[[], object]) -> bool:
     if model.prefixes is not None:
         model.prefixes.drop()
     model.passes.forget()
-    gc.collect()  # the frames of the error may hold tensors, and each other
+    gc.collect()  # Frames of the error may hold tensors in reference cycles.
     if model.device.type == "cuda":
         torch.cuda.empty_cache()
     return False
 
 
 def too_long(tokens: int) -> NgtError:
-    """The error for a sequence of so many tokens whose next forward pass does not fit."""
+    """Return the error for a sequence of `tokens` tokens whose next forward pass does not fit."""
     return ContextOverflowError(
         f"out of memory after {tokens} tokens of prompt and answer", hint=_HINT
     )
 
 
 def _does_not_fit(model: TargetModel, token_ids: Sequence[int], capacity: int) -> NgtError:
-    """The error for a prompt that does not fit by itself. Empties the cache."""
+    """Return the error for a prompt that does not fit alone; empty the cache."""
     done = model.length
     model.drop_cache()
     if done:
