@@ -1,4 +1,4 @@
-"""One answer that is being decoded: its tokens so far, and all that decides how it goes on."""
+"""A sequence: an answer that is being decoded, with everything that decides its next tokens."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -22,36 +22,36 @@ from ngtcli.drafting.steps import OWN, Statistics, Step
 from ngtcli.drafting.tree import DraftTree, Path
 from ngtcli.errors import ContextOverflowError, NgtError
 
-Choose = Callable[[int, Sequence[int]], int]  # what `verify` asks for the model's tokens
+Choose = Callable[[int, Sequence[int]], int]  # the argument `choose` of `verify`
 
 
 class DecodedSequence:
-    """A prompt and the answer behind it; a Decoder moves it on, step by step.
+    """A prompt and its answer; a `Decoder` extends the answer step by step.
 
-    All that is known of its tokens is in `log`. So it may leave a decoder at any time, even after a
-    forward pass that failed, and go on in another one, which reads its tokens again.
+    Its tokens are in `log` and nowhere else. So it may leave a decoder at any time, even after a
+    forward pass that failed, and continue in another one, which prefills its tokens again.
 
     Args:
         model: The target model.
-        context: The prompt, and what drafters know beside it.
-        sampling: How tokens are chosen.
-        limits: When the answer ends.
-        make_drafter: Gives the drafter that it has when it is decoded by itself. Drafters of a
-            batch come from the batch (drafting/batch.py).
+        context: The prompt, and the tries and texts to draft from.
+        sampling: The settings of sampling.
+        limits: The limits of the answer.
+        make_drafter: Makes its drafter if it is decoded alone. In a batch, the batch makes the
+            drafters (drafting/batch.py).
         numerics: Whether it is decoded exactly; in a batch it is not.
-        cache_policy: What the prefix cache keeps of its prompt; None: nothing.
+        cache_policy: The rights of its prompt in the prefix cache; None: it is not cached.
 
     Attributes:
         log: Its tokens: the prompt, the emitted ones, the expected ones.
-        output: The texts of the emitted tokens, and why they ended.
-        sampler: Chooses tokens by logits, behind what was emitted.
+        output: The texts of the emitted tokens, and the reason that the answer ended.
+        sampler: Chooses the tokens that follow the emitted ones, by their logits.
         guide: The state of the grammar, if there is one.
-        drafter: The present one; None before the first and after the last step.
-        needed_entries: KV entries of the cache that it was promised.
-        statistics: What its steps have come to.
-        steps: Those that nobody has taken yet.
-        policy: What its drafter decided, once it has ended.
-        error: What it ended with, if it failed.
+        drafter: The current drafter; None before the first and after the last step.
+        needed_entries: The KV entries that are reserved for it.
+        statistics: The sums over its steps.
+        steps: The steps that were not returned by `take_steps` yet.
+        policy: The decisions of its drafter's policy, once it has ended.
+        error: The error that it ended with, None without one.
 
     Raises:
         ContextOverflowError: The prompt leaves no room for a single token.
@@ -132,31 +132,31 @@ class DecodedSequence:
 
     @property
     def max_length(self) -> int:
-        """Tokens of prompt and output at most."""
+        """The maximum number of tokens of prompt and output."""
         return self.log.prompt_length + self.output.max_tokens
 
     @property
     def max_depth(self) -> int:
-        """Return how deep a draft may be: behind it one more token can be emitted."""
+        """The maximum depth of a draft; one more token can be emitted after it."""
         return self.output.tokens_left - 1
 
     @property
     def context_left(self) -> int:
-        """Tokens of the model's context that are left, as it is prefilled now."""
+        """The number of tokens that fit into the context, as the sequence is prefilled now."""
         return self._model.context_left(self.log.settled)
 
     @property
     def batch_context(self) -> Context:
-        """Its context for drafters of a batch: forward passes there have other shapes."""
+        """The context for drafters of a batch, whose forward passes have other shapes."""
         return replace(self.context, free_nodes=False, probes_count=False)
 
     def leave_exactness(self) -> None:
-        """Go on in a batch, or behind one."""
+        """Give up exact decoding, in a batch and after one."""
         self.numerics = NOT_EXACT
         self.context = self.batch_context
 
     def single_drafting(self) -> Drafting:
-        """Return how it is drafted for where it is decoded by itself."""
+        """Return the drafting of the sequence if it is decoded alone."""
         max_nodes = self.limits.num_draft if self._model.takes_drafts else 0
         if self.numerics.rows is not None:
             max_nodes = min(max_nodes, self.numerics.rows.max - 1)
@@ -223,7 +223,7 @@ class DecodedSequence:
         Args:
             row: The logits, (vocab_size,).
             path: The tokens from the root to the node.
-            guide: The state of the grammar behind the path.
+            guide: The state of the grammar after the path.
             chosen: The token that the device has chosen without the grammar, or -1.
         """
         is_free = guide is None or guide.openings is None
@@ -236,10 +236,14 @@ class DecodedSequence:
     # --- emission ---
 
     def emit(self, path: Path, tree: DraftTree) -> int:
-        """Emit the tokens of a path up to an end; tokens behind an end are dropped.
+        """Emit the tokens of a path up to an end, and add a step; later tokens are dropped.
 
-        The log, the texts, the sampler and the statistics go on with them, and `steps` has a new
-        one. Returns how many tokens were emitted.
+        Args:
+            path: The walk.
+            tree: The tree that was verified.
+
+        Returns:
+            The number of emitted tokens.
         """
         tokens = []
         for i, token_id in enumerate(path.tokens):
@@ -273,14 +277,14 @@ class DecodedSequence:
         self.output.finish_reason = self.output.finish_reason or "interrupted"
 
     def take_steps(self) -> list[Step]:
-        """Return the steps that nobody has taken yet."""
+        """Return the steps since the last call."""
         steps = self.steps
         self.steps = []
         return steps
 
 
 def room_for_output(model: TargetModel, prompt_tokens: int) -> int:
-    """Return how many tokens the context has behind a prompt. Raises ContextOverflowError."""
+    """Return how many tokens the context has after a prompt. Raises ContextOverflowError."""
     if not prompt_tokens:
         raise ContextOverflowError("the prompt is empty", hint="Give some text.")
     if prompt_tokens >= model.context:
