@@ -1,8 +1,8 @@
-"""Decides by the memory that there is which sequences of a batch run, and which wait.
+"""Decide by the free memory which sequences of a batch run, and which wait.
 
-A sequence that runs has a slot in the model's cache (kv_cache.py), into which its prompt is
-prefilled. Where memory ends, fewer run; those that are preempted wait, and are prefilled again when
-there is room. None is lost.
+A running sequence has a slot in the KV cache (kv_cache.py), into which its prompt is prefilled. If
+memory does not suffice, fewer run. Preempted sequences wait and are prefilled again when there is
+room; none is lost.
 """
 
 import time
@@ -18,32 +18,37 @@ from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import ContextOverflowError, ModelError, NgtError
 from ngtcli.system.machine import free_memory
 
-# Sequences of a batch unless a number is wanted; memory may allow fewer. Measured (built-in model,
-# 200 documents, one thread, `auto`): 1, 4, 16 and 64 give 197, 345, 365 and 360 tokens for a second
-# of the processor, and 64 take more than twice the memory of 16.
+# The default for the maximum batch size; memory may allow fewer. Measured (built-in model, 200
+# documents, one thread, `auto`): 1, 4, 16 and 64 sequences give 197, 345, 365 and 360 tokens per
+# second of processor time, and 64 take more than twice the memory of 16.
 MAX_BATCH_SIZE = 16
-# Tokens of output that there is room for at first; guess: more than most answers have.
+# Tokens of output for which a slot has room at first (guess: most answers have fewer).
 EXPECTED_OUTPUT = 512
-# Of the free memory, the share for the cache of a batch. Guess: the rest is for logits and what
-# else the machine does.
+# The share of the free memory for the KV cache of a batch (guess: the rest is for logits and other
+# programs).
 _CACHE_SHARE = 0.5
-# Steps after which the free memory is looked up again, while no sequence comes or goes. Guess: to
-# look it up takes up to 10 ms on a busy machine.
+# Steps between two queries of the free memory while no sequence joins or leaves (guess: a query
+# takes up to 10 ms on a busy machine).
 _STEPS_BETWEEN_LOOKUPS = 64
 
-Progress = Callable[[int, int], object]  # how many tokens of a prompt, of how many, are prefilled
+Progress = Callable[[int, int], object]  # called with the prefilled tokens of a prompt, its length
 
 
 class Scheduler:
-    """The slots of one sequence by itself, or of a batch.
+    """The sequences of a decoder, and their slots: a single sequence, or a batch.
 
-    A single sequence is prefilled into the first slot with room for all of its output. Captured
-    forward passes, exactness and heads need that. In a batch slots grow.
+    The first slot has room for the complete output of a single sequence, as captured forward
+    passes, exact decoding and heads need. In a batch slots grow.
+
+    Args:
+        model: The target model.
+        size: The maximum number of sequences that run; 0: as many as memory allows.
+        progress: Called with the number of prefilled tokens of a prompt and its length.
 
     Attributes:
-        running: In the order of their slots.
-        waiting: Those for which there was no room, the first of them next.
-        is_single: Whether one sequence runs at a time, by itself.
+        running: The sequences that run, in the order of their slots.
+        waiting: The sequences that wait for memory, in the order in which they will run.
+        is_single: One sequence runs at a time.
     """
 
     def __init__(self, model: TargetModel, size: int, progress: Progress) -> None:
@@ -51,25 +56,25 @@ class Scheduler:
         self.waiting: deque[DecodedSequence] = deque()
         self._model = model
         self._progress = progress
-        self._may_retry = False  # whether memory may have become free for one that waits
-        self._free_bytes: int | None = None  # when they were looked up last
+        self._may_retry = False  # Memory may have become free for a waiting sequence.
+        self._free_bytes: int | None = None  # the result of the last query
         self._steps_to_lookup = 0
         self.set_size(size)
 
     def set_size(self, size: int) -> None:
-        """Let up to `size` sequences run together; 0: as many as memory allows."""
+        """Let up to `size` sequences run in a batch; 0: as many as memory allows."""
         self.is_single = size == 1
         self._max_size = size or MAX_BATCH_SIZE
         self._may_retry = True
 
     @property
     def sequences(self) -> list[DecodedSequence]:
-        """The sequences that run, and behind them those that wait."""
+        """The sequences that run, followed by those that wait."""
         return [*self.running, *self.waiting]
 
     @property
     def has_room(self) -> bool:
-        """Return whether another sequence may run now."""
+        """Whether another sequence may run now."""
         batch_size = len(self.running)
         if batch_size == 0:
             return True
@@ -78,26 +83,25 @@ class Scheduler:
         slots = len(self._model.cache.slots)
         return batch_size < max(slots, self._allowed_slots(self._needed_entries))
 
-    # --- sequences that come ---
+    # --- sequences that join ---
 
     def next_waiting(self) -> DecodedSequence | None:
-        """Take out the next one that waits, if there may be room for it."""
+        """Remove and return the first waiting sequence, if there may be room for it."""
         self._may_retry |= not self.running
         if self._may_retry and self.waiting and self.has_room:
             return self.waiting.popleft()
         return None
 
     def admit(self, sequence: DecodedSequence, max_nodes: int, started: float) -> bool:
-        """Prefill a sequence, which runs from now on, or waits where memory does not suffice.
+        """Prefill a sequence and let it run, or let it wait if memory does not suffice.
 
         Args:
-            sequence: Its drafter has begun.
-            max_nodes: Of a draft.
-            started: When it came, by time.perf_counter; what it takes from then on counts as the
-                time of its prompt.
+            sequence: The sequence; it has a drafter.
+            max_nodes: The maximum number of nodes of a draft.
+            started: When it was added, by time.perf_counter; its prefill time counts from then on.
 
         Returns:
-            False where it does not fit by itself either: then it has an error.
+            False if it does not fit alone either. Then its error is set.
         """
         error = self._prefill(sequence, max_nodes, started)
         self._may_retry = error is None
@@ -113,7 +117,7 @@ class Scheduler:
     def _prefill(
         self, sequence: DecodedSequence, max_nodes: int, started: float
     ) -> NgtError | None:
-        """Prefill behind the slots of those that run; the error where memory does not suffice."""
+        """Prefill into the slot after those in use; return an error if memory does not suffice."""
         model = self._model
         token_ids = sequence.log.token_ids[: sequence.log.settled]
         total = len(token_ids)
@@ -143,14 +147,14 @@ class Scheduler:
         sequence.statistics.add_prefill(time.perf_counter() - started, model.reused)
         return None
 
-    # --- sequences that go ---
+    # --- sequences that leave ---
 
     def remove_ended(self) -> list[DecodedSequence]:
-        """Take out those that have ended; of those that run the last takes the slot of each."""
+        """Remove the sequences that have ended; the last running one moves into a freed slot."""
         ended = [sequence for sequence in self.waiting if sequence.has_ended]
         for sequence in ended:
             self.waiting.remove(sequence)
-            self._may_retry = True  # a smaller one behind it may have room
+            self._may_retry = True  # There may be room for a smaller sequence after it.
         for slot in reversed(range(len(self.running))):
             sequence = self.running[slot]
             if not sequence.has_ended:
@@ -166,9 +170,9 @@ class Scheduler:
         return ended
 
     def preempt_long(self) -> None:
-        """Let a sequence wait that is to be prefilled again, as all its tokens get new positions.
+        """Preempt a single sequence that grows past the border of LongRoPE.
 
-        That is so behind the border of LongRoPE, of one sequence by itself.
+        It has to be prefilled again, because the rotary embedding of all its tokens changes.
         """
         for sequence in self.running[:1]:
             if self._model.must_restart(sequence.log.settled):
@@ -239,9 +243,9 @@ class Scheduler:
         )
 
     def _allowed_slots(self, entries: int) -> int:
-        """Compute how many slots of so many entries the free memory allows.
+        """Compute how many slots of `entries` KV entries the free memory allows.
 
-        Where the free memory is not known, all that may run are allowed.
+        If the free memory is unknown, it allows the maximum batch size.
         """
         cache = self._model.cache
         entries = capacity_for(entries)
@@ -256,10 +260,14 @@ class Scheduler:
         return max(allowed, in_buffers)
 
     def _make_room(self, entries: int, more_slots: int = 0) -> bool:
-        """Resize the cache to slots of so many entries, and more of them, where that is needed.
+        """Resize the KV cache if needed.
+
+        Args:
+            entries: The KV entries that each slot needs.
+            more_slots: How many slots are needed in addition to those in use.
 
         Returns:
-            False where memory is short.
+            False if memory does not suffice.
         """
         cache = self._model.cache
         slots = len(self.running) + more_slots
@@ -268,9 +276,9 @@ class Scheduler:
         entries = capacity_for(max(entries, self._needed_entries))
         self._steps_to_lookup = 0
         allowed = self._allowed_slots(entries)
-        self._steps_to_lookup = 0  # buffers will take some of it
+        self._steps_to_lookup = 0  # The new buffers will change the free memory.
         if slots > max(1, allowed):
             return False
-        # More slots than now needed where memory allows: each resize copies the buffers.
+        # Slots are made in advance if memory allows, because each resize copies the buffers.
         count = max(slots, min(self._max_size, allowed))
         return fits(self._model, partial(self._model.resize, count, entries))
