@@ -1,14 +1,14 @@
-"""Tries whether a model gives a token the same bits in forward passes of several shapes.
+"""Test whether a model gives the same bits for a token in forward passes of several shapes.
 
-Exact decoding rests on that. A path of arbitrary tokens is read one token a forward pass, and again
-in chains of several with other tokens in the same passes: the logits, and the rows in the cache,
-must be equal bit for bit, after a short prompt and where the cache is nearly full. For any number
-of rows each layer is tried by itself before (layers.py).
+Exact decoding relies on that. A path of arbitrary tokens is read with one token per forward pass,
+and again with several, together with other tokens. Logits and KV entries must be equal bit for bit,
+after a short prompt and with a nearly full cache. If forward passes may have any number of query
+tokens, each layer is tested alone before (layers.py).
 
-In a model with experts the tokens decide how many rows an expert multiplies. Some kernels give some
-rows other bits if they are alone, or one of a few (seen on CPUs: torch's grouped matmul in float16
-and float32). So more texts are tried there, in which rows that were alone get company of tokens
-that go to the same experts. That finds what happens to one row in a hundred, nothing rarer.
+In a mixture of experts the tokens decide how many rows an expert multiplies. Some kernels give
+other bits for a row if it is alone or one of a few (seen on CPUs: torch's grouped matmul in float16
+and float32). So more texts are tried for such models, in which rows that were alone are joined by
+tokens that go to the same experts. This finds faults of one row in a hundred, but no rarer ones.
 """
 
 import random
@@ -29,14 +29,15 @@ from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.models.weights.trials import stored_trial
 
-# Tokens compared; guess: enough for forward passes of 1 to 16 of them. With any number of rows so
-# few are read one by one, and each size is compared with those before it.
+# Tokens of a path that are compared (guess: enough for forward passes of 1 to 16 of them).
 _PATH_TOKENS = 16
+# The same if forward passes may have any number of query tokens: only these are read one by one,
+# and each size is compared with those before it.
 _SINGLE_TOKENS = 8
-_PROMPT_TOKENS = 24  # tokens before them; guess
-_GROUPINGS = 3  # of the path into forward passes, each with other tokens beside it; guess
-_EXPERT_TEXTS = 16  # more texts where there are experts, in one grouping each; guess
-_TWIN_SHARE = 0.7  # of the other tokens, where they are to be those of the path; guess
+_PROMPT_TOKENS = 24  # tokens before the path (guess)
+_GROUPINGS = 3  # groupings of a path into forward passes, each with other tokens added (guess)
+_EXPERT_TEXTS = 16  # further texts for mixtures of experts, in one grouping each (guess)
+_TWIN_SHARE = 0.7  # the share of added tokens that repeat tokens of the path, for experts (guess)
 
 
 def is_exact(
@@ -71,7 +72,7 @@ def is_exact(
 
 @torch.inference_mode()
 def gives_equal_bits(model: TargetModel, rows: PassRows, capacity: int) -> bool:
-    """Return whether paths have the same bits in several groupings; False if the model raises."""
+    """Return whether paths have the same bits in several groupings; False if the model fails."""
     last_length = min(capacity - rows.max, model.context) - max(_PATH_TOKENS, rows.max)
     lengths = sorted({max(1, min(_PROMPT_TOKENS, last_length)), max(1, last_length)})
     ragged = RaggedFunctions()
@@ -90,7 +91,7 @@ def gives_equal_bits(model: TargetModel, rows: PassRows, capacity: int) -> bool:
         return False
 
 
-_Bits = list[Tensor]  # of the tokens of a path: their logits, then their rows in the cache
+_Bits = list[Tensor]  # the logits after the tokens of a path, then their KV entries
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,9 +100,9 @@ class PathTrial:
 
     Attributes:
         text: The seed of its tokens.
-        length: Rows of the cache before it.
+        length: The number of tokens in the cache before it.
         ragged: Finds functions that compute the ends of vectors by another formula.
-        twins: Whether most other tokens are those of the path; it is then read in one grouping.
+        twins: Most added tokens repeat tokens of the path, which is read in one grouping only.
     """
 
     model: TargetModel
@@ -113,7 +114,7 @@ class PathTrial:
     twins: bool = False
 
     def agrees(self) -> bool:
-        """Return whether the path has the same bits in all groupings and numbers one formula."""
+        """Return whether the path has the same bits in all groupings."""
         model = self.model
         rng = random.Random(self.text)
         sizes = self.rows.sizes(model.device.type)
@@ -145,11 +146,18 @@ class PathTrial:
 
     @property
     def _draws_sizes(self) -> bool:
-        """Whether a forward pass takes a random number of the path's tokens, and not the most."""
+        """Whether a forward pass has a random number of the path's tokens, not the maximum."""
         return self.rows.are_fixed or self.twins
 
     def _read(self, path: list[int], size: int = 1, rng: random.Random | None = None) -> _Bits:
-        """Read the path a token a forward pass, or several with `rng`, and others, up to `size`."""
+        """Read the path.
+
+        Args:
+            path: Its tokens.
+            size: The number of query tokens of a forward pass.
+            rng: Draws how many of them are tokens of the path, and the others. None: the path is
+                read one token at a time, without others.
+        """
         model = self.model
         logits: list[Tensor] = []
         first = 0
@@ -172,7 +180,13 @@ class PathTrial:
         return [torch.cat(logits), *cached]
 
     def _tree(self, chain: list[int], nodes: int, rng: random.Random) -> DraftTree:
-        """A chain below the root, and other nodes: arbitrary ones, or twins of the chain's."""
+        """Make a tree of a chain and of further nodes, arbitrary ones or twins of the chain's.
+
+        Args:
+            chain: The tokens of the chain.
+            nodes: The number of all nodes.
+            rng: Draws the further nodes.
+        """
         tokens = list(chain)
         parents = list(range(ROOT, len(chain) - 1))
         while len(tokens) < nodes:
