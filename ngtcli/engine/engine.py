@@ -17,8 +17,8 @@ from ngtcli.engine.parts import Level, Plan, advance, in_parts
 from ngtcli.engine.request import Request, Want
 from ngtcli.engine.session import AS_SET, AnswerOptions, Session
 from ngtcli.errors import NgtError
-from ngtcli.models.recommended import is_demonstration
 from ngtcli.prompts.build import Prompt, check_known, look_alikes
+from ngtcli.prompts.selecting import is_unasked
 from ngtcli.system.reporting import reporting_to
 
 
@@ -138,8 +138,10 @@ class Engine(ABC):
                 request.queries,
                 compares=request.task == "ask",
             )
-        if _is_unasked(submission, prompt):
+        if is_unasked(prompt, request.settings):
             return Unasked(submission, session, prompt)
+        if prompt.coverage is not None and not prompt.coverage.enough:
+            submission.report(Message("warn", doubt_of(prompt.coverage)))
         options = replace(AS_SET, many=self.many, probabilities=Want.PROBABILITIES in request.wants)
         return self.prepare_answer(submission, session, prompt, options)
 
@@ -227,19 +229,3 @@ class Engine(ABC):
     @abstractmethod
     def finish(self, *, store: bool) -> None:
         """Store what was learned once no job runs; with `store` also the prefix cache."""
-
-
-def _is_unasked(submission: Submission, prompt: Prompt) -> bool:
-    """Return whether a question is answered without the model, as no passage has its words.
-
-    The built-in model quotes a sentence for any question. Other models can say that a text has no
-    answer, and know synonyms of the question's words: they are asked, and the user is warned.
-    """
-    settings = submission.request.settings
-    coverage = prompt.coverage
-    if coverage is None or coverage.enough:
-        return False
-    if is_demonstration(settings.model.model) and not settings.answer.has_form:
-        return True
-    submission.report(Message("warn", doubt_of(coverage)))
-    return False

@@ -13,6 +13,7 @@ from ngtcli.config import Settings
 from ngtcli.documents.passages import Cutting, place
 from ngtcli.documents.selection import Coverage, Excerpt, Scores
 from ngtcli.errors import ContextOverflowError, UsageError
+from ngtcli.models.recommended import is_demonstration
 from ngtcli.prompts.build import Prompt, Task, code, named
 from ngtcli.prompts.fitting import cut_words, fit_prompt, frame_tokens
 from ngtcli.prompts.reports import Chosen, Selection
@@ -35,6 +36,7 @@ _MAX_TOO_LONG = 20  # passages that are skipped because they do not fit, before 
 _SHARE = 0.25
 _MAX_TOKENS = 4000
 _MIN_PASSAGES = 5
+_UNRANKED = Scores(0.0, 0.0)  # of passages where none has a word of the question
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,10 +109,29 @@ def prompt_for(task: Task, settings: Settings) -> Prompt:
     if prompt.left_out:
         questions = counted(prompt.left_out, "question")
         reporting.warn(f"the context is full: the first {questions} and their answers are left out")
-    selection = prompt.selection
-    if selection is not None and (selection.read or not selection.earlier):
-        reporting.warn(_selection_words(selection, settings))
+    if not is_unasked(prompt, settings):
+        _warn_of_selection(prompt.selection, settings)
     return prompt
+
+
+def is_unasked(prompt: Prompt, settings: Settings) -> bool:
+    """Return whether a question is answered without the model, as no passage has its words.
+
+    The built-in model quotes a sentence for any question. Other models can say that a text has no
+    answer, and know synonyms of the question's words: they are asked.
+    """
+    if prompt.coverage is None or prompt.coverage.enough:
+        return False
+    return is_demonstration(settings.model.model) and not settings.answer.has_form
+
+
+def _warn_of_selection(selection: Selection | None, settings: Settings) -> None:
+    """Warn that only some passages are read, if so."""
+    if selection is None or (selection.earlier and not selection.read):
+        return
+    if selection.read and all(passage.scores == _UNRANKED for passage in selection.passages):
+        reporting.warn("no passage has a word of the question; the first ones are read")
+    reporting.warn(_selection_words(selection, settings))
 
 
 def _selection_words(selection: Selection, settings: Settings) -> str:
@@ -314,8 +335,7 @@ def _rank(task: Task, settings: Settings, room: int) -> Ranking:
     ranking = replace(rankings[0], passages=_interleave([r.passages for r in rankings]))
     if ranking.passages or task.earlier:
         return ranking
-    reporting.warn("no passage has a word of the question; the first ones are read")
-    in_order = [RankedPassage(number, Scores(0.0, 0.0)) for number in range(len(ranking.index))]
+    in_order = [RankedPassage(number, _UNRANKED) for number in range(len(ranking.index))]
     return replace(ranking, passages=in_order)
 
 

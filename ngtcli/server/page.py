@@ -19,6 +19,7 @@ from starlette.responses import HTMLResponse, Response
 
 from ngtcli.documents.load import Loaded
 from ngtcli.engine.events import Ended, Event
+from ngtcli.engine.no_answer import NOT_IN_DOCUMENTS
 from ngtcli.models.recommended import described
 from ngtcli.render import page as render_page
 from ngtcli.render.answer_view import short
@@ -116,7 +117,8 @@ class PageReply(Reply):
             replace(s, name=s.place, quote=short(s.quote, _QUOTE)) for s in ended.sources.spans
         ]
         found = replace(ended.sources, spans=tuple(spans))
-        if ended.selection and ended.selection.read_next:
+        was_asked = ended.finish_reason != NOT_IN_DOCUMENTS
+        if was_asked and ended.selection and ended.selection.read_next:
             yield encode(MorePassages(ended.selection.read_next))
         yield encode(Ended(finish_reason=ended.finish_reason, facts=ended.facts, sources=found))
 

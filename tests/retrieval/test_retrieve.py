@@ -161,6 +161,29 @@ def test_a_fitted_prompt_never_exceeds_the_context(
     assert len(within) == len(chosen.passages)
 
 
+def test_no_passages_are_reported_as_read_where_the_model_is_not_asked() -> None:
+    """The built-in model is not, as it quotes a sentence for any question."""
+    documents = town(20)
+
+    def warnings_of(model: str) -> list[str]:
+        own = Settings.of(overflow="retrieve", passage_tokens=16, model=model)
+        question = "What is the capital of France?"
+        task = Task(load_preset("ask"), documents, question, TOKENIZER, 300, 20, compares=True)
+        reported = Reported()
+        reported.of(lambda: prompt_for(task, own))
+        return reported.warnings
+
+    assert warnings_of("builtin") == []
+    (warning,) = warnings_of("another")
+    assert "read the best" in warning
+
+
+def test_passages_without_a_word_of_the_question_are_reported() -> None:
+    _, (first, second) = fitted(town(20), "Xylophones?", 300)
+    assert first == "no passage has a word of the question; the first ones are read"
+    assert "read the best" in second
+
+
 def test_of_a_single_document_the_passages_alone_are_counted() -> None:
     text = "A pilot came.\n\n" + "Rain fell on the empty quay again.\n\n" * 20
     prompt, said = fitted([Document("b.txt", text)], "Which pilot came?", 300, passages=1)
