@@ -9,7 +9,7 @@ to the quotation.
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
-from itertools import accumulate, pairwise
+from itertools import accumulate, groupby, pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from ngtcli.documents.load import Document
@@ -18,6 +18,7 @@ from ngtcli.documents.quotes.span import Span
 from ngtcli.models.recommended import described
 from ngtcli.render.answer_view import short
 from ngtcli.render.page import FOLDER, policy, rendered
+from ngtcli.render.sinks import WholeWords, runs_of
 from ngtcli.system.json_form import dump_json
 from ngtcli.words import counted
 
@@ -202,16 +203,23 @@ def _answer_parts(steps: "Sequence[Step]", sources: Sources) -> Iterator[Part]:
     """Yield the quotations of an answer, and the text between them."""
     written = [(token, number) for number, step in enumerate(steps, 1) for token in step.tokens]
     starts = [0, *accumulate(len(token.text) for token, _ in written)]
+    answer = "".join(token.text for token, _ in written)
+    words = WholeWords()
+    runs = words.feed(runs_of(token for token, _ in written))
+    runs += words.flush()
+    is_drafted = [style != "" for text, style in runs for _ in text]  # by character
 
     def between(start: int, end: int) -> tuple[list[Piece], list[int]]:
         """Return the characters from `start` to `end`, and the steps that wrote them."""
-        pieces: list[Piece] = []
-        numbers: list[int] = []
-        for (token, number), token_start in zip(written, starts, strict=False):
-            if token_start < end and token_start + len(token.text) > start:
-                text = token.text[max(0, start - token_start) : max(0, end - token_start)]
-                pieces.append(Piece(text, token.drafted))
-                numbers.append(number)
+        numbers = [
+            number
+            for (token, number), token_start in zip(written, starts, strict=False)
+            if token_start < end and token_start + len(token.text) > start
+        ]
+        pieces = []
+        for drafted, group in groupby(range(start, end), is_drafted.__getitem__):
+            places = list(group)
+            pieces.append(Piece(answer[places[0] : places[-1] + 1], drafted))
         return pieces, numbers
 
     position = 0

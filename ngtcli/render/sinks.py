@@ -117,12 +117,14 @@ class WholeWords:
     """Gives each word of the runs that it is fed one style: that of most of its characters.
 
     Tokens may end within words, and an underline that begins within a word looks like a mistake.
-    A word is delayed until it is complete. Spaces keep their style if the next word has it, too.
+    A word is delayed until it is complete. Spaces have a style if the words on both sides have it,
+    too.
     """
 
     def __init__(self) -> None:
         self._gap: list[Run] = []  # spaces before the word
         self._word: list[Run] = []
+        self._last_style = ""  # of the word before the spaces
         self._out: list[Run] = []
 
     def feed(self, runs: Iterable[Run]) -> list[Run]:
@@ -151,10 +153,13 @@ class WholeWords:
         style = ""
         if self._word:
             ((style, _),) = Counter(style for _, style in self._word).most_common(1)
+        is_within = style == self._last_style
         for space, space_style in self._gap:
-            self._out.append((space, style if space_style == style else ""))
+            self._out.append((space, style if is_within and space_style == style else ""))
         for character, _ in self._word:
             self._out.append((character, style))
+        if self._word:
+            self._last_style = style
         self._gap = []
         self._word = []
 

@@ -149,6 +149,7 @@ async function* events(response) {
 // Letters with one origin for each word, that of most of its letters: tokens end within words, and
 // a line that begins within a word looks like a mistake. A word waits until it is complete.
 class WholeWords {
+  lastOrigin = ""; // of the word before the spaces
   gap = []; // spaces before the word
   word = [];
 
@@ -177,8 +178,10 @@ class WholeWords {
     const counts = new Map();
     for (const [, origin] of this.word) counts.set(origin, (counts.get(origin) || 0) + 1);
     const [origin] = [...counts].reduce((a, b) => (b[1] > a[1] ? b : a), ["", 0]);
-    const letters = this.gap.map(([space, own]) => [space, own === origin ? own : ""]);
+    const isWithin = origin === this.lastOrigin;
+    const letters = this.gap.map(([space, own]) => [space, isWithin && own === origin ? own : ""]);
     letters.push(...this.word.map(([letter]) => [letter, origin]));
+    if (this.word.length) this.lastOrigin = origin;
     this.gap = [];
     this.word = [];
     return letters;

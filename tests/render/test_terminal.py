@@ -25,7 +25,7 @@ from ngtcli.drafting.drafter import Drafter
 from ngtcli.drafting.origins import GRAMMAR, ORIGINS
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import UsageError
-from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, WholeWords, Wrapper
+from ngtcli.render.sinks import LONG, PlainSink, Run, TerminalSink, WholeWords, Wrapper, joined
 from ngtcli.render.terminal import COLORS, cut, drafted_style, reveal, visible, wants_color
 from ngtcli.system import progress
 from ngtcli.system.json_form import dump_json
@@ -542,6 +542,17 @@ def test_words_have_one_style_and_the_text_stays(runs: list[Run], size: int) -> 
         (style,) = set(styles[match.start() : match.end()])
         own = Counter(given_styles[match.start() : match.end()])
         assert own[style] == max(own.values())
+
+
+def test_spaces_have_the_style_of_the_words_on_both_sides() -> None:
+    words = WholeWords()
+    out = words.feed([("The", ""), (" ship", "prompt"), (" came", "prompt"), (" in", "pool")])
+    assert joined([*out, *words.flush()]) == [
+        ("The ", ""),
+        ("ship came", "prompt"),
+        (" ", ""),
+        ("in", "pool"),
+    ]
 
 
 def test_a_terminal_underlines_no_part_of_a_word() -> None:
