@@ -23,6 +23,7 @@ from ngtcli.models.recommended import recommendations
 from ngtcli.system.cache import Removed
 from ngtcli.system.json_form import HIDDEN
 from ngtcli.system.progress import sized
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted, nearest
 
 if TYPE_CHECKING:
@@ -167,7 +168,8 @@ def models_pull(name: Name) -> Model:
     if os.path.isdir(name):
         notes.warn(f"-m {name} means the folder of that name here, not the model on Hugging Face")
     notes.status(f"Looking up {name} on Hugging Face …")
-    folder = pull(name, notes.status)
+    with reporting_to(notes):
+        folder = pull(name)
     notes.clear()
     return Model(name, _size(Path(folder)), folder)
 

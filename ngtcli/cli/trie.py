@@ -132,7 +132,6 @@ def _build_trie(loaded: Loaded, tokenizer: Tokenizer, settings: Settings) -> Bui
             len(tokenizer.backend),
             settings.drafting.n,
             settings.drafting.lp,
-            Notes().warn,
         )
     return Built(
         kind="trie",

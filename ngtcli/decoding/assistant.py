@@ -1,6 +1,6 @@
 """A second, smaller model that drafts for the target model."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 
 import torch
 
@@ -11,6 +11,7 @@ from ngtcli.decoding.sampling import Sampler
 from ngtcli.drafting.log import Mark, TokenLog
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import ModelError
+from ngtcli.system import reporting
 
 _EMPTY = DraftTree()
 _SPARE = 64  # KV positions behind the prompt at first; a guess. More are made when needed
@@ -25,15 +26,10 @@ class AssistantModel:
 
     Nothing is drafted behind a token that the model does not know. Where memory ends, `draft`
     raises, so that the next draft is smaller. Where it does not suffice for a single token, the
-    model's memory is given back, and `warn` gets a line.
+    model's memory is given back, and who made this is warned.
     """
 
-    def __init__(
-        self,
-        model: TargetModel,
-        sampling: Settings,
-        warn: Callable[[str], object] = lambda _: None,
-    ) -> None:
+    def __init__(self, model: TargetModel, sampling: Settings) -> None:
         if not model.verifies_trees:
             raise ModelError(
                 f"{model.name} cannot draft: {model.mode.why}",
@@ -41,7 +37,7 @@ class AssistantModel:
             )
         self.model = model
         self._sampling = sampling
-        self._warn = warn
+        self._reporter = reporting.current()
         self._sampler = Sampler(sampling, ())
         self._mark = Mark()  # of the sampler, of the slot, and of the search for unknown tokens
         self._drafted: list[int] = []  # by the last call
@@ -154,7 +150,9 @@ class AssistantModel:
         """Draft no more for this sequence, and give the memory back."""
         self._has_given_up = True
         self.model.drop_cache()
-        self._warn("not enough memory for the draft model: this answer continues without it")
+        self._reporter.warn(
+            "not enough memory for the draft model: this answer continues without it"
+        )
 
 
 def _common_length(first: Sequence[int], second: Sequence[int]) -> int:

@@ -23,6 +23,7 @@ from ngtcli.decoding.logits import same_logits
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.decoding.support import SUPPORTED, Support
 from ngtcli.drafting.steps import PassesReport
+from ngtcli.system import reporting
 
 # The outputs of a forward pass over packed inputs: logits, and hidden states if they are wanted.
 Outputs = tuple[Tensor, ...]
@@ -88,15 +89,18 @@ class Passes:
         # The outputs of graphs by their index and shape. Graphs share them to save memory.
         self._outputs: dict[tuple[int, torch.Size], Tensor] = {}
         self._capture: Capture | None = None
-        self._warn: Callable[[str], None] = lambda _: None
+        self._reporter = reporting.current()
         self.capturing = Support.no("switched off")
         self.took_longer = False
         self.seconds = 0.0
 
-    def switch_on(self, device: torch.device, warn: Callable[[str], None]) -> None:
-        """Capture from now on, if the device has graphs; `warn` gets the reason of a failure."""
+    def switch_on(self, device: torch.device) -> None:
+        """Capture from now on, if the device has graphs.
+
+        The reason of a failure is a warning to the reporter of who switches it on.
+        """
         self._capture = graph_recorder() if device.type == "cuda" else None
-        self._warn = warn
+        self._reporter = reporting.current()
         self.capturing = SUPPORTED
 
     def refuse(self, why: str) -> None:
@@ -215,7 +219,7 @@ class Passes:
             torch.cuda.empty_cache()
             self._eager_runs.clear()
             self._eager_runs[shape] = -LATER
-            self._warn("not enough memory to capture all forward passes of the model")
+            self._reporter.warn("not enough memory to capture all forward passes of the model")
             return
         lines = str(error).strip().splitlines() or [type(error).__name__]
         self._give_up(lines[0])
@@ -224,7 +228,7 @@ class Passes:
         self.forget()
         self._capture = None
         self.capturing = Support.no(reason)
-        self._warn(f"forward passes are not captured as CUDA graphs: {reason}")
+        self._reporter.warn(f"forward passes are not captured as CUDA graphs: {reason}")
 
 
 _INDEXING = {"aten::index", "aten::index_put", "aten::index_put_"}

@@ -5,8 +5,7 @@ import gc
 import warnings
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
-from functools import cache
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
@@ -25,6 +24,7 @@ from ngtcli.models.pretrained import (
     loading,
     read_config,
     transformers_quiet,
+    warn_of_unused,
 )
 from ngtcli.models.quantized import fingerprint, name_of
 from ngtcli.models.requirements import quantization_method, require_for_weights
@@ -45,10 +45,9 @@ from ngtcli.models.weights.formats import (
 )
 from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.models.weights.trials import module_devices
+from ngtcli.system import reporting
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.machine import pick_device, pick_threads
-
-Notify = Callable[[str], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,22 +69,6 @@ class ModelSpec:
     device_map: str = "none"
     drafts: bool = True
     num_draft: int | None = None
-
-
-@dataclass(frozen=True, slots=True)
-class LoadReporter:
-    """Whom loading reports to.
-
-    Attributes:
-        warn: Of weights that the model does not use, tokens that it does not know, and memory that
-            does not suffice.
-        progress: Of what takes long.
-        ready: Gets the model before its forward passes are tried.
-    """
-
-    warn: Notify = field(default=lambda _: None)
-    progress: Notify = field(default=lambda _: None)
-    ready: Callable[[TargetModel], object] = field(default=lambda _: None)
 
 
 @dataclass(frozen=True, slots=True)
@@ -115,31 +98,37 @@ class Plan:
         return replace(self, format=replace(self.format, dtype=torch.float32, why=why))
 
 
-def load_model(spec: ModelSpec, reporter: LoadReporter | None = None) -> TargetModel:
-    """Load a model; it may be downloaded. Raises ModelError."""
-    reporter = reporter or LoadReporter()
-    reporter = replace(
-        reporter, warn=cache(reporter.warn)
-    )  # each line once, though a model is read twice
-    planned = plan(spec, reporter.progress)
-    model = prepare(planned, read(planned, reporter), reporter)
+def load_model(
+    spec: ModelSpec, ready: Callable[[TargetModel], object] = lambda _: None
+) -> TargetModel:
+    """Load a model; it may be downloaded. Raises ModelError.
+
+    What takes long is reported, and once, though a model may be read twice, what the user should
+    know: weights that it does not use, tokens that it does not know, memory that does not suffice.
+
+    Args:
+        spec: Names the model, and says how it is loaded.
+        ready: Gets the model before its forward passes are tried.
+    """
+    planned = plan(spec)
+    model = prepare(planned, read(planned), ready)
     half = HalfPrecision(planned.weights, planned.format, spec.num_draft)
-    if half.holds(model, Exactness(model, reporter.progress)):
+    if half.holds(model, Exactness(model)):
         return model
     del model
     gc.collect()  # a model and its passes are a circle; its memory is free before another is
     why = f"{planned.format.why}, but a row's bits depend on the rows beside it"
     planned = planned.in_float32(why)
-    return prepare(planned, read(planned, reporter), reporter)
+    return prepare(planned, read(planned), ready)
 
 
-def plan(spec: ModelSpec, progress: Notify = lambda _: None) -> Plan:
+def plan(spec: ModelSpec) -> Plan:
     """Decide what loading will do; only small files of the model are read. Raises ModelError."""
     name = spec.name
     device = pick_device(spec.device)
     if spec.quantize == "int8":
         int8_kernel(device)  # refused before a download
-    path = fetch(name, progress=progress)
+    path = fetch(name)
     require_for_weights(name, path, device, spec.device_map)
     by_library = bool(quantization_method(path))
     tokenizer = load_tokenizer(name)
@@ -201,17 +190,17 @@ def _dtype(spec: ModelSpec, config: Any, device: str, by_library: bool, bits: in
     return dtype_by_rule(half_of(config), bits, instruction_sets())
 
 
-def read(planned: Plan, reporter: LoadReporter) -> Any:
+def read(planned: Plan) -> Any:
     """Read the `transformers` model of a plan, in its format. Raises ModelError."""
     name = planned.name
     device = planned.device
     if planned.memory:
-        reporter.warn(f"{name}: {planned.memory}")
-    _warn_of_dtype(planned, reporter.warn)
-    use_full_float32(device, reporter.warn)
+        reporting.warn_once(f"{name}: {planned.memory}")
+    _warn_of_dtype(planned)
+    use_full_float32(device)
     with loading(name), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # a refused pickle is reported once, as an error
-        hf = _read_weights(planned, reporter)
+        hf = _read_weights(planned)
         if hf.device.type == "meta":
             raise ModelError(
                 f"{name}: no device has room for its embedding",
@@ -219,32 +208,34 @@ def read(planned: Plan, reporter: LoadReporter) -> Any:
             )
         if counts := Counter(place for _, place in module_devices(hf)):
             parts = ", ".join(f"{count} on {place}" for place, count in counts.items())
-            reporter.warn(f"{name}: of its parts {parts}")
+            reporting.warn_once(f"{name}: of its parts {parts}")
         is_placed = planned.format.bits or planned.device_map or hf.device.type == device
         return hf if is_placed else hf.to(device).eval()
 
 
-def _warn_of_dtype(planned: Plan, warn: Notify) -> None:
+def _warn_of_dtype(planned: Plan) -> None:
     """Report a half precision that is slow here, or that is computed in another one."""
     dtype = planned.format.dtype
     is_named = dtype in HALF_DTYPES and not planned.format.chosen_by_rule
     if planned.device == "cpu" and is_named and not planned.format.bits and not prepacks(dtype):
-        warn(
+        reporting.warn_once(
             f"{name_of(dtype)} is slow on this CPU, which has no kernel for it that takes"
             " several rows at once: drafts hardly help; --dtype float32 is faster"
         )
     if planned.device == "cuda" and dtype == torch.float16:
         if dtype_of_gpu(half_of(planned.config)) == torch.float16:
-            warn("this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)")
+            reporting.warn_once(
+                "this GPU only emulates bfloat16: computed in float16 (or give --dtype bfloat16)"
+            )
 
 
-def _read_weights(planned: Plan, reporter: LoadReporter) -> Any:
+def _read_weights(planned: Plan) -> Any:
     """Read the weights in the way of their format, and check that they fill the model."""
     path = planned.path
     weight_format = planned.format
     if weight_format.bits:
-        hf, report = load_quantized(path, weight_format, reporter.warn, reporter.progress)
-        check_weights(planned.name, report, reporter.warn)
+        hf, report = load_quantized(path, weight_format)
+        _check_weights(planned.name, report)
         return hf
     if planned.by_library:
         on_device = planned.device if planned.device != "cpu" else None
@@ -258,41 +249,48 @@ def _read_weights(planned: Plan, reporter: LoadReporter) -> Any:
             # Layers of other libraries cannot be moved later.
             device_map=planned.device_map or on_device,
         )
-        check_weights(planned.name, report, reporter.warn)
+        _check_weights(planned.name, report)
         return hf
     conversion = None
     if weight_format.packed:
-        conversion = Conversion(weight_format, progress=reporter.progress)
+        conversion = Conversion(weight_format)
     config = read_config(planned.name, path)  # a copy of its own, which is changed
     hf, report = read_checkpoint(
         path,
         config,
         conversion,
         weight_format.dtype,
-        reporter.progress,
         device_map=planned.device_map,
     )
-    check_weights(planned.name, report, reporter.warn)
+    _check_weights(planned.name, report)
     if conversion is not None:
         conversion.pack_rest(hf)
     return hf
 
 
-def prepare(planned: Plan, hf: Any, reporter: LoadReporter) -> TargetModel:
+def _check_weights(name: str, report: dict[str, Any]) -> None:
+    """Check that the weights fill the model, and warn of those that it does not use."""
+    check_weights(name, report)
+    warn_of_unused(name, report)
+
+
+def prepare(planned: Plan, hf: Any, ready: Callable[[TargetModel], object]) -> TargetModel:
     """Make the target model of a `transformers` model that was read. Raises ModelError."""
     name = planned.name
     kind = planned.format.kind
     half_by_rule = planned.format.chosen_by_rule and hf.dtype != torch.float32
     origin = Origin(planned.weights, planned.format.why, half_by_rule)
-    model = prepared(hf, planned.tokenizer, name, reporter.progress, origin)
-    reporter.ready(model)
+    model = prepared(hf, planned.tokenizer, name, origin)
+    ready(model)
     if source := source_of(planned.path):
         computed = kind and f"quantized to {kind} and "
-        reporter.warn(f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}")
+        reporting.warn_once(
+            f"{name} is {source.words}; {computed}computed in {name_of(model.dtype)}"
+        )
     backend = planned.tokenizer.backend
     tokens = len(backend) if hasattr(backend, "__len__") else 0
     if tokens > model.vocabulary:
-        reporter.warn(
+        reporting.warn_once(
             f"{name}: its tokenizer has {tokens} tokens, the model {model.vocabulary}; a text that"
             " needs the others cannot be read"
         )
@@ -303,7 +301,6 @@ def prepared(
     hf: Any,
     tokenizer: Tokenizer,
     name: str,
-    progress: Notify = lambda _: None,
     origin: Origin | None = None,
 ) -> TargetModel:
     """Make the target model of a `transformers` model, whose attention it prepares.
@@ -311,7 +308,7 @@ def prepared(
     Raises ModelError for a model that cannot be run.
     """
     use_grouped(hf)
-    return target_model(hf, tokenizer, name, progress, origin)
+    return target_model(hf, tokenizer, name, origin)
 
 
 def use_threads(count: int) -> None:

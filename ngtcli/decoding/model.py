@@ -138,17 +138,17 @@ class TargetModel:
         """Empty the cache, and give its memory back."""
         self.use(self.mode)
 
-    def capture(self, warn: Callable[[str], None]) -> None:
+    def capture(self) -> None:
         """Capture forward passes and draws as CUDA graphs from now on, if the device has graphs.
 
-        `warn` gets the reason of a failure.
+        The reason of a failure is a warning to the reporter of who calls this.
         """
         if module_devices(self.hf):
             self.passes.refuse(SPREAD)
             return
-        self.passes.switch_on(self.device, warn)
+        self.passes.switch_on(self.device)
         if self.passes.captures:
-            self.draws = Replays("draws are", self.device, warn)
+            self.draws = Replays("draws are", self.device, captures=True)
 
     def find_batching(self, try_batching: Callable[["TargetModel"], Support]) -> Support:
         """Return whether several sequences can be decoded in one batch; it is tried once."""

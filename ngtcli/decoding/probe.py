@@ -39,6 +39,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models.pretrained import window_numbers
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.models.weights.trials import SPREAD, module_devices, stored_trial
+from ngtcli.system import reporting
 from ngtcli.system.trials import Trial
 
 NEW_TOKENS = 4  # enough for a path three deep, and a step whose cache holds two steps' rows
@@ -108,17 +109,16 @@ def target_model(
     hf: Any,
     tokenizer: Tokenizer,
     name: str,
-    progress: Callable[[str], None] = lambda _: None,
     origin: Origin | None = None,
 ) -> TargetModel:
     """Return the model, run in the mode that probing finds.
 
     It is not probed where the tests cover its family, its kinds of layers and its windows, on one
-    device. `progress` is called before it is. Raises ModelError for a model that cannot be run.
+    device. Raises ModelError for a model that cannot be run.
     """
 
     def probe() -> ExecutionMode:
-        progress(f"Trying once how {name} takes drafts …")
+        reporting.status(f"Trying once how {name} takes drafts …")
         return find_mode(model)
 
     use_whole_vectors(hf)

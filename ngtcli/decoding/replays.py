@@ -8,6 +8,7 @@ from torch import Tensor
 
 from ngtcli.decoding.captured import LATER, Capture, Outputs, graph_recorder
 from ngtcli.decoding.out_of_memory import is_out_of_memory
+from ngtcli.system import reporting
 
 Function = Callable[[Tensor], Outputs]
 
@@ -22,16 +23,15 @@ class Replays:
     Args:
         subject: The start of a warning, such as "draws are".
         device: The device that functions run on.
-        warn: Gets the reason why a function was not captured; None: nothing is captured.
+        captures: Whether functions are captured. Why one was not is a warning to the reporter of
+            who makes this.
     """
 
-    def __init__(
-        self, subject: str, device: torch.device, warn: Callable[[str], None] | None = None
-    ) -> None:
+    def __init__(self, subject: str, device: torch.device, *, captures: bool = False) -> None:
         self._subject = subject
         self._device = device
-        self._warn = warn
-        self._capture: Capture | None = graph_recorder() if warn else None
+        self._reporter = reporting.current()
+        self._capture: Capture | None = graph_recorder() if captures else None
         self._captured: dict[Hashable, Function] = {}
         self._eager_runs: Counter[Hashable] = Counter()
         self._buffers: dict[tuple[int, int], Tensor] = {}
@@ -54,13 +54,13 @@ class Replays:
             return replay(packed)
 
         on_device = packed.to(self._device, non_blocking=True)
-        if self._capture and self._warn and self._eager_runs[key] > 0:
+        if self._capture and self._eager_runs[key] > 0:
             try:
                 self._captured[key] = self._capture(function, on_device)
                 return self._captured[key](packed)
             except Exception as error:  # whatever a network's own code or the device raises
                 why = str(error).strip().partition("\n")[0] or type(error).__name__
-                self._warn(f"{self._subject} not captured: {why}")
+                self._reporter.warn(f"{self._subject} not captured: {why}")
                 self.forget()
                 if is_out_of_memory(error):
                     self._eager_runs[key] = -LATER

@@ -8,7 +8,6 @@ from typing import Self
 
 import ngtcli.models.weights  # noqa: F401 - imports torch and transformers quickly
 from ngtcli.config import Settings
-from ngtcli.decoding import load
 from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.decoding.decoder import decode
 from ngtcli.decoding.exactness.choice import Exactness
@@ -41,6 +40,7 @@ from ngtcli.models.pretrained import mask_tokens
 from ngtcli.models.weights.trials import module_devices
 from ngtcli.prompts.build import Prompt
 from ngtcli.system import compiled, store
+from ngtcli.system.reporting import reporting_to
 
 _SIMPLER = "until then drafts are simpler, and the answer is the same."
 # Remarks while another method drafts. There is none while another command compiles.
@@ -105,6 +105,12 @@ class LocalSession(session.Session):
         self._compiled = lru_cache(maxsize=4)(Grammar)  # Many answers share one (4 is a guess).
         check_drafting(settings)  # It has to come before anything large is loaded.
         use_threads(settings.model.threads)
+        with reporting_to(self):
+            self._load_all(persist)
+
+    def _load_all(self, persist: bool) -> None:
+        """Load the model, the draft model and the heads, and what `auto` keeps."""
+        settings = self.settings
         self.model: TargetModel = self._load(
             settings.model.model,
             drafts=settings.drafting.method != "none",
@@ -113,13 +119,11 @@ class LocalSession(session.Session):
         )
         self._masks = mask_tokens(self.model.config)
         if settings.model.draft_model:
-            self._assistant = AssistantModel(
-                self._captured(self._load_assistant()), settings, self.warn
-            )
+            self._assistant = AssistantModel(self._captured(self._load_assistant()), settings)
             self.parse_method().check()
         self._heads = self._load_heads()
-        self.memory = AutoMemory(self.model, settings, persist, self.status, self.warn)
-        self._exactness = Exactness(self.model, self.status)
+        self.memory = AutoMemory(self.model, settings, persist)
+        self._exactness = Exactness(self.model)
         if not self.model.takes_drafts and settings.drafting.method != "none":
             self.warn(f"{settings.model.model} decodes without drafts: {self.model.mode.why}")
 
@@ -162,7 +166,8 @@ class LocalSession(session.Session):
         other._drafters = {}
         other.memory = self.memory.with_settings(settings)
         if self._assistant is not None:
-            other._assistant = AssistantModel(self._assistant.model, settings, other.warn)
+            with reporting_to(other):
+                other._assistant = AssistantModel(self._assistant.model, settings)
         return other
 
     def _load(
@@ -173,7 +178,7 @@ class LocalSession(session.Session):
         num_draft: int | None = None,
         ready: Callable[[TargetModel], object] = lambda _: None,
     ) -> TargetModel:
-        """Load a model by the settings; see `ModelSpec` and `LoadReporter` for the arguments."""
+        """Load a model by the settings; see `ModelSpec` and `load_model` for the arguments."""
         self.status(f"Loading {name} …")
         spec = ModelSpec(
             name,
@@ -185,12 +190,12 @@ class LocalSession(session.Session):
             drafts=drafts,
             num_draft=num_draft,
         )
-        return load_model(spec, load.LoadReporter(self.warn, self.status, ready))
+        return load_model(spec, ready)
 
     def _captured(self, model: TargetModel) -> TargetModel:
         """Let a model capture its forward passes as CUDA graphs if the settings say so."""
         if self.settings.model.capture or module_devices(model.hf):
-            model.capture(self.warn)
+            model.capture()
         return model
 
     def _load_assistant(self) -> TargetModel:
@@ -213,9 +218,9 @@ class LocalSession(session.Session):
             return None
         self.status("Loading heads …")
         model = self.model
-        warn = self.warn if model.passes.captures else None
+        captures = model.passes.captures
         heads = [
-            load_head(name, model.hf, model.device, model.dtype, self.status, warn)
+            load_head(name, model.hf, model.device, model.dtype, captures=captures)
             for name in self.settings.model.heads
         ]
         return HeadRows(heads)
@@ -325,7 +330,10 @@ class LocalSession(session.Session):
         start = start or self.start(prompt, options)
         limits = start.limits
         tokens = min(len(prompt.ids) + limits.max_output, self.model.context)
-        numerics = self._exactness.numerics(self.settings.drafting.exact, limits.num_draft, tokens)
+        with reporting_to(self):
+            numerics = self._exactness.numerics(
+                self.settings.drafting.exact, limits.num_draft, tokens
+            )
         drafter = options.drafter or self._drafter_of(start.method)
         return DecodedSequence(
             self.model,
@@ -410,7 +418,8 @@ class LocalSession(session.Session):
         if form is None:
             return None
         model = self.model
-        rules = grammar_of(form, [document.text for document in prompt.documents], self.warn)
+        with reporting_to(self):
+            rules = grammar_of(form, [document.text for document in prompt.documents])
         return self._compiled(rules, model.tokenizer, model.vocabulary, frozenset(model.end_ids))
 
     def documents_trie(
@@ -427,12 +436,12 @@ class LocalSession(session.Session):
         if not method.entry.documents or not self.model.takes_drafts:
             return session.NO_TRIE
         self.status("Preparing the n-gram trie …")
-        return document_trie(
-            documents,
-            self.model.tokenizer,
-            self.model.vocabulary,
-            method.settings.n,
-            method.settings.lp,
-            self.warn,
-            keep=keep and not self.owner,
-        )
+        with reporting_to(self):
+            return document_trie(
+                documents,
+                self.model.tokenizer,
+                self.model.vocabulary,
+                method.settings.n,
+                method.settings.lp,
+                keep=keep and not self.owner,
+            )

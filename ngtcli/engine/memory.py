@@ -1,6 +1,5 @@
 """The memory of `auto` between answers: earlier answers, background, costs of forward passes."""
 
-from collections.abc import Callable
 from copy import copy
 
 from ngtcli.config import Settings
@@ -9,10 +8,9 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.background.loaded import Background
 from ngtcli.drafting.costs import SHORT, Costs, StoredCurve, costs_of
 from ngtcli.drafting.pool import TOKENS, Pool, load_pool, pool_path, save_pool
+from ngtcli.system import reporting
 from ngtcli.system.files import DamagedFileError
 from ngtcli.words import reason_of
-
-Notify = Callable[[str], None]
 
 
 class PassCosts:
@@ -21,12 +19,11 @@ class PassCosts:
     Args:
         model: The model.
         stored: Whether costs are read from the cache and stored there.
-        status: Reports that they are being measured.
     """
 
-    def __init__(self, model: TargetModel, stored: bool, status: Notify) -> None:
+    def __init__(self, model: TargetModel, stored: bool) -> None:
         self._model = model
-        self._status = status
+        self._reporter = reporting.current()
         self._costs: Costs | None = None  # until they are loaded
         self._trial = remembered_costs(model) if stored else None
 
@@ -56,7 +53,7 @@ class PassCosts:
         return self._trial.find(self._measure)
 
     def _measure(self) -> dict[int, StoredCurve]:
-        self._status("Measuring what a forward pass costs …")
+        self._reporter.status("Measuring what a forward pass costs …")
         curve = calibrate(self._model)
         # A machine that was busy is measured again; the faster of two measurements is truer.
         before = self._trial.load() if self._trial is not None else None
@@ -83,18 +80,13 @@ class AutoMemory:
         settings: The settings, which say which of them are used.
         persist: Read and write files. Otherwise nothing is written, and only the background is
             read: earlier answers must not affect a measurement.
-        status: Reports what is being done.
-        warn: Reports what cannot be read or stored.
     """
 
-    def __init__(
-        self, model: TargetModel, settings: Settings, persist: bool, status: Notify, warn: Notify
-    ) -> None:
+    def __init__(self, model: TargetModel, settings: Settings, persist: bool) -> None:
         self._model = model
         self._persist = persist
-        self._status = status
-        self._warn = warn
-        self._passes = PassCosts(model, persist, status)
+        self._reporter = reporting.current()
+        self._passes = PassCosts(model, persist)
         self._path = pool_path(model.tokenizer.fingerprint, settings.model.model)
         self._begin(settings)
 
@@ -102,15 +94,14 @@ class AutoMemory:
         self._settings = settings
         self.costs: Costs | None = None
         self.pool: Pool | None = None
-        self.background = Background(
-            settings.drafting.background,
-            self._model.tokenizer,
-            self._model.vocabulary,
-            model=settings.model.model,
-            persist=self._persist,
-            status=self._status,
-            warn=self._warn,
-        )
+        with reporting.reporting_to(self._reporter):  # also where a request has other settings
+            self.background = Background(
+                settings.drafting.background,
+                self._model.tokenizer,
+                self._model.vocabulary,
+                model=settings.model.model,
+                persist=self._persist,
+            )
 
     def with_settings(self, settings: Settings) -> "AutoMemory":
         """Return a memory for other settings, without earlier answers.
@@ -142,7 +133,7 @@ class AutoMemory:
             quotes = self._settings.drafting.pool_documents
             return load_pool(self._path, self._model.vocabulary, TOKENS, quotes)
         except DamagedFileError as error:
-            self._warn(f"the pool of earlier answers is started again: {error}")
+            self._reporter.warn(f"the pool of earlier answers is started again: {error}")
             return self.empty_pool()
 
     def save(self) -> None:
@@ -153,5 +144,5 @@ class AutoMemory:
             elif self.pool is not None:
                 self.pool.new.clear()
         except OSError as error:
-            self._warn(f"the pool of earlier answers is not stored: {reason_of(error)}")
+            self._reporter.warn(f"the pool of earlier answers is not stored: {reason_of(error)}")
         self._passes.save()

@@ -6,7 +6,7 @@ Nothing in a file is run: torch pickles are read by torch's own reader, with wei
 import os
 import re
 import zipfile
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,7 +20,6 @@ from ngtcli.heads.places import HINT, find_head
 from ngtcli.models import hub
 from ngtcli.models.checkpoint import read_object, some
 
-Notify = Callable[[str], None]
 WEIGHTS = "model.safetensors"
 DAMAGED = "Download the head again, or name another one."
 # File names of published heads, looked for before those that `transformers` knows.
@@ -200,12 +199,11 @@ class HeadFiles:
         network.requires_grad_(False).eval()
 
 
-def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
+def open_head(name: str) -> HeadFiles:
     """Open the files of a head.
 
     Args:
         name: A folder, or ID[@REVISION] on the hub, from which the head is downloaded if needed.
-        progress: Shows a status line.
 
     Raises:
         ModelError: There is no such head, or its files cannot be read.
@@ -216,7 +214,7 @@ def open_head(name: str, progress: Notify = lambda _: None) -> HeadFiles:
     is_local = os.path.isdir(os.path.expanduser(name))
     is_complete = bool(files) and all((folder / file).exists() for file in files)
     if not is_local and not is_complete:
-        folder = Path(hub.download(name, True, progress, _PUBLISHED))
+        folder = Path(hub.download(name, True, _PUBLISHED))
         files = _weight_files(folder)
     if not files:
         raise ModelError(f"{name}: no weights of a head ({WEIGHTS})", hint=HINT)

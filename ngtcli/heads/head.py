@@ -16,7 +16,7 @@ from torch import Tensor
 from ngtcli.decoding.logits import likeliest
 from ngtcli.decoding.replays import Replays
 from ngtcli.drafting.guesses import Guessed
-from ngtcli.heads.files import Notify, Target
+from ngtcli.heads.files import Target
 from ngtcli.heads.rows import DraftRows, HeadPass, Sight
 
 _SIZES = (8, 64)  # rows that a captured pass is padded to (guess)
@@ -84,7 +84,7 @@ class Head:
         kind: Name of its kind.
         network: Its network.
         target: The target model.
-        warn: Receives the reason why forward passes are not captured. None: they are not to be.
+        captures: Whether forward passes are captured as CUDA graphs.
 
     Attributes:
         layers: The hidden states that it reads.
@@ -94,7 +94,7 @@ class Head:
 
     by_path = False
 
-    def __init__(self, kind: str, network: Any, target: Target, warn: Notify | None = None) -> None:
+    def __init__(self, kind: str, network: Any, target: Target, captures: bool = False) -> None:
         self.kind = kind
         self.depth = network.depth
         self.layers = network.reads
@@ -103,7 +103,7 @@ class Head:
         self.network: Network = network
         self._target = target
         self._rows = DraftRows(network.sights, target.device, target.dtype)
-        self._replays = Replays("guesses of heads are", target.device, warn)
+        self._replays = Replays("guesses of heads are", target.device, captures=captures)
         self.reset()
 
     def reset(self) -> None:

@@ -11,7 +11,7 @@ import torch
 
 from ngtcli.errors import ModelError
 from ngtcli.heads import dflash, eagle, mtp, perceptrons
-from ngtcli.heads.files import HeadFiles, Notify, Target, first_line, open_head
+from ngtcli.heads.files import HeadFiles, Target, first_line, open_head
 from ngtcli.heads.head import AtOnce, ByPath, Head
 from ngtcli.heads.places import HINT, OWN
 
@@ -142,8 +142,8 @@ def load_head(
     hf: Any,
     device: torch.device,
     dtype: torch.dtype,
-    progress: Notify = lambda _: None,
-    warn: Notify | None = None,
+    *,
+    captures: bool = False,
 ) -> Head:
     """Load a head, downloading it if needed.
 
@@ -152,9 +152,8 @@ def load_head(
         hf: The target, a `transformers` model.
         device: Where the head computes.
         dtype: What it computes in.
-        progress: Shows a status line.
-        warn: Receives the reason why forward passes are not captured as CUDA graphs. None: they are
-            not to be captured.
+        captures: Whether its forward passes are captured as CUDA graphs. Where they cannot be, a
+            warning says why.
 
     Raises:
         ModelError: The files cannot be read, are incomplete or of no known kind, or belong to a
@@ -163,11 +162,11 @@ def load_head(
     target = Target(hf, device, dtype)
     if name == OWN:
         model_files = HeadFiles(name, Path(hf.config.name_or_path), {}, {})
-        return _build(_MTP, model_files, target, warn)
-    files = open_head(name, progress)
+        return _build(_MTP, model_files, target, captures)
+    files = open_head(name)
     for kind in KINDS:
         if kind.matches(files):
-            return _build(kind, files, target, warn)
+            return _build(kind, files, target, captures)
     kinds = ", ".join(kind.name for kind in KINDS)
     raise files.refused(
         f"no known kind of head has a tensor {min(files.tensors)[:100]}",
@@ -175,7 +174,7 @@ def load_head(
     )
 
 
-def _build(kind: Kind, files: HeadFiles, target: Target, warn: Notify | None) -> Head:
+def _build(kind: Kind, files: HeadFiles, target: Target, captures: bool) -> Head:
     """Build a head and let it make a draft, to see that it can. Raises ModelError if not."""
     files = replace(files, stored=kind.names(files.tensors))
     try:
@@ -184,7 +183,7 @@ def _build(kind: Kind, files: HeadFiles, target: Target, warn: Notify | None) ->
         if kind.is_filled:
             files.fill(network, target)
         head_class = AtOnce if kind.at_once else ByPath
-        head = head_class(kind.name, network, target, warn)
+        head = head_class(kind.name, network, target, captures)
         if not 0 < head.depth <= _MAX_DEPTH:
             raise files.refused(f"it guesses {head.depth} tokens ahead, not 1 to {_MAX_DEPTH}")
         states = torch.zeros(2, len(head.layers) * target.width)

@@ -19,7 +19,6 @@ from ngtcli.errors import HubUnreachableError, ModelError, UsageError
 from ngtcli.models import hub
 from ngtcli.system.files import key_of, read_bounded
 
-Notify = hub.Notify
 BUILTIN = "builtin"
 NEEDS = ("config", "weights", "tokenizer")
 BUILTIN_PATH = Path(__file__).parent.parent / "builtin" / "model"
@@ -98,18 +97,12 @@ def find(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     return name
 
 
-def fetch(
-    name: str,
-    needs: Collection[str] = NEEDS,
-    progress: Notify = lambda _: None,
-    plain: bool = False,
-) -> str:
+def fetch(name: str, needs: Collection[str] = NEEDS, plain: bool = False) -> str:
     """Find the folder of a model, and download it if only the hub has it.
 
     Args:
         name: As for `find`.
         needs: As for `find`.
-        progress: Shows a status line.
         plain: As for `find`.
 
     Raises:
@@ -119,13 +112,13 @@ def fetch(
     folder = find(name, needs, plain)
     if os.path.isdir(folder):
         return folder
-    return hub.download(name, "weights" in needs, progress)
+    return hub.download(name, "weights" in needs)
 
 
-def pull(name: str, progress: Notify) -> str:
+def pull(name: str) -> str:
     """Download the present version of a model on the hub; return its folder. Raises as `fetch`."""
     _check_hub(name, NEEDS)
-    return hub.download(name, True, progress)
+    return hub.download(name, True)
 
 
 def tokenizer_key(name: str) -> str:

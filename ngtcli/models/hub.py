@@ -14,7 +14,7 @@ import os
 import re
 import shutil
 import warnings
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from concurrent.futures import CancelledError, ThreadPoolExecutor, as_completed
 from contextlib import nullcontext
 from dataclasses import dataclass
@@ -24,11 +24,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 from ngtcli.errors import HubUnreachableError, ModelError
+from ngtcli.system import reporting
 from ngtcli.system.files import read_bounded
 from ngtcli.system.progress import ByteBar, sized
 from ngtcli.words import counted, reason_of
 
-Notify = Callable[[str], None]
 SINGLE_FILES = ("model.safetensors", "pytorch_model.bin")
 # Where `transformers` looks for weights: it loads the first that a repository has.
 PREFERRED = tuple(name for file in SINGLE_FILES for name in (file, f"{file}.index.json"))
@@ -202,13 +202,12 @@ def _refusal(name: str, error: Exception) -> ModelError:
     return HubUnreachableError(f"{name}: not on this machine, and {problem}")
 
 
-def download(name: str, weights: bool, progress: Notify, before: Collection[str] = ()) -> str:
+def download(name: str, weights: bool, before: Collection[str] = ()) -> str:
     """Download what is needed of a model; a download that was interrupted is continued.
 
     Args:
         name: NAME[@REVISION].
         weights: Whether its weights are needed.
-        progress: Receives lines on the progress.
         before: See `weight_files`.
 
     Returns:
@@ -236,7 +235,7 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
         if weights:
             files += weight_files(folder, remote.sizes, before)
         large = {remote.hashes[file]: file for file in files if file in remote.hashes}
-        _download_large(remote, large, folder.parents[1], progress)
+        _download_large(remote, large, folder.parents[1])
         return str(snapshot(allow_patterns=[*map(glob.escape, files)]))
     except ModelError:
         raise
@@ -251,14 +250,13 @@ def download(name: str, weights: bool, progress: Notify, before: Collection[str]
         raise ModelError(f"{name}: the download failed ({why})", hint=hint) from error
 
 
-def _download_large(remote: Remote, large: dict[str, str], storage: Path, progress: Notify) -> None:
+def _download_large(remote: Remote, large: dict[str, str], storage: Path) -> None:
     """Download the large files that are not complete yet.
 
     Args:
         remote: The model.
         large: Names of its files by their SHA-256.
         storage: The model's folder in the hub's cache.
-        progress: Receives lines on the progress.
 
     Raises:
         ModelError: The disk has not enough space.
@@ -290,8 +288,8 @@ def _download_large(remote: Remote, large: dict[str, str], storage: Path, progre
         )
     if sizes:
         files = counted(len(sizes), "large file")
-        progress(f"Downloading {remote.repo}: {files}, {sized(missing)} …")
-    bar = ByteBar("Downloading", missing + downloaded, progress, downloaded)
+        reporting.status(f"Downloading {remote.repo}: {files}, {sized(missing)} …")
+    bar = ByteBar("Downloading", missing + downloaded, downloaded)
 
     def download_file(sha256: str) -> None:
         url = hf_hub_url(remote.repo, large[sha256], revision=remote.commit)

@@ -5,7 +5,7 @@ This module imports no torch.
 
 import os
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import metadata
@@ -17,6 +17,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN, HINT, LARGEST_JSON, fetch, read_object, some
 from ngtcli.models.stand_in import source_of
 from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.system import reporting
 from ngtcli.system.files import read_bounded
 from ngtcli.system.process import without_collection
 
@@ -36,7 +37,6 @@ _TOKENIZER_CLASSES = {
     ("gpt2", "GPT2Tokenizer"): "GPT2Tokenizer",
     ("gpt_neox", "GPTNeoXTokenizer"): "GPTNeoXTokenizer",
 }
-Notify = Callable[[str], None]
 # Names that configurations have for the number of positions; the first that is set counts.
 _POSITION_FIELDS = (
     "max_position_embeddings n_positions max_seq_len max_sequence_length max_target_positions"
@@ -198,13 +198,12 @@ def _plain_reason(message: str) -> str:
     return message
 
 
-def check_weights(name: str, report: dict[str, Any], warn: Notify) -> None:
+def check_weights(name: str, report: dict[str, Any]) -> None:
     """Check that the weights fill the model: `transformers` gives missing ones random values.
 
     Args:
         name: The model's name.
         report: The loading report of `transformers`.
-        warn: Receives a line on weights that the model does not use.
 
     Raises:
         ModelError: Weights are missing, or have another shape than config.json says.
@@ -221,9 +220,13 @@ def check_weights(name: str, report: dict[str, Any], warn: Notify) -> None:
             f"{name}: the weights lack {some(missing, 2)}",
             hint="They do not fill the model that config.json describes; download it again.",
         )
+
+
+def warn_of_unused(name: str, report: dict[str, Any]) -> None:
+    """Warn once of weights that the model does not use, by the loading report of `transformers`."""
     unused = sorted(report["unexpected_keys"])
     if unused:
-        warn(f"{name}: the model does not use {some(unused, 2)} of its weights")
+        reporting.warn_once(f"{name}: the model does not use {some(unused, 2)} of its weights")
 
 
 @dataclass(frozen=True, slots=True)

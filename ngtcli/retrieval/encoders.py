@@ -232,7 +232,7 @@ def _library(name: str, unused_weights: str) -> Iterator[Any]:
     def load_and_check(*positional: Any, **options: Any) -> Any:
         model, loading_info = load(*positional, output_loading_info=True, **options)
         missing = {key for key in loading_info["missing_keys"] if unused_weights not in key}
-        check_weights(name, {**loading_info, "missing_keys": missing}, lambda _: None)
+        check_weights(name, {**loading_info, "missing_keys": missing})
         return model
 
     module._load_model = load_and_check

@@ -7,6 +7,8 @@ from collections.abc import Callable
 from types import TracebackType
 from typing import Self
 
+from ngtcli.system import reporting
+
 # The done and the remaining part of a bar. A line with a bar is a status line that the next one
 # replaces, so that only terminals show it.
 BAR = "█░"
@@ -62,22 +64,19 @@ class ByteBar:
     """Status lines with a bar, as `Loading ████░░░░░░ 6.4/16.0 GB, 9 MB/s, 18 min left`.
 
     Any thread may call `update`. At most ten lines a second are shown, and none once `closed` is
-    set.
+    set. They go to the reporter of who makes this.
 
     Args:
         verb: First word of the line.
         total: Bytes there are in all.
-        progress: Shows a status line.
         done: Bytes that were there before.
     """
 
-    def __init__(
-        self, verb: str, total: int, progress: Callable[[str], None], done: int = 0
-    ) -> None:
+    def __init__(self, verb: str, total: int, done: int = 0) -> None:
         self.closed = False
         self._verb = verb
         self._total = total
-        self._progress = progress
+        self._reporter = reporting.current()  # the threads that call `update` have no context
         self._done = done  # bytes of `total`
         self._received = 0  # bytes since the start, which decide the speed
         self._lock = threading.Lock()
@@ -97,7 +96,9 @@ class ByteBar:
             bar = f"{progress_bar(self._done, self._total)} {sized(self._done, self._total)}"
             bytes_per_s = self._received / max(now - self._started, 1e-6)
             remaining = time_left(max(0, self._total - self._done) / bytes_per_s)
-            self._progress(f"{self._verb} {bar}, {sized(round(bytes_per_s))}/s, {remaining} left")
+            self._reporter.status(
+                f"{self._verb} {bar}, {sized(round(bytes_per_s))}/s, {remaining} left"
+            )
 
 
 class Heartbeat:

@@ -30,7 +30,7 @@ class Reporter(Protocol):
 @dataclass(frozen=True, slots=True)
 class _Destination:
     reporter: Reporter
-    said: set[str] = field(default_factory=set)  # by `status_once`
+    said: set[str] = field(default_factory=set)  # by `status_once` and `warn_once`
 
 
 class _Silent:
@@ -79,3 +79,11 @@ def status_once(text: str) -> None:
 def warn(text: str) -> None:
     """Report what the user should know."""
     current().warn(text)
+
+
+def warn_once(text: str) -> None:
+    """Report what the user should know, unless this was said since `reporting_to`."""
+    destination = _destination.get()
+    if destination is not None and text not in destination.said:
+        destination.said.add(text)
+        destination.reporter.warn(text)

@@ -24,6 +24,7 @@ from ngtcli.decoding.grammar.quotations import MOST_PIECES, pieces
 from ngtcli.errors import UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.support.helpers import examples, share
+from tests.support.reported import Reported
 
 Schema = dict[str, Any]
 
@@ -664,10 +665,12 @@ def test_an_answer_of_quotations_has_nothing_else() -> None:
 
 
 def test_of_a_book_a_part_is_quoted_and_that_is_said() -> None:
-    said: list[str] = []
-    grammar = grammar_of(form("q quote"), ["word " * MOST_PIECES, "the end"], said.append)
+    reported = Reported()
+    texts = ["word " * MOST_PIECES, "the end"]
+    grammar = reported.of(lambda: grammar_of(form("q quote"), texts))
     assert takes(grammar, '{"q": "word word"}') and not takes(grammar, '{"q": "the end"}')
-    assert len(said) == 1 and "cannot be quoted" in said[0]
+    (warning,) = reported.warnings
+    assert "cannot be quoted" in warning
     assert not takes(grammar_of(form("q quote"), ["one", "two"]), '{"q": "one two"}')
 
 

@@ -14,7 +14,9 @@ from ngtcli.decoding.assistant import AssistantModel
 from ngtcli.decoding.runner import ModelRunner
 from ngtcli.drafting.drafter import DraftSettings, Room
 from ngtcli.drafting.log import TokenLog
+from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import VOCABULARY
+from tests.support.reported import CallsOf, Reported
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
 PENALIZED = Settings.of(temperature=0.9, presence_penalty=0.7, repetition_penalty=1.2)
@@ -115,50 +117,52 @@ def starved(monkeypatch: pytest.MonkeyPatch, too_large: Callable[[int], bool]) -
 def test_a_draft_model_reads_a_long_prompt_in_chunks_that_fit_in_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    warnings: list[str] = []
+    reported = Reported()
     model = starved(monkeypatch, lambda rows: rows > 64)
-    assistant = AssistantModel(model, GREEDY, warnings.append)
+    assistant = reported.of(lambda: AssistantModel(model, GREEDY))
     prompt = random.Random(5).choices(range(4, VOCABULARY), k=100)
     assistant.begin(prompt)
     fresh = AssistantModel(make_target("llama"), GREEDY)
     fresh.begin(prompt)
     drafts = assistant.draft(TokenLog(prompt), 4)
     assert drafts == fresh.draft(TokenLog(prompt), 4) != []
-    assert warnings == []
+    assert reported.warnings == []
 
 
 @pytest.mark.parametrize("first_call", [1, 2, 5])
 def test_an_answer_goes_on_without_a_draft_model_that_runs_out_of_memory(
     first_call: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    calls, warnings = 0, list[str]()
+    calls, reported = 0, Reported()
 
     def too_large(rows: int) -> bool:
         nonlocal calls
         calls += 1
         return calls >= first_call
 
-    assistant = AssistantModel(starved(monkeypatch, too_large), GREEDY, warnings.append)
+    model = starved(monkeypatch, too_large)
+    assistant = reported.of(lambda: AssistantModel(model, GREEDY))
     prompt = prompts(1, seed=6)[0]
     run = decode(TARGET, drafter_of(assistant), prompt)
     assert run.output == plain(TARGET, prompt)
-    assert len(warnings) == 1 and "draft model" in warnings[0]
+    (warning,) = reported.warnings
+    assert "draft model" in warning
 
 
 def test_an_answer_goes_on_without_a_draft_model_that_has_no_room_for_the_prompt(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    model, warnings = make_target("llama"), list[str]()
+    model, reported = make_target("llama"), Reported()
 
     def start(*_: Any, **__: Any) -> None:
         raise OUT_OF_MEMORY
 
     with monkeypatch.context() as patch:
         patch.setattr(model, "start", start)
-        assistant = AssistantModel(model, GREEDY, warnings.append)
+        assistant = reported.of(lambda: AssistantModel(model, GREEDY))
         prompt = prompts(1, seed=7)[0]
         run = decode(TARGET, drafter_of(assistant), prompt)
-    assert run.output == plain(TARGET, prompt) and len(warnings) == 1
+    assert run.output == plain(TARGET, prompt) and len(reported.warnings) == 1
     run = decode(TARGET, drafter_of(assistant), prompt)  # there is memory for the next answer
     assert run.statistics.mean_acceptance_length > 1
 
@@ -166,7 +170,6 @@ def test_an_answer_goes_on_without_a_draft_model_that_has_no_room_for_the_prompt
 def test_memory_that_ends_in_the_draft_model_makes_its_drafts_smaller() -> None:
     """As that of heads or of a large tree does; the draft model goes on with smaller ones."""
     target, drafts = make_target("llama"), make_target("llama")
-    assistant = AssistantModel(drafts, GREEDY, pytest.fail)
     forward, counts = drafts.forward, list[int]()
 
     class Hungry(AssistantModel):
@@ -178,7 +181,8 @@ def test_memory_that_ends_in_the_draft_model_makes_its_drafts_smaller() -> None:
     def starve(*_: Any) -> Any:
         raise OUT_OF_MEMORY
 
-    assistant = Hungry(drafts, GREEDY, pytest.fail)
+    with reporting_to(CallsOf(warn=pytest.fail)):
+        assistant = Hungry(drafts, GREEDY)
     prompt = prompts(1, seed=6)[0]
     run = decode(target, drafter_of(assistant), prompt, num_draft=8)
     assert run.output == plain(target, prompt)

@@ -29,7 +29,9 @@ from ngtcli.decoding.support import SUPPORTED
 from ngtcli.drafting.drafter import Outcome
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tree import chain
+from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
+from tests.support.reported import CallsOf
 from tests.support.tiny_models import (
     Scripted,
     a_tree,
@@ -105,7 +107,8 @@ def pools(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
 
 def switched_on(model: TargetModel, said: list[str] | None = None) -> TargetModel:
     warn = said.append if said is not None else pytest.fail
-    model.passes.switch_on(torch.device("cuda"), warn)
+    with reporting_to(CallsOf(warn=warn)):
+        model.passes.switch_on(torch.device("cuda"))
     return model
 
 

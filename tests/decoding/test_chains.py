@@ -162,11 +162,11 @@ def test_branches_are_refused_and_no_texts_are_joined() -> None:
 def test_exact_decoding_of_a_model_that_takes_chains_is_plain() -> None:
     hf = build(family("mamba2")).to(torch.bfloat16)
     model = target(hf, "mamba2")
-    exactness = Exactness(model, print)
+    exactness = Exactness(model)
     single_rows = Numerics(PassRows.fixed(1))
     assert reason_and_way(model.mode)[1] == RESTORES
     assert exactness.numerics("auto", 32, 100) == NOT_EXACT
     assert exactness.numerics("on", 32, 100) == single_rows
     model.origin = Origin(half_by_rule=True)
     assert exactness.numerics("auto", 32, 100) == single_rows
-    assert Exactness(make_target(), print).numerics("auto", 32, 100) == NOT_EXACT
+    assert Exactness(make_target()).numerics("auto", 32, 100) == NOT_EXACT

@@ -32,6 +32,7 @@ from ngtcli.drafting.registry import method_names
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
+from tests.support.reported import Reported
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, rounded, rows_in_place, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
 
@@ -255,45 +256,45 @@ def test_what_was_found_is_stored_of_weights_that_are_known_and_of_these_alone(
     threads: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A fault of one row in thirty shows with some weights and stays hidden with others."""
-    said: list[str] = []
+    said = Reported()
 
     def found(model: TargetModel, weights: str) -> bool:
         model.origin = Origin(weights)
-        return is_exact(model, PassRows.fixed(8), 128, said.append)
+        return said.of(lambda: is_exact(model, PassRows.fixed(8), 128))
 
     assert found(rounded(make_hf("llama")), "") and found(rounded(make_hf("llama")), "")
-    assert len(said) == 2
+    assert len(said.statuses) == 2
     assert found(rounded(make_hf("llama")), "a") and found(rounded(make_hf("llama")), "a")
-    assert len(said) == 3
+    assert len(said.statuses) == 3
     other = rounded(make_hf("llama"))
     Grouping(other)
     assert found(other, "a") and not found(other, "b") and not found(other, "b")
-    assert len(said) == 4
+    assert len(said.statuses) == 4
     monkeypatch.setattr("ngtcli.decoding.exactness.trials.gives_equal_bits", lambda *_: True)
     packed = small("llama", torch.float32)
     pack_layers(packed.hf)
     found(packed, "a")
-    assert len(said) == 5
+    assert len(said.statuses) == 5
     threads(2)
     found(rounded(make_hf("llama")), "a")
-    assert len(said) == 6
+    assert len(said.statuses) == 6
 
 
 def test_a_model_that_cannot_be_exact_is_refused_and_stays_as_it_is() -> None:
     """Refused by --exact, not by auto; what is asked of it later is computed as before."""
-    said: list[str] = []
+    said = Reported()
     hopeless = rounded(make_hf("qwen2"))
     Grouping(hopeless)
     attention, rows = hopeless.hf.config._attn_implementation, PassRows.fixed(32)
-    exactness = Exactness(hopeless, said.append)
+    exactness = Exactness(hopeless)
     for _ in range(2):
         with pytest.raises(ModelError, match="cannot decode exactly") as caught:
-            exactness.numerics("on", 32, 100)
+            said.of(lambda: exactness.numerics("on", 32, 100))
         assert caught.value.exit_code == 4
         assert hopeless.hf.config._attn_implementation == attention
-    assert len(said) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
-    assert exactness.numerics("auto", 32, 100) == NOT_EXACT
-    assert not gives_equal_bits(hopeless, rows, 128) and len(said) == 3
+    assert len(said.statuses) == 3  # passes of 1 to 36 rows, of 4 to 36, of 32
+    assert said.of(lambda: exactness.numerics("auto", 32, 100)) == NOT_EXACT
+    assert not gives_equal_bits(hopeless, rows, 128) and len(said.statuses) == 3
 
 
 def test_the_flag_and_the_file_say_exact(tmp_path: Path) -> None:

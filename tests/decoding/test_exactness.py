@@ -219,12 +219,12 @@ def test_passes_have_the_rows_they_need_where_these_do_not_show(
 ) -> None:
     model = rounded(make_hf("llama"))
     Fewer(model, least)
-    assert Exactness(model, print).numerics("on", 32, 100) == Numerics(wanted)
+    assert Exactness(model).numerics("on", 32, 100) == Numerics(wanted)
 
 
 def test_auto_takes_passes_of_any_size_in_half_precision_where_they_are_exact() -> None:
     model = bfloat16(make_hf("llama", **WHOLE))
-    exactness = Exactness(model, print)
+    exactness = Exactness(model)
     rows = exactness.any_number(32, 100)
     assert rows is None or (rows.max == 36 and rows.min in (1, 4))
     assert exactness.numerics("auto", 32, 100) == Numerics(rows)
@@ -233,7 +233,7 @@ def test_auto_takes_passes_of_any_size_in_half_precision_where_they_are_exact() 
 
 def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> None:
     model = bfloat16(make_hf("llama"))
-    exactness = Exactness(model, print)
+    exactness = Exactness(model)
     with patch.object(exactness, "any_number", return_value=None):
         assert exactness.numerics("auto", 31, 100) == NOT_EXACT
         with patch.object(exactness, "_is_exact", return_value=True):
@@ -243,7 +243,7 @@ def test_half_precision_that_a_trial_chose_is_exact_at_the_price_of_rows() -> No
                 assert exactness.numerics("on", 31, 100) == NOT_EXACT
     single = target_model(make_hf("llama"), Tokenizer(FakeBackend()), "float32")
     single.origin = Origin(dtype_why="it is quicker")
-    assert Exactness(single, print).numerics("auto", 31, 100) == NOT_EXACT
+    assert Exactness(single).numerics("auto", 31, 100) == NOT_EXACT
 
 
 @pytest.mark.parametrize("dtype", FLOATS)
@@ -317,4 +317,4 @@ def bfloat16_model(
     use_grouped(hf)
     model = target_model(hf, Tokenizer(FakeBackend()), family)
     model.end_ids = frozenset()
-    return model, Exactness(model, lambda _: None).numerics("auto", 32, 160)
+    return model, Exactness(model).numerics("auto", 32, 160)

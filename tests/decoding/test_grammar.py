@@ -478,7 +478,7 @@ def test_exact_answers_in_bfloat16_are_those_of_plain_decoding() -> None:
     model = tiny()
     model = target_model(model.hf.to(torch.bfloat16), model.tokenizer, "bfloat16")
     prompt = prompt_of(model)
-    exact = Exactness(model, lambda _: None).numerics("on", 32, 300)
+    exact = Exactness(model).numerics("on", 32, 300)
     context = Context(prompt, outside=(prompt,), vocabulary=model.vocabulary)
     limits = Limits(TOKENS, grammar=grammar_for(model, PERSON))
     plain, *drafted = (

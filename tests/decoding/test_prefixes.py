@@ -168,7 +168,7 @@ def test_answers_are_the_same_whatever_is_kept(model: TargetModel) -> None:
     """Drafted, captured or not, one by one and together."""
     drafter = make_drafter("trie", DraftSettings())
     prompts = [[*IDS, 5], [*IDS[: CHUNK + 9], 7], [*IDS, 9], [*OTHER, 5]]
-    model.passes.switch_on(model.device, print)
+    model.passes.switch_on(model.device)
     wanted = [decode(model, drafter, prompt).output for prompt in prompts]
     runs = [decode(model, drafter, prompt, cache_policy=MINE) for prompt in prompts]
     assert [run.output for run in runs] == wanted

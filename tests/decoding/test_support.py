@@ -40,7 +40,7 @@ def test_other_sentences_change_no_decision_about_a_model(name: str) -> None:
     model = target(build(family(name)), name)
     assert find_batching(model).is_supported == model.verifies_trees
     assert model.prefix_caching.is_supported == model.verifies_trees
-    numerics = Exactness(model, lambda _: None).numerics("off", 4, 40)
+    numerics = Exactness(model).numerics("off", 4, 40)
     assert numerics == NOT_EXACT
 
 
@@ -65,7 +65,7 @@ def test_why_an_answer_is_exact_tells_no_answers_apart() -> None:
 def test_why_a_dtype_was_chosen_decides_nothing(why: str) -> None:
     model = target(build(family("mamba2")).to(torch.bfloat16), "mamba2")
     model.origin = Origin(dtype_why=why)
-    exactness = Exactness(model, lambda _: None)
+    exactness = Exactness(model)
     assert exactness.numerics("auto", 4, 40) == NOT_EXACT
     model.origin = Origin(half_by_rule=True)
     assert exactness.numerics("auto", 4, 40) == Numerics(PassRows.fixed(1))

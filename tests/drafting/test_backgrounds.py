@@ -32,12 +32,14 @@ from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.compiled import njit
 from ngtcli.system.files import DamagedFileError
+from ngtcli.system.reporting import reporting_to
 from tests.support.counted import build_counts, count_of
 from tests.support.followed import Batch, Followed
 from tests.support.helpers import HARBOUR, examples, ngt
 from tests.support.kept import made_once
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
+from tests.support.reported import Reported
 from tests.support.tokenizers_of_kinds import KINDS, backend
 from tests.tools import hostile_background
 from tests.tools.measuring.replaying import replay
@@ -270,18 +272,14 @@ def ship_few_phrases(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
 def load_background(
     name: str = "english", persist: bool = True
 ) -> tuple[BackgroundCounts | None, list[str], str]:
-    """The counts, the messages meanwhile, and the line that says what is in use."""
-    messages: list[str] = []
-    background = Background(
-        name,
-        load_tokenizer("builtin"),
-        8192,
-        model="builtin",
-        persist=persist,
-        status=messages.append,
-        warn=messages.append,
-    )
-    return background.load(), messages, background.words()
+    """The counts, what was said meanwhile, and what is in use."""
+    reported = Reported()
+    with reporting_to(reported):
+        background = Background(
+            name, load_tokenizer("builtin"), 8192, model="builtin", persist=persist
+        )
+    counts = background.load()
+    return counts, [*reported.statuses, *reported.warnings], background.words()
 
 
 def test_what_ships_is_made_once_and_stored_complete(

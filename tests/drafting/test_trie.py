@@ -167,7 +167,7 @@ def test_a_cached_trie_has_the_number_of_nodes_of_its_file() -> None:
     documents, tokenizer = [Document("a.txt", "one two three")], load_tokenizer("builtin")
 
     def report() -> TrieReport:
-        return store.document_trie(documents, tokenizer, 10**6, 5, 3, print)[1]
+        return store.document_trie(documents, tokenizer, 10**6, 5, 3)[1]
 
     built = report()
     assert report().nodes == built.nodes > 0 and built.path is not None

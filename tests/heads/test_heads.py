@@ -259,7 +259,7 @@ importlib.reload(constants)  # it was imported before the fork
 hf_api.api.endpoint = constants.ENDPOINT
 from ngtcli.heads.files import hub, open_head
 for _ in range(2):
-    head = open_head("maker/Heads-5", print)
+    head = open_head("maker/Heads-5")
     print(*head.tensors, head.config, bool(head.read("0.0.linear.weight").sum() == 600_000))
     hub.ask = hub.download = None  # not even asked for again
 """

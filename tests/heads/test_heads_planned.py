@@ -20,6 +20,7 @@ from ngtcli.heads.kinds import load_head
 from ngtcli.heads.perceptrons import Hydra, Medusa, prefix_layer
 from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, paths
 from tests.support.helpers import VOCABULARY
+from tests.support.reported import Reported
 from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric
@@ -128,8 +129,9 @@ def recorder(fails: bool) -> Callable[..., Any]:
 @pytest.mark.parametrize("fails", [False, True])
 def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(fails))
-    said = list[str]()
-    replay, ran = Replays("all is", CPU, said.append), list[int]()
+    reported = Reported()
+    replay = reported.of(lambda: Replays("all is", CPU, captures=True))
+    ran = list[int]()
 
     def double(given: Tensor) -> tuple[Tensor]:
         ran.append(len(given))
@@ -138,7 +140,7 @@ def test_what_ran_before_is_captured(fails: bool, monkeypatch: pytest.MonkeyPatc
     for n in (1, 2, 1, 2, 1):
         assert replay.run(n, double, torch.arange(n))[0].tolist() == [2 * i for i in range(n)]
     assert len(replay._captured) == (0 if fails else 2)
-    assert len(said) == fails
+    assert len(reported.warnings) == fails
     replay.forget()
     assert replay.run(1, double, torch.ones(1))[0].tolist() == [2.0] and not replay._captured
 
@@ -154,18 +156,19 @@ def test_what_memory_did_not_suffice_to_capture_is_tried_later(
         return run
 
     monkeypatch.setattr(replays, "graph_recorder", lambda: capture)
-    said = list[str]()
-    replay, runs = Replays("all is", CPU, said.append), 2 + replays.LATER
+    reported = Reported()
+    replay = reported.of(lambda: Replays("all is", CPU, captures=True))
+    runs = 2 + replays.LATER
     for run in range(runs + 1):
         assert not replay._captured or run == runs
         assert replay.run(1, lambda one: (2 * one,), torch.ones(1))[0].tolist() == [2.0]
-    assert list(replay._captured) == [1] and len(said) == 1
+    assert list(replay._captured) == [1] and len(reported.warnings) == 1
 
 
 def test_plans_are_captured_by_their_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(replays, "graph_recorder", recorder(False))
     name, _ = eagle3_files(tmp_path / "head")
-    head = planning(load_head(name, make_hf("llama"), CPU, torch.float32, warn=print))
+    head = planning(load_head(name, make_hf("llama"), CPU, torch.float32, captures=True))
     for at in range(0, 60, 3):
         head.read(torch.randn(3, 96), torch.tensor([4, 5, 6]), at)
         head.first(6)

@@ -11,7 +11,7 @@ import torch
 import transformers
 from safetensors.torch import load_file, save_file
 
-from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.errors import ModelError
 from ngtcli.models import adapters
@@ -23,6 +23,7 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
 from tests.support.helpers import HARBOUR, changed, ngt
 from tests.support.int8_layers import INT8, KERNEL
+from tests.support.reported import Reported
 from tests.support.tiny_models import decode, generate, make_drafter
 
 pytestmark = pytest.mark.cpu
@@ -74,10 +75,11 @@ def present(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @needs_peft
 def test_the_weights_are_those_with_the_adapters_products_added(tmp_path: Path) -> None:
-    folder, told = written(tmp_path / "adapter"), list[str]()
+    folder, reported = written(tmp_path / "adapter"), Reported()
     true = merged(folder)
-    model = load_model(ModelSpec(folder, "cpu", "float32", packed=False), LoadReporter(told.append))
-    assert told == [
+    spec = ModelSpec(folder, "cpu", "float32", packed=False)
+    model = reported.of(lambda: load_model(spec))
+    assert reported.warnings == [
         f"{folder} is an adapter (LORA) merged into {BUILTIN_PATH}; computed in float32"
     ]
     found = model.hf.state_dict()
@@ -138,11 +140,12 @@ def test_int8_is_that_of_the_merged_checkpoint_and_is_kept_for_each_adapter(tmp_
     own = transformers.AutoConfig.from_pretrained(BUILTIN_PATH).dtype
     merged(folder).to(own).save_pretrained(tmp_path / "true")
     true, _ = load_quantized(str(tmp_path / "true"), INT8)
-    scores, told = [], list[str]()
+    scores, reported = [], Reported()
     for _ in range(2):
-        found, report = load_quantized(find(folder), INT8, progress=told.append)
+        found, report = reported.of(lambda: load_quantized(find(folder), INT8))
         assert not any(report.values())
         scores.append(found(torch.arange(3, 40)[None]).logits)
+    told = reported.statuses
     assert told[0].startswith("Quantizing") and told[-1].startswith("Read")
     assert torch.equal(*scores)
     # Sums of peft in bfloat16 round otherwise than those in float64.

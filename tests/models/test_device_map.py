@@ -9,7 +9,7 @@ import torch
 from transformers import AutoConfig, AutoModelForCausalLM
 
 from ngtcli.config import Settings
-from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.probe import find_batching
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.errors import ModelError, UsageError
@@ -20,6 +20,7 @@ from ngtcli.models.weights.onednn import Int8Kernel
 from ngtcli.models.weights.trials import SPREAD, model_fingerprint, module_devices
 from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
+from tests.support.reported import Reported
 from tests.support.tiny_models import decode, generate, make_drafter
 
 pytestmark = pytest.mark.loads
@@ -50,13 +51,11 @@ def on_disk(monkeypatch: pytest.MonkeyPatch) -> Place:
 
 
 def test_a_model_that_fits_on_one_device_runs_as_without_a_device_map() -> None:
-    told = list[str]()
-    model = load_model(
-        ModelSpec("builtin", "cpu", "float32", packed=False, device_map="auto"),
-        LoadReporter(told.append),
-    )
+    reported = Reported()
+    spec = ModelSpec("builtin", "cpu", "float32", packed=False, device_map="auto")
+    model = reported.of(lambda: load_model(spec))
     alone = load_model(ModelSpec("builtin", "cpu", "float32", packed=False))
-    assert (told, module_devices(model.hf)) == ([], ())
+    assert (reported.warnings, module_devices(model.hf)) == ([], ())
     assert model_fingerprint(model.hf) == model_fingerprint(alone.hf)
     assert model.hf.state_dict().keys() == alone.hf.state_dict().keys()
     for name, weight in alone.hf.state_dict().items():
@@ -65,11 +64,11 @@ def test_a_model_that_fits_on_one_device_runs_as_without_a_device_map() -> None:
 
 def test_layers_on_the_disk_give_the_tokens_of_generate(on_disk: Place) -> None:
     on_disk("model.layers.1", "model.layers.4")
-    told = list[str]()
-    model = load_model(
-        ModelSpec("builtin", "cpu", "auto", device_map="auto"), LoadReporter(told.append)
-    )
-    assert len(told) == 1 and told[0].endswith(", 2 on disk")
+    reported = Reported()
+    spec = ModelSpec("builtin", "cpu", "auto", device_map="auto")
+    model = reported.of(lambda: load_model(spec))
+    (warning,) = reported.warnings
+    assert warning.endswith(", 2 on disk")
     assert model.dtype == torch.float32 and model.hf.model.layers[4].mlp.up_proj.weight.is_meta
     true = AutoModelForCausalLM.from_pretrained(BUILTIN_PATH, dtype=torch.float32)
     drafted = decode(model, make_drafter("trie", DraftSettings(lp=2)), PROMPT, max_tokens=24)

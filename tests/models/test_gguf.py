@@ -24,6 +24,7 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import INT8, KERNEL
+from tests.support.reported import Reported
 from tests.support.tokenizers_of_kinds import backend
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
@@ -205,9 +206,8 @@ def test_int8_is_that_of_the_dequantized_checkpoint_and_is_kept(
     assert KERNEL is not None
     written(tmp_path / "a.gguf", tiny(family)).bfloat16().save_pretrained(tmp_path / "true")
     true, _ = load_quantized(str(tmp_path / "true"), INT8)
-    told: list[str] = []
     folder = find(str(tmp_path / "a.gguf"))
-    found, report = load_quantized(folder, INT8, progress=told.append)
+    found, report = load_quantized(folder, INT8)
     assert not any(report.values())
     # Norms are float32 in the file and bfloat16 in the other checkpoint.
     torch.testing.assert_close(scores(found), scores(true), rtol=0.05, atol=0.5)
@@ -215,8 +215,10 @@ def test_int8_is_that_of_the_dequantized_checkpoint_and_is_kept(
     monkeypatch.setattr(
         "ngtcli.models.weights.checkpoints.gguf_weights", None
     )  # nothing is read again
-    again, _ = load_quantized(folder, INT8, progress=told.append)
-    assert torch.equal(scores(again), scores(found)) and told[-1].startswith("Read")
+    reported = Reported()
+    again, _ = reported.of(lambda: load_quantized(folder, INT8))
+    assert torch.equal(scores(again), scores(found))
+    assert reported.statuses[-1].startswith("Read")
 
 
 def test_the_tokenizer_is_that_of_the_file_without_reading_it_again(

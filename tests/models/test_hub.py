@@ -21,6 +21,7 @@ from ngtcli.models.hub import ask, be_quiet, split_id
 from ngtcli.system.progress import ByteBar
 from tests.support.helpers import HARBOUR, NGT
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
+from tests.support.reported import Reported
 
 CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
 
@@ -274,7 +275,7 @@ def test_refusals_of_the_hub_are_reported(own_hub: Hub, monkeypatch: pytest.Monk
     own_hub.gated = {"closed/model"}
 
     def check(name: str, told: str, hint: str) -> None:
-        for ask_for in (find, lambda name: pull(name, print)):
+        for ask_for in (find, pull):
             with pytest.raises(ModelError, match=re.escape(told)) as caught:
                 ask_for(name)
             assert hint in caught.value.hint
@@ -367,13 +368,13 @@ def test_warnings_of_the_hub_library_are_replaced_by_our_line(tmp_path: Path) ->
 def test_the_line_of_a_download_fits_60_columns(monkeypatch: pytest.MonkeyPatch) -> None:
     now = iter(range(0, 100, 10))
     monkeypatch.setattr("ngtcli.system.progress.time.monotonic", lambda: float(next(now)))
-    lines: list[str] = []
-    bar = ByteBar("Downloading", 16_000_000_000, lines.append, 7_000_000_000)
+    reported = Reported()
+    bar = reported.of(lambda: ByteBar("Downloading", 16_000_000_000, 7_000_000_000))
     bar.update(1_000_000_000)
     bar.update(-400_000_000)  # some are read again
     bar.closed = True
     bar.update(1_000_000)
-    assert lines == [
+    assert reported.statuses == [
         "Downloading █████░░░░░ 8.0/16.0 GB, 100 MB/s, 80 s left",
         "Downloading ████░░░░░░ 7.6/16.0 GB, 30 MB/s, 5 min left",
     ]

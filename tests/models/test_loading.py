@@ -14,7 +14,7 @@ from huggingface_hub.errors import IncompleteSnapshotError
 
 from ngtcli.config import Settings
 from ngtcli.decoding import probe
-from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.probe import find_batching, target_model
 from ngtcli.decoding.support import DraftSupport
 from ngtcli.drafting.tree import DraftTree, chain
@@ -26,6 +26,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import LongBackend, build, reason_and_way, target
 from tests.support.helpers import HARBOUR, FakeBackend, changed, ngt, run_and_look
+from tests.support.reported import Reported
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,
@@ -62,10 +63,10 @@ def test_a_model_that_its_files_do_not_fill_is_refused(
 def test_weights_that_are_left_over_get_one_warning_and_a_whole_checkpoint_none(
     tmp_path: Path, values: dict[str, Any], words: list[str]
 ) -> None:
-    told: list[str] = []
-    say = told.append
+    reported = Reported()
     folder = changed(tmp_path / "model", **values)
-    load_model(ModelSpec(folder, device="cpu", packed=False), LoadReporter(say, say))
+    reported.of(lambda: load_model(ModelSpec(folder, device="cpu", packed=False)))
+    told = reported.warnings
     assert len(told) == bool(words) and all(word in told[0] for word in words)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import nn
 
-from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model
+from ngtcli.decoding.load import ModelSpec, load_model
 from ngtcli.decoding.probe import target_model
 from ngtcli.heads.files import Target
 from ngtcli.models.tokenizer import Tokenizer
@@ -24,7 +24,9 @@ from ngtcli.models.weights.linear import (
 )
 from ngtcli.models.weights.target_modules import target_modules
 from ngtcli.system.cpu import instruction_sets
+from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
+from tests.support.reported import Reported
 from tests.support.tiny_models import (
     Scripted,
     decode,
@@ -150,9 +152,10 @@ def test_other_classes_hooks_and_shared_weights_are_left_alone() -> None:
 
 
 def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted() -> None:
-    hf, told = make_hf("llama"), list[str]()
-    Conversion(WeightFormat(torch.float32, packed=True), progress=told.append).pack_rest(hf)
-    assert not any(packed_weights(hf)) and not told
+    hf, reported = make_hf("llama"), Reported()
+    conversion = Conversion(WeightFormat(torch.float32, packed=True))
+    reported.of(lambda: conversion.pack_rest(hf))
+    assert not any(packed_weights(hf)) and not reported.statuses
     half = make_hf("llama").to(torch.bfloat16)
     assert convertible(half, WeightFormat(torch.bfloat16)) == []
 
@@ -160,13 +163,12 @@ def test_small_layers_are_left_alone_and_none_is_packed_where_that_is_not_wanted
 @pytest.mark.loads
 def test_floats_are_not_packed_for_single_rows() -> None:
     """Without drafts most passes have one row, which takes less time unpacked."""
-    told = list[str]()
+    reported = Reported()
     for drafts in (True, False):
-        model = load_model(
-            ModelSpec("builtin", "cpu", drafts=drafts), LoadReporter(progress=told.append)
-        )
+        with reporting_to(reported):
+            model = load_model(ModelSpec("builtin", "cpu", drafts=drafts))
         assert any(packed_weights(model.hf)) == drafts
-    assert [line.split(" in ")[0] for line in told] == ["Packed 8 MB of weights"]
+    assert [line.split(" in ")[0] for line in reported.statuses] == ["Packed 8 MB of weights"]
 
 
 @pytest.mark.loads

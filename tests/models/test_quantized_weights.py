@@ -24,6 +24,7 @@ from ngtcli.system.arrays import HEADER_SIZE, PADDING, ArrayWriter
 from ngtcli.system.files import home, write_all
 from tests.support.helpers import ngt
 from tests.support.int8_layers import INT8, KERNEL
+from tests.support.reported import Reported
 from tests.support.tiny_models import make_hf, saved, scores
 
 pytestmark = [
@@ -36,7 +37,8 @@ class Loads:
     """Loads a checkpoint as a start does; notes what was said, and how often it was quantized."""
 
     def __init__(self, folder: str, monkeypatch: pytest.MonkeyPatch) -> None:
-        self.folder, self.said, self.quantized = folder, list[str](), 0
+        self.folder, self.quantized = folder, 0
+        self._reported = Reported()
         real = module.read_checkpoint
 
         def counted(*given: Any, **more: Any) -> Any:
@@ -46,9 +48,13 @@ class Loads:
         monkeypatch.setattr(module, "read_checkpoint", counted)
 
     def __call__(self) -> torch.Tensor:
-        hf, report = load_quantized(self.folder, INT8, self.said.append)
+        hf, report = self._reported.of(lambda: load_quantized(self.folder, INT8))
         assert not report["missing_keys"]
         return scores(hf)
+
+    @property
+    def said(self) -> list[str]:
+        return self._reported.warnings
 
     @property
     def file(self) -> Path:
@@ -190,11 +196,12 @@ def test_no_file_is_written_where_there_is_no_room_for_it(
     hf = make_hf("llama", tie_word_embeddings=False, hidden_size=256, intermediate_size=512)
     folder = saved(tmp_path, hf)
     size = (tmp_path / "model.safetensors").stat().st_size
-    warnings: list[str] = []
+    reported = Reported()
+    warnings = reported.warnings
 
     def load_with(free: int) -> int:
         monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=free))
-        load_quantized(folder, INT8, warnings.append)
+        reported.of(lambda: load_quantized(folder, INT8))
         return len(cached_weights())
 
     assert load_with(size // 10) == 0

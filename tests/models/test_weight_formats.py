@@ -12,7 +12,7 @@ import transformers
 from ngtcli.decoding import load as room
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.exactness.rows import PassRows
-from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, plan
+from ngtcli.decoding.load import ModelSpec, load_model, plan
 from ngtcli.errors import ModelError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.weights import formats
@@ -26,9 +26,11 @@ from ngtcli.models.weights.formats import (
 )
 from ngtcli.models.weights.linear import packed_weights
 from ngtcli.system.cpu import instruction_sets
+from ngtcli.system.reporting import reporting_to
 from ngtcli.system.trials import Trial
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import KERNEL
+from tests.support.reported import Reported
 from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric
@@ -109,10 +111,10 @@ def test_half_precision_stays_where_it_is_exact_and_is_read_once_where_it_is_not
     monkeypatch.setattr(Exactness, "any_number", lambda *_: PassRows(36, 1) if exact else None)
     read, made, real = list[Any](), list[weakref.ref[Any]](), room.read
 
-    def counted(planned: Any, tell: LoadReporter) -> Any:
+    def counted(planned: Any) -> Any:
         assert not [one for one in made if one() is not None]  # one at a time in memory
         read.append(planned.format.dtype)
-        made.append(weakref.ref(hf := real(planned, tell)))
+        made.append(weakref.ref(hf := real(planned)))
         return hf
 
     monkeypatch.setattr(room, "read", counted)
@@ -185,10 +187,11 @@ def test_half_precision_without_a_kernel_is_told_of_where_it_is_named(
     half_folder: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(room, "prepacks", lambda dtype: dtype == F32)
-    said = list[str]()
-    for dtype in ("bfloat16", "float32"):
-        load_model(ModelSpec(half_folder, "cpu", dtype), LoadReporter(said.append))
-    (line,) = said
+    reported = Reported()
+    with reporting_to(reported):
+        for dtype in ("bfloat16", "float32"):
+            load_model(ModelSpec(half_folder, "cpu", dtype))
+    (line,) = reported.warnings
     assert line.startswith("bfloat16 is slow on this CPU") and "--dtype float32" in line
 
 
@@ -199,7 +202,7 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _=None: (1 << 34, 1 << 34))
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", True)
     monkeypatch.setenv("CUBLAS_WORKSPACE_CONFIG", ":4096:8")
-    said = list[str]()
+    reported = Reported()
     for has, wanted in ((True, "auto"), (False, F16)):
 
         def supported(including_emulation: bool = True, has: bool = has) -> bool:
@@ -211,10 +214,10 @@ def test_bfloat16_is_taken_by_gpus_that_multiply_it(
         assert plan(ModelSpec(half_folder, "cuda", "bfloat16")).format.dtype == BF16
         with monkeypatch.context() as patch:
             patch.setattr(room, "read_checkpoint", fail)
-            with pytest.raises(ModelError, match="no GPU here"):
-                room.read(planned, LoadReporter(said.append))
+            with pytest.raises(ModelError, match="no GPU here"), reporting_to(reported):
+                room.read(planned)
         assert torch.backends.cudnn.allow_tf32 is False
-    (line,) = said
+    (line,) = reported.warnings
     assert "emulates bfloat16" in line and "--dtype bfloat16" in line
 
 
@@ -225,7 +228,7 @@ def fail(*_: object, **__: object) -> Any:
 @pytest.mark.parametrize("allowed", ["high", "medium", "one device"])
 def test_float32_means_float32(allowed: str) -> None:
     """A program that ngt runs in may have allowed less; what is remembered meanwhile is apart."""
-    cpu, said = torch.device("cpu"), list[str]()
+    cpu, reported = torch.device("cpu"), Reported()
     full = Trial("ways", cpu, (), bool).key
     try:
         if allowed == "one device":
@@ -236,12 +239,13 @@ def test_float32_means_float32(allowed: str) -> None:
             torch.set_float32_matmul_precision(allowed)
         assert Trial("ways", cpu, (), bool).key != full
         for _ in range(2):
-            load_model(ModelSpec("builtin", "cpu"), LoadReporter(said.append))
+            reported.of(lambda: load_model(ModelSpec("builtin", "cpu")))
         assert not torch.backends.cuda.matmul.allow_tf32
     finally:
         torch.set_float32_matmul_precision("highest")
     assert Trial("ways", cpu, (), bool).key == full
-    assert len(said) == 1 and "float32" in said[0]
+    (line,) = reported.warnings
+    assert "float32" in line
 
 
 def test_weights_stay_unpacked_without_avx2(monkeypatch: pytest.MonkeyPatch) -> None:

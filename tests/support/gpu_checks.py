@@ -18,14 +18,16 @@ from ngtcli.config import Settings
 from ngtcli.decoding import attention, captured, split_attention
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, prepared
+from ngtcli.decoding.load import ModelSpec, load_model, prepared
 from ngtcli.decoding.logits import as_guesses, likeliest, same_logits
 from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.probe import target_model
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.system.reporting import reporting_to
 from tests.support import families
 from tests.support.helpers import VOCABULARY, FakeBackend
+from tests.support.reported import Reported
 from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
@@ -53,9 +55,10 @@ def on(device: str, family: str = "llama", **changes: Any) -> tuple[TargetModel,
     """A tiny model on a device, its forward passes captured there, and the warnings about them."""
     hf = make_hf(family, **changes).to(device)
     model = target_model(hf, Tokenizer(FakeBackend()), family)
-    warnings: list[str] = []
-    model.passes.switch_on(model.device, warnings.append)
-    return model, warnings
+    reported = Reported()
+    with reporting_to(reported):
+        model.passes.switch_on(model.device)
+    return model, reported.warnings
 
 
 def answers(model: TargetModel, texts: Sequence[Sequence[int]], sampling: Settings) -> list[Any]:
@@ -190,8 +193,8 @@ def exact_passes_have_the_tokens_of_plain_ones(device: str) -> None:
     """In bfloat16, drafted or not."""
     hf = make_hf("llama").to(torch.bfloat16).to(device)
     model = target_model(hf, Tokenizer(FakeBackend()), "llama")
-    model.passes.switch_on(model.device, print)
-    exact = Exactness(model, lambda _: None).numerics("on", 12, 120)
+    model.passes.switch_on(model.device)
+    exact = Exactness(model).numerics("on", 12, 120)
     for text in prompts(2, seed=5):
         context = Context(text, outside=(tuple(text),), vocabulary=VOCABULARY)
         plain_run, drafted_run = (
@@ -244,7 +247,7 @@ def long_prompts_are_read_apart(device: str) -> None:
     cpu = target_model(hf, Tokenizer(FakeBackend()), "llama")
     assert here.runner.can_split
     assert not cpu.runner.can_split
-    here.passes.switch_on(here.device, print)
+    here.passes.switch_on(here.device)
 
     def logits_of(model: TargetModel) -> torch.Tensor:
         model.context = 4000
@@ -317,16 +320,16 @@ def layers_on_two_devices_give_the_cpus_tokens(device: str) -> None:
         return dict.fromkeys([*parts, "lm_head"], first) | layers
 
     spec = ModelSpec("builtin", device, "float32", device_map="auto")
-    messages: list[str] = []
+    reported = Reported()
     with patch("transformers.modeling_utils._get_device_map", placed):
-        model = load_model(spec, LoadReporter(messages.append))
+        model = reported.of(lambda: load_model(spec))
     assert {parameter.device.type for parameter in model.hf.parameters()} == {device, "mps"}
     cpu = load_model(ModelSpec("builtin", "cpu", "float32", packed=False))
     prompt = [5, 6, 7, 8, 9] * 6
     run = decode(model, make_drafter("trie", DraftSettings(lp=2)), prompt, max_tokens=24)
     assert run.output == on_cpu(plain)(cpu, prompt, max_tokens=24)
     assert run.statistics.accepted_tokens > 9
-    assert messages[0].endswith("on mps")
+    assert reported.warnings[0].endswith("on mps")
 
 
 def check(name: str, device: str) -> None:

@@ -20,7 +20,7 @@ from ngtcli.decoding.attention import use_grouped
 from ngtcli.decoding.calibration import calibrate, remembered_costs
 from ngtcli.decoding.exactness.whole_vectors import use_whole_vectors
 from ngtcli.decoding.grammar.matcher import _words as _words_of
-from ngtcli.decoding.load import LoadReporter, Plan
+from ngtcli.decoding.load import Plan
 from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.background.files import SHIPPED
 from ngtcli.drafting.background.loaded import make_shipped
@@ -29,7 +29,9 @@ from ngtcli.drafting.tries.background import BackgroundCounts
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.chat import _try
+from ngtcli.system import reporting
 from ngtcli.system.trials import Trial
+from tests.support.reported import Reported
 
 _backgrounds: dict[tuple[Path, str], BackgroundCounts] = {}
 _costs: dict[str, CostCurve] = {}
@@ -106,30 +108,26 @@ def lent_once() -> Iterator[None]:
         _lent.intersection_update(before)
 
 
-def lent(plan: Plan, tell: LoadReporter, real: Any = load.read) -> Any:
+def lent(plan: Plan, real: Any = load.read) -> Any:
     """`load.read`, which takes a sixth of a second, of the built-in model.
 
     A model whose loading reported something is read anew, so that each reader gets the report.
     """
     key = plan.device, plan.format, plan.device_map, torch.get_num_threads()
     if plan.path != str(BUILTIN_PATH) or key in _lent:
-        return real(plan, tell)
+        return real(plan)
     hf, state = _models.get(key, (None, ()))
     if hf is None or _state(hf) != state:
-        lines = list[str]()
-
-        def recorded(report: Callable[[str], None]) -> Callable[[str], None]:
-            def record(line: str) -> None:
-                lines.append(line)
-                report(line)
-
-            return record
-
-        hf = real(plan, LoadReporter(recorded(tell.warn), recorded(tell.progress)))
+        reported = Reported()
+        hf = reported.of(lambda: real(plan))
+        for line in reported.statuses:
+            reporting.status(line)
+        for line in reported.warnings:
+            reporting.warn_once(line)
         use_grouped(hf)  # as is done to each model that was read; a second time changes nothing
         use_whole_vectors(hf)
         _models.pop(key, None)
-        if not lines:
+        if not reported.statuses and not reported.warnings:
             _models[key] = hf, _state(hf)
     _lent.add(key)
     return hf

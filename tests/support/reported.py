@@ -25,3 +25,19 @@ class Reported:
         """Do some work, and keep what it reports."""
         with reporting_to(self):
             return work()
+
+
+class CallsOf:
+    """A reporter that calls functions."""
+
+    def __init__(
+        self, *, warn: Callable[[str], object], status: Callable[[str], object] = lambda _: None
+    ) -> None:
+        self._warn = warn
+        self._status = status
+
+    def status(self, text: str) -> None:
+        self._status(text)
+
+    def warn(self, text: str) -> None:
+        self._warn(text)

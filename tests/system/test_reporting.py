@@ -26,6 +26,7 @@ def test_reports_go_to_the_innermost_reporter() -> None:
 def test_without_a_reporter_nothing_happens() -> None:
     reporting.status("working")
     reporting.warn("nobody hears this")
+    reporting.warn_once("nobody hears this")
     reporting.current().warn("nobody hears this")
 
 
@@ -33,10 +34,10 @@ def test_what_is_said_once_is_said_again_to_another_reporter() -> None:
     first, second = Reported(), Reported()
     for reporter in (first, second):
         with reporting_to(reporter):
-            reporting.status_once("slow")
-            reporting.status_once("slow")
-    assert first.statuses == ["slow"]
-    assert second.statuses == ["slow"]
+            reporting.warn_once("slow")
+            reporting.warn_once("slow")
+    assert first.warnings == ["slow"]
+    assert second.warnings == ["slow"]
 
 
 def test_a_new_thread_reports_to_nobody_unless_it_gets_the_context() -> None:
@@ -64,15 +65,14 @@ def test_threads_that_work_at_once_report_each_to_their_own() -> None:
         with reporting_to(reported):
             all_are_inside.wait(timeout=60)
             reporting.warn(f"of {user}")
-            reporting.status_once("to everybody")
+            reporting.warn_once("to everybody")
             all_are_inside.wait(timeout=60)
         return reported
 
     users = ["ann", "bob", "cem", "dora"]
     with ThreadPoolExecutor(len(users)) as pool:
         for user, reported in zip(users, pool.map(work, users), strict=True):
-            assert reported.warnings == [f"of {user}"]
-            assert reported.statuses == ["to everybody"]
+            assert reported.warnings == [f"of {user}", "to everybody"]
 
 
 def test_what_outlives_its_context_reports_to_who_made_it() -> None:

@@ -30,7 +30,7 @@ from ngtcli.config import Settings
 from ngtcli.decoding.captured import USES
 from ngtcli.decoding.exactness.choice import Exactness
 from ngtcli.decoding.limits import Limits
-from ngtcli.decoding.load import LoadReporter, ModelSpec, load_model, use_threads
+from ngtcli.decoding.load import ModelSpec, load_model, use_threads
 from ngtcli.decoding.model import TargetModel
 from ngtcli.drafting.drafter import DraftSettings
 from ngtcli.drafting.registry import parse_method
@@ -40,6 +40,8 @@ from ngtcli.render.tables import Column, Table, to_plain
 from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
+from ngtcli.system.reporting import reporting_to
+from tests.support.reported import CallsOf
 from tests.support.runs import Run
 from tests.tools.measuring.replaying import ReplayOptions, context_of, select
 from tests.tools.measuring.traces import TraceSet, read_traces
@@ -163,10 +165,9 @@ class Report:
 
     def builtin(self, dtype: str) -> TargetModel:
         """The built-in model in that type of numbers."""
-        model = load_model(
-            ModelSpec("builtin", self.settings.model.device, dtype), LoadReporter(say, say)
-        )
-        model.passes.switch_on(model.device, say)
+        with reporting_to(CallsOf(status=say, warn=say)):
+            model = load_model(ModelSpec("builtin", self.settings.model.device, dtype))
+            model.passes.switch_on(model.device)
         return model
 
     def builtin_sameness(self, dtype: str, exact: bool) -> tuple[Any, Rows]:
@@ -245,7 +246,7 @@ def same_tokens(
     plain, drafter = (parse_method(m, settings).build() for m in ("none", _SAME))
     longest = max(len(t.prompt_ids) for t in traces.traces) + tokens
     wanted = "on" if exact else "off"
-    numerics = Exactness(model, lambda _: None).numerics(wanted, num_draft, longest)
+    numerics = Exactness(model).numerics(wanted, num_draft, longest)
     same, accepted, first = 0, 0, list[int]()
     for trace in traces.traces:
         context = replace(context_of(trace, traces), vocabulary=model.vocabulary)

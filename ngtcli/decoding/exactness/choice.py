@@ -1,7 +1,5 @@
 """Decides for each answer whether it is decoded exactly, and with which rows."""
 
-from collections.abc import Callable
-
 from ngtcli.decoding.exactness.numerics import NOT_EXACT, Numerics
 from ngtcli.decoding.exactness.rows import MIN_BLOCK_ROWS, PassRows, block_size, fixed_size
 from ngtcli.decoding.exactness.trials import is_exact
@@ -18,12 +16,10 @@ class Exactness:
 
     Args:
         model: The target model; a trial may empty its cache.
-        progress: Called before a trial.
     """
 
-    def __init__(self, model: TargetModel, progress: Callable[[str], None]) -> None:
+    def __init__(self, model: TargetModel) -> None:
         self._model = model
-        self._progress = progress
         self._results: dict[tuple[PassRows, int], bool] = {}  # by rows and capacity
 
     def numerics(self, exact: str, num_draft: int, max_tokens: int) -> Numerics:
@@ -81,7 +77,7 @@ class Exactness:
 
     def _is_exact(self, rows: PassRows, capacity: int) -> bool:
         if (rows, capacity) not in self._results:
-            result = is_exact(self._model, rows, capacity, self._progress)
+            result = is_exact(self._model, rows, capacity)
             self._results[rows, capacity] = result
         return self._results[rows, capacity]
 

@@ -13,7 +13,6 @@ tokens that go to the same experts. This finds faults of one row in a hundred, b
 
 import random
 from collections import Counter
-from collections.abc import Callable
 from contextlib import nullcontext
 from dataclasses import dataclass, field
 
@@ -28,6 +27,7 @@ from ngtcli.decoding.model import TargetModel
 from ngtcli.decoding.out_of_memory import is_out_of_memory
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.models.weights.trials import stored_trial
+from ngtcli.system import reporting
 
 # Tokens of a path that are compared (guess: enough for forward passes of 1 to 16 of them).
 _PATH_TOKENS = 16
@@ -40,9 +40,7 @@ _EXPERT_TEXTS = 16  # further texts for mixtures of experts, in one grouping eac
 _TWIN_SHARE = 0.7  # the share of added tokens that repeat tokens of the path, for experts (guess)
 
 
-def is_exact(
-    model: TargetModel, rows: PassRows, capacity: int, progress: Callable[[str], None]
-) -> bool:
+def is_exact(model: TargetModel, rows: PassRows, capacity: int) -> bool:
     """Return whether forward passes of such `rows` over a cache of a capacity are exact.
 
     The result of a trial is stored where the files of the weights are known: some weights show a
@@ -51,7 +49,7 @@ def is_exact(
 
     def try_it() -> bool:
         shape = f"{rows.max} rows" if rows.are_fixed else f"{rows.min} to {rows.max} rows"
-        progress(f"Checking once that {model.name} decodes exactly in passes of {shape} …")
+        reporting.status(f"Checking once that {model.name} decodes exactly in passes of {shape} …")
         return gives_equal_bits(model, rows, capacity)
 
     if not model.origin.weights:

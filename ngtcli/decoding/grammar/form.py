@@ -7,7 +7,7 @@ What no grammar can say is refused here, before a model is loaded.
 import json
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Literal, NoReturn
@@ -111,15 +111,14 @@ def _try(name: str, grammar: str, trials: Trials, **options: str) -> None:
         raise UsageError(f"{name}: {explained(fault)}", hint="Make it simpler.")
 
 
-def grammar_of(
-    form: AnswerForm, texts: Sequence[str] = (), warn: Callable[[str], object] = lambda _: None
-) -> str:
+def grammar_of(form: AnswerForm, texts: Sequence[str] = ()) -> str:
     """Write the grammar of a form, as llguidance reads it.
+
+    A warning says where a part of long texts is left out.
 
     Args:
         form: The form.
         texts: Of the documents that quotations are from.
-        warn: Gets a line where a part of long texts is left out.
 
     Raises:
         UsageError: The form has quotations, and the texts are empty.
@@ -127,7 +126,7 @@ def grammar_of(
     text = json_text(form.schema)
     match form.kind:
         case "json" if QUOTES in text:
-            lark = json_with_quotes(form.schema, texts, warn)
+            lark = json_with_quotes(form.schema, texts)
         case "json":
             return str(library().LLMatcher.grammar_from_json_schema(text))
         case "regex":
@@ -136,7 +135,7 @@ def grammar_of(
         case "choices":
             lark = "start: " + " | ".join(json.dumps(choice) for choice in form.schema["enum"])
         case "quote":
-            lark = plain_grammar(texts, warn)
+            lark = plain_grammar(texts)
     return str(library().LLMatcher.grammar_from_lark(lark))
 
 

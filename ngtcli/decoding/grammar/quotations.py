@@ -15,6 +15,7 @@ from typing import Any
 from ngtcli.decoding.grammar.bounds import QUOTE, QUOTES, json_text, refused, types_of
 from ngtcli.documents.text import UNSPACED
 from ngtcli.errors import UsageError
+from ngtcli.system import reporting
 from ngtcli.system.json_form import Schema
 
 # Pieces of documents that are compiled, 160,000 characters of English; a piece takes 10 µs and 11
@@ -27,8 +28,6 @@ _APART = re.compile(f"[{UNSPACED}]")
 # One character of a text, and one that is not white space; in JSON these are whole escapes, too.
 _PLAIN = r"[^\x01]", r"[^\s\x01]"
 _IN_JSON = r"[^\\\x01]|\\[^u]|\\u[0-9a-f]{4}", r'[^\s\\\x01]|\\["\\]|\\u[0-9a-f]{4}'
-
-Warn = Callable[[str], object]
 
 
 def pieces(text: str) -> Iterator[str]:
@@ -53,7 +52,7 @@ def _kind(character: str) -> str:
     return "word" if is_word and not _APART.match(character) else ""
 
 
-def plain_grammar(texts: Sequence[str], warn: Warn) -> str:
+def plain_grammar(texts: Sequence[str]) -> str:
     """Write the Lark grammar of an answer that consists of quotations.
 
     Each quotation is from one paragraph; an empty line stands between two. Raises UsageError where
@@ -61,11 +60,11 @@ def plain_grammar(texts: Sequence[str], warn: Warn) -> str:
     """
     more = f'("\\n\\n" QUOTE{QUOTE}){{0,{MOST_QUOTATIONS - 1}}}'
     paragraphs = [part for text in texts for part in _PARAGRAPH.split(text)]
-    documents = _documents(paragraphs, str, warn)
+    documents = _documents(paragraphs, str)
     return f"start: ANSWER\nANSWER: QUOTE{QUOTE} {more}\n{_bounded(_PLAIN, QUOTE)}\n{documents}"
 
 
-def json_with_quotes(schema: Schema, texts: Sequence[str], warn: Warn) -> str:
+def json_with_quotes(schema: Schema, texts: Sequence[str]) -> str:
     """Write the Lark grammar of a bounded schema with quotations.
 
     Raises UsageError with the path of a quotation that cannot stand there, or where the texts are
@@ -75,17 +74,16 @@ def json_with_quotes(schema: Schema, texts: Sequence[str], warn: Warn) -> str:
     lengths: set[int] = set()
     start = f"start: {_rule(schema, '$', rules, lengths)}"
     quotes = [_bounded(_IN_JSON, max_length) for max_length in sorted(lengths)]
-    escaped = _documents(texts, lambda piece: json.dumps(piece, ensure_ascii=False)[1:-1], warn)
+    escaped = _documents(texts, lambda piece: json.dumps(piece, ensure_ascii=False)[1:-1])
     return "\n".join([start, *rules, *quotes, escaped])
 
 
-def _documents(texts: Sequence[str], escape: Callable[[str], str], warn: Warn) -> str:
-    """Write the rule of all stretches of texts.
+def _documents(texts: Sequence[str], escape: Callable[[str], str]) -> str:
+    """Write the rule of all stretches of texts; warn where they are too long to be quoted whole.
 
     Args:
         texts: Of the documents.
         escape: Writes a piece as it stands in an answer.
-        warn: Gets a line where the texts are too long to be quoted whole.
     """
     chunks: list[str] = []
     for text in texts:
@@ -95,7 +93,7 @@ def _documents(texts: Sequence[str], escape: Callable[[str], str], warn: Warn) -
         raise UsageError("there is no document to quote from", hint="Give documents, as with -d.")
     left_out = sum(map(len, chunks[MOST_PIECES:]))
     if left_out:
-        warn(f"the last {left_out:,} characters cannot be quoted: there is too much text")
+        reporting.warn(f"the last {left_out:,} characters cannot be quoted: there is too much text")
     return f"DOCUMENTS: %regex {json.dumps({'substring_chunks': chunks[:MOST_PIECES]})}"
 
 

@@ -5,7 +5,6 @@ To count the phrases that ship for a tokenizer takes some seconds once; a status
 
 import json
 import time
-from collections.abc import Callable
 from dataclasses import replace
 
 from ngtcli.drafting.background.counting import phrase_counts
@@ -14,17 +13,16 @@ from ngtcli.drafting.background.phrases import read_phrases
 from ngtcli.drafting.tries.background import TOKEN, BackgroundCounts
 from ngtcli.drafting.tries.classes import classes_of
 from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.system import reporting
 from ngtcli.system.files import DamagedFileError
 from ngtcli.words import reason_of
-
-Notify = Callable[[str], object]
 
 
 class Background:
     """The background of a name, "none" for none, for one tokenizer of `vocab_size` ids.
 
-    With `persist` a background that was made is stored. `status` gets a line when one is made,
-    `warn` the reason why it is not used or not stored.
+    With `persist` a background that was made is stored. The reporter of who makes this object gets
+    a line when a background is made, and the reason why one is not used or not stored.
     """
 
     def __init__(
@@ -35,12 +33,11 @@ class Background:
         *,
         model: str = "",
         persist: bool = False,
-        status: Notify = lambda _: None,
-        warn: Notify = lambda _: None,
     ) -> None:
         self._name = name
         self._tokenizer, self._vocab_size, self._model = tokenizer, vocab_size, model
-        self._persist, self._status, self._warn = persist, status, warn
+        self._persist = persist
+        self._reporter = reporting.current()
         self._counts: BackgroundCounts | None = None
         self._is_loaded = False
 
@@ -71,12 +68,14 @@ class Background:
         None where making fails, for whatever reason: an answer does not depend on drafts.
         """
         name = self._name
-        self._status(f"Counting the phrases of the background {name} once for this tokenizer …")
+        self._reporter.status(
+            f"Counting the phrases of the background {name} once for this tokenizer …"
+        )
         try:
             counts = make_shipped(name, self._tokenizer)
         except Exception as error:
             reason = str(error) or type(error).__name__
-            self._warn(f"the background {name} is not used: {reason}")
+            self._reporter.warn(f"the background {name} is not used: {reason}")
             return None
         if self._persist:
             self._store(counts)
@@ -92,7 +91,7 @@ class Background:
         try:
             save(self._name, self._tokenizer.fingerprint, counts, about)
         except OSError as error:
-            self._warn(f"the background {self._name} is not stored: {reason_of(error)}")
+            self._reporter.warn(f"the background {self._name} is not stored: {reason_of(error)}")
 
 
 def make_shipped(name: str, tokenizer: Tokenizer) -> BackgroundCounts:

@@ -6,7 +6,7 @@ are checked before use: a file that passes can only cause wrong drafts, which ve
 
 import json
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from ngtcli.documents.load import Document
 from ngtcli.drafting.tries.corpus import SEPARATOR, Corpus, build
 from ngtcli.drafting.tries.files import DATASTORES, TRIES, TrieReport
 from ngtcli.models.tokenizer import Tokenizer
+from ngtcli.system import reporting
 from ngtcli.system.arrays import ArrayFile
 from ngtcli.system.files import DamagedFileError, key_of
 from ngtcli.words import reason_of
@@ -27,14 +28,13 @@ def document_trie(
     vocabulary: int,
     n: int,
     lp: int,
-    warn: Callable[[str], None],
     *,
     keep: bool = True,
 ) -> tuple[Corpus, TrieReport]:
     """Return the corpus of documents, from the cache or else built and saved there.
 
     Each document is encoded by itself, so that its n-grams are the same for all prompts. A damaged
-    file is made again; `warn` gets a line about that, and if the cache cannot be written. Without
+    file is made again, and a warning says so; likewise where the cache cannot be written. Without
     `keep` the corpus is built and the cache left alone: for texts that hardly come again. The token
     ids of a cached file must be below `vocabulary`.
     """
@@ -49,7 +49,7 @@ def document_trie(
                 status = "cached"
                 path = TRIES.path(key)
         except DamagedFileError as error:
-            warn(f"the cached trie is rebuilt: {error}")
+            reporting.warn(f"the cached trie is rebuilt: {error}")
             status = "rebuilt"
     if corpus is None:
         corpus = build([tokenizer.encode(d.text.strip()) for d in documents], n)
@@ -57,7 +57,7 @@ def document_trie(
             try:
                 path = TRIES.write(TRIES.path(key), *trie_file(corpus, key, lp, documents))
             except OSError as error:
-                warn(f"the trie is not cached: {reason_of(error)}")
+                reporting.warn(f"the trie is not cached: {reason_of(error)}")
     nodes = corpus.sequences  # counted where it is not known, which takes time as well
     return corpus, TrieReport(status, time.perf_counter() - started, nodes, path)
 

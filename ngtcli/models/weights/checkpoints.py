@@ -7,7 +7,7 @@ one by one as they are read, so that none is in memory twice.
 import os
 import re
 import warnings
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from copy import deepcopy
 from dataclasses import dataclass
@@ -29,7 +29,6 @@ from ngtcli.models.stand_in import Source, source_of
 from ngtcli.models.weights.gguf_weights import GgufWeight, gguf_weights
 from ngtcli.system.progress import ByteBar
 
-Notify = Callable[[str], None]
 StoredWeights = Mapping[str, Any]  # by name: a `_StoredWeight`, a slice of safetensors or a tensor
 # The prefix of the names of the weights in the text part of a multimodal model.
 _TEXT_PREFIX = re.compile(r"(model\.)?(language_model|text_model)\.")
@@ -46,7 +45,6 @@ def read_checkpoint(
     config: Any,
     taker: WeightTaker | None = None,
     dtype: torch.dtype | str | None = None,
-    progress: Notify = lambda _: None,
     device_map: str | None = None,
 ) -> tuple[Any, dict[str, Any]]:
     """Let `transformers` build a model and read its weights.
@@ -57,7 +55,6 @@ def read_checkpoint(
         taker: Receives the weights that are packed or quantized. None: there are none.
         dtype: The dtype of all other weights. "auto": that of the configuration; None: that of most
             weights. Weights in safetensors files that need no cast stay in the mapped files.
-        progress: Receives lines with the bytes read so far.
         device_map: The device map of `transformers`; it excludes a `taker`. Weights that it leaves
             on the disk stay in the checkpoint's files.
 
@@ -72,9 +69,9 @@ def read_checkpoint(
     is_text_part = type(empty.config) is not type(config)
     stored: StoredWeights | None
     if source and source.base:
-        stored = _merge_adapter(source, config, dtype, progress)
+        stored = _merge_adapter(source, config, dtype)
     else:
-        stored = _open_weights(path, empty, progress, is_text_part)
+        stored = _open_weights(path, empty, is_text_part)
     hook = WeightHook(taker, stored or {})
     if device_map and not source and not is_text_part:
         # transformers leaves weights on the disk only if it opens the files itself.
@@ -110,13 +107,13 @@ def read_checkpoint(
 
 
 def _merge_adapter(
-    source: Source, config: Any, dtype: torch.dtype | str | None, progress: Notify
+    source: Source, config: Any, dtype: torch.dtype | str | None
 ) -> dict[str, Tensor]:
     """Merge an adapter into its base model with the package peft; return the weights."""
     from peft import PeftModel
 
-    hf, report = read_checkpoint(source.base, config, dtype=dtype, progress=progress)
-    check_weights(source.base, report, lambda _: None)
+    hf, report = read_checkpoint(source.base, config, dtype=dtype)
+    check_weights(source.base, report)
     # Tied weights are untied first: the adapter may change only one of them.
     tied = hf.all_tied_weights_keys
     for name in tied:
@@ -206,15 +203,12 @@ class _StoredWeight:
         return tensor
 
 
-def _open_weights(
-    path: str, empty: Any, progress: Notify, is_text_part: bool
-) -> StoredWeights | None:
+def _open_weights(path: str, empty: Any, is_text_part: bool) -> StoredWeights | None:
     """Map the files with a model's weights into memory.
 
     Args:
         path: The folder of the checkpoint, or the stand-in folder of a GGUF file.
         empty: The model without values.
-        progress: Receives lines with the bytes read so far.
         is_text_part: Only the weights of a multimodal model's text part are needed.
 
     Returns:
@@ -243,7 +237,7 @@ def _open_weights(
                 hint="Use the checkpoint that was quantized.",
             )
     total = sum(map(os.path.getsize, paths))
-    bar = ByteBar("Reading", total, progress) if total > _MIN_BAR_BYTES else None
+    bar = ByteBar("Reading", total) if total > _MIN_BAR_BYTES else None
     stored = {name: _StoredWeight(weight, bar) for name, weight in weights.items()}
     return _text_weights(stored) if is_text_part else stored
 

@@ -7,7 +7,7 @@ are prepacked at the end (`pack_rest`).
 """
 
 import time
-from collections.abc import Callable, Container, Iterator, Mapping
+from collections.abc import Container, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any, NamedTuple
@@ -27,10 +27,10 @@ from ngtcli.models.weights.linear import (
 from ngtcli.models.weights.onednn import PackedLayouts, opaque_tensor, prepack
 from ngtcli.models.weights.target_modules import TargetModule, is_embedding, target_modules, tie
 from ngtcli.models.weights.tensor_store import Tensors, TensorStore
+from ngtcli.system import reporting
 from ngtcli.system.files import DamagedFileError
 from ngtcli.system.machine import return_memory
 
-Notify = Callable[[str], None]
 NOTHING: Mapping[str, Any] = MappingProxyType({})
 SCALE = ":scale"  # follows the name of a quantized weight in the name of its scale
 # The smallest weight that is prepacked, in elements. A prepacked matmul takes 10 to 25 µs longer to
@@ -63,7 +63,6 @@ class Conversion:
         format: The format that the weights get.
         store: Receives the integers.
         layouts: The layouts of prepacked 8-bit weights, by size; they are added as they are seen.
-        progress: Receives one line for each finished piece of work.
         destinations: The destination of each weight, by name; a weight with two names has two
             entries.
         done: The names of the weights that were converted.
@@ -72,7 +71,6 @@ class Conversion:
     format: WeightFormat
     store: TensorStore = field(default_factory=TensorStore)
     layouts: PackedLayouts = field(default_factory=dict)
-    progress: Notify = lambda _: None
     destinations: dict[str, Destination] = field(default_factory=dict)
     done: set[str] = field(default_factory=set)
     _stored: Mapping[str, Any] = field(default_factory=lambda: NOTHING)
@@ -249,13 +247,13 @@ class Conversion:
             if target.layer not in self._not_packed
         ]
         if rest:
-            self.progress("Packing weights …")
+            reporting.status("Packing weights …")
         for target in rest:
             self._pack(Destination(target, target.tied), target.weight.detach())
             return_memory()
         if self._bytes:
             seconds = time.perf_counter() - self._started
-            self.progress(f"Packed {self._bytes / 1e6:.0f} MB of weights in {seconds:.1f} s.")
+            reporting.status(f"Packed {self._bytes / 1e6:.0f} MB of weights in {seconds:.1f} s.")
 
 
 def convertible(hf: Any, weight_format: WeightFormat) -> list[TargetModule]:

@@ -1,7 +1,6 @@
 """Rules for the format of a model's weights: the CPU's instructions decide, timings never do."""
 
 import os
-from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cache
 from typing import Any
@@ -12,6 +11,7 @@ from ngtcli.errors import ModelError
 from ngtcli.models.quantized import name_of
 from ngtcli.models.weights.linear import prepack_floats
 from ngtcli.models.weights.onednn import Int8Kernel
+from ngtcli.system import reporting
 from ngtcli.system.cpu import architecture, instruction_sets
 from ngtcli.system.trials import float32_precision
 
@@ -110,7 +110,7 @@ def dtype_of_gpu(half: torch.dtype | None) -> Any:
     return "auto"
 
 
-def use_full_float32(device: str, warn: Callable[[str], None]) -> None:
+def use_full_float32(device: str) -> None:
     """Multiply float32 in float32; a program that imports ngt may have allowed TF32 or bfloat16.
 
     cuBLAS gets a workspace of one size in each stream, so that forward passes in CUDA graphs give
@@ -118,7 +118,9 @@ def use_full_float32(device: str, warn: Callable[[str], None]) -> None:
     """
     if float32_precision() != "highest":
         torch.set_float32_matmul_precision("highest")
-        warn("float32 matmuls were allowed to use TF32 or bfloat16; ngt has set them to float32")
+        reporting.warn_once(
+            "float32 matmuls were allowed to use TF32 or bfloat16; ngt has set them to float32"
+        )
     if device == "cuda":
         torch.backends.cudnn.allow_tf32 = False  # By default torch allows it for convolutions.
         os.environ.setdefault("CUBLAS_WORKSPACE_CONFIG", ":4096:8")

@@ -4,7 +4,6 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import closing
 from math import prod
 from typing import Any
@@ -27,12 +26,12 @@ from ngtcli.models.weights.linear import (
 )
 from ngtcli.models.weights.target_modules import is_embedding
 from ngtcli.models.weights.tensor_store import TensorStore, to_tensors
+from ngtcli.system import reporting
 from ngtcli.system.arrays import ArrayWriter
 from ngtcli.system.files import DamagedFileError, parse_json
 from ngtcli.system.progress import sized
 from ngtcli.words import reason_of
 
-Notify = Callable[[str], None]
 Report = dict[str, Any]
 _Layout = tuple[int, int, str]  # out, in, and the layout in hexadecimal: metadata of a cached file
 # Bytes of quantized weights with their scales, relative to those without (derived: a scale of 4
@@ -41,19 +40,12 @@ _SCALE_OVERHEAD = 1.02
 _FEW = 0.5  # A warning is given if a smaller share of the weights is quantized.
 
 
-def load_quantized(
-    path: str,
-    weight_format: WeightFormat,
-    warn: Notify = lambda _: None,
-    progress: Notify = lambda _: None,
-) -> tuple[Any, Report]:
+def load_quantized(path: str, weight_format: WeightFormat) -> tuple[Any, Report]:
     """Load the quantized model of a folder.
 
     Args:
         path: The folder of the checkpoint.
         weight_format: A format with integers.
-        warn: Receives warnings, such as that the cached file is damaged.
-        progress: Receives status lines.
 
     Returns:
         The model, and the loading report of `transformers`. Weights that the checkpoint lacks have
@@ -71,24 +63,22 @@ def load_quantized(
         vars(part).pop("quantization_config", None)
     source = _source(path)
     folder = source["folder"]
-    conversion = Conversion(weight_format, progress=progress)
+    conversion = Conversion(weight_format)
     action = "Read"
     try:
         hf, report = _from_cache(source, config, conversion)
     except (OSError, DamagedFileError) as error:
         if isinstance(error, DamagedFileError):
-            warn(f"{folder}: the quantized weights are made again: {error}")
-        progress(f"Quantizing {folder} …")
+            reporting.warn_once(f"{folder}: the quantized weights are made again: {error}")
+        reporting.status(f"Quantizing {folder} …")
         action = "Quantized"
-        hf, report, conversion = _from_checkpoint(
-            path, source, config, weight_format, warn, progress
-        )
+        hf, report, conversion = _from_checkpoint(path, source, config, weight_format)
     set_source(hf, path)
     hf = set_activation_dtype(hf, weight_format.dtype)
     share, line = summary(hf, time.perf_counter() - started, action)
-    progress(line)
+    reporting.status(line)
     if share < _FEW:
-        warn(
+        reporting.warn_once(
             f"{folder}: only {share:.0%} of the weights are in 8 bits; --quantize int8 leaves the"
             " others unchanged"
         )
@@ -132,14 +122,12 @@ def _from_checkpoint(
     source: dict[str, Any],
     config: Any,
     weight_format: WeightFormat,
-    warn: Notify,
-    progress: Notify,
 ) -> tuple[Any, Report, Conversion]:
     """Quantize a checkpoint while it is read, and cache the result if possible."""
 
     def read(writer: ArrayWriter | None) -> tuple[Any, Report, Conversion]:
-        conversion = Conversion(weight_format, TensorStore(writer), progress=progress)
-        hf, report = read_checkpoint(path, config, conversion, progress=progress)
+        conversion = Conversion(weight_format, TensorStore(writer))
+        hf, report = read_checkpoint(path, config, conversion)
         if _is_incomplete(report):
             return hf, report, conversion
         for name, tensor in (*hf.named_parameters(), *hf.named_buffers()):
@@ -160,7 +148,7 @@ def _from_checkpoint(
         with closing(_writer(source, config)) as writer:
             return read(writer)
     except OSError as error:
-        warn(f"the quantized weights are not cached: {reason_of(error)}")
+        reporting.warn_once(f"the quantized weights are not cached: {reason_of(error)}")
         return read(None)
 
 

@@ -29,7 +29,9 @@ from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.drafting.tries.background import BackgroundCounts
 from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.models.pretrained import load_tokenizer
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import nearest
+from tests.support.reported import CallsOf
 from tests.tools.measuring.results import (
     ReplayedGeneration,
     ReplayResult,
@@ -247,4 +249,5 @@ def recorded_background(
     if tokenizer is None or tokenizer.fingerprint != traces.tokenizer:
         warn("no background: the tokenizer of the recording is not here")
         return None
-    return Background(name, tokenizer, traces.vocabulary, model=traces.model, warn=warn).load()
+    with reporting_to(CallsOf(warn=warn)):
+        return Background(name, tokenizer, traces.vocabulary, model=traces.model).load()

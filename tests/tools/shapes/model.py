@@ -31,6 +31,8 @@ from ngtcli.models.weights.convert import Conversion, quantized_bytes
 from ngtcli.models.weights.formats import WeightFormat, int8_kernel
 from ngtcli.models.weights.load_quantized import set_activation_dtype, summary
 from ngtcli.system.machine import free_memory, pick_device
+from ngtcli.system.reporting import reporting_to
+from tests.support.reported import CallsOf
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
@@ -184,13 +186,14 @@ def build(planned: Plan, settings: Settings, progress: Callable[[str], None], st
     other = _shared(hf) if stock else None
     if planned.format.bits:
         progress(summary(hf, time.perf_counter() - begin)[1])
-    elif planned.format.packed:
-        Conversion(planned.format, progress=progress).pack_rest(hf)
     origin = Origin(f"random, seed {SEED}")
-    model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, progress, origin)
-    model.end_ids = frozenset()
-    if settings.model.capture:
-        model.passes.switch_on(model.device, progress)
+    with reporting_to(CallsOf(status=progress, warn=progress)):
+        if planned.format.packed and not planned.format.bits:
+            Conversion(planned.format).pack_rest(hf)
+        model = prepared(hf, Tokenizer(_NoText()), planned.shape.name, origin)
+        model.end_ids = frozenset()
+        if settings.model.capture:
+            model.passes.switch_on(model.device)
     return Built(planned, model, other)
 
 

@@ -34,6 +34,8 @@ from ngtcli.drafting.tree import DraftTree
 from ngtcli.engine.memory import PassCosts
 from ngtcli.errors import ContextOverflowError
 from ngtcli.system.json_form import json_key, json_property, to_json
+from ngtcli.system.reporting import reporting_to
+from tests.support.reported import CallsOf
 from tests.tools.measuring.replaying import Replay, ReplayOptions, chosen_traces, context_of
 from tests.tools.measuring.results import TaskRow, rows_by_task
 from tests.tools.measuring.traces import Trace, TraceSet
@@ -140,9 +142,9 @@ class ShapeSource(Replay):
     ) -> None:
         super().__init__(traces, progress)
         self.model, self.cache = built.model, PromptCache(built.model)
-        self._load = partial(
-            PassCosts(built.model, False, progress).load, settings.drafting.calibrate
-        )
+        with reporting_to(CallsOf(status=progress, warn=progress)):
+            pass_costs = PassCosts(built.model, False)
+        self._load = partial(pass_costs.load, settings.drafting.calibrate)
         self.measured: Costs | None = None
 
     @property
