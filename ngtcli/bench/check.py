@@ -4,7 +4,7 @@ Prompts come from the same source as those of `ngt bench`. Plain decoding uses f
 same shape as the drafted run.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from itertools import zip_longest
 
 from ngtcli.bench.live import Live
@@ -15,12 +15,11 @@ from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.prompts.build import Prompt
+from ngtcli.system import reporting
 from ngtcli.words import counted
 
 
-def run_check(
-    source: Live, settings: Settings, num_drafts: Sequence[int], progress: Callable[[str], None]
-) -> CheckReport:
+def run_check(source: Live, settings: Settings, num_drafts: Sequence[int]) -> CheckReport:
     """Compare drafted with plain decoding for every prompt.
 
     Each plain answer is decoded once for each shape of forward passes, and compared with all
@@ -30,7 +29,6 @@ def run_check(
         source: The model and the prompts.
         settings: The settings, with the method.
         num_drafts: Draft budgets, in nodes, to check one by one.
-        progress: Shows a status line.
 
     Returns:
         The report, with `skipped` left empty.
@@ -38,7 +36,7 @@ def run_check(
     session = source.session(settings)
     comparisons = list[Comparison]()
     for done, prompt in enumerate(source.built_prompts(session)):
-        progress(f"Comparing: {done} of {counted(len(source.items), 'prompt')}")
+        reporting.status(f"Comparing: {done} of {counted(len(source.items), 'prompt')}")
         comparisons += _compare(session, source.items[done].id, prompt, num_drafts)
     return CheckReport(
         model=settings.model.model,

@@ -22,7 +22,6 @@ from ngtcli.decoding.sequence import DecodedSequence
 from ngtcli.drafting.steps import Step
 from ngtcli.drafting.tries.corpus import Corpus, build
 from ngtcli.drafting.tries.files import TrieReport
-from ngtcli.engine.events import reporter
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.request import OtherModelError
 from ngtcli.engine.session import AnswerOptions
@@ -31,6 +30,7 @@ from ngtcli.models.quantized import name_of
 from ngtcli.models.weights.linear import quantized_bits
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import Preset, can_ask, load_preset
+from ngtcli.system import reporting
 from ngtcli.system.cpu import model_name
 from ngtcli.system.machine import return_memory
 from ngtcli.words import counted
@@ -39,31 +39,40 @@ _MESSAGE_PRESET = Preset("message", Path(), "{documents}")  # the message is the
 _WARM_UP_TOKENS = 8  # answered by a model once it is loaded
 
 
+class _LoadingReporter(reporting.Reporter):
+    """Reports the warnings of a session, and its statuses while it is loading.
+
+    A status line of a later time would disturb the timed runs.
+    """
+
+    def __init__(self, reporter: reporting.Reporter) -> None:
+        self._reporter = reporter
+        self.is_loading = True
+
+    def status(self, text: str, /) -> None:
+        """As `Reporter.status`."""
+        if self.is_loading:
+            self._reporter.status(text)
+
+    def warn(self, text: str, /) -> None:
+        """As `Reporter.warn`."""
+        self._reporter.warn(text)
+
+
 class Live:
     """A source of answers from models, which are loaded as cells name them, one at a time.
 
     Args:
         items: What is asked.
         preset: The wording of prompts. None: that of each item's task.
-        progress: Receives status lines while a model is loaded.
-        warn: Receives warnings.
         sweeps: Whether it is for `ngt tune`: a model is warmed up when it is loaded, and the trie
             of a prompt's documents is built for each answer and timed, not taken from the cache.
     """
 
-    def __init__(
-        self,
-        items: Sequence[Item],
-        preset: Preset | None,
-        progress: records.Notify,
-        warn: records.Notify,
-        sweeps: bool = False,
-    ) -> None:
+    def __init__(self, items: Sequence[Item], preset: Preset | None, sweeps: bool = False) -> None:
         self.items = items
         self.prompts = range(len(items))
         self._preset = preset
-        self._progress = progress
-        self._warn = warn
         self._sweeps = sweeps
         self._session: LocalSession | None = None
         self._built: list[Prompt] = []  # the prompts of all items
@@ -77,16 +86,16 @@ class Live:
             self._session = None
             gc.collect()  # frees the memory of this model for the next
             return_memory()
-        loading = True  # a status line of a later time would disturb the timed runs
-        report = reporter(lambda words: self._progress(words) if loading else None, self._warn)
-        self._session = LocalSession(settings, report, persist=False)
+        reporter = _LoadingReporter(reporting.current())
+        with reporting.reporting_to(reporter):
+            self._session = LocalSession(settings, persist=False)
         if self._sweeps:
             max_tokens = min(_WARM_UP_TOKENS, settings.answer.max_tokens)
             warm_up = settings.replace(method=BASELINE, max_tokens=max_tokens)
             session = self._session.with_settings(warm_up)
             for prompt in build_prompts(session, self.items[:1], self._preset):
                 session.generate(prompt, AnswerOptions(to_the_end=True))
-        loading = False
+        reporter.is_loading = False
         return self._session
 
     def built_prompts(self, session: LocalSession) -> list[Prompt]:
@@ -221,15 +230,13 @@ def build_prompts(
     return prompts
 
 
-def run_live(
-    source: Live, settings: Settings, options: BenchOptions, progress: records.Notify
-) -> results.LiveResult:
+def run_live(source: Live, settings: Settings, options: BenchOptions) -> results.LiveResult:
     """Measure and summarize. Raises UsageError if no method can run."""
     session = source.session(settings.replace(method=BASELINE))
     # A prompt that does not fit is reported before anything is measured.
     source.built_prompts(session)
     model = session.model
-    race = records.raced(source, options, settings, source.prompts, progress, splits=True)
+    race = records.raced(source, options, settings, source.prompts, splits=True)
     notes = []
     if not model.takes_drafts:
         notes.append(f"{settings.model.model} decodes without drafts: {model.mode.why}")

@@ -27,11 +27,11 @@ from ngtcli.bench.grid import (
 from ngtcli.config import Settings
 from ngtcli.drafting.steps import Statistics
 from ngtcli.errors import NgtError
+from ngtcli.system import reporting
 from ngtcli.system.progress import time_left
 from ngtcli.words import counted
 
 P = TypeVar("P")  # a prompt, or its index
-Notify = Callable[[str], None]
 _UNAVAILABLE = (NgtError, ImportError, OSError)  # errors if a cell's needs are not met
 # Limits of plausible figures (guess): stored ones beyond them are measured again.
 Count = Annotated[int, Meta(ge=0, lt=10**15)]
@@ -237,7 +237,6 @@ def raced(
     options: BenchOptions,
     settings: Settings,
     warm: Sequence[P],
-    progress: Notify,
     *,
     splits: bool = False,
 ) -> Race:
@@ -250,25 +249,23 @@ def raced(
     for name in AGAINST if options.against else ():
         cells.append(replace(cells[0], key=name, values={"method": name}))
     race = Race(cells, refused=refused)
-    warm_up(source, race, warm, progress, fresh=options.fresh)
+    warm_up(source, race, warm, fresh=options.fresh)
     check_some_left(options.methods, race.cells, race.refused)
     turns = list(by_prompt(race.cells, len(source.prompts), options.rounds))
-    for _ in run(source, race, turns, fresh=options.fresh, splits=splits, progress=progress):
+    for _ in run(source, race, turns, fresh=options.fresh, splits=splits):
         pass
     if race.interrupted and not race.measured():
         raise KeyboardInterrupt
     return race
 
 
-def warm_up(
-    source: Source[P], race: Race, prompts: Sequence[P], progress: Notify, *, fresh: bool = False
-) -> None:
+def warm_up(source: Source[P], race: Race, prompts: Sequence[P], *, fresh: bool = False) -> None:
     """Let every cell answer `prompts` untimed, which fills caches; leave out those that cannot.
 
     Raises what plain decoding raises, without which there is no measurement.
     """
     for cell in list(race.cells):
-        progress(f"Warming up: {cell.key}")
+        reporting.status(f"Warming up: {cell.key}")
         turns = by_prompt([cell], len(prompts), 1)
         try:
             for _ in take(source, turns, prompts, fresh=fresh):
@@ -286,7 +283,6 @@ def run(
     *,
     fresh: bool = False,
     splits: bool = False,
-    progress: Notify = lambda _: None,
 ) -> Iterator[Record]:
     """Take turns, add their records to the race and yield them. An interrupt ends the race.
 
@@ -296,7 +292,6 @@ def run(
         turns: The turns, in order.
         fresh: Whether drafters forget everything at each prompt.
         splits: Whether to add a round in which the parts of a step are timed separately.
-        progress: Receives status lines.
     """
     started = time.perf_counter()
     total = len(turns)
@@ -308,7 +303,7 @@ def run(
         if answered:
             seconds_left = (time.perf_counter() - started) / answered * (total - answered)
             estimate = f" · about {time_left(seconds_left)} left"
-        progress(f"{answered} of {counted(total, 'answer')}{estimate}: {turn.cell.key}")
+        reporting.status(f"{answered} of {counted(total, 'answer')}{estimate}: {turn.cell.key}")
         answered += 1
 
     prompts = source.prompts
@@ -321,7 +316,7 @@ def run(
         for cell in race.cells:
             if cell.key in AGAINST:
                 continue
-            progress(f"Splitting the time of {cell.key}")
+            reporting.status(f"Splitting the time of {cell.key}")
             split_turns = by_prompt([cell], len(prompts), 1)
             race.splits += take(source, split_turns, prompts, fresh=fresh, split=True)
     except KeyboardInterrupt:

@@ -22,7 +22,7 @@ from typing import Any
 
 from ngtcli import __version__
 from ngtcli.bench.grid import Grid
-from ngtcli.bench.records import Notify, P, Race, Record, Source, Turn, by_cell, run
+from ngtcli.bench.records import P, Race, Record, Source, Turn, by_cell, run
 from ngtcli.bench.results import SweepData, SweepReport, digest
 from ngtcli.bench.summary import CellRow, Group, row_of
 from ngtcli.config import settings_in
@@ -143,11 +143,11 @@ def default_state(key: str) -> Path:
     return home("cache") / "tune" / f"{key[:32]}.jsonl"
 
 
-def measure(source: Source[P], grid: Grid, rounds: int, state: State, progress: Notify) -> None:
+def measure(source: Source[P], grid: Grid, rounds: int, state: State) -> None:
     """Measure the passes that `state` does not have yet."""
     turns = list(state.left(by_cell(grid.cells, len(source.prompts), rounds)))
     race = Race(grid.cells)
-    for record in run(source, race, turns, progress=progress):
+    for record in run(source, race, turns):
         state.add(record)
 
 

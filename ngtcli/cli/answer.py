@@ -26,6 +26,7 @@ from ngtcli.documents.text import utf8
 from ngtcli.engine.request import Request
 from ngtcli.engine.settings import read_text, text_of
 from ngtcli.errors import UsageError
+from ngtcli.system.reporting import reporting_to
 
 PassagesOption = Annotated[
     bool, typer.Option("--show-passages", help="Show the passages that the model reads, on stderr.")
@@ -58,7 +59,7 @@ def summarize(
         _answer_each(request, output, answer_flags, flags, files or [], hint, restart, limit)
     else:
         of_many = {"--restart": restart, "--limit": limit}
-        checks.warn_of_no_effect([Situation.ONE_SUMMARY], of_many, Notes().warn)
+        checks.warn_of_no_effect([Situation.ONE_SUMMARY], of_many)
         _answer(request, output, answer_flags, flags, files or [], hint)
 
 
@@ -94,7 +95,7 @@ def ask(
         _answer_each(request, output, answer_flags, flags, docs, _DOCUMENTS, restart, limit)
         return
     of_many = {"--restart": restart, "--limit": limit}
-    checks.warn_of_no_effect([Situation.ONE_ANSWER], of_many, Notes().warn)
+    checks.warn_of_no_effect([Situation.ONE_ANSWER], of_many)
     _answer(request, output, answer_flags, flags, docs, _DOCUMENTS)
 
 
@@ -119,7 +120,7 @@ def generate(
     output = answer_flags.output(shows_passages=show_passages)
     if docs is None:
         situations = [Situation.NO_DOCUMENTS]
-        checks.warn_of_no_effect(situations, output.given_flags(), Notes().warn)
+        checks.warn_of_no_effect(situations, output.given_flags())
         output = effective_output(output, situations)
     prompt = _prompt(words or [], docs or [], request.settings.reading.max_mb)
     _answer(replace(request, question=prompt), output, answer_flags, flags, docs, "")
@@ -142,15 +143,16 @@ def _answer(
     """Check the request, read the documents (None: it is about none), and answer it."""
     request, output = check_request(request, output, answer_flags, flags)
     notes = Notes(output.verbose)
-    answerer = answering.answerer_of(request, notes, dry_run=answer_flags.dry_run)
-    if paths is not None:
-        request = replace(request, loaded=read_documents(paths, request, output, hint))
-    if answer_flags.dry_run:
-        from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
+    with reporting_to(notes):
+        answerer = answering.answerer_of(request, dry_run=answer_flags.dry_run)
+        if paths is not None:
+            request = replace(request, loaded=read_documents(paths, request, output, hint))
+        if answer_flags.dry_run:
+            from ngtcli.cli.dry_run import dry_run  # here: it loads what makes prompts
 
-        dry_run(request, output, notes)
-    else:
-        answering.run(request, output, answerer, notes)
+            dry_run(request, output, notes)
+        else:
+            answering.run(request, output, answerer, notes)
 
 
 def _answer_each(
@@ -167,7 +169,6 @@ def _answer_each(
     from ngtcli.cli.per_file import run_per_file  # here: they load more
     from ngtcli.engine.checks import check_session
 
-    warn = Notes().warn
     if answer_flags.dry_run:
         what = "--dry-run prints one prompt, and each file has its own"
         raise UsageError(what, hint="Leave it out, or name one file.")
@@ -182,14 +183,14 @@ def _answer_each(
         situations.append(Situation.EACH_ON_STDOUT)
     elif output.is_table:
         situations.append(Situation.TABLE)
-    checks.warn_of_no_effect(situations, values, warn)
+    checks.warn_of_no_effect(situations, values)
     output = effective_output(output, situations)
     request = _without_effect_on_each(request, flags, situations)
     # One answer is checked, and not the table or the folder that all of them go to.
     single = replace(output, path=None, force=False)
     request, checked = check_request(request, single, answer_flags, flags)
     output = replace(checked, path=output.path, force=output.force)
-    check_session(request.settings, warn)
+    check_session(request.settings)
     run_per_file(request, output, paths, hint, restart, limit)
 
 

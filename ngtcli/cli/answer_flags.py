@@ -199,9 +199,8 @@ def check_request(
     is not there or cannot be used.
     """
     s = request.settings
-    warn = Notes(output.verbose).warn
     check_output_files({"-o": output.path, "--html": output.html})
-    checks.check_settings(flags, s, warn)
+    checks.check_settings(flags, s)
     check_prediction(request.prediction, s)
     check_not_read(
         (output.path, output.html), [answer_flags.predict] if answer_flags.predict else []
@@ -216,7 +215,7 @@ def check_request(
         "--predict": request.prediction,
     }
     situations = _situations_of(request, output, answer_flags)
-    checks.warn_of_no_effect(situations, values, warn)
+    checks.warn_of_no_effect(situations, values)
     is_retrieving = s.retrieval.overflow == "retrieve"
     if is_retrieving and (s.retrieval.embedder or s.retrieval.reranker):
         from ngtcli.retrieval.encoders import check_encoders  # here: it loads numpy

@@ -10,7 +10,7 @@ import typer
 from ngtcli.cli.notes import CUT_OFF, Notes
 from ngtcli.config import Settings
 from ngtcli.engine.batch.run import Item, Items, Results, answer_all
-from ngtcli.engine.events import Drawn, Ended, Outcome, reporter
+from ngtcli.engine.events import Drawn, Ended, Outcome
 from ngtcli.engine.no_answer import no_answer
 from ngtcli.engine.request import OtherModelError, Request, limit_of
 from ngtcli.errors import INTERRUPTED, FailedLinesError, UsageError
@@ -18,6 +18,7 @@ from ngtcli.server.client import Remote
 from ngtcli.server.many import ServedRun
 from ngtcli.system import process
 from ngtcli.system.progress import time_left
+from ngtcli.system.reporting import Reporter, reporting_to
 from ngtcli.words import counted, short
 
 if TYPE_CHECKING:  # it loads numpy
@@ -27,7 +28,7 @@ _EVERY_S = 10.0  # between two lines with -v where none can be wiped; guess
 _WARNINGS_SHOWN = 5  # about single items; -v shows all
 
 
-class RunProgress:
+class RunProgress(Reporter):
     """Shows how many items of a run are done, with the documents and tokens of their answers.
 
     On a terminal that is one line in place, elsewhere one now and then with -v.
@@ -93,6 +94,10 @@ class RunProgress:
             self._shown_at = time.monotonic()
             self._notes.say(" · ".join(self._facts()))
 
+    def status(self, text: str) -> None:
+        """As `Reporter.status`."""
+        self.show(text)
+
     def conclude(self) -> None:
         """Show on a terminal, or with -v, what was done, and in what time."""
         self.begin()
@@ -154,7 +159,6 @@ class RunAnswers:
         is_exact = settings.drafting.exact == "on" and settings.engine.engine != "vllm"
         self._settings = settings
         self._progress = progress
-        self._report = reporter(progress.show, progress.warn)
         self._may_be_served = may_be_served and not size
         self._size = size or int(is_exact)  # exact passes are over one text
         self._engine: Engine | None = None
@@ -164,7 +168,7 @@ class RunAnswers:
         if self._engine is None:
             from ngtcli.engine.opening import open_engine  # here: few runs get as far
 
-            self._engine = open_engine(self._settings, self._report, size=self._size, many=True)
+            self._engine = open_engine(self._settings, size=self._size, many=True)
         return self._engine
 
     def outcomes(self, draw: Callable[[bool], Drawn | None]) -> Generator[Outcome]:
@@ -176,7 +180,7 @@ class RunAnswers:
         if remote is not None:
             process.unwind_on_interrupt()
             self._progress.begin()
-            served = ServedRun(remote, self._settings, self._report)
+            served = ServedRun(remote, self._settings)
             with closing(served.outcomes(draw)) as outcomes:
                 yield from outcomes
             left = served.left
@@ -225,7 +229,8 @@ def answer_items(
         Exit: With code 130 where it was interrupted.
     """
     try:
-        failures = answer_all(items, results, answers.outcomes, progress)
+        with reporting_to(progress):
+            failures = answer_all(items, results, answers.outcomes, progress)
     except OtherModelError as error:
         raise UsageError(
             f"the presets of the tasks name different models: {error}",

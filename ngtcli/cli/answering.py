@@ -5,7 +5,7 @@ Also the list of an answer's sources, and its page.
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import closing
 from dataclasses import replace
 from functools import partial
@@ -14,7 +14,7 @@ from typing import TextIO
 import typer
 
 from ngtcli.cli.answer_flags import Output, OutputFormat, report_passages
-from ngtcli.cli.notes import CUT_OFF, Notes, ReadingBar
+from ngtcli.cli.notes import CUT_OFF, Notes
 from ngtcli.cli.options import command_line
 from ngtcli.cli.output import check_written, json_of_answer, write_page, write_result
 from ngtcli.cli.streams import terminal_width
@@ -27,13 +27,10 @@ from ngtcli.engine.events import (
     Answer,
     Ended,
     Event,
-    Message,
-    Part,
     Prompted,
-    Reading,
-    Report,
     Started,
     Stepped,
+    report_to,
 )
 from ngtcli.engine.no_answer import NOT_IN_DOCUMENTS, no_answer
 from ngtcli.engine.request import Request, Want, limit_of
@@ -44,7 +41,7 @@ from ngtcli.render.sinks import PlainSink, Run, TerminalSink, runs_of
 from ngtcli.render.terminal import THOUGHT, visible, wants_color
 from ngtcli.server.answerer import Answerer
 from ngtcli.server.client import start
-from ngtcli.system import process
+from ngtcli.system import process, reporting
 from ngtcli.words import counted
 
 _CUT_OFF = CUT_OFF | {
@@ -54,31 +51,13 @@ _OTHER_WORDS = "Use words from the documents, or choose another model with -m."
 _REASONING_KEPT = 400  # characters, of which a status line shows the last; guess
 
 
-def telling(notes: Notes, warn: Callable[[str], None] | None = None) -> Report:
-    """Return a callback that shows events in `notes`, warnings with `warn` if it is not None."""
-    reading, warn = ReadingBar(notes), warn or notes.warn
-
-    def tell(event: Event) -> None:
-        match event:
-            case Message():
-                say = {"status": notes.status, "warn": warn}
-                say.get(event.kind, notes.remark)(event.text)
-            case Reading():
-                reading(event.read, event.total)
-            case Part():
-                process.unwind_on_interrupt()  # what is finished is said
-                notes.begin_part(event.words)
-
-    return tell
-
-
-def answerer_of(request: Request, notes: Notes, *, dry_run: bool = False) -> Answerer:
+def answerer_of(request: Request, *, dry_run: bool = False) -> Answerer:
     """Return what answers a request; its settings are checked. Raises UsageError and ModelError."""
-    answerer = Answerer(telling(notes))
+    answerer = Answerer()
     if dry_run:
         from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
-        check_session(request.settings, notes.warn, dry=True)
+        check_session(request.settings, dry=True)
     else:
         answerer.check(request.settings)
     return answerer
@@ -93,15 +72,15 @@ def run(request: Request, output: Output, answerer: Answerer, notes: Notes) -> N
     answer = showing.show(answerer.ask(request))
     if answer is None or answer.finish_reason == "interrupted":
         raise typer.Exit(INTERRUPTED)
-    keep_warm(answerer, request.settings, notes)
+    keep_warm(answerer, request.settings)
     if answerer.loaded and not seconds_of(request.settings.engine.keep_warm) and showing.started:
         suggest_keeping_warm(showing.started - began, notes)
 
 
-def keep_warm(answerer: Answerer, settings: Settings, notes: Notes) -> None:
+def keep_warm(answerer: Answerer, settings: Settings) -> None:
     """Have a process keep the model loaded, where that is wanted and none does."""
     if answerer.loaded and seconds_of(settings.engine.keep_warm):
-        start(settings, notes.warn)
+        start(settings)
 
 
 def wanted(output: Output, notes: Notes) -> frozenset[Want]:
@@ -117,13 +96,11 @@ def wanted(output: Output, notes: Notes) -> frozenset[Want]:
 class Showing:
     """Shows the events of a request: the answer as it comes, and then whole, also in files."""
 
-    def __init__(
-        self, request: Request, output: Output, notes: Notes, report: Report | None = None
-    ) -> None:
+    def __init__(self, request: Request, output: Output, notes: Notes) -> None:
         self._request = request
         self._output = output
         self._notes = notes
-        self._report = report or telling(notes)
+        self._report = report_to(reporting.current())
         self._origins: Sequence[str] = ()
         self._sink: PlainSink | None = None  # where the text goes as it comes
         self._marks: LiveMarks | None = None  # of the sources of that text

@@ -41,6 +41,7 @@ from ngtcli.engine.no_answer import caught, no_answer
 from ngtcli.engine.request import Tasks
 from ngtcli.prompts.preset import TASKS, deciding
 from ngtcli.system.files import identity
+from ngtcli.system.reporting import reporting_to
 from ngtcli.system.yaml_file import shown
 from ngtcli.words import counted, reason_of
 
@@ -104,9 +105,8 @@ def batch(
     """
     tasks = options.tasks_of(flags, batch_flags.preset, TASKS, worded=True)
     settings = tasks.of["ask"][0]
-    warn = Notes().warn
-    checks.warn_of_no_effect([Situation.NO_COLOR], checks.given_settings(flags), warn)
-    checks.check_settings(flags, settings, warn)
+    checks.warn_of_no_effect([Situation.NO_COLOR], checks.given_settings(flags))
+    checks.check_settings(flags, settings)
     check_output_file(batch_flags.output)
     if batch_flags.output is None:
         of_files = {
@@ -114,16 +114,17 @@ def batch(
             "--restart": batch_flags.restart,
             "--force": batch_flags.force,
         }
-        checks.warn_of_no_effect([Situation.BATCH_ON_STDOUT], of_files, warn)
+        checks.warn_of_no_effect([Situation.BATCH_ON_STDOUT], of_files)
     _check_apart(source, batch_flags.output)
-    check_session(settings, warn)
+    check_session(settings)
     path = Path(source)
     folder = str(path.absolute().parent) if path.is_file() else os.getcwd()
     command = _Batch(batch_flags, tasks, folder)
-    if source != STDIN and _is_file(path) and _is_file(batch_flags.output):
-        command.run_file(path)
-    else:
-        command.run_stream(source)
+    with reporting_to(command.progress):
+        if source != STDIN and _is_file(path) and _is_file(batch_flags.output):
+            command.run_file(path)
+        else:
+            command.run_stream(source)
 
 
 class _Batch:
@@ -136,13 +137,11 @@ class _Batch:
         self._notes = Notes(flags.verbose)
         self._settings = tasks.of["ask"][0]
         self._max_line_bytes = self._settings.reading.max_mb * 1_000_000
-        self._progress = RunProgress(self._notes, "line")
+        self.progress = RunProgress(self._notes, "line")
         self._answers = RunAnswers(
-            self._settings, self._progress, size=flags.batch_size, may_be_served=True
+            self._settings, self.progress, size=flags.batch_size, may_be_served=True
         )
-        self._requests = LineRequests(
-            tasks, flags.preset, folder, flags.output, self._progress.warn
-        )
+        self._requests = LineRequests(tasks, flags.preset, folder, flags.output)
 
     def run_file(self, path: Path) -> None:
         """Answer the lines of a file, into a file that the same command resumes."""
@@ -159,13 +158,13 @@ class _Batch:
             indices = [line.index for line in lines]
             to_do = output.to_do(indices, retries=flags.retry_failed)
             left = [line for line in lines if line.index in to_do]
-            self._progress.set_total(len(lines), len(left), "already done")
+            self.progress.set_total(len(lines), len(left), "already done")
             without_answer = output.to_do(indices, retries=True)
             answered = [line for line in lines if line.index not in without_answer]
             self._warn_of_changes(answered, path, output)
             self._answer(Lines(left), path, output)
         failed = sum(output.failed(line.index) for line in lines)
-        self._progress.check_failed(
+        self.progress.check_failed(
             failed, len(lines), f"{_IN_LINE}; --retry-failed runs them again."
         )
 
@@ -198,7 +197,7 @@ class _Batch:
         """Answer lines as they arrive, or of a file to a stream. Nothing is resumed."""
         flags = self._flags
         retry = {"--retry-failed": flags.retry_failed}
-        checks.warn_of_no_effect([Situation.STREAM], retry, self._notes.warn)
+        checks.warn_of_no_effect([Situation.STREAM], retry)
         path = flags.output
         if path is not None and path.is_file() and path.stat().st_size and not flags.force:
             raise errors.UsageError(
@@ -215,7 +214,7 @@ class _Batch:
             lines = Lines(islice(arriving, flags.limit or None), self._max_line_bytes)
             output = stack.enter_context(closing(StreamOutput(path, print_line)))
             failed = self._answer(lines, None, output)
-        self._progress.check_failed(failed, lines.count, f"{_IN_LINE}.")
+        self.progress.check_failed(failed, lines.count, f"{_IN_LINE}.")
 
     def _answer(self, lines: Lines, path: Path | None, output: FileOutput | StreamOutput) -> int:
         """Answer lines, of the file at `path` if there is one; return how many failed."""
@@ -226,7 +225,7 @@ class _Batch:
                 items,
                 results,
                 self._answers,
-                self._progress,
+                self.progress,
                 self._notes,
                 resumes=isinstance(output, FileOutput),
             )

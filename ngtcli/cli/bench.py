@@ -20,7 +20,6 @@ from ngtcli.cli.measuring import (
     measured_option,
     prompt_option,
 )
-from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, names_in, numbers_of
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
@@ -91,7 +90,7 @@ def _bench(run: Run, bench_flags: BenchFlags) -> Generator[LiveResult]:
     source, skipped = open_source(run, bench_flags, "auto" if drafts else "none")
     from ngtcli.bench.live import run_live
 
-    result = replace(run_live(source, settings, options, run.notes.status), skipped=skipped)
+    result = replace(run_live(source, settings, options), skipped=skipped)
     yield result
     refused = [f"{one.method} was not measured: {one.reason}" for one in result.refused]
     report_end(run, [*result.notes, *refused], result.interrupted, result.questions)
@@ -143,14 +142,14 @@ def open_source(run: Run, item_flags: ItemFlags, method: str) -> tuple["Live", S
 
     What is wrong is reported before anything heavy is loaded.
     """
-    check_session(run.settings.replace(method=method), Notes().warn)
+    check_session(run.settings.replace(method=method))
     items, skipped = read_items(run, item_flags)
     run.notes.status(f"Loading {run.settings.model.model} …")
     from ngtcli.bench.live import Live
 
     process.unwind_on_interrupt()
     preset = run.preset if item_flags.preset else None
-    return Live(items, preset, run.notes.status, run.notes.warn_once), skipped
+    return Live(items, preset), skipped
 
 
 def read_items(run: Run, item_flags: ItemFlags) -> tuple[list[Item], Sequence[Skipped]]:

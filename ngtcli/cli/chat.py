@@ -24,7 +24,7 @@ from ngtcli.cli.conversation_file import (
     to_markdown,
     with_sources,
 )
-from ngtcli.cli.notes import Notes, report_error
+from ngtcli.cli.notes import EachWarningOnce, Notes, report_error
 from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import SETTINGS
 from ngtcli.documents.find import STDIN
@@ -36,6 +36,7 @@ from ngtcli.prompts.turns import Turn
 from ngtcli.render.answer_view import terminal_list
 from ngtcli.server.answerer import Answerer
 from ngtcli.system import process
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted, nearest
 
 _LEAVE = "Ctrl-D or /quit leaves."
@@ -66,22 +67,23 @@ def chat(
     request, output = answer_flags.check_request(request, output, chat_flags, flags)
     settings = request.settings
     conversation = Conversation(request, output)
-    conversation.answerer.check(settings)
-    if docs:
-        conversation.read(docs)
-    if continues:
-        conversation.load(last_saved())
-    stdin = streams.piped_stdin()
-    conversation.pipe = stdin is not None
-    if stdin is not None:
-        said: Iterable[str | None] = typed.piped(
-            stdin, settings.reading.max_mb, conversation.notes.warn
-        )
-    else:
-        conversation.greet()
-        said = typed.typed([f"/{name}" for name in conversation.commands], settings.output.history)
-    talk(conversation, said)
-    answering.keep_warm(conversation.answerer, settings, conversation.notes)
+    with reporting_to(EachWarningOnce(conversation.notes)):
+        conversation.answerer.check(settings)
+        if docs:
+            conversation.read(docs)
+        if continues:
+            conversation.load(last_saved())
+        stdin = streams.piped_stdin()
+        conversation.pipe = stdin is not None
+        if stdin is not None:
+            said: Iterable[str | None] = typed.piped(stdin, settings.reading.max_mb)
+        else:
+            conversation.greet()
+            said = typed.typed(
+                [f"/{name}" for name in conversation.commands], settings.output.history
+            )
+        talk(conversation, said)
+        answering.keep_warm(conversation.answerer, settings)
 
 
 def talk(conversation: "Conversation", said: Iterable[str | None]) -> None:
@@ -115,8 +117,7 @@ class Conversation:
         self.pipe, self.notes = pipe, Notes(output.verbose)
         self._request, self._output = request, output
         self._exchanges: list[Exchange] = []
-        self._tell = answering.telling(self.notes, self.notes.warn_once)
-        self.answerer = Answerer(self._tell, stays=True)
+        self.answerer = Answerer(stays=True)
         self._paths: list[str] = []
         self._saved: set[Path] = set()
         self._file: Path | None = None  # where it was saved or loaded last
@@ -189,7 +190,7 @@ class Conversation:
         if self.pipe and self._any:
             sys.stdout.write("\n")
         self._any = True
-        showing = answering.Showing(request, self._output, self.notes, self._tell)
+        showing = answering.Showing(request, self._output, self.notes)
         answer = showing.show(self.answerer.ask(request))
         if answer is not None:
             self._exchanges.append(Exchange(question, answer))
@@ -245,7 +246,7 @@ class Conversation:
         settings = self._request.settings.replace(system=system)
         from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
-        check_session(settings, self.notes.warn)  # whether the chat template takes it
+        check_session(settings)  # whether the chat template takes it
         self._request = replace(self._request, settings=settings)
 
     def _save(self, name: str) -> None:

@@ -22,6 +22,7 @@ from ngtcli.engine.checks import check_session
 from ngtcli.engine.request import check_form
 from ngtcli.errors import DifferenceError, UsageError
 from ngtcli.render.terminal import one_line
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted
 
 DRAFTS = "8,32,64"
@@ -74,10 +75,10 @@ def check(
     resolved, chosen = resolve(flags, preset)
     settings, notes = resolved.settings, Notes()
     num_drafts = _num_drafts(drafts, flags, settings)
-    check_settings(flags, settings, notes.warn)
-    warn_of_no_effect([Situation.NO_COLOR], given_settings(flags), notes.warn)
+    check_settings(flags, settings)
+    warn_of_no_effect([Situation.NO_COLOR], given_settings(flags))
     check_form("ask", settings)
-    check_session(settings, notes.warn)
+    check_session(settings)
     if files or docs:
         texts = read_documents(files or [], None, settings, notes)
         asked = read_documents(docs or [], None, settings, notes)
@@ -89,9 +90,8 @@ def check(
     from ngtcli.bench.check import run_check  # here: they load torch
     from ngtcli.bench.live import Live
 
-    source = Live(items, chosen, notes.status, notes.warn)
-    with notes.heartbeat():
-        report = run_check(source, settings, num_drafts, notes.status)
+    with reporting_to(notes), notes.heartbeat():
+        report = run_check(Live(items, chosen), settings, num_drafts)
     notes.clear()
     skipped = distinct([*texts.skipped, *asked.skipped])
     yield replace(report, prompts_available=len(available), skipped=skipped)

@@ -4,17 +4,17 @@ Only flags are checked. Settings of the environment, of files and of presets are
 and need not matter to each. Two flags that cannot both hold are an error where they are read.
 """
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, fields, replace
 from enum import Enum, auto
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from ngtcli.config import FORMS, SETTINGS, Settings, Use, settings_where
+from ngtcli.system import reporting
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-Warn = Callable[[str], object]
 Flags = TypeVar("Flags", bound="DataclassInstance")
 
 
@@ -117,15 +117,12 @@ TABLE = (
 )
 
 
-def warn_of_no_effect(
-    situations: Collection[Situation], values: Mapping[str, object], warn: Warn
-) -> None:
+def warn_of_no_effect(situations: Collection[Situation], values: Mapping[str, object]) -> None:
     """Warn of each flag that has no effect in one of these situations.
 
     Args:
         situations: What holds of the command line.
         values: The value of each flag, as the table writes it; false where it was not given.
-        warn: Gets one sentence a flag.
     """
     named = set()
     for row in TABLE:
@@ -133,7 +130,7 @@ def warn_of_no_effect(
             continue
         for flag in row.flags:
             if values.get(flag) and flag not in named:
-                warn(f"{flag} has no effect {row.words}")
+                reporting.warn(f"{flag} has no effect {row.words}")
                 named.add(flag)
 
 
@@ -177,21 +174,21 @@ def given_settings(flags: Mapping[str, Any]) -> dict[str, object]:
     return values | {COLORED: flags.get("color") == "always"}
 
 
-def check_settings(flags: Mapping[str, Any], settings: Settings, warn: Warn) -> None:
+def check_settings(flags: Mapping[str, Any], settings: Settings) -> None:
     """Warn of settings among the flags that the other settings leave without an effect.
 
     Raises UsageError for what vLLM cannot do.
     """
-    warn_of_no_effect(_situations_of(flags, settings), given_settings(flags), warn)
+    warn_of_no_effect(_situations_of(flags, settings), given_settings(flags))
     if settings.engine.engine == "vllm":
         from ngtcli.engine.vllm.process import check  # here: other engines do without
 
         check(settings)
 
 
-def check_weights(flags: Mapping[str, Any], settings: Settings, warn: Warn) -> None:
+def check_weights(flags: Mapping[str, Any], settings: Settings) -> None:
     """Warn of flags without effect on the weights that are loaded, whatever the method."""
-    warn_of_no_effect(_situations_of_weights(settings), given_settings(flags), warn)
+    warn_of_no_effect(_situations_of_weights(settings), given_settings(flags))
 
 
 def _situations_of(flags: Mapping[str, Any], settings: Settings) -> set[Situation]:

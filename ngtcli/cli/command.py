@@ -52,6 +52,7 @@ from ngtcli.config import SETTINGS, Use
 from ngtcli.errors import UsageError
 from ngtcli.removed import removed_flag
 from ngtcli.system.cache import cache_limit
+from ngtcli.system.reporting import reporting_to
 
 Function = Callable[..., Any]
 Parameters = list[Option | Argument]
@@ -148,7 +149,8 @@ class Command(TyperCommand):
         """Call the function, and show its report."""
         with_json = _is_given("--json", ctx)
         _check_verbosity(ctx)
-        with _cache_within_bound(verbose=_is_given("--verbose", ctx)):
+        is_verbose = _is_given("--verbose", ctx)
+        with _cache_within_bound(verbose=is_verbose), reporting_to(Notes(is_verbose)):
             ctx.params = self._declaration.arguments(ctx)
             report = super().invoke(ctx)
             if self._declaration.view is not None:
@@ -216,7 +218,8 @@ class Group(TyperGroup):
         if self._declaration is None:
             return super().invoke(ctx)
         _check_verbosity(ctx)
-        with _cache_within_bound(verbose=_is_given("--verbose", ctx)):
+        is_verbose = _is_given("--verbose", ctx)
+        with _cache_within_bound(verbose=is_verbose), reporting_to(Notes(is_verbose)):
             ctx.params = self._declaration.arguments(ctx)
             return super().invoke(ctx)
 

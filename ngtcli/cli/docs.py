@@ -212,7 +212,7 @@ def docs_show(
     notes = Notes(verbose)
     if not passages:
         is_flag_given = {SETTINGS[name].flag: name in flags for name in _CUT}
-        warn_of_no_effect([Situation.NO_PASSAGES], is_flag_given, notes.warn)
+        warn_of_no_effect([Situation.NO_PASSAGES], is_flag_given)
     model = settings.model.model
     if not text:
         find(model, ["tokenizer"])  # a wrong name is reported before documents are read

@@ -2,7 +2,6 @@
 
 from ngtcli.cli.answer_flags import Output, report_passages
 from ngtcli.cli.answer_object import dry_run_object
-from ngtcli.cli.answering import telling
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.output import json_of_answer, print_line
 from ngtcli.config import Settings
@@ -24,12 +23,10 @@ class UnloadedSession(Session):
 
     Args:
         settings: The settings.
-        notes: Where is reported what is being done.
-        warns: Whether warnings are reported, which the engine will not repeat.
     """
 
-    def __init__(self, settings: Settings, notes: Notes, warns: bool = True) -> None:
-        super().__init__(settings, telling(notes, None if warns else lambda _: None))
+    def __init__(self, settings: Settings) -> None:
+        super().__init__(settings)
         self.status(f"Loading the tokenizer of {settings.model.model} …")
         tokenizer = load_tokenizer(settings.model.model)
         config = load_config(settings.model.model)
@@ -41,7 +38,6 @@ class UnloadedSession(Session):
             dtype=settings.model.dtype,
             context_why=limit.reason,
         )
-        notes.clear()
 
     @property
     def facts(self) -> ModelFacts:
@@ -57,7 +53,9 @@ def dry_run(request: Request, output: Output, notes: Notes, *, reports_schema: b
         notes: Where the token count goes.
         reports_schema: Whether the JSON Schema of the answer goes there, too.
     """
-    session = UnloadedSession(request.settings, notes)
+    with reporting_to(notes):
+        session = UnloadedSession(request.settings)
+    notes.clear()
     context = session.facts.context
     form = form_of(request.settings)
     schema = form.schema if form else None

@@ -58,7 +58,7 @@ from ngtcli.prompts.preset import load_preset
 from ngtcli.prompts.splitting import Part, whole_or_parts
 from ngtcli.render.terminal import reveal, visible
 from ngtcli.system.json_form import dump_json
-from ngtcli.system.reporting import reporting_to
+from ngtcli.system.reporting import Reporter, reporting_to
 from ngtcli.words import counted
 
 if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
@@ -152,7 +152,7 @@ def extract(
     settings, preset = extraction.tasks.of[TASK]
     settings = checks.without_unused_models(settings)
     extraction = replace(extraction, tasks=Tasks({TASK: (settings, preset)}))
-    check_session(settings, Notes().warn, dry=extract_flags.dry_run)
+    check_session(settings, dry=extract_flags.dry_run)
     command = _Extract(extraction, extract_flags)
     with closing(command.opened()):
         command.run(files or [])
@@ -163,8 +163,7 @@ def _check(
 ) -> ExtractFlags:
     """Warn of flags without effect, and return the others. Raises UsageError."""
     settings = extraction.tasks.of[TASK][0]
-    notes = Notes(extract_flags.verbose)
-    checks.check_settings(flags, settings, notes.warn)
+    checks.check_settings(flags, settings)
     check_output_files({"-o": extract_flags.output, "--html": extract_flags.html})
     if extract_flags.sources not in (None, "columns"):
         raise UsageError(f"--sources is {extract_flags.sources}", hint="Use --sources columns.")
@@ -176,7 +175,7 @@ def _check(
     if extract_flags.dry_run:
         situations.add(Situation.DRY_RUN)
     values = {flag: getattr(extract_flags, name) for flag, name in _FIELD_OF.items()}
-    checks.warn_of_no_effect(situations, values, notes.warn)
+    checks.warn_of_no_effect(situations, values)
     extract_flags = checks.effective(extract_flags, _FIELD_OF, situations)
     if extraction.by_field:
         flags_of_objects = {
@@ -202,6 +201,17 @@ def _check_objects(fields: Sequence[Field]) -> None:
     if len(objects) == len(fields):
         raise UsageError(message, hint=_WITHOUT_ASK_FIELDS)
     Notes().warn(f"{message} will be null. {_WITHOUT_ASK_FIELDS}")
+
+
+@dataclass(frozen=True, slots=True)
+class _Statuses(Reporter):
+    """Shows statuses in `notes`, and no warnings, which come again where the prompt is made."""
+
+    notes: Notes
+
+    def status(self, text: str) -> None:
+        """As `Reporter.status`."""
+        self.notes.status(text)
 
 
 class _Extract:
@@ -362,7 +372,9 @@ class _Extract:
         if self._flags.dry_run:
             from ngtcli.cli.dry_run import UnloadedSession  # here: few runs are dry
 
-            session: Session = UnloadedSession(self._settings, self._notes, warns=False)
+            with reporting_to(_Statuses(self._notes)):
+                session: Session = UnloadedSession(self._settings)
+            self._notes.clear()
         else:
             session = self._answers.engine().session
         task = session.task(self._request.preset, [document], self._request.question)

@@ -40,15 +40,15 @@ def mcp(
     tasks = tasks_of(flags, preset_name, TASKS, worded=True)
     settings = tasks.of["ask"][0]
     notes = Notes()
-    warn_of_no_effect([Situation.NO_COLOR], given_settings(flags), notes.warn)
+    warn_of_no_effect([Situation.NO_COLOR], given_settings(flags))
     if settings.engine.engine == "vllm":
         raise UsageError("ngt mcp cannot answer with --engine vllm", hint="Leave it out.")
-    check_settings(flags, settings, notes.warn)
+    check_settings(flags, settings)
     if STDIN in docs:
         raise UsageError(
             "-d - cannot be used: standard input has the protocol", hint="Name a folder."
         )
-    check_session(settings, notes.warn)
+    check_session(settings)
     find(docs, settings, inside=True)
     if sys.stdin.isatty():
         notes.say(_STARTED)

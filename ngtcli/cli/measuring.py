@@ -13,12 +13,13 @@ import typer
 from ngtcli.bench.results import Invocation, versions
 from ngtcli.cli import options, streams
 from ngtcli.cli.checks import Situation, check_weights, warn_of_no_effect
-from ngtcli.cli.notes import Notes
+from ngtcli.cli.notes import EachWarningOnce, Notes
 from ngtcli.cli.output import check_output_files, check_written, write_result
 from ngtcli.config import Resolved, Settings
 from ngtcli.errors import INTERRUPTED, UsageError
 from ngtcli.prompts.preset import Preset
 from ngtcli.render.terminal import wants_color
+from ngtcli.system.reporting import reporting_to
 
 prompt_option = partial(typer.Option, rich_help_panel="Prompts")
 measured_option = partial(typer.Option, rich_help_panel="Measuring")
@@ -57,7 +58,7 @@ class OutputFlags:
         check_output_files({"-o": self.output})
         written = getattr(self, "write", None) or self.output
         if not written:
-            warn_of_no_effect([Situation.NO_FILE], {"--force": self.force}, Notes().warn)
+            warn_of_no_effect([Situation.NO_FILE], {"--force": self.force})
         check_written(self.outputs, self.force)
         return "".join(forms)
 
@@ -91,7 +92,7 @@ class Run:
         """Resolve the settings, and warn of flags without effect. Raises UsageError."""
         resolved, preset = options.resolve(dict(flags), output.preset)
         notes = Notes(output.verbose)
-        check_weights(flags, resolved.settings, notes.warn)
+        check_weights(flags, resolved.settings)
         return cls(resolved, preset, flags, notes)
 
     @property
@@ -118,7 +119,7 @@ def measure_and_put_out(work: Work, flags: Mapping[str, Any], output: OutputFlag
     form = output.check()
     steps = work(run, output)
     try:
-        with run.notes.heartbeat():
+        with reporting_to(EachWarningOnce(run.notes)), run.notes.heartbeat():
             result = next(steps)
     except KeyboardInterrupt:
         run.notes.warn("interrupted; nothing was measured")

@@ -5,6 +5,7 @@ import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 
 from rich.cells import cell_len
 
@@ -24,6 +25,7 @@ from ngtcli.render.terminal import (
 )
 from ngtcli.system import process, progress
 from ngtcli.system.progress import BAR, progress_bar, time_left
+from ngtcli.system.reporting import Reporter
 from ngtcli.words import counted, short
 
 LONGEST_LINE = 2000  # characters of a line of an error; guess
@@ -35,6 +37,7 @@ _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 
 
 _is_quiet = False  # whether -q was given
+_is_status_shown = False  # whether the last line of stderr is a status line
 
 
 def silence(quiet: bool) -> None:
@@ -48,8 +51,8 @@ def is_silent() -> bool:
     return _is_quiet
 
 
-class Notes:
-    """What goes to stderr. On a terminal one status line is shown and wiped again.
+class Notes(Reporter):
+    """What goes to stderr: a reporter, and more. On a terminal a status line is shown and wiped.
 
     After -q only errors and replies are written.
     """
@@ -59,9 +62,9 @@ class Notes:
         self.verbose = verbose
         self.said = False
         self.wipes = self.terminal and not is_plain()  # whether a status line is shown
-        self._status = False
         self._last_status = ""  # that -v reported
         self._part = ""
+        self._reading_bar = ReadingBar(self)
         self._heartbeat: progress.Heartbeat | None = None
         self._warned = set[str]()  # by warn_once
         self._named = set[str]()  # what was said of the built-in model
@@ -82,9 +85,14 @@ class Notes:
             finally:
                 self._heartbeat = None
 
-    def begin_part(self, part: str) -> None:
+    def part(self, words: str) -> None:
         """Put this before every passing line from now on; "" for nothing."""
-        self._part = f"{part}: " if part else ""
+        process.unwind_on_interrupt()  # what is finished is said
+        self._part = f"{words}: " if words else ""
+
+    def reading(self, read: int, total: int) -> None:
+        """Show how many tokens of a prompt are read."""
+        self._reading_bar(read, total)
 
     def status(self, message: str, words: str = "") -> None:
         """A passing line: what is being done right now; dim and behind it the last of `words`."""
@@ -100,8 +108,8 @@ class Notes:
                 while last and cell_len(line) + cell_len(last) > columns:
                     last = last[1:]
                 line += paint(last, DIM) if styles(sys.stderr) else last
-            _write((_WIPE if self._status else "") + line)
-            self._status = True
+            _write((_WIPE if _is_status_shown else "") + line)
+            _show_status(True)
         elif self.verbose and set(BAR).isdisjoint(message):
             if message != self._last_status:
                 self.say(message)
@@ -111,9 +119,9 @@ class Notes:
 
     def clear(self) -> None:
         """Wipe the status line."""
-        if self._status:
+        if _is_status_shown:
             _write(_WIPE)
-            self._status = False
+            _show_status(False)
             process.wipe_at_end(b"")
 
     def begin_answer(self) -> None:
@@ -184,11 +192,43 @@ class Notes:
             self.say(" · ".join(line), dim=True)
 
 
+@dataclass(frozen=True, slots=True)
+class EachWarningOnce(Reporter):
+    """A reporter that shows reports in `notes`, a warning of many prompts or rounds once."""
+
+    notes: Notes
+
+    def status(self, text: str) -> None:
+        """As `Reporter.status`."""
+        self.notes.status(text)
+
+    def warn(self, text: str) -> None:
+        """As `Reporter.warn`."""
+        self.notes.warn_once(text)
+
+    def remark(self, text: str) -> None:
+        """As `Reporter.remark`."""
+        self.notes.remark(text)
+
+    def reading(self, read: int, total: int) -> None:
+        """As `Reporter.reading`."""
+        self.notes.reading(read, total)
+
+    def part(self, words: str) -> None:
+        """As `Reporter.part`."""
+        self.notes.part(words)
+
+
 def lines_between_words(message: str) -> list[str]:
     """The lines of a message on the terminal of stderr; an indented one is left as it is."""
     wrapper, width = Wrapper(), terminal_width(sys.stderr)
     runs = [*wrapper.feed([(message, "")], width), *wrapper.flush(width)]
     return "".join(text for text, _ in runs).split("\n")
+
+
+def _show_status(is_shown: bool) -> None:
+    global _is_status_shown
+    _is_status_shown = is_shown
 
 
 def _write(text: str) -> None:

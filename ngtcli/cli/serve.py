@@ -19,7 +19,6 @@ from ngtcli.cli.show import table
 from ngtcli.config import Settings, seconds_of
 from ngtcli.documents.find import STDIN
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import Event, Message, reporter
 from ngtcli.engine.request import Tasks
 from ngtcli.engine.settings import apply_to_process, settings_of
 from ngtcli.errors import NgtError, UsageError
@@ -84,7 +83,7 @@ class HttpFlags:
         from ngtcli.server.service import Service
 
         name = _name(server.settings.model.model)
-        for_user = Site(app=application(server, Service(name, tasks), notes.warn))
+        for_user = Site(app=application(server, Service(name, tasks)))
         if self.no_http:
             yield for_user
             return
@@ -95,8 +94,7 @@ class HttpFlags:
             raise UsageError("-d -: standard input cannot be served", hint="Name files or folders.")
         with closing(ServedFolder(self.docs or (), server.settings)) as folder:
             if self.docs:
-                with reporting_to(notes):
-                    loaded = folder.documents()
+                loaded = folder.documents()
                 reading.report_loaded(loaded, notes)
                 notes.clear()
             served = folder if self.docs else None
@@ -106,7 +104,7 @@ class HttpFlags:
             if served is not None and find_spec("mcp") is not None:
                 from ngtcli.server import mcp  # here: it takes a second to load
 
-                tools = mcp.Tools(service, server, server.activity, notes.warn)
+                tools = mcp.Tools(service, server, server.activity)
                 mcp_routes, mcp_lifespan = mcp.mcp_routes(tools)
             try:
                 listening = http_guard.listen(address)
@@ -128,7 +126,7 @@ class HttpFlags:
                         return
                     lines.append(f"every user of this machine can use {url}: {_UNKNOWN_USER}")
                 yield Site(
-                    app=application(server, service, notes.warn, mcp_routes),
+                    app=application(server, service, mcp_routes),
                     guard=http_guard.Guard(address, of_user),
                     listening=listening,
                     url=url,
@@ -183,48 +181,40 @@ def serve(flags: SettingFlags, context: typer.Context, http_flags: HttpFlags) ->
     settings = settings.replace(
         num_draft=max(own.drafting.num_draft for own, _ in tasks.of.values())
     )
-    check_session(settings, Notes().warn)
-    notes = Notes(http_flags.verbose)
+    check_session(settings)
+    notes = _ServerNotes(http_flags.verbose)
 
     from ngtcli.server.process import Server  # here: status and stop do without a web server
 
-    server = Server(
-        settings,
-        _load,
-        idle_s=seconds_of(settings.engine.keep_warm),
-        status=notes.status,
-        say=notes.say,
-        warn=notes.warn,
-    )
-    if KEPT_WARM not in os.environ:
-        _check_free(server.place)
-    with http_flags.site(server, tasks, notes) as site:
+    with reporting_to(notes):
+        server = Server(settings, _load, idle_s=seconds_of(settings.engine.keep_warm))
         if KEPT_WARM not in os.environ:
-            _take_over(server.place, notes)
-        try:
-            server.run(site)
-        except ServedAlreadyError as error:
+            _check_free(server.place)
+        with http_flags.site(server, tasks, notes) as site:
             if KEPT_WARM not in os.environ:
-                raise
-            notes.warn(str(error))  # two were started at once: that is no failure
-            raise typer.Exit(1) from None
+                _take_over(server.place, notes)
+            try:
+                server.run(site)
+            except ServedAlreadyError as error:
+                if KEPT_WARM not in os.environ:
+                    raise
+                notes.warn(str(error))  # two were started at once: that is no failure
+                raise typer.Exit(1) from None
 
 
-def _load(settings: Settings, status: Callable[[str], None]) -> "Resident":
+class _ServerNotes(Notes):
+    """What a server says: its remarks are all that it has to say, and so they are not dim."""
+
+    def remark(self, message: str) -> None:
+        """A sentence."""
+        self.say(message)
+
+
+def _load(settings: Settings) -> "Resident":
     """Load the model of a server."""
     from ngtcli.server.resident import Resident  # here: it loads torch
 
-    notes = Notes()
-    report = reporter(status, notes.warn)
-
-    def report_all(event: Event) -> None:
-        """Report also, as a remark, that code for drafting is still being compiled."""
-        if isinstance(event, Message) and event.kind == "remark":
-            notes.say(event.text)
-        else:
-            report(event)
-
-    return Resident(settings, report_all)
+    return Resident(settings)
 
 
 def _check_free(place: Place) -> None:

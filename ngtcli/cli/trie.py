@@ -118,7 +118,7 @@ def _check_datastore(name: str | None, flags: Mapping[str, Any]) -> None:
         # A colon separates options in --method rest:datastore=NAME.
         raise UsageError(f"invalid name {name!r}", hint="Use printable characters, and no colon.")
     is_flag_given = {SETTINGS[setting].flag: setting in flags for setting in ("n", "lp")}
-    warn_of_no_effect([Situation.DATASTORE], is_flag_given, Notes().warn)
+    warn_of_no_effect([Situation.DATASTORE], is_flag_given)
 
 
 def _build_trie(loaded: Loaded, tokenizer: Tokenizer, settings: Settings) -> Built:

@@ -33,7 +33,6 @@ from ngtcli.cli.measuring import (
     prompt_option,
     result_option,
 )
-from ngtcli.cli.notes import Notes
 from ngtcli.cli.options import OF_OWN_ENGINE, command_line
 from ngtcli.cli.output import check_not_read
 from ngtcli.cli.reading import read_documents
@@ -172,7 +171,7 @@ def _measure(
         notes.say(f"{held} measurements are reused from {kept.path}", dim=True)
     process.unwind_on_interrupt()
     with suppress(KeyboardInterrupt), closing(kept):
-        measure(source, cells, tune_flags.rounds, kept, notes.status)
+        measure(source, cells, tune_flags.rounds, kept)
     notes.clear()
     if (made := report(about, cells, tune_flags.rounds, kept)) is None:
         return None
@@ -186,9 +185,8 @@ def _live(
     """What is measured on, what is said of it, and the files that were left out of folders."""
     outputs = tune_flags.outputs
     base = cells.base
-    warn = Notes().warn_once
     for cell in {c.settings.drafting.method: c for c in cells.cells}.values():
-        check_session(cell.settings, warn)
+        check_session(cell.settings)
     read = read_documents(texts, piped_stdin(), base, run.notes, outputs)
     items = preset_items(
         read.documents,
@@ -200,5 +198,5 @@ def _live(
     )
     from ngtcli.bench.live import Live  # here: it loads torch
 
-    live = Live(items, run.preset, run.notes.status, run.notes.warn_once, sweeps=True)
+    live = Live(items, run.preset, sweeps=True)
     return live, live.about(cells.cells[0].settings), tuple(dict.fromkeys(read.skipped))

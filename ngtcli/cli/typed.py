@@ -3,7 +3,7 @@
 import fcntl
 import os
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
@@ -11,6 +11,7 @@ from typing import Any, BinaryIO
 from ngtcli.documents.text import utf8
 from ngtcli.errors import InputError
 from ngtcli.render.terminal import is_plain, visible
+from ngtcli.system import reporting
 from ngtcli.system.files import home, private_folder
 
 _PROMPT, _BELOW = "> ", "  "
@@ -19,13 +20,14 @@ _HISTORY = "chat_history"  # a file of the state folder
 _KEPT_BYTES = 500_000  # of that file, where it has grown to twice as many; guess
 
 
-def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Iterator[str]:
+def piped(stream: BinaryIO, max_mb: int) -> Iterator[str]:
     """Yield the lines of a pipe; a backslash at the end of a line joins it with the next.
+
+    What is not UTF-8 becomes �, and a warning says so once.
 
     Args:
         stream: The pipe.
         max_mb: The maximum size of a line in megabytes.
-        warn: Gets one sentence where the input is not UTF-8; what is not becomes �.
 
     Raises:
         InputError: A line is too long.
@@ -43,7 +45,7 @@ def piped(stream: BinaryIO, max_mb: int, warn: Callable[[str], object]) -> Itera
         except UnicodeDecodeError:
             text += line.decode("utf-8", "replace").rstrip("\r\n")
             if not was_warned:
-                warn(_NO_UTF8)
+                reporting.warn(_NO_UTF8)
             was_warned = True
         if text.endswith("\\"):
             text = text[:-1] + "\n"

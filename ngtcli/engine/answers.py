@@ -8,7 +8,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Protocol
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import Answer, Event, Report, ignore
+from ngtcli.engine.events import Answer, Event
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 
@@ -51,17 +51,15 @@ class Submits(Protocol):
 class Local:
     """`Answers` by a model that is loaded in this process, by `load` or by the first request.
 
-    Everything runs on the caller's thread.
+    Everything runs on the caller's thread. It reports to the reporter of who has the model loaded.
 
     Args:
         settings: The settings, which name the model.
-        report: Receives the progress of loading, and events that belong to no request.
         stays: Other requests will follow, perhaps about the same documents.
     """
 
-    def __init__(self, settings: Settings, report: Report = ignore, *, stays: bool = False) -> None:
+    def __init__(self, settings: Settings, *, stays: bool = False) -> None:
         self._settings = settings
-        self._report = report
         self._stays = stays
         self._engine: Engine | None = None
 
@@ -74,7 +72,7 @@ class Local:
         from ngtcli.engine.opening import open_engine  # here: it loads numpy
 
         if self._engine is None:
-            self._engine = open_engine(self._settings, self._report, stays=self._stays)
+            self._engine = open_engine(self._settings, stays=self._stays)
         return self._engine
 
     def ask(self, request: Request, *, owner: str = "") -> Answer:

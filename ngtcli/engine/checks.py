@@ -1,6 +1,5 @@
 """Checks of the settings of a session, before anything large is read or loaded."""
 
-from collections.abc import Callable
 from dataclasses import replace
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -13,6 +12,7 @@ from ngtcli.models.pretrained import load_config, load_tokenizer, mask_tokens
 from ngtcli.models.requirements import require_for_weights
 from ngtcli.prompts.chat import Chat, try_chat
 from ngtcli.prompts.thinking import switched
+from ngtcli.system import reporting
 from ngtcli.system.machine import pick_device
 
 if TYPE_CHECKING:  # it loads numpy
@@ -21,12 +21,13 @@ if TYPE_CHECKING:  # it loads numpy
 _MAX_TRIED_CHATS = 64  # chat settings with their system texts; guess
 
 
-def check_session(settings: Settings, warn: Callable[[str], object], *, dry: bool = False) -> None:
+def check_session(settings: Settings, *, dry: bool = False) -> None:
     """Raise what a session would, for what is wrong with its settings. No weights are read.
+
+    What is not wrong and has no effect is a warning.
 
     Args:
         settings: The settings.
-        warn: Gets what is not wrong and has no effect.
         dry: Whether no model is to run.
 
     Raises:
@@ -36,7 +37,7 @@ def check_session(settings: Settings, warn: Callable[[str], object], *, dry: boo
     needs = [part for part in NEEDS if part != "weights"] if dry else NEEDS
     check_models(settings.model.model, "" if dry else settings.model.draft_model, needs)
     for warning in _try_chat(settings.model.model, Chat.of(settings)):
-        warn(warning)
+        reporting.warn(warning)
     if dry or settings.engine.engine == "vllm":
         return
     if settings.model.device not in ("auto", "cpu"):

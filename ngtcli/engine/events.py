@@ -17,6 +17,7 @@ from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.prompts.reports import Cut, PartReport, Selection
+from ngtcli.system.reporting import Reporter
 
 
 @dataclass(frozen=True, slots=True)
@@ -182,29 +183,21 @@ class Outcome:
     answer: Ended | NgtError
 
 
-@dataclass(frozen=True, slots=True)
-class EventReporter:
-    """A reporter whose lines are events."""
-
-    report: Report
-
-    def status(self, text: str) -> None:
-        """Report what is being done."""
-        self.report(Message("status", text))
-
-    def warn(self, text: str) -> None:
-        """Report what the user should know."""
-        self.report(Message("warn", text))
-
-
-def reporter(
-    status: Callable[[str], object] = lambda _: None, warn: Callable[[str], object] = lambda _: None
-) -> Report:
-    """Return what reports status lines to `status` and warnings to `warn`, and nothing else."""
+def report_to(reporter: Reporter) -> Report:
+    """Return what shows messages, the progress of reading, and parts by this reporter."""
 
     def report(event: Event) -> None:
-        if isinstance(event, Message) and event.kind != "remark":
-            (warn if event.kind == "warn" else status)(event.text)
+        match event:
+            case Message(kind="status"):
+                reporter.status(event.text)
+            case Message(kind="warn"):
+                reporter.warn(event.text)
+            case Message():
+                reporter.remark(event.text)
+            case Reading():
+                reporter.reading(event.read, event.total)
+            case Part():
+                reporter.part(event.words)
 
     return report
 

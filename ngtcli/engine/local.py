@@ -31,7 +31,7 @@ from ngtcli.drafting.tries.files import TrieReport
 from ngtcli.drafting.tries.store import document_trie
 from ngtcli.engine import session
 from ngtcli.engine.checks import check_drafting
-from ngtcli.engine.events import Message, Reading, Report, ignore
+from ngtcli.engine.events import Report
 from ngtcli.engine.memory import AutoMemory
 from ngtcli.errors import ModelError
 from ngtcli.heads.kinds import load_head
@@ -89,12 +89,11 @@ class LocalSession(session.Session):
     def __init__(
         self,
         settings: Settings,
-        report: Report = ignore,
         persist: bool = True,
         stand_ins: bool = False,
         stays: bool = True,
     ) -> None:
-        super().__init__(settings, report)
+        super().__init__(settings)
         self._stand_ins = stand_ins
         self._stays = stays
         self._reported = set[str]()  # remarks that were made; all sessions of a model share them
@@ -143,10 +142,6 @@ class LocalSession(session.Session):
             capturing=model.passes.capturing,
             unused=model.unused,
         )
-
-    def reading(self, read: int, total: int) -> None:
-        """Report how many tokens of a prompt are read."""
-        self.report(Reading(read, total))
 
     def sharing(self, settings: Settings, owner: str = "", report: Report | None = None) -> Self:
         """Return a session for one answer; see `Session.sharing`."""
@@ -250,7 +245,7 @@ class LocalSession(session.Session):
     def _remark_once(self, text: str) -> None:
         if text not in self._reported:
             self._reported.add(text)
-            self.report(Message("remark", text))
+            self.remark(text)
 
     def drafter(self, method: str | None = None) -> Drafter:
         """Return the session's drafter for a method; it remembers what it has learned."""

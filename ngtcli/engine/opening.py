@@ -3,41 +3,38 @@
 from typing import TYPE_CHECKING
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import EventReporter, Message, Report
-from ngtcli.system import process
-from ngtcli.system.reporting import reporting_to
+from ngtcli.system import process, reporting
 
 if TYPE_CHECKING:  # it loads numba, which is not to be loaded before vLLM runs
     from ngtcli.engine.engine import Engine
 
 
 def open_engine(
-    settings: Settings, report: Report, *, size: int = 1, many: bool = False, stays: bool = False
+    settings: Settings, *, size: int = 1, many: bool = False, stays: bool = False
 ) -> "Engine":
     """Load a model, and return the engine that answers by it.
 
+    The reporter of who calls this gets the progress of loading, and later what concerns no request.
+
     Args:
         settings: What is loaded, and how.
-        report: Is called with the progress of loading, and later with what concerns no request.
         size: How many of `many` texts are answered together at most; 0 for as many as it can.
         many: Whether many texts are answered, which share forward passes from the first on.
         stays: Whether other questions follow, perhaps about the same documents.
     """
     if settings.engine.engine == "vllm":
-        report(Message("status", f"Starting vLLM with {settings.model.model} …"))
+        reporting.status(f"Starting vLLM with {settings.model.model} …")
         from ngtcli.engine.vllm.process import VllmEngine  # here: it loads torch
 
         vllm = VllmEngine(settings, size)
         process.before_leaving(vllm.close)
         from ngtcli.engine.vllm.session import VllmBatchEngine, VllmSession  # not before: numba
 
-        return VllmBatchEngine(VllmSession(settings, vllm, report), size=size, many=many)
-    reporter = EventReporter(report)
-    reporter.status("Starting …")
+        return VllmBatchEngine(VllmSession(settings, vllm), size=size, many=many)
+    reporting.status("Starting …")
     from ngtcli.engine.local import LocalSession  # here: they load torch
     from ngtcli.engine.local_engine import LocalEngine
 
-    with reporting_to(reporter):
-        session = LocalSession(settings, report, stand_ins=True, stays=many or stays)
+    session = LocalSession(settings, stand_ins=True, stays=many or stays)
     session.model.keep_prefixes(memory=many or stays)
     return LocalEngine(session, size=size if many else 0, many=many)

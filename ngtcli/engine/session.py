@@ -13,7 +13,7 @@ from ngtcli.documents.load import Document
 from ngtcli.drafting.drafter import Drafter
 from ngtcli.drafting.tries.corpus import Corpus
 from ngtcli.drafting.tries.files import TrieReport
-from ngtcli.engine.events import Message, Report
+from ngtcli.engine.events import Message, Reading, Report, report_to
 from ngtcli.engine.request import OtherModelError
 from ngtcli.errors import ContextOverflowError
 from ngtcli.models.card import script_words
@@ -24,7 +24,8 @@ from ngtcli.prompts.preset import Preset
 from ngtcli.prompts.selecting import prompt_for
 from ngtcli.prompts.thinking import thinking_of
 from ngtcli.prompts.turns import Turn
-from ngtcli.system.reporting import reporting_to
+from ngtcli.system import reporting
+from ngtcli.system.reporting import Reporter, reporting_to
 
 # The trie of documents, None for methods that do not use one, and where it came from.
 DocumentsTrie = tuple[Corpus | None, TrieReport]
@@ -91,12 +92,13 @@ class ModelFacts:
     unused: Mapping[str, Any] = field(default_factory=dict)
 
 
-class Session(ABC):
+class Session(Reporter, ABC):
     """Settings over a model; it makes prompts that fit the model. Subclasses have the model.
+
+    Messages go to the reporter of who makes the session, or of who asks (`sharing`).
 
     Args:
         settings: The settings.
-        report: Receives messages.
 
     Attributes:
         owner: Who asks, "" for the user of this process. Prefixes of prompts are cached for their
@@ -105,9 +107,9 @@ class Session(ABC):
 
     owner = ""
 
-    def __init__(self, settings: Settings, report: Report) -> None:
+    def __init__(self, settings: Settings) -> None:
         self.settings = settings
-        self.report = report
+        self.report: Report = report_to(reporting.current())
 
     @property
     @abstractmethod
@@ -115,12 +117,20 @@ class Session(ABC):
         """The facts about the model."""
 
     def status(self, text: str) -> None:
-        """Report what is being done."""
+        """As `Reporter.status`."""
         self.report(Message("status", text))
 
     def warn(self, text: str) -> None:
-        """Report what the user should know."""
+        """As `Reporter.warn`."""
         self.report(Message("warn", text))
+
+    def remark(self, text: str) -> None:
+        """As `Reporter.remark`."""
+        self.report(Message("remark", text))
+
+    def reading(self, read: int, total: int) -> None:
+        """As `Reporter.reading`."""
+        self.report(Reading(read, total))
 
     def sharing(self, settings: Settings, owner: str = "", report: Report | None = None) -> Self:
         """Return a session for one answer that shares the model and what was learned.

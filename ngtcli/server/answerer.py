@@ -8,7 +8,7 @@ from collections.abc import Iterator
 
 from ngtcli.config import ModelSettings, Settings
 from ngtcli.engine.answers import Answers, Local
-from ngtcli.engine.events import Answer, Event, Message, Report, ignore
+from ngtcli.engine.events import Answer, Event, Message
 from ngtcli.engine.request import Request
 from ngtcli.errors import StoppedError
 from ngtcli.server.client import NotServedError, OtherStampError, Remote
@@ -24,15 +24,11 @@ class Answerer:
     """The `Answers` that a command asks: `Remote` where a server runs, or else a model here.
 
     Args:
-        report: Is called at once with what a model that is loaded here reports.
         stays: Whether it answers several requests; Ctrl-C then ends an answer alone.
         threads: Whether it may be asked from any thread.
     """
 
-    def __init__(
-        self, report: Report = ignore, *, stays: bool = False, threads: bool = False
-    ) -> None:
-        self._report = report
+    def __init__(self, *, stays: bool = False, threads: bool = False) -> None:
         self._stays = stays
         self._threads = threads
         self._lock = threading.Lock()
@@ -53,7 +49,7 @@ class Answerer:
         if settings != self._checked and Remote.of(settings) is None:
             from ngtcli.engine.checks import check_session  # here: it loads what reads models
 
-            check_session(settings, lambda text: self._report(Message("warn", text)))
+            check_session(settings)
             self._checked = settings
 
     def ask(self, request: Request, *, owner: str = "") -> "Asking":
@@ -91,12 +87,12 @@ class Answerer:
 
     def _load(self, settings: Settings) -> Answers:
         if not self._threads:
-            local = Local(settings, self._report, stays=self._stays)
+            local = Local(settings, stays=self._stays)
             local.load()
             return local
         from ngtcli.server.resident import Resident  # here: it loads torch
 
-        return Resident(settings, self._report)
+        return Resident(settings)
 
     def unwind_on_interrupt(self) -> None:
         """Have Ctrl-C end an answer alone, where others follow."""

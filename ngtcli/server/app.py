@@ -21,6 +21,7 @@ from starlette.routing import BaseRoute, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from ngtcli import errors
+from ngtcli.config import Settings
 from ngtcli.engine.answers import Submitted
 from ngtcli.engine.checks import check_session
 from ngtcli.engine.events import Ended, Event, Message, Prompted, Stepped
@@ -32,6 +33,8 @@ from ngtcli.server.openai_requests import Asks, chat, response
 from ngtcli.server.page import PageReply, documents_shown, page, show_page
 from ngtcli.server.public import RequestError, is_private, private_words, words_of
 from ngtcli.server.service import Service
+from ngtcli.system import reporting
+from ngtcli.system.reporting import CollectingReporter, Reporter, reporting_to
 
 if TYPE_CHECKING:
     from ngtcli.server.process import Server
@@ -49,17 +52,13 @@ _FORMS: Mapping[str, tuple[Callable[[Service, bytes], Asks], Callable[[Asks], Re
 }
 
 
-def application(
-    server: "Server",
-    service: Service,
-    warn: Callable[[str], object],
-    routes: Sequence[BaseRoute] = (),
-) -> Starlette:
+def application(server: "Server", service: Service, routes: Sequence[BaseRoute] = ()) -> Starlette:
     """Return the application of a server, with more `routes` beside its own.
 
-    Every request has its owner in its scope, see `Entrance`. `warn` gets what fails.
+    Every request has its owner in its scope, see `Entrance`. What fails and is not for clients is
+    reported to who makes this.
     """
-    openai = OpenAi(server, service, warn)
+    openai = OpenAi(server, service)
     failures: Any = {404: _no_such, 405: _no_such, errors.NgtError: openai.failed}
     all_routes = [*Commands(server).routes, *openai.routes, *routes]
     return Starlette(routes=all_routes, exception_handlers=failures)
@@ -69,7 +68,8 @@ class Entrance:
     """Says whose each request is, and lets it into the application.
 
     What comes over the socket of the server's user is that user's, by the state of its connection.
-    What comes over TCP waits until the model is loaded, and then needs the guard's consent.
+    What comes over TCP waits until the model is loaded, and then needs the guard's consent. Nothing
+    that is done for a request is reported to who runs the server.
     """
 
     def __init__(self, server: "Server", app: ASGIApp, guard: Guard | None) -> None:
@@ -89,7 +89,8 @@ class Entrance:
                 return
         else:
             return
-        await self._app(scope, receive, send)
+        with reporting_to(Reporter()):
+            await self._app(scope, receive, send)
 
 
 class Commands:
@@ -148,9 +149,7 @@ class Commands:
         if self._server.refuses():
             return
         try:
-            warnings: list[str] = []
-            await self._threads.run(check_session, asked.request.settings, warnings.append)
-            for warning in warnings:
+            for warning in await self._threads.run(_warnings_of, asked.request.settings):
                 yield wire.encode(Message("warn", warning))
             if asked.id in self._early:
                 raise errors.StoppedError("interrupted")
@@ -175,6 +174,14 @@ class Commands:
             await anyio.sleep(_POLL_S)
 
 
+def _warnings_of(settings: Settings) -> list[str]:
+    """Return the warnings of a check of settings. Raises what `check_session` does."""
+    reporter = CollectingReporter()
+    with reporting_to(reporter):
+        check_session(settings)
+    return reporter.warnings
+
+
 def _of_user(
     endpoint: Callable[[Request], Coroutine[Any, Any, Any]],
 ) -> Callable[[Request], Coroutine[Any, Any, Any]]:
@@ -189,12 +196,12 @@ def _of_user(
 
 
 class OpenAi:
-    """OpenAI's endpoints and the page. `warn` gets what fails and is not for clients."""
+    """OpenAI's endpoints and the page."""
 
-    def __init__(self, server: "Server", service: Service, warn: Callable[[str], object]) -> None:
+    def __init__(self, server: "Server", service: Service) -> None:
         self._server = server
         self._service = service
-        self._warn = warn
+        self._reporter = reporting.current()  # gets what fails and is not for clients
         self._threads = Threads()
         self._began = int(time.time())
 
@@ -279,7 +286,7 @@ class OpenAi:
     def _failure(self, error: Exception) -> JSONResponse:
         """The response to what went wrong."""
         if is_private(error):
-            self._warn(f"a request failed: {type(error).__name__}: {error}")
+            self._reporter.warn(f"a request failed: {type(error).__name__}: {error}")
             code = (
                 "documents_unreadable" if isinstance(error, errors.InputError) else "internal_error"
             )

@@ -9,7 +9,7 @@ import selectors
 import subprocess
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing, suppress
 from dataclasses import fields, replace
 from typing import Any
@@ -21,7 +21,7 @@ from ngtcli.engine.request import Request
 from ngtcli.errors import NgtError
 from ngtcli.server import places, wire
 from ngtcli.server.places import Place, absolute
-from ngtcli.system import process
+from ngtcli.system import process, reporting
 from ngtcli.words import reason_of
 
 _CHUNK_BYTES = 1 << 18  # read from the socket at once; guess
@@ -199,24 +199,24 @@ def request(place: Place, what: str) -> wire.Served | None:
     return None
 
 
-def start(settings: Settings, warn: Callable[[str], object]) -> None:
+def start(settings: Settings) -> None:
     """Start the server for these settings, which stops after `keep_warm` without a request.
 
-    It has no terminal; what it reports goes to a file. Where the last one could not start, `warn`
-    gets the reason.
+    It has no terminal; what it reports goes to a file. A warning says why the last one
+    could not start, and why this one cannot.
     """
     place, flags = Place.of(settings), places.flags_of(absolute(settings))
     running = request(place, "GET /about")
     if running is not None:
         if running.stamp != places.runtime_stamp():
-            warn(
+            reporting.warn(
                 "the model is not kept loaded: a server of another installation or other variables"
                 " has its place (ngt serve stop ends it)"
             )
         return
     command = [sys.executable, "-P", "-m", "ngtcli", "serve", "--no-http", *flags]
     if why := _why_not_started(place):
-        warn(f"the model was not kept loaded the last time: {why} ({place.log})")
+        reporting.warn(f"the model was not kept loaded the last time: {why} ({place.log})")
     try:
         places.private(places.folder())
         log = os.open(place.log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_APPEND, 0o600)
@@ -233,7 +233,7 @@ def start(settings: Settings, warn: Callable[[str], object]) -> None:
         # Where it ends before this process does, it is waited for, or it would stay a zombie.
         threading.Thread(target=started.wait, daemon=True).start()
     except (OSError, NgtError) as error:
-        warn(f"the model is not kept loaded: {reason_of(error)}")
+        reporting.warn(f"the model is not kept loaded: {reason_of(error)}")
 
 
 def _environment() -> dict[str, str]:

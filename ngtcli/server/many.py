@@ -10,31 +10,31 @@ from queue import Empty, SimpleQueue
 from typing import Any
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import Drawn, Ended, Message, Outcome, Report
+from ngtcli.engine.events import Drawn, Ended, Message, Outcome, report_to
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.errors import NgtError, unexpected
 from ngtcli.server.client import NotServedError, OtherStampError, Remote, RemoteAnswer
+from ngtcli.system import reporting
 
 MAX_ASKED = 8  # requests that wait at the server; guess: it then has enough to share passes
 _POLL_S = 0.2  # between two looks for requests that came meanwhile; guess
 
 
 class ServedRun:
-    """The answers to many requests by the user's server.
+    """The answers to many requests by the user's server, which reports to who makes this.
 
     Args:
         remote: The server.
         settings: What it has loaded; a request that needs another model is an error.
-        report: Is called with what the server reports meanwhile.
 
     Attributes:
         left: After the run, the requests that the server did not take.
         why_left: Why it did not take them, as a clause.
     """
 
-    def __init__(self, remote: Remote, settings: Settings, report: Report) -> None:
+    def __init__(self, remote: Remote, settings: Settings) -> None:
         self._remote = remote
-        self._report = report
+        self._report = report_to(reporting.current())
         self._loaded = settings.model
         self._events: SimpleQueue[tuple[RemoteAnswer, Any]] = SimpleQueue()
         self._asked: dict[RemoteAnswer, tuple[Any, Request]] = {}

@@ -48,7 +48,8 @@ from ngtcli.server.activity import Activity
 from ngtcli.server.exchange import Threads, answered
 from ngtcli.server.public import RequestError, has_path, is_private, private_words, words_of
 from ngtcli.server.service import Service, named
-from ngtcli.system.reporting import reporting_to
+from ngtcli.system import reporting
+from ngtcli.system.reporting import Reporter, reporting_to
 from ngtcli.words import counted, nearest
 
 _INTERVAL_S = 0.25  # between two progress notifications; guess
@@ -169,7 +170,7 @@ def owner_of(context: Context) -> str:
     return "" if request is None else str(request.scope["owner"])
 
 
-class Progress:
+class Progress(Reporter):
     """Reports to the client how far a call is: in words, by growing numbers.
 
     Attributes:
@@ -199,8 +200,8 @@ class Progress:
         """Whether the client may see them: over HTTP none that name a path of this machine."""
         return not (owner_of(self._context) and has_path(words))
 
-    async def report(self, event: Event) -> None:
-        """Report an event of an answer."""
+    async def show(self, event: Event) -> None:
+        """Show an event of an answer."""
         match event:
             case Message(kind="status"):
                 await self._send(event.text)
@@ -224,24 +225,21 @@ class Progress:
 class Tools:
     """The tools over the documents of a service's folder.
 
+    The reporter of who makes this gets the errors that clients may not see.
+
     Args:
         service: What is served.
         answers: What answers.
         activity: Counts the requests that are being answered.
-        warn: Gets the errors that clients may not see.
     """
 
     def __init__(
-        self,
-        service: Service,
-        answers: Submits,
-        activity: Activity | None = None,
-        warn: Callable[[str], object] = lambda _: None,
+        self, service: Service, answers: Submits, activity: Activity | None = None
     ) -> None:
         self._service = service
         self._answers = answers
         self._activity = activity or Activity()
-        self.warn = warn
+        self.reporter = reporting.current()
         self._threads = Threads()
 
     async def list_documents(self, context: Context) -> DocumentList:
@@ -340,7 +338,7 @@ class Tools:
                 async for event in events:
                     if event is not None:
                         last = event
-                        await progress.report(event)
+                        await progress.show(event)
             assert isinstance(last, Ended)
             s, found = last.statistics, last.sources
             return AnswerResult(
@@ -401,10 +399,10 @@ class _Server(MCPServer[None]):
     """The SDK's server, with the error messages of this program.
 
     Attributes:
-        warn: Gets the errors that clients may not see.
+        reporter: Gets the errors that clients may not see.
     """
 
-    warn: Callable[[str], object]
+    reporter: Reporter
 
     async def call_tool(self, name: str, arguments: dict[str, Any], context: Any = None) -> Any:
         known = {tool.name: tool.input_schema["properties"] for tool in await self.list_tools()}
@@ -413,7 +411,8 @@ class _Server(MCPServer[None]):
                 hint = nearest(argument, known[name])
                 raise ToolError(f"{name} has no argument {argument!r}. {hint}")
         try:
-            return await super().call_tool(name, arguments, context)
+            with reporting_to(Reporter()):  # and nothing else goes to who runs the server
+                return await super().call_tool(name, arguments, context)
         except ToolError as error:
             if isinstance(cause := error.__cause__, ValidationError):
                 first = cause.errors()[0]
@@ -423,7 +422,7 @@ class _Server(MCPServer[None]):
             if not isinstance(cause, NgtError):
                 raise
             if owner_of(context) and is_private(cause):
-                self.warn(f"a tool failed: {cause}")
+                self.reporter.warn(f"a tool failed: {cause}")
                 raise ToolError(private_words(cause)) from cause
             raise ToolError(words_of(cause, with_settings=False)) from cause
 
@@ -440,7 +439,7 @@ def mcp_server(tools: Tools, on_streams: bool = False) -> MCPServer[None]:
         log_level="WARNING",
         subscriptions=False,
     )
-    server.warn = tools.warn
+    server.reporter = tools.reporter
     root.handlers[:] = before  # it gives the process one; without, warnings go to stderr
     reads = ToolAnnotations(
         read_only_hint=True, destructive_hint=False, idempotent_hint=True, open_world_hint=False

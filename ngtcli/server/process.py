@@ -33,8 +33,10 @@ from ngtcli.server.app import Entrance
 from ngtcli.server.http_guard import Connection, Guard
 from ngtcli.server.places import FINISH_S, Place, absolute, code_stamp, peer, runtime_stamp
 from ngtcli.server.wire import Served
+from ngtcli.system import reporting
 from ngtcli.system.files import Stamp, stamp_of
 from ngtcli.system.process import KEPT_WARM
+from ngtcli.system.reporting import Reporter, reporting_to
 
 if TYPE_CHECKING:  # it loads torch
     from ngtcli.server.resident import Resident
@@ -47,8 +49,7 @@ _MAX_HEADER_BYTES = 65_536  # of a request; guess
 _IDLE_S = 30.0  # after which a connection without a request is closed; guess
 
 
-# Loads a model; the callback gets status lines.
-Load = Callable[[Settings, Callable[[str], None]], "Resident"]
+Load = Callable[[Settings], "Resident"]  # loads a model
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -75,7 +76,7 @@ class Site:
 class Server:
     """Answers on the socket of its settings, until `stop` or until nobody has asked for `idle_s`.
 
-    `status` gets what is being done, `say` what the user should know, `warn` what fails.
+    The reporter of who makes this gets what it does: what fails as warnings, else remarks.
 
     Attributes:
         stamp: Its `runtime_stamp`, which commands that it answers have as well.
@@ -90,9 +91,6 @@ class Server:
         load: Load,
         *,
         idle_s: float = 0.0,
-        status: Callable[[str], object] = lambda _: None,
-        say: Callable[[str], object] = lambda _: None,
-        warn: Callable[[str], object] = lambda _: None,
     ) -> None:
         self.settings = absolute(settings)
         self.idle_s = idle_s
@@ -102,7 +100,8 @@ class Server:
         self.loaded = asyncio.Event()
         self.activity = Activity()
         self._ends = asyncio.Event()
-        self._load, self._status, self._say, self._warn = load, status, say, warn
+        self._load = load
+        self._reporter = reporting.current()
         self._began = time.monotonic()
         self._code = code_stamp()
         self._resident: Resident | None = None
@@ -161,7 +160,7 @@ class Server:
         if site.listening is not None:
             sockets.append(site.listening)
             self._http = site.url
-        http = Http(Entrance(self, site.app, site.guard), self._warn)
+        http = Http(Entrance(self, site.app, site.guard))
         serving = asyncio.ensure_future(http.serve(sockets))
         serving.add_done_callback(lambda _: self._ends.set())
         try:
@@ -184,7 +183,8 @@ class Server:
 
         def load() -> None:
             try:
-                found.set_result(self._load(self.settings, self._report))
+                with reporting_to(_LoadingReporter(self, self._reporter)):
+                    found.set_result(self._load(self.settings))
             except BaseException as error:  # a library in another language may panic
                 found.set_exception(unexpected(error))
 
@@ -200,14 +200,10 @@ class Server:
             self._resident = loading.result()
             self.activity.rested_since = time.monotonic()
             for line in (*notes, f"{self.settings.model.model} is ready: {self.place.path}"):
-                self._say(line)
+                self._reporter.remark(line)
             if note := demonstration_note(self.settings.model.model):
-                self._say(note)
+                self._reporter.remark(note)
         self.loaded.set()
-
-    def _report(self, progress: str) -> None:
-        self.progress = progress
-        self._status(progress)
 
     async def _until_idle(self) -> None:
         look_s = min(_LOOK_S, self.idle_s / 4) if self.idle_s else _LOOK_S
@@ -219,13 +215,13 @@ class Server:
                 self._ends.set()
             self._leave_if_changed()
             if code_stamp() != self._code and not self._ends.is_set():
-                self._say("stopping: ngt was updated")
+                self._reporter.remark("stopping: ngt was updated")
                 self._ends.set()
 
     def _leave_if_changed(self) -> bool:
         changed = _stamps(self.settings) != self._files
         if changed and not self._ends.is_set():
-            self._say(f"stopping: files of {self.settings.model.model} have changed")
+            self._reporter.remark(f"stopping: files of {self.settings.model.model} have changed")
             self._ends.set()
         return changed
 
@@ -237,10 +233,31 @@ class Server:
         self._ends.set()
 
 
-class Http(uvicorn.Server):
-    """Serves an application on sockets; `warn` gets what fails in it."""
+class _LoadingReporter(Reporter):
+    """Reports what is done while the model is loaded, and has the server say it to clients."""
 
-    def __init__(self, app: Any, warn: Callable[[str], object]) -> None:
+    def __init__(self, server: Server, reporter: Reporter) -> None:
+        self._server = server
+        self._reporter = reporter
+
+    def status(self, text: str, /) -> None:
+        """As `Reporter.status`."""
+        self._server.progress = text
+        self._reporter.status(text)
+
+    def warn(self, text: str, /) -> None:
+        """As `Reporter.warn`."""
+        self._reporter.warn(text)
+
+    def remark(self, text: str, /) -> None:
+        """As `Reporter.remark`."""
+        self._reporter.remark(text)
+
+
+class Http(uvicorn.Server):
+    """Serves an application on sockets; the reporter of who makes this gets what fails in it."""
+
+    def __init__(self, app: Any) -> None:
         config = uvicorn.Config(
             app,
             http=_Connection,
@@ -256,7 +273,7 @@ class Http(uvicorn.Server):
             timeout_graceful_shutdown=FINISH_S,  # type: ignore[arg-type]  # asyncio takes a float
         )
         super().__init__(config)
-        logging.getLogger("uvicorn").handlers = [_ErrorLog(warn)]
+        logging.getLogger("uvicorn").handlers = [_ErrorLog(reporting.current())]
 
     @contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -277,14 +294,14 @@ class Http(uvicorn.Server):
 class _ErrorLog(logging.Handler):
     """Report an error of uvicorn in one line."""
 
-    def __init__(self, warn: Callable[[str], object]) -> None:
+    def __init__(self, reporter: Reporter) -> None:
         super().__init__(logging.ERROR)
-        self._warn = warn
+        self._reporter = reporter
 
     def emit(self, record: logging.LogRecord) -> None:
         error = record.exc_info[1] if record.exc_info else None
         why = f": {type(error).__name__}: {error}" if error else ""
-        self._warn(f"the web server: {record.getMessage().strip()}{why}")
+        self._reporter.warn(f"the web server: {record.getMessage().strip()}{why}")
 
 
 class _Connection(H11Protocol):

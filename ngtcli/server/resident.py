@@ -13,7 +13,7 @@ from queue import SimpleQueue
 
 from ngtcli.config import Settings
 from ngtcli.engine.engine import PreparedRequest, Submission
-from ngtcli.engine.events import Ended, Event, Message, Report, ignore
+from ngtcli.engine.events import Ended, Event, Message
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine, private
 from ngtcli.engine.request import Request
@@ -21,7 +21,9 @@ from ngtcli.engine.submissions import SubmissionEvent, Submissions
 from ngtcli.errors import NgtError, StoppedError, unexpected
 from ngtcli.server.fair_queue import FairQueue
 from ngtcli.server.ticket import Ticket
+from ngtcli.system import reporting
 from ngtcli.system.machine import return_memory
+from ngtcli.system.reporting import Reporter, reporting_to
 
 _PREPARING = 2  # threads that make prompts; guess
 _RETURNED_S = 30.0  # seconds after which freed memory is returned though requests wait; guess
@@ -57,24 +59,48 @@ class TicketAnswer:
         self._ticket.cancel()
 
 
+class _LoadingReporter(Reporter):
+    """Reports what a model does; warnings that come until it is loaded are kept, too."""
+
+    def __init__(
+        self, reporter: Reporter, warnings: list[Message], is_loaded: threading.Event
+    ) -> None:
+        self._reporter = reporter
+        self._warnings = warnings
+        self._is_loaded = is_loaded
+
+    def status(self, text: str, /) -> None:
+        """As `Reporter.status`."""
+        self._reporter.status(text)
+
+    def warn(self, text: str, /) -> None:
+        """As `Reporter.warn`."""
+        if not self._is_loaded.is_set():
+            self._warnings.append(Message("warn", text))
+        self._reporter.warn(text)
+
+    def remark(self, text: str, /) -> None:
+        """As `Reporter.remark`."""
+        self._reporter.remark(text)
+
+
 class Resident:
     """Loads the model of `settings`, and answers until `close`. Raises as LocalSession does.
 
-    `report` is called with the progress of loading, and later with what the user of this process
-    should know; every request gets the warnings of loading again. At most `size` requests are
+    The reporter of who makes this gets the progress of loading, and later what concerns no request;
+    every request gets the warnings of loading again. At most `size` requests are
     answered together; 0: as many as memory allows. Without `persist` nothing is stored in files.
     """
 
     def __init__(
         self,
         settings: Settings,
-        report: Report = ignore,
         *,
         size: int = 0,
         persist: bool = True,
     ) -> None:
         self.settings = settings
-        self._report = report
+        self._reporter = reporting.current()
         self._size = size
         self._persist = persist
         self._warnings: list[Message] = []  # of loading
@@ -162,9 +188,8 @@ class Resident:
 
     def _run(self) -> None:
         try:
-            session = LocalSession(
-                self.settings, self._report_of_model, self._persist, stand_ins=self._persist
-            )
+            with reporting_to(_LoadingReporter(self._reporter, self._warnings, self._is_loaded)):
+                session = LocalSession(self.settings, self._persist, stand_ins=self._persist)
             session.model.keep_prefixes(memory=True)
             self._engine = LocalEngine(session, size=self._size)
             self._submissions = Submissions(self._engine)
@@ -221,11 +246,5 @@ class Resident:
         try:
             self._deliver(self._submissions.interrupt())
         except BaseException as error:
-            self._report(Message("warn", str(unexpected(error))))
+            self._reporter.warn(str(unexpected(error)))
         self._tickets.clear()
-
-    def _report_of_model(self, event: Event) -> None:
-        if isinstance(event, Message):
-            if event.kind == "warn" and not self._is_loaded.is_set():
-                self._warnings.append(event)
-            self._report(event)

@@ -1,4 +1,4 @@
-"""What is worth showing while work goes on: status lines and warnings.
+"""What is worth showing while work goes on: status lines, warnings and remarks.
 
 Who shows it says so once, for the work that it starts; who works reports, and passes nothing on:
 
@@ -14,17 +14,25 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Protocol
 
 
-class Reporter(Protocol):
-    """Shows what is reported."""
+class Reporter:
+    """Shows nothing; a subclass shows what it can."""
 
     def status(self, text: str, /) -> None:
         """Show what is being done right now; the next status takes its place."""
 
     def warn(self, text: str, /) -> None:
         """Show what the user should know and may change."""
+
+    def remark(self, text: str, /) -> None:
+        """Show a sentence for those who want to know more."""
+
+    def reading(self, read: int, total: int, /) -> None:
+        """Show how many tokens of a prompt are read, of so many."""
+
+    def part(self, words: str, /) -> None:
+        """Show which part of a long text is answered from now on; "" after the last."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -33,17 +41,18 @@ class _Destination:
     said: set[str] = field(default_factory=set)  # by `status_once` and `warn_once`
 
 
-class _Silent:
-    """Shows nothing."""
+class CollectingReporter(Reporter):
+    """Collects warnings, and shows nothing."""
 
-    def status(self, text: str, /) -> None:
-        """As `Reporter.status`."""
+    def __init__(self) -> None:
+        self.warnings: list[str] = []
 
     def warn(self, text: str, /) -> None:
         """As `Reporter.warn`."""
+        self.warnings.append(text)
 
 
-_SILENT = _Silent()
+_SILENT = Reporter()
 _destination: ContextVar[_Destination | None] = ContextVar("destination", default=None)
 
 

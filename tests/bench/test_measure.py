@@ -32,6 +32,7 @@ from ngtcli.bench.tune import State
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
+from tests.support.reported import Reported
 from tests.support.tiny_models import make_target
 
 # --- turns ---
@@ -121,9 +122,11 @@ def test_a_drafter_is_dropped_after_the_last_prompt_of_a_round() -> None:
 
 
 def raced_by(source: Written, rounds: int = 1, said: list[str] | None = None) -> Race:
-    progress = [] if said is None else said
     options = BenchOptions(methods=["none", "trie"], num_drafts=[8], rounds=rounds)
-    return raced(source, options, Settings(), "12", progress.append)
+    reported = Reported()
+    if said is not None:
+        reported.statuses = said
+    return reported.of(lambda: raced(source, options, Settings(), "12"))
 
 
 def test_progress_is_reported_for_each_answer() -> None:
@@ -363,7 +366,7 @@ def test_no_contestant_drafts_from_the_answer_of_another_to_the_same_prompt(
     monkeypatch.setattr(Live, "built_prompts", lambda *_: prompts)
 
     def histograms(*specs: str) -> dict[str, list[Any]]:
-        source = Live([], None, print, print)
+        source = Live([], None)
         cells, _ = cells_of(("none", *specs), [16], settings)
         found: dict[str, list[Any]] = {c.key: [] for c in cells}
         for record in take(source, by_prompt(cells, 2, rounds=2), range(2), fresh=fresh):

@@ -36,6 +36,7 @@ from ngtcli.prompts.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
 from ngtcli.system import progress
 from tests.support.helpers import HARBOUR, ngt
+from tests.support.reported import Reported
 
 # --- the grammar ---
 
@@ -260,7 +261,7 @@ def measured(path: Path, stop: int = 10**9) -> tuple[Any, list[str], list[int]]:
 
     The report, what was said of progress, and the answers.
     """
-    state, said, answers = State(path, "key", 2), list[str](), list[int]()
+    state, answers = State(path, "key", 2), list[int]()
 
     class Made:
         prompts = (60, 40)
@@ -277,8 +278,9 @@ def measured(path: Path, stop: int = 10**9) -> tuple[Any, list[str], list[int]]:
             return answer
 
     with closing(state):
-        tuning.measure(Made(), GRID, 2, state, said.append)
-    return tuning.report(ABOUT, GRID, 2, state), said, answers
+        reported = Reported()
+        reported.of(lambda: tuning.measure(Made(), GRID, 2, state))
+    return tuning.report(ABOUT, GRID, 2, state), reported.statuses, answers
 
 
 @pytest.mark.parametrize("stop", [1, 2, 15, 23])
@@ -359,10 +361,10 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
     items = preset_items(
         [Document("a.txt", "The tide came in at noon. The slate came by rail.")], preset
     )
-    said: list[str] = []
-    source = Live(items, preset, said.append, said.append, sweeps=True)
-    about = source.about(settings)
-    loading = len(said)
+    reported = Reported()
+    source = Live(items, preset, sweeps=True)
+    about = reported.of(lambda: source.about(settings))
+    loading = len(reported.statuses)
     session = LocalSession(settings)
     trie = settings.replace(method="trie")  # what auto drafts depends on what passes take
     for changed in (trie.replace(num_draft=2), settings.replace(method="none")):
@@ -377,7 +379,9 @@ def test_a_running_model_is_measured_as_it_answers() -> None:
         assert [g.steps for g in made] == [r.steps for r in runs]
         assert all((g.trie_bytes is None) == (changed.drafting.method == "none") for g in made)
         assert all(0 < (r.generation.decode_s or 0) < r.seconds for r in records)
-    assert len(said) == loading  # progress is the sweep's own
+    assert (
+        len(reported.statuses) == loading and not reported.warnings
+    )  # progress is the sweep's own
     assert about.model == "builtin" and "float32" in about.device
     model = weakref.ref(source.session(settings).model)
     source.session(settings.replace(dtype="bfloat16"))

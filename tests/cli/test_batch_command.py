@@ -367,7 +367,7 @@ def test_few_readers_are_open(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -
     monkeypatch.setattr(
         Documents, "close", lambda files: closed.append(files._settings.reading.field)
     )
-    reader = LineRequests({}, None, str(tmp_path), None, lambda _: None)
+    reader = LineRequests({}, None, str(tmp_path), None)
     for field in "abcdae":
         own = reader._reader(Settings().replace(field=field))
         assert reader._reader(Settings.of(max_tokens=9).replace(field=field)) is own

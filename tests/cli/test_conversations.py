@@ -30,6 +30,7 @@ from ngtcli.prompts.preset import load_preset
 from ngtcli.prompts.reports import Selection
 from ngtcli.server.answerer import Answerer
 from tests.support.helpers import HARBOUR, ngt, read_terminal
+from tests.support.reported import Reported
 from tests.support.warm import Warm
 
 PATIENCE_S = 60
@@ -105,12 +106,14 @@ def test_a_line_that_is_too_long_is_an_error(tmp_path: Path) -> None:
     path = tmp_path / "in.txt"
     path.write_bytes(b"x" * 1_000_001)
     with path.open("rb") as stream, pytest.raises(InputError, match="exceeds 1 MB"):
-        list(piped(stream, 1, print))
+        list(piped(stream, 1))
 
 
 def test_a_pipe_that_is_not_utf_8_is_told_once() -> None:
-    told: list[str] = []
-    lines = list(piped(io.BytesIO(b"caf\xe9?\nd\xe9j\xe0\ncaf\xc3\xa9\n"), 1, told.append))
+    reported = Reported()
+    stream = io.BytesIO(b"caf\xe9?\nd\xe9j\xe0\ncaf\xc3\xa9\n")
+    lines = reported.of(lambda: list(piped(stream, 1)))
+    told = reported.warnings
     assert lines == ["caf�?", "d�j�", "café"]
     assert len(told) == 1 and "not UTF-8" in told[0] and "iconv" in told[0]
 

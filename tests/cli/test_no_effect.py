@@ -12,6 +12,7 @@ from ngtcli.cli.checks import COLORED, TABLE, NoEffect, Situation, warn_of_no_ef
 from ngtcli.cli.command import command
 from ngtcli.config import SETTINGS, Setting
 from tests.support.helpers import HARBOUR, ngt
+from tests.support.reported import Reported
 
 # A command line for each situation, which ends at a file or a model that is not there.
 LINES = {
@@ -107,10 +108,11 @@ def test_flags_that_are_not_given_get_no_warning(
 
 
 def test_a_flag_in_two_rows_is_named_once() -> None:
-    said: list[str] = []
+    reported = Reported()
     situations = [Situation.JSON, Situation.SCHEMA]
-    warn_of_no_effect(situations, {"--cite": True, "--show-thinking": False}, said.append)
-    assert said == ["--cite has no effect with --json, which has both"]
+    values = {"--cite": True, "--show-thinking": False}
+    reported.of(lambda: warn_of_no_effect(situations, values))
+    assert reported.warnings == ["--cite has no effect with --json, which has both"]
 
 
 def test_flags_without_effect_do_not_change_the_answer(

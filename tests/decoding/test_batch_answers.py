@@ -19,7 +19,7 @@ from ngtcli.drafting.drafter import Context, Drafter
 from ngtcli.drafting.log import TokenLog
 from ngtcli.engine import local_engine
 from ngtcli.engine.engine import Submission
-from ngtcli.engine.events import Ended, Outcome, Report, Stepped, ignore, reporter
+from ngtcli.engine.events import Ended, Outcome, Stepped, report_to
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.local_engine import LocalEngine
 from ngtcli.engine.request import Request
@@ -28,7 +28,9 @@ from ngtcli.engine.submissions import SubmissionEvent, Submissions
 from ngtcli.errors import ContextOverflowError, InputError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
+from ngtcli.system.reporting import Reporter
 from tests.support.given import GivenPrompts, NumberedPrompt, answers
+from tests.support.reported import Reported
 
 TEXTS = [
     "The harbour was built in",
@@ -57,9 +59,9 @@ def loaded() -> LocalSession:
     return LocalSession(Settings.of(max_tokens=6, method="none"), persist=False)
 
 
-def session_with(report: Report = ignore, **changes: Any) -> LocalSession:
+def session_with(reporter: Reporter | None = None, **changes: Any) -> LocalSession:
     settings = {"max_tokens": 6, "method": "none", **changes}
-    return loaded().with_settings(Settings.of(**settings), report=report)
+    return loaded().with_settings(Settings.of(**settings), report=report_to(reporter or Reporter()))
 
 
 def answered(
@@ -208,8 +210,9 @@ def test_exact_answers_are_refused_together() -> None:
 def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[str] = []
-    session = session_with(reporter(warn=said.append))
+    reported = Reported()
+    said = reported.warnings
+    session = session_with(reported)
     no_batches = Support.no("its layers keep a state")
     monkeypatch.setattr(session.model, "batching", no_batches)
     found = [a.key for a in answered(session, given(session), 4)]
@@ -220,10 +223,11 @@ def test_a_model_that_cannot_take_several_texts_answers_one_after_another(
 def test_what_is_otherwise_for_texts_given_together_is_told(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    said: list[str] = []
+    reported = Reported()
+    said = reported.warnings
     monkeypatch.setattr(local_engine, "rounds", lambda model: True)  # as in half precision
     for size, exact in ((1, "auto"), (2, "off"), (2, "auto")):
-        session = session_with(reporter(warn=said.append), exact=exact)
+        session = session_with(reported, exact=exact)
         assert ids_of(next(answered(session, given(session)[:1], size)))
     assert len(said) == 1 and "own run" in said[0]
 
@@ -234,7 +238,8 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
     class Held:
         pass
 
-    step, held, said = step_module.run_step, list["weakref.ref[Held]"](), list[str]()
+    step, held, reported = step_module.run_step, list["weakref.ref[Held]"](), Reported()
+    said = reported.warnings
 
     def failing(model: TargetModel, sequences: Any, *more: Any) -> bool:
         if len(sequences) > 1:
@@ -244,7 +249,7 @@ def test_texts_that_fail_together_go_on_alone_without_what_the_failure_held(
         assert not held or held[0]() is None
         return step(model, sequences, *more)
 
-    session = session_with(reporter(warn=said.append))
+    session = session_with(reported)
     alone = {a.key: ids_of(a) for a in answered(session, given(session), 1)}
     monkeypatch.setattr(step_module, "run_step", failing)
     gc.disable()

@@ -12,14 +12,15 @@ from ngtcli.decoding import calibration
 from ngtcli.decoding.probe import target_model
 from ngtcli.decoding.sizes import row_sizes
 from ngtcli.drafting.costs import SHORT, CostCurve, Costs, StoredCurve, costs_of
-from ngtcli.engine.events import reporter
 from ngtcli.engine.local import LocalSession
 from ngtcli.engine.request import OtherModelError
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.build import Prompt
+from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import FakeBackend
+from tests.support.reported import CallsOf
 from tests.support.tiny_models import make_hf, make_target
 
 MEASURED = {1: 0.05, 8: 0.1}
@@ -38,7 +39,9 @@ def tiny_session(said: list[str], persist: bool = True) -> LocalSession:
     tiny: Any = make_target()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("ngtcli.engine.local.load_model", lambda *_, **__: tiny)
-        return LocalSession(TINY_SETTINGS, reporter(warn=said.append), persist)
+        reported = CallsOf(warn=said.append)
+        with reporting_to(reported):
+            return LocalSession(TINY_SETTINGS, persist)
 
 
 def test_calibration_times_passes_of_growing_size_and_leaves_the_model_usable() -> None:

@@ -21,8 +21,10 @@ from ngtcli.errors import NgtError, StoppedError
 from ngtcli.prompts import fitting
 from ngtcli.prompts.preset import load_preset
 from ngtcli.system import process
+from ngtcli.system.reporting import reporting_to
 from tests.support.fakes import CONTEXT, FakeAnswers, FakeEngine
 from tests.support.helpers import HARBOUR, ngt
+from tests.support.reported import EventsOf
 
 TIDE = "The tide came in at noon. "
 LONG = "".join(f"{i}. {TIDE}" for i in range(1000))
@@ -40,7 +42,8 @@ def engine(
     before: Callable[[str], None] = lambda _: None, size: int = 4, said: list[Event] | None = None
 ) -> FakeEngine:
     told: list[Event] = [] if said is None else said
-    return FakeEngine(Settings(), FakeAnswers(before), size, told.append)
+    with reporting_to(EventsOf(told)):
+        return FakeEngine(Settings(), FakeAnswers(before), size)
 
 
 def test_the_events_of_a_question_come_in_order() -> None:

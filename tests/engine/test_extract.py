@@ -5,7 +5,6 @@ import json
 import math
 import re
 import time
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -21,7 +20,6 @@ from ngtcli.documents.load import Document
 from ngtcli.documents.quotes.values import find_values, find_verbatim
 from ngtcli.drafting.steps import Token
 from ngtcli.engine.batch.extract import Extraction, FieldValue, members, merged, probability
-from ngtcli.engine.events import ignore
 from ngtcli.engine.request import Tasks
 from tests.support.fakes import FakeAnswers, FakeSession, answer_with
 from tests.support.helpers import ROOT_FOLDER, Done, fill, ngt, wait_until
@@ -320,8 +318,7 @@ def test_several_rows_of_a_file_and_what_is_no_whole_row(texts: Path, fake: Fake
 def test_a_long_file_is_read_in_parts_or_passages_and_that_is_told(
     tmp_path: Path, fake: FakeAnswers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    unloaded = partial(FakeSession, report=ignore)  # for the dry run alone
-    monkeypatch.setattr("ngtcli.cli.dry_run.UnloadedSession", lambda own, *_, **__: unloaded(own))
+    monkeypatch.setattr("ngtcli.cli.dry_run.UnloadedSession", FakeSession)  # for the dry run alone
     paragraphs = [f"Part {i} tells of slate and tides. " * 12 for i in range(30)]
     paragraphs[3], paragraphs[20] = '{"name": null, "n": 1}', '{"name": "Bo", "n": 2}'
     texts = fill(tmp_path / "texts", **{"long.txt": "\n\n".join(paragraphs)})

@@ -6,7 +6,6 @@ import pytest
 
 from ngtcli.config import Settings
 from ngtcli.documents.load import Document, Loaded
-from ngtcli.engine.events import ignore
 from ngtcli.engine.parts import Level, advance, in_parts
 from ngtcli.engine.request import Request
 from ngtcli.errors import ContextOverflowError
@@ -33,12 +32,12 @@ def summaries(level: Level, text: str) -> list[PartReport]:
 
 
 def test_what_fits_needs_no_part() -> None:
-    prompt = advance(in_parts(FakeSession(SETTINGS, ignore), question(TIDE)))
+    prompt = advance(in_parts(FakeSession(SETTINGS), question(TIDE)))
     assert isinstance(prompt, Prompt) and TIDE.strip() in prompt.text
 
 
 def test_levels_follow_one_another_until_the_summaries_fit() -> None:
-    plan = in_parts(FakeSession(SETTINGS, ignore), question(TIDE * (20 * CONTEXT // len(TIDE))))
+    plan = in_parts(FakeSession(SETTINGS), question(TIDE * (20 * CONTEXT // len(TIDE))))
     following = advance(plan)
     lengths = []
     while isinstance(following, Level):
@@ -51,7 +50,7 @@ def test_levels_follow_one_another_until_the_summaries_fit() -> None:
 
 
 def test_empty_summaries_are_left_out_of_the_next_level() -> None:
-    plan = in_parts(FakeSession(SETTINGS, ignore), question(TIDE * (4 * CONTEXT // len(TIDE))))
+    plan = in_parts(FakeSession(SETTINGS), question(TIDE * (4 * CONTEXT // len(TIDE))))
     level = advance(plan)
     assert isinstance(level, Level) and len(level.parts) > 2
     first, *others = summaries(level, " ")
@@ -60,7 +59,7 @@ def test_empty_summaries_are_left_out_of_the_next_level() -> None:
 
 
 def test_summaries_that_get_no_shorter_are_an_error() -> None:
-    plan = in_parts(FakeSession(SETTINGS, ignore), question(TIDE * (3 * CONTEXT // len(TIDE))))
+    plan = in_parts(FakeSession(SETTINGS), question(TIDE * (3 * CONTEXT // len(TIDE))))
     level = advance(plan)
     assert isinstance(level, Level)
     with pytest.raises(ContextOverflowError, match="get no shorter"):

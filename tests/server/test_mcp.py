@@ -41,6 +41,7 @@ from ngtcli.server.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.server.service import Service
 from ngtcli.system import reporting
 from tests.support.helpers import fill, ngt, without_note
+from tests.support.reported import Reported
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 from tests.support.warm import Warm
 
@@ -426,7 +427,7 @@ def test_the_resident_process_is_asked_where_there_is_one(
         yield from answering.answer(question, Ticket())
 
     class Loaded:
-        def __init__(self, settings: Settings, tell: object) -> None:
+        def __init__(self, settings: Settings) -> None:
             loaded.append(settings.model.model)
 
         def ask(self, question: Request, *, owner: str = "") -> Generator[Event]:
@@ -480,9 +481,11 @@ class Over(Serving):
     """The tools at `/mcp` of the HTTP server."""
 
     def __init__(self, folder: Path, answers: Scripted, address: Address = LOCAL) -> None:
-        self.served, self.said = ServedFolder([str(folder)], Settings()), list[str]()
+        self.served = ServedFolder([str(folder)], Settings())
+        reported = Reported()
+        self.said = reported.warnings
         service = Service("builtin", TASKS, self.served)
-        own = mcp_routes(Tools(service, answers, warn=self.said.append))
+        own = mcp_routes(reported.of(lambda: Tools(service, answers)))
         super().__init__(answers, service, address, mcp=own)
 
     def __enter__(self) -> str:

@@ -29,6 +29,7 @@ from tests.support.warm import Warm
 # A server whose model spells the question, with a pause before each letter.
 PROGRAM = """
 import os, shutil, socket, sys, threading, time
+from contextlib import ExitStack
 from ngtcli.config import Settings
 from ngtcli.drafting.steps import Step, Token
 from ngtcli.errors import InputError
@@ -38,6 +39,8 @@ from ngtcli.server import exchange, http_guard, process
 from ngtcli.server.app import application
 from ngtcli.server.service import Service
 from ngtcli.engine.events import Ended, Message, Stepped
+from ngtcli.system import reporting
+from ngtcli.system.reporting import Reporter, reporting_to
 
 class Ticket:
     def __init__(self):
@@ -46,8 +49,8 @@ class Ticket:
         self.ended.set()
 
 class Speller:
-    def __init__(self, settings, status):
-        status("Learning to spell …")
+    def __init__(self, settings):
+        reporting.status("Learning to spell …")
         while not os.path.exists(LOADING):
             time.sleep(0.01)
         name = settings.model.model
@@ -80,10 +83,15 @@ async def app(scope, receive, send):
 
 listening = socket.create_server(("127.0.0.1", 0))
 exchange.BEAT_S, exchange._SENDING_S, process.FINISH_S = 0.2, PATIENCE, PATIENCE
-said = lambda words: print(words, flush=True)
-own = {"idle_s": IDLE, "say": said, "warn": said}
-server = process.Server(Settings.of(model=MODEL), Speller, **own)
-for_commands = application(server, Service("builtin", Tasks({})), said)
+class Printing(Reporter):
+    def warn(self, text):
+        print(text, flush=True)
+    remark = warn
+
+stack = ExitStack()
+stack.enter_context(reporting_to(Printing()))
+server = process.Server(Settings.of(model=MODEL), Speller, idle_s=IDLE)
+for_commands = application(server, Service("builtin", Tasks({})))
 if HTTP:
     port = listening.getsockname()[1]
     guard = http_guard.Guard(http_guard.Address("127.0.0.1", port))

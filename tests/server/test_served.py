@@ -15,7 +15,6 @@ import httpx
 import pytest
 
 from ngtcli.config import Settings
-from ngtcli.engine.events import ignore
 from ngtcli.engine.request import OtherModelError, Request
 from ngtcli.prompts.preset import load_preset
 from ngtcli.server import client, places
@@ -25,6 +24,7 @@ from ngtcli.server.places import Place
 from tests.cli import test_cli
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
+from tests.support.reported import Reported
 from tests.support.warm import Warm
 
 ASK = ("ask", "-d", HARBOUR, "Who saved the town?")
@@ -214,7 +214,7 @@ def test_questions_that_a_server_no_longer_takes_are_left(tmp_path: Path) -> Non
     """Questions that it has not begun when it ends, and those that were not sent."""
     settings = Settings.of(max_tokens=4)
     place = Place(key="nobody-is-there")
-    run = ServedRun(Remote(place), settings, ignore)
+    run = ServedRun(Remote(place), settings)
     question = Request(task="ask", settings=settings, preset=load_preset("ask"))
     items = [(1, question), (2, question)]
     waiting = list(items)
@@ -222,7 +222,7 @@ def test_questions_that_a_server_no_longer_takes_are_left(tmp_path: Path) -> Non
     assert sorted([*run.left, *waiting], key=lambda item: item[0]) == items
     other = replace(question, settings=settings.replace(model="another"))
     with pytest.raises(OtherModelError):
-        list(ServedRun(Remote(place), settings, ignore).outcomes(lambda _: (3, other)))
+        list(ServedRun(Remote(place), settings).outcomes(lambda _: (3, other)))
 
 
 def test_a_process_that_dies_loses_nothing_that_was_shown(tmp_path: Path) -> None:
@@ -397,17 +397,18 @@ def test_a_warning_of_a_process_that_loads_or_was_stopped_is_no_reason(
     monkeypatch.setenv("NGT_HOME", str(tmp_path))
     monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", ended_at_once)
     place = Place.of(Settings())
-    warnings = list[str]()
+    reported = Reported()
+    warnings = reported.warnings
     places.private(places.folder())
     place.log.write_text("ngt: report.pdf: 2 pages without text\n")
-    client.start(Settings(), warnings.append)
+    reported.of(lambda: client.start(Settings()))
     handle = place.lock("builtin")
     place.log.write_text("ngt: error: the disk is full\n")
-    client.start(Settings(), warnings.append)
+    reported.of(lambda: client.start(Settings()))
     os.close(handle)
     assert warnings == []
     place.log.write_text("ngt: error: the disk is full\n")
-    client.start(Settings(), warnings.append)
+    reported.of(lambda: client.start(Settings()))
     assert warnings == [
         f"the model was not kept loaded the last time: the disk is full ({place.log})"
     ]
@@ -435,7 +436,7 @@ def test_relative_folders_mean_the_same_in_the_folder_of_the_process(
         return Ended()
 
     monkeypatch.setattr("ngtcli.server.client.subprocess.Popen", start)
-    client.start(Settings(), print)
+    client.start(Settings())
     assert environment[name] == str(tmp_path / "own")
     here = Place.of(Settings()).key
     monkeypatch.setattr(os, "environ", environment)

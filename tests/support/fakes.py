@@ -7,7 +7,7 @@ import pytest
 from ngtcli.config import Settings
 from ngtcli.drafting.steps import PassesReport, Statistics, Step, Token
 from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission
-from ngtcli.engine.events import Ended, Report, Stepped, ignore
+from ngtcli.engine.events import Ended, Stepped
 from ngtcli.engine.no_answer import caught
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.models.tokenizer import Tokenizer
@@ -40,10 +40,8 @@ class FakeAnswers:
 class FakeEngine(Engine):
     """Answers with `answers`, up to `size` texts together."""
 
-    def __init__(
-        self, settings: Settings, answers: FakeAnswers, size: int = 1, report: Report = ignore
-    ) -> None:
-        super().__init__(FakeSession(settings, report), many=True)
+    def __init__(self, settings: Settings, answers: FakeAnswers, size: int = 1) -> None:
+        super().__init__(FakeSession(settings), many=True)
         self._answers, self._size, self._is_full = answers, max(size, 1), False
         self._jobs: list[Job] = []
         self._is_open = False
@@ -97,7 +95,7 @@ class FakeEngine(Engine):
 def answer_with(monkeypatch: pytest.MonkeyPatch, answers: FakeAnswers) -> None:
     """Commands answer with these instead of a model."""
 
-    def opened(settings: Settings, report: Report, *, size: int = 1, **_: object) -> FakeEngine:
-        return FakeEngine(settings, answers, size, report)
+    def opened(settings: Settings, *, size: int = 1, **_: object) -> FakeEngine:
+        return FakeEngine(settings, answers, size)
 
     monkeypatch.setattr("ngtcli.engine.opening.open_engine", opened)

@@ -3,17 +3,20 @@
 from collections.abc import Callable
 from typing import TypeVar
 
-from ngtcli.system.reporting import reporting_to
+from ngtcli.engine.events import Event, Message, Part, Reading
+from ngtcli.system.reporting import Reporter, reporting_to
 
+Notify = Callable[[str], object]
 Result = TypeVar("Result")
 
 
-class Reported:
+class Reported(Reporter):
     """Keeps the lines that are reported."""
 
     def __init__(self) -> None:
         self.statuses: list[str] = []
         self.warnings: list[str] = []
+        self.remarks: list[str] = []
 
     def status(self, text: str) -> None:
         self.statuses.append(text)
@@ -21,13 +24,16 @@ class Reported:
     def warn(self, text: str) -> None:
         self.warnings.append(text)
 
+    def remark(self, text: str) -> None:
+        self.remarks.append(text)
+
     def of(self, work: Callable[[], Result]) -> Result:
         """Do some work, and keep what it reports."""
         with reporting_to(self):
             return work()
 
 
-class CallsOf:
+class CallsOf(Reporter):
     """A reporter that calls functions."""
 
     def __init__(
@@ -41,3 +47,25 @@ class CallsOf:
 
     def warn(self, text: str) -> None:
         self._warn(text)
+
+
+class EventsOf(Reporter):
+    """A reporter that adds the events of what is reported to a list."""
+
+    def __init__(self, events: list[Event]) -> None:
+        self._events = events
+
+    def status(self, text: str) -> None:
+        self._events.append(Message("status", text))
+
+    def warn(self, text: str) -> None:
+        self._events.append(Message("warn", text))
+
+    def remark(self, text: str) -> None:
+        self._events.append(Message("remark", text))
+
+    def reading(self, read: int, total: int) -> None:
+        self._events.append(Reading(read, total))
+
+    def part(self, words: str) -> None:
+        self._events.append(Part(words))

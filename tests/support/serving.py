@@ -17,6 +17,7 @@ from ngtcli.server.app import Entrance, application
 from ngtcli.server.http_guard import Address, Guard, knows_users, listen
 from ngtcli.server.process import Http
 from ngtcli.server.service import Service
+from tests.support.reported import Reported
 
 CLIENT = httpx.Client(verify=False)  # reading certificates takes long
 LOCAL = Address("127.0.0.1", 0)
@@ -92,13 +93,15 @@ class Serving:
     def __init__(
         self, answers: Any, service: Service, address: Address = LOCAL, mcp: Any = ((), nullcontext)
     ) -> None:
-        self.answers, self.warned = answers, list[str]()
+        self.answers = answers
+        reported = Reported()
+        self.warned = reported.warnings
         listening, (routes, running) = listen(address), mcp
         self.url = f"http://127.0.0.1:{listening.getsockname()[1]}"
         server: Any = Loaded(answers)
-        app = application(server, service, self.warned.append, routes)
+        app = reported.of(lambda: application(server, service, routes))
         guard = Guard(address, not address.keys and knows_users(listening))
-        self._http = Http(Entrance(server, app, guard), self.warned.append)
+        self._http = reported.of(lambda: Http(Entrance(server, app, guard)))
         self._ends, self._loop = asyncio.Event(), asyncio.new_event_loop()
         main = self._run(listening, running)
         self._thread = threading.Thread(target=self._loop.run_until_complete, args=(main,))

@@ -304,9 +304,10 @@ def said(error: Exception) -> str:
 def own_recording(settings: Settings, args: argparse.Namespace) -> TraceSet:
     """What the built-in model answers of the example texts."""
     own = settings.replace(model="builtin", method="none", dtype="float32", calibrate=False)
-    source = Live(choose(builtin_items(), (), args.questions), None, say, say)
+    source = Live(choose(builtin_items(), (), args.questions), None)
     with tempfile.TemporaryDirectory() as folder:
-        write_recording(source, own, Path(folder), say)
+        with reporting_to(CallsOf(status=say, warn=say)):
+            write_recording(source, own, Path(folder), say)
         return replace(read_traces(Path(folder)), source="the example texts")
 
 

@@ -11,12 +11,13 @@ from ngtcli.bench.prompts import example_texts
 from ngtcli.cli.bench import read_items, report_end
 from ngtcli.cli.command import command
 from ngtcli.cli.measuring import LINES, Run, prompt_option
-from ngtcli.cli.notes import Notes
+from ngtcli.cli.notes import EachWarningOnce
 from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.documents.load import Document
 from ngtcli.engine.checks import check_session
 from ngtcli.errors import InputError, UsageError
 from ngtcli.system import process
+from ngtcli.system.reporting import reporting_to
 from tests.tools.measuring.flags import (
     OF_MODEL,
     PageFlags,
@@ -59,7 +60,7 @@ def quality(flags: SettingFlags, given: QualityFlags) -> None:
     if given.files and (given.tasks or given.limit):
         raise UsageError("--tasks and --limit choose prompts", hint="Leave them out, or the files.")
     settings = settings.replace(method="none")
-    check_session(settings, Notes().warn)
+    check_session(settings)
     prompts: Any = given  # all that read_items reads of flags
     chosen, skipped = read_items(run, prompts)
     items = [item for item in chosen if item.answers]
@@ -75,7 +76,8 @@ def quality(flags: SettingFlags, given: QualityFlags) -> None:
 
     process.unwind_on_interrupt()
     preset = run.preset if given.preset else None
-    made = compare(settings, texts, items, preset, notes.status, notes.warn_once)
+    with reporting_to(EachWarningOnce(notes)):
+        made = compare(settings, texts, items, preset)
     notes.clear()
     put_out(forms_of(with_invocation(replace(made, skipped=skipped), _MODULE)), given)
     report_end(run, made.notes)

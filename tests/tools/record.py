@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from ngtcli.bench.grid import BASELINE
-from ngtcli.bench.records import Notify
 from ngtcli.cli.bench import ItemFlags, open_source, report_end
 from ngtcli.cli.command import command
 from ngtcli.cli.measuring import Run, measured_option
@@ -20,6 +19,7 @@ from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import Settings
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.words import counted
+from tests.support.reported import Notify
 from tests.tools.measuring.flags import OF_MODEL, main, put_out, settings_in, with_invocation
 from tests.tools.measuring.results import RecordResult
 from tests.tools.measuring.tables import forms_of

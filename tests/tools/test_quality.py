@@ -36,7 +36,7 @@ TEXT = load([HARBOUR]).documents[0]
 def compared(
     settings: Settings = HALF, texts: tuple[Document, ...] = (TEXT,), items: tuple[Item, ...] = ()
 ) -> QualityResult:
-    return compare(settings, texts, items, None, lambda _: None, lambda _: None)
+    return compare(settings, texts, items, None)
 
 
 @given(st.integers(0, 60), st.integers(0, 2), st.integers(3, 20), st.integers(1, 20))

@@ -16,6 +16,7 @@ from ngtcli.engine.batch.lines import BatchLine, below
 from ngtcli.engine.batch.output import check_not_read, written_with
 from ngtcli.engine.request import Request, Tasks
 from ngtcli.errors import NgtError
+from ngtcli.system import reporting
 from ngtcli.system.files import key_of
 
 _READERS = 4  # that are open at once; guess
@@ -31,22 +32,15 @@ class LineRequests:
         preset_name: The preset that words all tasks; None where each has its own.
         folder: Where the paths of lines begin.
         output: What this run writes, which is not read.
-        warn: Reports what holds for many lines.
     """
 
     def __init__(
-        self,
-        tasks: Tasks,
-        preset_name: str | None,
-        folder: str,
-        output: Path | None,
-        warn: Callable[[str], None],
+        self, tasks: Tasks, preset_name: str | None, folder: str, output: Path | None
     ) -> None:
         self._tasks = tasks
         self._preset_name = preset_name
         self._folder = folder
         self._output = output
-        self._warn = warn
         self._open: dict[ReadingSettings, Documents] = {}  # readers
         self._hashes: dict[int, tuple[str, str]] = {}  # of files and their texts, by line
 
@@ -71,7 +65,7 @@ class LineRequests:
         content, paths, request = self._request(line, path)
         preset_name = content.task if self._preset_name is None else self._preset_name
         if request.preset.name != preset_name:
-            self._warn(
+            reporting.warn(
                 f"preset {preset_name} has no place for a question:"
                 f" preset {request.preset.name} words the lines that have one"
             )
@@ -142,9 +136,9 @@ class LineRequests:
         )
         for skipped in loaded.skipped:
             if skipped.reason == WRITTEN:
-                self._warn(f"skipped {skipped.name}: {WRITTEN}")
+                reporting.warn(f"skipped {skipped.name}: {WRITTEN}")
         for remark in loaded.remarks:
-            self._warn(remark)
+            reporting.warn(remark)
         return loaded
 
     def _hash_of_files(
@@ -181,7 +175,7 @@ class LineRequests:
         for name, value in drafting.items():
             of_line = settings.get(name)
             if of_line != value:
-                self._warn(
+                reporting.warn(
                     f"vLLM drafts for all texts as for ask, with {name} {value}:"
                     f" {name} {of_line} of a line ({task}) has no effect"
                 )

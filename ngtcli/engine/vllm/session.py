@@ -16,7 +16,7 @@ from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import parse_method
 from ngtcli.drafting.steps import OWN, PassesReport, Statistics, Step, Token
 from ngtcli.engine.engine import Engine, Job, JobEvent, Prepared, Submission
-from ngtcli.engine.events import Ended, Report, Started, Stepped, ignore
+from ngtcli.engine.events import Ended, Started, Stepped
 from ngtcli.engine.session import ModelFacts, Session
 from ngtcli.engine.vllm.process import Piece, VllmEngine, sampling_arguments
 from ngtcli.errors import ContextOverflowError, NgtError
@@ -143,8 +143,8 @@ class VllmSequence:
 class VllmSession(Session):
     """A session over vLLM; the settings at vLLM's start decide how it drafts."""
 
-    def __init__(self, settings: Settings, engine: VllmEngine, report: Report = ignore) -> None:
-        super().__init__(settings, report)
+    def __init__(self, settings: Settings, engine: VllmEngine) -> None:
+        super().__init__(settings)
         self.engine = engine
         self._facts = ModelFacts(
             tokenizer=load_tokenizer(settings.model.model),

@@ -24,12 +24,12 @@ from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.cli.streams import piped_stdin
 from ngtcli.config import SETTINGS, Settings
 from ngtcli.engine.checks import check_session
-from ngtcli.engine.events import reporter
 from ngtcli.errors import INTERRUPTED, InputError, UsageError
 from ngtcli.prompts.preset import Preset, deciding
 from ngtcli.system import process
 from ngtcli.system.files import key_of
 from ngtcli.system.journal import errors_named
+from ngtcli.system.reporting import reporting_to
 from ngtcli.words import counted, nearest
 from tests.tools.heads.data import held_out, parts_of, record
 from tests.tools.heads.folder import KINDS, Plan, Trained, TrainingFolder
@@ -106,7 +106,8 @@ def train(flags: SettingFlags, given: TrainFlags) -> Trained:
         what = f"this head ({given.kind}) is trained by the model's own weights, as they are"
         raise UsageError(what, hint="Leave out --quantize.")
     notes = Notes(given.verbose)
-    check_session(tasks["ask"][0], notes.warn)
+    with reporting_to(notes):
+        check_session(tasks["ask"][0])
     if given.recording and not recorded_files(given.recording):
         read_traces(given.recording)  # says what is missing
     items = [] if given.recording else _items(given, tasks, notes)
@@ -153,8 +154,8 @@ def _trained(
     from tests.tools.heads.train import Trainer, check_trainable  # here: they load torch
 
     settings = tasks["ask"][0].replace(packed=False)  # gradients do not pass through those
-    report = reporter(notes.status, notes.warn)
-    session = LocalSession(settings, report, persist=False)
+    with reporting_to(notes):
+        session = LocalSession(settings, persist=False)
     check_trainable(session.model, folder.plan)
     recording, failed = given.recording or folder.recording(), 0
     if not given.recording:

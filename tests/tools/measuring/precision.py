@@ -16,7 +16,7 @@ from torch import Tensor
 from ngtcli.bench.grid import BASELINE, cell_of
 from ngtcli.bench.live import Live, machine
 from ngtcli.bench.prompts import Item
-from ngtcli.bench.records import Generation, Notify, by_prompt, take
+from ngtcli.bench.records import Generation, by_prompt, take
 from ngtcli.bench.summary import row_of
 from ngtcli.config import Settings
 from ngtcli.decoding.memory_limits import fits
@@ -27,6 +27,7 @@ from ngtcli.errors import ContextOverflowError, InputError, ModelError
 from ngtcli.models.hf import forward_parameters
 from ngtcli.prompts.build import Prompt, check_known
 from ngtcli.prompts.preset import Preset
+from ngtcli.system import reporting
 from ngtcli.words import counted
 from tests.tools.measuring.results import QualityResult, QualityRow
 from tests.tools.measuring.scores import Quality, Scores
@@ -133,12 +134,11 @@ def score(
     passages: Sequence[Passage],
     weights: str,
     against: Scored | None = None,
-    progress: Notify = lambda _: None,
 ) -> Scored:
     """Score the passages by a model; without `against` it keeps what another one is compared by."""
     made, kept = Scored(weights, against=against), iter(against.kept if against else ())
     for number, passage in enumerate(passages, 1):
-        progress(f"Scoring in {weights}: {number} of {counted(len(passages), 'passage')}")
+        reporting.status(f"Scoring in {weights}: {number} of {counted(len(passages), 'passage')}")
         for logs, came in distributions(model, passage):
             best = logs.argmax(-1)
             made.tokens += len(came)
@@ -161,8 +161,6 @@ def compare(
     texts: Sequence[Document],
     items: Sequence[Item],
     preset: Preset | None,
-    progress: Notify,
-    warn: Notify,
 ) -> QualityResult:
     """The model of `settings` against float32 of the same checkpoint.
 
@@ -171,7 +169,7 @@ def compare(
     InputError where there is nothing to score, and as a session does.
     """
     judge, rows, notes = Quality(), list[Scored](), list[str]()
-    source = Live(items, preset, progress, warn)
+    source = Live(items, preset)
     for own in (settings.replace(dtype="float32", quantize="none"), settings):
         cell = cell_of(BASELINE, 0, own)
         session = source.session(cell.settings)
@@ -185,9 +183,9 @@ def compare(
             notes.append(f"no questions were asked: {error}")
         found = list(_passages(session.model, texts, source.items, prompts))
         passages, note = _within(found, session.model.vocabulary)
-        made = score(session.model, passages, on.dtype, rows[0] if rows else None, progress)
+        made = score(session.model, passages, on.dtype, rows[0] if rows else None)
         if prompts:
-            progress(f"Answering {counted(len(prompts), 'prompt')} …")
+            reporting.status(f"Answering {counted(len(prompts), 'prompt')} …")
             turns = by_prompt([cell], len(prompts), 1)
             answers = [(one.prompt, one.generation) for one in take(source, turns, source.prompts)]
             made.scores = judged(session, source.items, judge, answers)

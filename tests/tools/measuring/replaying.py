@@ -31,7 +31,7 @@ from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.system.reporting import reporting_to
 from ngtcli.words import nearest
-from tests.support.reported import CallsOf
+from tests.support.reported import CallsOf, Notify
 from tests.tools.measuring.results import (
     ReplayedGeneration,
     ReplayResult,
@@ -136,7 +136,7 @@ def context_of(trace: Trace, traces: TraceSet) -> Context:
 class Replay:
     """A source over recorded answers: acceptance is the recording's."""
 
-    def __init__(self, traces: TraceSet, warn: records.Notify) -> None:
+    def __init__(self, traces: TraceSet, warn: Notify) -> None:
         self.traces, self.prompts = traces, traces.traces
         self._background = cache(lambda name: recorded_background(traces, name, warn))
 
@@ -172,8 +172,8 @@ def run_replay(
     folder: Path,
     options: ReplayOptions,
     settings: Settings,
-    progress: records.Notify,
-    warn: records.Notify,
+    progress: Notify,
+    warn: Notify,
 ) -> ReplayResult:
     """Replay `folder` with every method at every number of drafts.
 
@@ -187,11 +187,12 @@ def run_replay(
         settings = settings.replace(pool=False)
     cells, refused = cells_of(options.methods, options.num_drafts, settings)
     race = records.Race(cells, refused=refused)
-    records.warm_up(source, race, source.prompts[:1], progress, fresh=options.fresh)
-    check_some_left(options.methods, race.cells, race.refused)
-    turns = list(records.by_cell(race.cells, len(source.prompts), options.rounds))
-    for _ in records.run(source, race, turns, fresh=options.fresh, progress=progress):
-        pass
+    with reporting_to(CallsOf(status=progress, warn=warn)):
+        records.warm_up(source, race, source.prompts[:1], fresh=options.fresh)
+        check_some_left(options.methods, race.cells, race.refused)
+        turns = list(records.by_cell(race.cells, len(source.prompts), options.rounds))
+        for _ in records.run(source, race, turns, fresh=options.fresh):
+            pass
     if race.interrupted:
         raise KeyboardInterrupt
     traces = source.traces
@@ -231,9 +232,7 @@ def select(
     return out
 
 
-def recorded_background(
-    traces: TraceSet, name: str, warn: records.Notify
-) -> BackgroundCounts | None:
+def recorded_background(traces: TraceSet, name: str, warn: Notify) -> BackgroundCounts | None:
     """The counts of a background, for the tokenizer of the recording.
 
     None for the name "none", or where that tokenizer (in the recording's folder, or of the model by

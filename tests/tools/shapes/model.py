@@ -7,7 +7,6 @@ takes other experts. What such a model says means nothing: a recording decides t
 
 import json
 import time
-from collections.abc import Callable
 from copy import deepcopy
 from dataclasses import dataclass
 from functools import cached_property
@@ -32,7 +31,7 @@ from ngtcli.models.weights.formats import WeightFormat, int8_kernel
 from ngtcli.models.weights.load_quantized import set_activation_dtype, summary
 from ngtcli.system.machine import free_memory, pick_device
 from ngtcli.system.reporting import reporting_to
-from tests.support.reported import CallsOf
+from tests.support.reported import CallsOf, Notify
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02
@@ -178,7 +177,7 @@ class Built:
     stock: Any
 
 
-def build(planned: Plan, settings: Settings, progress: Callable[[str], None], stock: bool) -> Built:
+def build(planned: Plan, settings: Settings, progress: Notify, stock: bool) -> Built:
     """Make the model, prepared as `load_model` and a session prepare one."""
     progress(f"Making a model of shape {planned.shape.name} …")
     begin = time.perf_counter()

@@ -14,7 +14,7 @@ from typing import Any, Literal
 
 from ngtcli.bench.grid import Cell, Refusal
 from ngtcli.bench.live import counted_steps, machine
-from ngtcli.bench.records import Answering, Generation, Notify, raced
+from ngtcli.bench.records import Answering, Generation, raced
 from ngtcli.bench.results import Invocation, Machine, invocation_field
 from ngtcli.bench.summary import Group, column, json_rows, ratio
 from ngtcli.config import Settings
@@ -35,7 +35,7 @@ from ngtcli.engine.memory import PassCosts
 from ngtcli.errors import ContextOverflowError
 from ngtcli.system.json_form import json_key, json_property, to_json
 from ngtcli.system.reporting import reporting_to
-from tests.support.reported import CallsOf
+from tests.support.reported import CallsOf, Notify
 from tests.tools.measuring.replaying import Replay, ReplayOptions, chosen_traces, context_of
 from tests.tools.measuring.results import TaskRow, rows_by_task
 from tests.tools.measuring.traces import Trace, TraceSet
@@ -210,7 +210,8 @@ def replay_with_passes(
         notes.append(f"this shape decodes without drafts: {model.mode.why}")
     source, first = ShapeSource(traces, built, settings, progress), traces.traces[0]
     brief = replace(first, id="", output_ids=first.output_ids[:_WARM])
-    made = raced(source, options, settings, [brief], progress)
+    with reporting_to(CallsOf(status=progress, warn=progress)):
+        made = raced(source, options, settings, [brief])
     measured = [traces.traces[i] for i in made.measured()]
     return ShapeResult(
         source=traces.source,
