@@ -84,7 +84,8 @@ class RunProgress(Reporter):
     def show(self, message: str = "") -> None:
         """Show what is done, with a message; where no line can be wiped, only now and then."""
         if not self._began_at:
-            self._notes.status(message)
+            if message:
+                self._notes.status(message)
         elif self._notes.wipes:
             facts = self._facts()
             if message:

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from functools import cache
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 from starlette.requests import Request
@@ -92,7 +92,7 @@ def page(service: Service, body: bytes) -> Asks:
     documents = (*chosen, *given_documents(form.documents))
     if not documents:
         raise RequestError("no documents are given", "Choose one, or add a text.", "documents")
-    values = {"passages": form.passages} if form.passages else {}
+    values: dict[str, Any] = {"passages": form.passages} if form.passages else {}
     request = service.tasks.request(form.task, text, loaded=Loaded(documents), **values)
     return Asks(service.name, request)
 
