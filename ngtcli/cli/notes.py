@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TextIO
 
 from rich.cells import cell_len
 
@@ -37,7 +38,7 @@ _WIPE = "\r\x1b[K"  # to the line's start, then clear to its end
 
 
 _is_quiet = False  # whether -q was given
-_is_status_shown = False  # whether the last line of stderr is a status line
+_with_status: TextIO | None = None  # the stream whose last line is a status line
 
 
 def silence(quiet: bool) -> None:
@@ -108,7 +109,7 @@ class Notes(Reporter):
                 while last and cell_len(line) + cell_len(last) > columns:
                     last = last[1:]
                 line += paint(last, DIM) if styles(sys.stderr) else last
-            _write((_WIPE if _is_status_shown else "") + line)
+            _write((_WIPE if _with_status is sys.stderr else "") + line)
             _show_status(True)
         elif self.verbose and set(BAR).isdisjoint(message):
             if message != self._last_status:
@@ -119,7 +120,7 @@ class Notes(Reporter):
 
     def clear(self) -> None:
         """Wipe the status line."""
-        if _is_status_shown:
+        if _with_status is sys.stderr:
             _write(_WIPE)
             _show_status(False)
             process.wipe_at_end(b"")
@@ -227,8 +228,8 @@ def lines_between_words(message: str) -> list[str]:
 
 
 def _show_status(is_shown: bool) -> None:
-    global _is_status_shown
-    _is_status_shown = is_shown
+    global _with_status
+    _with_status = sys.stderr if is_shown else None
 
 
 def _write(text: str) -> None:
