@@ -167,9 +167,7 @@ class _Worker:
         try:
             return self._read(msgspec.json.decode(described, type=Reply), text, form)
         except (RecursionError, ValueError):
-            raise Unreadable(
-                f"{form.what} whose parser gave an invalid result", "It is damaged."
-            ) from None
+            raise Unreadable(f"{form.noun} whose parser made no sense", "It is damaged.") from None
 
     def _read(self, reply: Reply, text: bytes, form: Format) -> Extracted:
         """The text in a reply. Raises Unreadable for an error in it; ValueError for nonsense."""
@@ -193,7 +191,7 @@ class _Worker:
         self.kill()
         code = -self._process.returncode
         if code == signal.SIGPROF:
-            what = f"{form.what} that takes more than {self._seconds} s to read"
+            what = f"{form.noun} that takes more than {self._seconds} s to read"
             return FailedParser(what, "Raise the limit with --set parser_seconds.", False)
         name = signal.Signals(code).name if code > 0 else f"code {-code}"
         if code > 0 and code not in _CRASHES:
@@ -201,7 +199,7 @@ class _Worker:
             advice = f"{_AGAIN} If memory had run out, close other programs first."
             return Unreadable(what, advice, lasting=False)
         damaged = "It is damaged, or needs more memory: see --set parser_mb."
-        return FailedParser(f"{form.what} at which its parser crashed ({name})", damaged)
+        return FailedParser(f"{form.noun} at which its parser crashed ({name})", damaged)
 
     def kill(self) -> None:
         """End the process, if there is one."""

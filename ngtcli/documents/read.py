@@ -25,7 +25,7 @@ from ngtcli.documents.content import Extracted, Source, markdown
 from ngtcli.documents.find import STDIN, ListedFile, recognizer, tessdata
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
-from ngtcli.documents.text import Unreadable, decoded
+from ngtcli.documents.text import Unreadable, decode_with_warnings
 from ngtcli.errors import InputError
 from ngtcli.system import reporting
 from ngtcli.system.files import key_of, read_bounded, read_stream
@@ -268,7 +268,7 @@ class Documents:
             data = reader.read(opened if links else file.real, file.outright, links)
             file_format = format_of(suffix, data[:HEAD]) if data else None
             if file_format is None:
-                text, warnings = decoded(data, encoding)
+                text, warnings = decode_with_warnings(data, encoding)
                 extracted = markdown(text) if suffix in _MARKDOWN_SUFFIXES else Extracted(text)
                 about = replace(extracted.about, warnings=warnings)
                 return "", replace(extracted, about=about)
@@ -333,6 +333,6 @@ def _check_begin(file_format: Format, head: bytes) -> None:
     if has_only_printable:
         kind, suffix = ("HTML", ".html") if likely else ("plain text", ".txt")
         raise Unreadable(
-            f"not {file_format.what} (it looks like {kind})",
+            f"not {file_format.noun} (it looks like {kind})",
             f"If it is, let its name end in {suffix}.",
         )

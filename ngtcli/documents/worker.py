@@ -87,8 +87,8 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
         found = parse(form.name, source)
         text = found.text.encode("utf-8", "replace")
         if len(text) > source.max_bytes:
-            what = f"{form.what} with too much text in it"
-            raise Unreadable(what, "Raise the limit with --set max_mb.")
+            what = f"{form.noun} with too much text in it"
+            raise Unreadable(what, "Raise the bound with --set max_mb.")
         return {"about": asdict(found.about)}, text
     except Unreadable as error:
         return _refusal(str(error), error.advice, error.lasting), b""
@@ -99,13 +99,13 @@ def _answer(form: formats.Format, source: Source, memory: int) -> tuple[dict[str
         # Or a library found no memory for itself.
         has_none = any(words in str(error) for words in ("failed to map segment", "bad_alloc"))
         if isinstance(error, MemoryError) or lxml_has_none or has_none:
-            what = f"{form.what} that takes more than {memory // 10**6} MB of memory to read"
+            what = f"{form.noun} that takes more than {memory // 10**6} MB of memory to read"
             advice = "Raise the limit with --set parser_mb."
             return {"error": "failed", "reason": what, "advice": advice}, b""
         reason = f"{type(error).__name__}: {error}".split("\n")[0][:160]
         if isinstance(error, ImportError):  # or a library of it cannot be read in here
             needs = f"the package {error.name}" if error.name else f"a package ({reason})"
-            what = f"{form.what}, which needs {needs}"
+            what = f"{form.noun}, which needs {needs}"
             extra = "ocr" if form is formats.PICTURE else "docs"
             return _refusal(what, INSTALL.format(extra), lasting=False), b""
         return _refusal(f"broken {form.name} ({reason})"), b""

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import assume, example, given
 from hypothesis import strategies as st
 
-from ngtcli.documents.text import Unreadable, decode_text, decoded, guess_encoding
+from ngtcli.documents.text import Unreadable, decode_text, decode_with_warnings, guess_encoding
 
 # No NUL, no mark, and no "\r", which becomes "\n".
 ANY = st.text(st.characters(exclude_characters="\0\r\ufeff", exclude_categories=["Cs"]), min_size=1)
@@ -76,8 +76,8 @@ def test_other_encodings_are_read_by_a_guess_that_is_told(
 ) -> None:
     data = text.encode(encoding)
     assert guess_encoding(data) == name
-    warning = f"not UTF-8; read as {name}, a guess: --set encoding=NAME reads it otherwise"
-    assert decoded(data) == (text, (warning,))
+    warning = f"not UTF-8; read as {name}, a guess: --set encoding names another"
+    assert decode_with_warnings(data) == (text, (warning,))
 
 
 @pytest.mark.parametrize("encoding", ["utf-16-le", "utf-16-be"])
@@ -86,20 +86,20 @@ def test_other_encodings_are_read_by_a_guess_that_is_told(
     ["without a mark", "Grüße", "Привет, мир!\n", "今日は 良い 天気。\n明日も。", "שלום לכם."],
 )
 def test_utf_16_is_read_without_a_mark(text: str, encoding: str) -> None:
-    assert decoded(text.encode(encoding)) == (text, ())
+    assert decode_with_warnings(text.encode(encoding)) == (text, ())
 
 
 def test_an_encoding_that_is_named_counts_where_text_is_not_utf_8() -> None:
-    assert decoded("Čeština".encode("cp1250"), "cp1250") == ("Čeština", ())
-    assert decoded("Grüße".encode(), "cp1250") == ("Grüße", ())
-    assert decoded("日本".encode("iso2022_jp"), "iso2022_jp") == ("日本", ())
-    assert decoded("日本".encode("utf-16-le"), "utf-16-le") == ("日本", ())
+    assert decode_with_warnings("Čeština".encode("cp1250"), "cp1250") == ("Čeština", ())
+    assert decode_with_warnings("Grüße".encode(), "cp1250") == ("Grüße", ())
+    assert decode_with_warnings("日本".encode("iso2022_jp"), "iso2022_jp") == ("日本", ())
+    assert decode_with_warnings("日本".encode("utf-16-le"), "utf-16-le") == ("日本", ())
     with pytest.raises(Unreadable, match=r"damaged ascii \(byte 2\)"):
-        decoded(b"Gr\xfc", "ascii")
+        decode_with_warnings(b"Gr\xfc", "ascii")
 
 
 def test_damaged_utf_8_is_read_and_told_and_utf_16_is_named_as_such() -> None:
     warning = "damaged UTF-8: characters that cannot be read: 1"
-    assert decoded("Grüße: 🦜".encode()[:-1]) == ("Grüße: \ufffd", (warning,))
+    assert decode_with_warnings("Grüße: 🦜".encode()[:-1]) == ("Grüße: \ufffd", (warning,))
     with pytest.raises(Unreadable, match=r"damaged UTF-16 \(byte 4\)"):
         decode_text(b"\xff\xfea\0\x00\xd8b\0")

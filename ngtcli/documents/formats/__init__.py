@@ -1,7 +1,7 @@
-"""The formats that are read, by suffix and first bytes. Imports no parser.
+"""Supported formats, by suffix and first bytes. Imports no parser.
 
-A format other than plain text is an entry of FORMATS and a function `parse` in the module here that
-has its name. Parsers run in a worker process only (`documents/worker.py`).
+Each format but plain text has an entry in FORMATS, and a function `parse` in the module of this
+package that has its name. Parsers run only in a worker process (`documents/worker.py`).
 """
 
 import os
@@ -11,24 +11,33 @@ from importlib import import_module
 from ngtcli.documents.content import Extracted, Parse, Source
 
 GZIP = ".gz"
-OLE = b"\xd0\xcf\x11\xe0"  # how office files begin that are old or encrypted
-# The commands by which LibreOffice makes files that are read of older ones.
+OLE = b"\xd0\xcf\x11\xe0"  # the first bytes of old and of encrypted office files
+# LibreOffice commands that convert old office files, by suffix.
 OLD = {old: f"soffice --headless --convert-to {old[1:]}x FILE" for old in (".doc", ".xls", ".ppt")}
-_BLANK = b"\xef\xbb\xbf \t\r\n"  # what may stand before the first element of a page
-HEAD = 1024  # bytes that tell a format: in them a PDF's mark may stand, as in most readers
+_BLANK = b"\xef\xbb\xbf \t\r\n"  # characters that may precede the first element of a page
+# First bytes that are searched for marks: most PDF readers search as many.
+HEAD = 1024
 
 
 @dataclass(frozen=True, slots=True)
 class Format:
-    """A format: its name in output, how errors call a file of it, and its suffixes.
+    """A file format.
 
-    A file that begins with one of `marks`, in lower case and after white space, and a zip archive
-    that has the file `member`, are of this format. `is_text`: first bytes do not tell it from plain
-    text. `parsed_by` is a module here and a function, where they are not "NAME.parse".
+    A file is of this format if it begins with one of `marks`, after white space and with letters in
+    lower case, or if it is a zip archive that has the file `member`.
+
+    Attributes:
+        name: Its name in output.
+        noun: A file of this format, with its article, as errors name it.
+        suffixes: Suffixes of file names, in lower case with the dot.
+        member: A file that only zip archives of this format have.
+        marks: First bytes, in lower case.
+        is_text: Whether the first bytes can be those of plain text, too.
+        parsed_by: MODULE.FUNCTION in this package; "" for NAME.parse.
     """
 
     name: str
-    what: str
+    noun: str
     suffixes: tuple[str, ...]
     member: str = ""
     marks: tuple[bytes, ...] = ()
@@ -36,13 +45,14 @@ class Format:
     parsed_by: str = ""
 
     def parser(self) -> Parse:
-        """Its parser, imported here with the packages that it needs. Raises ImportError."""
+        """Import its parser, with the packages that it needs. Raises ImportError."""
         module, function = (self.parsed_by or f"{self.name}.parse").split(".")
-        found: Parse = getattr(import_module(f"{__name__}.{module}"), function)
-        return found
+        parser: Parse = getattr(import_module(f"{__name__}.{module}"), function)
+        return parser
 
 
-_JSON, _TABLE = "records.parse_json", "records.parse_table"
+_JSON = "records.parse_json"
+_TABLE = "records.parse_table"
 PDF = Format("pdf", "a PDF", (".pdf",), marks=(b"%pdf-",))
 HTML = Format(
     "html", "HTML", (".html", ".htm", ".xhtml"), marks=(b"<!doctype html", b"<html"), is_text=True
@@ -99,24 +109,25 @@ TEXT_SUFFIXES = (
     ".org",
     ".adoc",
 )
-_PLAIN = tuple(s for f in FORMATS for s in f.suffixes if s != GZIP) + TEXT_SUFFIXES
-SUFFIXES = frozenset((*_PLAIN, *(s + GZIP for s in _PLAIN)))
-_MARKED = [f for f in FORMATS if f.marks]
-_BY_SUFFIX = {suffix: f for f in FORMATS for suffix in f.suffixes}
+_UNPACKED_SUFFIXES = tuple(s for f in FORMATS for s in f.suffixes if s != GZIP) + TEXT_SUFFIXES
+SUFFIXES = frozenset((*_UNPACKED_SUFFIXES, *(suffix + GZIP for suffix in _UNPACKED_SUFFIXES)))
+_FORMATS_WITH_MARKS = [f for f in FORMATS if f.marks]
+_FORMAT_OF_SUFFIX = {suffix: f for f in FORMATS for suffix in f.suffixes}
 
 
-def parse(form: Format, source: Source) -> Extracted:
-    """The text of a file of this format; what is in a zip archive decides its format.
+def parse(file_format: Format, source: Source) -> Extracted:
+    """Parse a file. The format of a zip archive depends on the files in it.
 
     Raises Unreadable, ImportError for a missing package, and anything for a broken file.
     """
-    return (ZIP if form.member else form).parser()(source)
+    parser = (ZIP if file_format.member else file_format).parser()
+    return parser(source)
 
 
 def suffix_of(path: str) -> str:
-    """The suffix in lower case, two for a gzip file; that of "notes." and of "README" is "".
+    """The suffix of a path in lower case, with both suffixes of a gzip file; "" for "notes.".
 
-    What has a space in it, or digits alone, is a part of the name.
+    After a dot, digits alone or text with a space are a part of the name.
 
     >>> suffix_of("a/Report.PDF"), suffix_of("x.tar.gz"), suffix_of("README")
     ('.pdf', '.tar.gz', '')
@@ -135,19 +146,24 @@ def _checked_suffix(suffix: str) -> str:
 
 
 def format_of(suffix: str, head: bytes) -> Format | None:
-    """The format of a file with this suffix and these first bytes; None for plain text.
+    """Detect the format of a file; None for plain text, and for old or encrypted office files.
 
-    What the bytes say counts more than the suffix. A zip archive stays unopened here. An office
-    file that is old or encrypted is for `text.check_format` to refuse.
+    The first bytes count more than the suffix. Zip archives are not opened here.
+    `text.check_format` refuses office files that are old or encrypted.
+
+    Args:
+        suffix: The suffix of the file, as `suffix_of` gives it.
+        head: The first bytes of the file.
     """
     if head.startswith(OLE):
         return None
     start = head[:HEAD].lstrip(_BLANK).lower()
-    found = next((f for f in _MARKED if start.startswith(f.marks)), None)
-    named = _BY_SUFFIX.get(GZIP if suffix.endswith(GZIP) else suffix)
-    # What begins as HTML may be of another format by its name, and so may a zip archive.
-    if named is not None and (found is HTML or (found is ZIP and named.member)):
+    marked = next((f for f in _FORMATS_WITH_MARKS if start.startswith(f.marks)), None)
+    named = _FORMAT_OF_SUFFIX.get(GZIP if suffix.endswith(GZIP) else suffix)
+    # Files of other formats may begin like HTML, and office files are zip archives.
+    if named is not None and (marked is HTML or (marked is ZIP and named.member)):
         return named
-    if not (found or named) and suffix not in TEXT_SUFFIXES and start.startswith(b"<?xml"):
+    detected = marked or named
+    if detected is None and suffix not in TEXT_SUFFIXES and start.startswith(b"<?xml"):
         return XML
-    return found or named
+    return detected

@@ -8,7 +8,7 @@ from dataclasses import replace
 
 from ngtcli.documents.content import About, Extracted, Source
 from ngtcli.documents.formats import FORMATS, GZ, GZIP, HEAD, format_of, parse
-from ngtcli.documents.text import Unreadable, decoded
+from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _STRICT = re.compile(rb"http://purl\.oclc\.org/ooxml/(\w+)/")  # namespaces of "strict" Office files
 _TRANSITIONAL = rb"http://schemas.openxmlformats.org/\1/2006/"
@@ -55,7 +55,7 @@ def parse_gzip(source: Source) -> Extracted:
     suffix = source.suffix.removesuffix(GZIP)
     inner = format_of(suffix, data[:HEAD])
     if inner is None:
-        text, warnings = decoded(data, source.encoding)
+        text, warnings = decode_with_warnings(data, source.encoding)
         return Extracted(text, About(warnings=warnings))
     if inner is GZ:
         raise Unreadable("packed more than once", "Unpack it first, for example with gunzip.")

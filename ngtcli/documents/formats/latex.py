@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 
 from ngtcli.documents.content import Extracted, Source, Writer, row_of
 from ngtcli.documents.formats import latex_macros as known
-from ngtcli.documents.text import Unreadable, decoded
+from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _TOKEN = re.compile(
     r"\\[A-Za-z@]+(?:[ \t]*\n(?![ \t]*\n))?[ \t]*"  # a control word, and the space behind it
@@ -134,7 +134,9 @@ def parse(source: Source) -> Extracted:
     """The text of a document; files that it includes are named, not read. Raises Unreadable."""
     declared = _INPUT_ENCODING.search(source.data)
     encoding = declared[1].decode() if declared else ""
-    text, warnings = decoded(source.data, source.encoding, _ENCODINGS.get(encoding, encoding))
+    text, warnings = decode_with_warnings(
+        source.data, source.encoding, _ENCODINGS.get(encoding, encoding)
+    )
     reader = _Reader(text)
     reader.read()
     if not len(reader.writer) and reader.included:

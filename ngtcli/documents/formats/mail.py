@@ -11,7 +11,7 @@ from email import message_from_bytes, policy
 from typing import Any
 
 from ngtcli.documents.content import Extracted, Source, Writer
-from ngtcli.documents.text import Unreadable, decoded
+from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _HEADERS = ("From", "To", "Cc", "Date", "Subject")
 _SHOWN = ("plain", "html", "markdown", "enriched", "richtext")  # kinds of text that are read
@@ -59,7 +59,7 @@ class _Mail:
         """Write a message; whether it has a header that is known."""
         is_wide = data.startswith((BOM_UTF16_LE, BOM_UTF16_BE)) or b"\0" in data[:_WIDE]
         if is_wide:
-            data = decoded(data, self._encoding)[0].encode()
+            data = decode_with_warnings(data, self._encoding)[0].encode()
         message: Any = message_from_bytes(data, policy=policy.default)
         return self._write_message(writer, message, is_wide, 0)
 
@@ -125,7 +125,9 @@ class _Mail:
     def _guessed(self, part: Any) -> str:
         """The text of a part whose encoding is not declared; "" where none is likely."""
         try:
-            return decoded(bytes(part.get_payload(decode=True) or b""), self._encoding)[0]
+            return decode_with_warnings(
+                bytes(part.get_payload(decode=True) or b""), self._encoding
+            )[0]
         except Unreadable:
             return ""
 

@@ -8,7 +8,7 @@ from typing import Any
 from lxml import etree, html
 
 from ngtcli.documents.content import Writer, row_of
-from ngtcli.documents.text import Unreadable, checked_encoding, guess_encoding
+from ngtcli.documents.text import Unreadable, guess_encoding, plausible_codec
 
 HIDDEN = frozenset(
     "script style template noscript title svg math iframe object select textarea button video"
@@ -57,7 +57,7 @@ def decode_page(data: bytes, otherwise: str = "") -> tuple[str, tuple[str, ...]]
         broken = page.count("\ufffd")
         if sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
             return page, (f"declared {declared}, but characters that are not: {broken}",)
-    elif encoding := checked_encoding(words, declared):
+    elif encoding := plausible_codec(words, declared):
         return data.decode(encoding, "replace"), ()
     if otherwise:
         return data.decode(otherwise, "replace"), ()

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from ngtcli.documents.content import About, Extracted, Source, Writer
-from ngtcli.documents.text import Unreadable, decoded
+from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _SAMPLE_CHARACTERS = 1 << 16  # in which the delimiter is looked for (guess)
 _SAMPLE_ROWS = 50  # of them, at most (guess)
@@ -28,7 +28,7 @@ def parse_json(source: Source) -> Extracted:
     Raises:
         Unreadable: The JSON is broken, or has no text under the key.
     """
-    text, warnings = decoded(source.data, source.encoding)
+    text, warnings = decode_with_warnings(source.data, source.encoding)
     name = "jsonl" if source.suffix in (".jsonl", ".ndjson") else "json"
     values = list(_values(text))
     if not source.field:
@@ -89,7 +89,7 @@ def parse_table(source: Source) -> Extracted:
     Raises:
         Unreadable: There is no such column.
     """
-    text, warnings = decoded(source.data, source.encoding)
+    text, warnings = decode_with_warnings(source.data, source.encoding)
     is_tsv = source.suffix == ".tsv"
     declared = _DECLARED_DELIMITER.match(text)
     if declared:
