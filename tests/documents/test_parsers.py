@@ -50,7 +50,7 @@ def source(data: bytes, suffix: str = ".json", max_bytes: int = 10_000_000) -> S
 @pytest.fixture
 def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Iterator[Parsers]:
     """One worker with small limits."""
-    monkeypatch.setattr(parsers, "MOST_WORKERS", 1)
+    monkeypatch.setattr(parsers, "MAX_WORKERS", 1)
     with closing(Parsers(*getattr(request, "param", SMALL))) as made_pool:
         yield made_pool
 
@@ -106,20 +106,20 @@ STILL = [
 def test_a_worker_that_stands_still_is_ended_and_no_file_is_blamed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(parsers, "_START_S", 0.0)
-    monkeypatch.setattr(parsers, "_WALL", 1)
+    monkeypatch.setattr(parsers, "_START_CPU_S", 0.0)
+    monkeypatch.setattr(parsers, "_WALL_PER_CPU_S", 1)
     pools = [Parsers(1, 300) for _ in STILL]
     with monkeypatch.context() as patch:
         for pool, (code, _) in zip(pools, STILL, strict=True):
             patch.setattr(parsers, "_CODE", code)
             for worker_ in pool._workers:
-                worker_.get_ready(False)
+                worker_.ensure_running(is_fresh=False)
 
     def read(pool: Parsers, spaces: int) -> BaseException:
         with pytest.raises(Unreadable, match="its parser hung for 1 s") as caught:
             pool.extract(JSON, source(b"[2" + b" " * spaces))
         for worker_ in pool._workers:
-            worker_.wall_s = 100
+            worker_.timeout_s = 100
         assert pool.extract(JSON, source(b"[3]")).text == "[3]"
         pool.close()
         return caught.value
@@ -180,7 +180,7 @@ def test_what_a_library_does_not_find_is_not_the_files_fault(
     error: Exception, said: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.documents.formats.import_module", Mock(side_effect=error))
-    reply = worker._answer(JSON, source(b"[1]"), 10**9)[0]
+    reply = worker._reply_to(JSON, source(b"[1]"), 10**9)[0]
     assert reply["error"] == said and words in reply["reason"] and len(reply["reason"]) < 250
     assert not reply.get("lasting")
 
