@@ -144,7 +144,7 @@ def test_what_differs_in_meaning_is_not_word_for_word(answer: str, text: str) ->
 
 
 def test_a_long_document_is_cut_without_losing_its_words(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(find, "_BLOCK", 7)
+    monkeypatch.setattr(find, "_BLOCK_SIZE", 7)
     text = "one two three four five six seven eight nine ten"
     assert spans("say: " + text, ["zero " + text])[0].end == 5 + len(text)
     assert spans("two three four five", [text]) == [Span(0, 19, 0, 4, 23)]

@@ -1,20 +1,20 @@
-"""Which stretches of an answer stand word for word in a document, and where.
+"""Find the quotations in an answer: stretches that stand word for word in a document.
 
-A stretch is at least `LEAST_WORDS` words long and continues, word by word and mark by mark, in one
-document as it does in the answer; white space may differ, and so may how a character is written
-(`folding.py`). Stretches do not overlap. The longest is taken first, then the longest of
-what is left on either side of it; of several places in the documents the one nearest the stretch
-before it is named, in the same document if it is there. Copying is all that is found: a stretch
-stands in a document, whether or not the document supports what is said.
+A quotation has at least `MIN_WORDS` words. Its words and marks are the same in the answer and in
+one document; white space may differ, and so may how a character is written (`folding.py`).
+Quotations do not overlap. The longest is taken first, then the longest on either side of it, and so
+on. If a quotation stands at several places, the one nearest to the quotation before it is reported,
+in the same document if possible. Only copying is found: whether a document supports what the answer
+says is another question.
 
-Both texts are cut into words and marks, and every four in a row of the answer are looked up in the
-documents. With r(i, p) the number of words and marks that agree from place i of the answer and
-place p of the documents on, r(i, p) = 1 + r(i + 1, p + 1): one sweep from the answer's end finds
-all of them in time proportional to the number of places looked up.
+Both texts are cut into pieces (words and marks), and every four pieces in a row of the answer are
+looked up in the documents. Let r(i, p) be the number of pieces that agree from piece i of the
+answer and piece p of the documents on. Then r(i, p) = 1 + r(i + 1, p + 1), so one sweep from the
+end of the answer finds all r in time proportional to the number of positions looked up.
 
-Words are compared by hashes that numpy computes, since documents are long: this takes a quarter of
-the time that a regular expression takes (measured). A stretch is compared by its characters before
-it is told.
+Pieces are compared by hashes that numpy computes, since documents are long: this takes a quarter of
+the time of a regular expression (measured). A quotation is compared by its characters before it is
+reported.
 """
 
 import re
@@ -31,12 +31,12 @@ from ngtcli.documents.quotes.folding import Folded, folded
 from ngtcli.documents.quotes.span import Span
 from ngtcli.documents.text import UNSPACED
 
-LEAST_WORDS = 4  # of a stretch: shorter ones stand in texts by chance; guess
-# Places kept for four words in a row; guess: an answer of 1,000 words, each four of which stand so
-# often, then takes seconds. A stretch of text that repeats itself more often may be found shorter.
-_MOST_PLACES = 200_000
-_GRAM = LEAST_WORDS  # words and marks looked up together
-_BLOCK = 1 << 20  # characters that are cut at once: it takes 60 bytes of memory for each
+MIN_WORDS = 4  # words of a quotation: shorter ones occur by chance (guess)
+# Positions kept for four pieces in a row (guess): an answer of 1,000 words, each four of which
+# occur so often, then takes seconds. A quotation that occurs more often may be found shorter.
+_MAX_POSITIONS = 200_000
+_GRAM_SIZE = MIN_WORDS  # pieces that are looked up together
+_BLOCK_SIZE = 1 << 20  # characters that are cut at once; each takes 60 bytes of memory
 _BASE = np.uint64(0x9E3779B97F4A7C15)  # of hashes; odd, so that it has an inverse modulo 2^64
 _INVERSE = np.uint64(pow(0x9E3779B97F4A7C15, -1, 1 << 64))
 _MIX = np.uint64(0xBF58476D1CE4E5B9)  # of SplitMix64
@@ -48,7 +48,14 @@ Bools = npt.NDArray[np.bool_]
 
 @dataclass(frozen=True, slots=True)
 class _Pieces:
-    """The words and marks of a text: their first characters, ends, hashes; which are words."""
+    """The words and marks of a text, by arrays of one entry for each.
+
+    Attributes:
+        starts: Offset of the first character.
+        ends: Offset after the last character.
+        hashes: Hash of the characters.
+        are_words: Whether it is a word, and not a mark.
+    """
 
     starts: Ints
     ends: Ints
@@ -58,29 +65,35 @@ class _Pieces:
 
 @dataclass(frozen=True, slots=True)
 class _Comparison:
-    """An answer beside the documents.
+    """An answer, looked up in the documents.
 
-    `places[i]` are the places of the four pieces from i on; `longest[i]` is how many pieces from i
-    on stand together in a document.
+    Attributes:
+        answer: The folded answer.
+        pieces: Its pieces.
+        positions: For each four pieces in a row, by the first of them, the positions of their
+            copies.
+        match_lengths: For each piece, how many pieces from it on stand together in a document.
     """
 
     answer: Folded
     pieces: _Pieces
-    places: list[Ints]
-    longest: Ints
+    positions: list[Ints]
+    match_lengths: Ints
 
-    def end(self, piece: int) -> int:
-        """The character of the answer behind the piece before this one."""
-        return self.answer.original(0, int(self.pieces.ends[piece - 1]))[1] if piece else 0
+    def end_before(self, piece: int) -> int:
+        """Offset of the answer after the piece that precedes `piece`."""
+        if piece == 0:
+            return 0
+        return self.answer.original(0, int(self.pieces.ends[piece - 1]))[1]
 
 
 @dataclass(frozen=True, slots=True)
 class SpansSoFar:
-    """The stretches of the beginning of an answer that goes on behind white space.
+    """The quotations in the beginning of an answer, which continues after white space.
 
     Attributes:
-        spans: Those that are stretches of the whole answer, too, however it goes on.
-        free_end: The character up to which no other stretch of the whole answer ends.
+        spans: Those that are quotations of the complete answer, too, however it continues.
+        free_end: Offset up to which no other quotation of the complete answer ends.
     """
 
     spans: list[Span]
@@ -88,7 +101,7 @@ class SpansSoFar:
 
 
 def spans(answer: str, documents: Sequence[str]) -> list[Span]:
-    """The stretches of `answer` that stand in `documents`, in the answer's order.
+    """Find the quotations of `documents` in `answer`, in the answer's order.
 
     >>> spans("He said the ship left port at noon.", ["At dawn the ship left port at noon"])
     [Span(start=8, end=34, document=0, source_start=8, source_end=34)]
@@ -97,22 +110,25 @@ def spans(answer: str, documents: Sequence[str]) -> list[Span]:
 
 
 class QuoteFinder:
-    """Documents that are cut and hashed once, for an answer that grows or for several answers.
+    """Finds quotations of documents that are cut and hashed only once.
 
-    The pieces of all documents stand in one row, with a gap behind each document.
+    The pieces of all documents are in one array, with an empty piece after each document. A
+    position is an index into it.
     """
 
     def __init__(self, documents: Sequence[str]) -> None:
         self._texts = list(map(folded, documents))
-        starts, ends, hashes = list[Ints](), list[Ints](), list[npt.NDArray[np.uint64]]()
-        document_starts = [0]  # where the pieces of each document begin
+        starts = list[Ints]()
+        ends = list[Ints]()
+        hashes = list[npt.NDArray[np.uint64]]()
+        document_starts = [0]  # the position of the first piece of each document
         gap = np.zeros(1, np.int64)
         for text in self._texts:
             size = 1
-            for begin, block in _blocks(text.text):
+            for block_start, block in _blocks(text.text):
                 pieces = _cut(block)
-                starts.append(pieces.starts + begin)
-                ends.append(pieces.ends + begin)
+                starts.append(pieces.starts + block_start)
+                ends.append(pieces.ends + block_start)
                 hashes.append(pieces.hashes)
                 size += len(pieces.hashes)
             starts.append(gap)
@@ -126,108 +142,132 @@ class QuoteFinder:
         self._grams = _grams(self._hashes)
 
     def spans(self, answer: str) -> list[Span]:
-        """The stretches of `answer` that stand in the documents, in the answer's order."""
-        return self._spans(self._compare(answer))
+        """Find the quotations in `answer`, in its order."""
+        return self._quotations(self._compare(answer))
 
     def spans_so_far(self, answer: str) -> SpansSoFar:
-        """The stretches of an answer that is not complete; it ends with a whole word or mark.
+        """Find the quotations of an incomplete answer, which ends with a whole word or mark.
 
-        A stretch that may go on begins at `first_open` or behind it. Where none goes over a border,
-        the stretches before the border do not depend on what is behind it.
+        A copy that the rest of the answer may extend begins at the piece `first_open` or later. If
+        no match crosses a border, the quotations before it do not depend on the text after it.
 
-        Of the stretches that may go on the one that began first is the longest now. A later one may
-        become longer; then the first one ends where that one begins. So until the second begins
-        nothing ends, whatever comes.
+        Of the copies that may be extended, the one that began first is the longest now. Another may
+        become longer, and then the first ends where the other begins. So nothing ends before the
+        second one begins, whatever follows.
         """
-        compared = self._compare(answer)
-        size = len(compared.longest)
-        first_open, second_open = self._open_starts(compared.pieces)
-        at = np.arange(size)
+        comparison = self._compare(answer)
+        lengths = comparison.match_lengths
+        first_open, second_open = self._open_starts(comparison.pieces)
+        starts = np.arange(len(lengths))
         border = first_open
-        while (crossing := np.flatnonzero((at < border) & (at + compared.longest > border))).size:
+        while True:
+            crossing = np.flatnonzero((starts < border) & (starts + lengths > border))
+            if not crossing.size:
+                break
             border = int(crossing[0])
-        free = second_open if border == first_open else border
-        final_end = compared.end(border)
-        spans = [span for span in self._spans(compared) if span.end <= final_end]
-        return SpansSoFar(spans, compared.end(free))
+        final_end = comparison.end_before(border)
+        free_border = second_open if border == first_open else border
+        final_spans = [span for span in self._quotations(comparison) if span.end <= final_end]
+        return SpansSoFar(final_spans, comparison.end_before(free_border))
 
     def _compare(self, answer: str) -> _Comparison:
-        asked = folded(answer)
-        pieces = _cut(asked.text)
-        places = self._places(pieces.hashes)
-        longest = _longest(places, len(pieces.hashes), len(self._hashes))
-        return _Comparison(asked, pieces, places, longest)
+        folded_answer = folded(answer)
+        pieces = _cut(folded_answer.text)
+        positions = self._gram_positions(pieces.hashes)
+        lengths = _match_lengths(positions, len(pieces.hashes), len(self._hashes))
+        return _Comparison(folded_answer, pieces, positions, lengths)
 
     def _open_starts(self, pieces: _Pieces) -> tuple[int, int]:
-        """The words where the first two stretches begin that end with the last piece.
+        """Find where the first two copies begin that end with the last piece of the answer.
 
-        They may be shorter than `LEAST_WORDS`, and stand at different places. Where there is none,
-        the number of pieces stands for it.
+        They may have fewer than `MIN_WORDS` words, and stand at different positions.
+
+        Returns:
+            The first word of each; the number of pieces if there is none.
         """
         size = len(pieces.hashes)
         words = np.flatnonzero(pieces.are_words)
         starts = set[int]()
-        at = np.flatnonzero(self._hashes == pieces.hashes[-1]) if size else np.zeros(0, np.int64)
+        positions = np.zeros(0, np.int64)  # at which the last `length` pieces of the answer begin
+        if size:
+            positions = np.flatnonzero(self._hashes == pieces.hashes[-1])
         length = 1
-        while len(at):
-            before = at[at > 0] - 1
-            goes_on = np.zeros(0, np.bool_)
+        while len(positions):
+            previous = positions[positions > 0] - 1
+            is_longer = np.zeros(len(previous), np.bool_)
             if length < size:
-                goes_on = self._hashes[before] == pieces.hashes[size - length - 1]
-            if np.count_nonzero(goes_on) < len(at):  # somewhere no more than these pieces agree
+                is_longer = self._hashes[previous] == pieces.hashes[size - length - 1]
+            if np.count_nonzero(is_longer) < len(positions):  # a copy of exactly this length
                 word = int(np.searchsorted(words, size - length))
                 starts.add(int(words[word]) if word < len(words) else size)
-            at = before[goes_on] if len(goes_on) else at[:0]
+            positions = previous[is_longer]
             length += 1
         first, second, *_ = [*sorted(starts), size, size]
         return first, second
 
-    def _spans(self, compared: _Comparison) -> list[Span]:
-        asked, pieces, places = compared.answer, compared.pieces, compared.places
-        longest = compared.longest
-        words = np.cumsum([0, *pieces.are_words])
-        found = []
-        near, near_document = 0, 0  # behind the last span
-        for first, last in sorted(_longest_first(longest, words)):
-            at = places[first]
-            for k in range(_GRAM, last - first):
-                at = at[self._hashes[at + k] == pieces.hashes[first + k]]
-            documents = np.searchsorted(self._document_starts, at, side="right") - 1
-            within = at[documents == near_document]
-            at = within if len(within) else at
-            place = int(at[np.abs(at - near).argmin()])
-            near = place + last - first
-            near_document = int(np.searchsorted(self._document_starts, place, side="right")) - 1
-            source = self._texts[near_document]
-            said_range = int(pieces.starts[first]), int(pieces.ends[last - 1])
-            read_range = int(self._starts[place]), int(self._ends[near - 1])
-            said_words = asked.text[slice(*said_range)]
-            read_words = source.text[slice(*read_range)]
-            if said_words == read_words or _squeezed(said_words) == _squeezed(read_words):
-                read_at = source.original(*read_range)
-                found.append(Span(*asked.original(*said_range), near_document, *read_at))
-        return found
+    def _quotations(self, comparison: _Comparison) -> list[Span]:
+        """Choose the quotations of an answer, and the position of each in the documents."""
+        pieces = comparison.pieces
+        words_before = np.cumsum([0, *pieces.are_words])
+        quotations = []
+        previous_end = 0  # position after the last quotation
+        document = 0  # of the last quotation
+        for first, end in sorted(_longest_first(comparison.match_lengths, words_before)):
+            hashes = pieces.hashes[first:end]
+            copies = self._copies(comparison.positions[first], hashes)
+            position = self._nearest(copies, previous_end, document)
+            previous_end = position + end - first
+            document = self._document_of(position)
+            source = self._texts[document]
+            answer_range = (int(pieces.starts[first]), int(pieces.ends[end - 1]))
+            source_range = (int(self._starts[position]), int(self._ends[previous_end - 1]))
+            quotation = comparison.answer.text[slice(*answer_range)]
+            original = source.text[slice(*source_range)]
+            # Compared by characters, because different words may have the same hash.
+            if quotation == original or _squeezed(quotation) == _squeezed(original):
+                start, end_offset = comparison.answer.original(*answer_range)
+                source_start, source_end = source.original(*source_range)
+                quotations.append(Span(start, end_offset, document, source_start, source_end))
+        return quotations
 
-    def _places(self, hashes: npt.NDArray[np.uint64]) -> list[Ints]:
-        """For every four pieces in a row of an answer the places where they stand, ascending."""
-        grams, which = np.unique(_grams(hashes), return_inverse=True)
+    def _copies(self, positions: Ints, hashes: npt.NDArray[np.uint64]) -> Ints:
+        """Keep the positions of the first four pieces at which all pieces stand."""
+        for k in range(_GRAM_SIZE, len(hashes)):
+            positions = positions[self._hashes[positions + k] == hashes[k]]
+        return positions
+
+    def _nearest(self, positions: Ints, previous_end: int, document: int) -> int:
+        """Choose the position nearest to `previous_end`, in the same document if possible."""
+        documents = np.searchsorted(self._document_starts, positions, side="right") - 1
+        in_document = positions[documents == document]
+        if len(in_document):
+            positions = in_document
+        return int(positions[np.abs(positions - previous_end).argmin()])
+
+    def _document_of(self, position: int) -> int:
+        return int(np.searchsorted(self._document_starts, position, side="right")) - 1
+
+    def _gram_positions(self, hashes: npt.NDArray[np.uint64]) -> list[Ints]:
+        """Look up every four pieces in a row of an answer; return their positions, ascending."""
+        grams, gram_indices = np.unique(_grams(hashes), return_inverse=True)
         if not len(grams):
             return []
-        # Nearly all places are ruled out by 16 bits of theirs, without a search among `grams`.
-        is_possible = np.zeros(1 << 16, np.bool_)
-        is_possible[grams & _LOW_BITS] = True
-        places = np.flatnonzero(is_possible[self._grams & _LOW_BITS])
-        keys = self._grams[places]
-        at = np.minimum(np.searchsorted(grams, keys), len(grams) - 1)
-        is_found = grams[at] == keys
-        places, at = places[is_found], at[is_found]
-        order = np.argsort(at, kind="stable")
-        bounds = np.searchsorted(at[order], np.arange(len(grams) + 1))
+        # Comparing 16 bits rules out nearly all positions, without a search among `grams`.
+        has_low_bits = np.zeros(1 << 16, np.bool_)
+        has_low_bits[grams & _LOW_BITS] = True
+        positions = np.flatnonzero(has_low_bits[self._grams & _LOW_BITS])
+        keys = self._grams[positions]
+        indices = np.minimum(np.searchsorted(grams, keys), len(grams) - 1)
+        is_match = grams[indices] == keys
+        positions = positions[is_match]
+        indices = indices[is_match]
+        order = np.argsort(indices, kind="stable")
+        bounds = np.searchsorted(indices[order], np.arange(len(grams) + 1))
         by_gram = [
-            places[order[first:last]][:_MOST_PLACES]
-            for first, last in zip(bounds[:-1], bounds[1:], strict=True)
+            positions[order[start:end]][:_MAX_POSITIONS]
+            for start, end in zip(bounds[:-1], bounds[1:], strict=True)
         ]
-        return [by_gram[gram] for gram in which.reshape(-1)]
+        return [by_gram[index] for index in gram_indices.reshape(-1)]
 
 
 def _squeezed(text: str) -> str:
@@ -235,58 +275,56 @@ def _squeezed(text: str) -> str:
 
 
 def _blocks(text: str) -> Iterator[tuple[int, str]]:
-    """Parts of a text that end before white space, and where each begins."""
-    begin = 0
-    while len(text) - begin > _BLOCK:
-        space = re.compile(r"\s").search(text, begin + _BLOCK)
+    """Divide a text before white space into blocks; yield the offset and the text of each."""
+    start = 0
+    while len(text) - start > _BLOCK_SIZE:
+        space = re.compile(r"\s").search(text, start + _BLOCK_SIZE)
         end = space.start() if space else len(text)
-        yield begin, text[begin:end]
-        begin = end
-    yield begin, text[begin:]
+        yield start, text[start:end]
+        start = end
+    yield start, text[start:]
 
 
 def _cut(text: str) -> _Pieces:
-    """A text cut into words, single characters of scripts without spaces, and marks.
+    """Cut a text into words, single characters of scripts without spaces, and marks.
 
-    As in UAX #29, a word goes on over an apostrophe between letters ("don't") and a point, comma
-    or colon between digits ("3.14"), and combining characters belong to what they follow.
+    As in UAX #29, a word may contain an apostrophe between letters ("don't") and a point, comma or
+    colon between digits ("3.14"); combining characters belong to the character before them.
     """
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     size = len(codes)
     kinds = _kinds(codes)
     is_mark = kinds == _COMBINING
     base = kinds
-    if is_mark.any():  # a combining character is of the kind of what it follows
+    if is_mark.any():  # a combining character is of the kind of the character that it follows
         last = np.maximum.accumulate(np.where(is_mark, -1, np.arange(size)))
         base = np.where(last >= 0, kinds[last], _LETTER).astype(np.uint8)
     is_single = base == _SINGLE
     in_word = (kinds == _LETTER) | (kinds == _DIGIT) | (is_mark & ~is_single)
-    before, after = _moved(in_word, 1), _moved(in_word, -1)
-    letter_after = _moved(kinds == _LETTER, -1)
-    digits = _moved(kinds == _DIGIT, 1) & _moved(kinds == _DIGIT, -1)
-    is_joint = (
-        before & after & (((kinds == _APOSTROPHE) & letter_after) | ((kinds == _POINT) & digits))
-    )
-    in_word |= is_joint
-    goes_on = in_word & _moved(in_word, 1) | (is_single & is_mark)
-    is_seen = kinds != _SPACE
-    starts = np.flatnonzero(is_seen & ~goes_on)
-    ends = np.flatnonzero(is_seen & ~_moved(goes_on, -1)) + 1
+    is_between = _shifted(in_word, 1) & _shifted(in_word, -1)
+    is_before_letter = _shifted(kinds == _LETTER, -1)
+    is_between_digits = _shifted(kinds == _DIGIT, 1) & _shifted(kinds == _DIGIT, -1)
+    in_word |= is_between & (kinds == _APOSTROPHE) & is_before_letter
+    in_word |= is_between & (kinds == _POINT) & is_between_digits
+    continues = in_word & _shifted(in_word, 1) | (is_single & is_mark)
+    is_visible = kinds != _SPACE
+    starts = np.flatnonzero(is_visible & ~continues)
+    ends = np.flatnonzero(is_visible & ~_shifted(continues, -1)) + 1
     return _Pieces(starts, ends, _hashes(codes, starts, ends), in_word[starts] | is_single[starts])
 
 
-def _moved(mask: Bools, by: int) -> Bools:
-    """The mask moved by one place, behind (1) or ahead (-1)."""
-    out = np.zeros_like(mask)
-    if by > 0:
-        out[1:] = mask[:-1]
+def _shifted(mask: Bools, offset: int) -> Bools:
+    """Shift a mask by one entry, to the right (1) or to the left (-1)."""
+    shifted = np.zeros_like(mask)
+    if offset > 0:
+        shifted[1:] = mask[:-1]
     else:
-        out[:-1] = mask[1:]
-    return out
+        shifted[:-1] = mask[1:]
+    return shifted
 
 
 def _hashes(codes: Ints, starts: Ints, ends: Ints) -> npt.NDArray[np.uint64]:
-    """A hash of each piece: a polynomial of its characters modulo 2^64."""
+    """Hash each piece: a polynomial of its characters modulo 2^64."""
     if not len(codes):
         return np.zeros(0, np.uint64)
     values = (codes.astype(np.uint64) + np.uint64(1)) * _MIX
@@ -304,13 +342,14 @@ def _power_of_two(size: int) -> int:
 
 @cache
 def _powers(size: int) -> tuple[npt.NDArray[np.uint64], npt.NDArray[np.uint64]]:
-    """The powers of the base of hashes, from 0 on, and of its inverse."""
-    both = []
-    for base in (_BASE, _INVERSE):
-        powers = np.full(size, base, np.uint64)
-        powers[0] = 1
-        both.append(np.multiply.accumulate(powers))
-    return both[0], both[1]
+    """The powers of the base of hashes, from 0 on, and those of its inverse."""
+    return _powers_of(_BASE, size), _powers_of(_INVERSE, size)
+
+
+def _powers_of(base: np.uint64, size: int) -> npt.NDArray[np.uint64]:
+    factors = np.full(size, base, np.uint64)
+    factors[0] = 1
+    return np.multiply.accumulate(factors)
 
 
 _SPACE, _LETTER, _DIGIT, _COMBINING, _SINGLE, _APOSTROPHE, _POINT, _OTHER = range(8)
@@ -352,45 +391,55 @@ def _kind(character: str) -> int:
 
 
 def _grams(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
-    """A hash of every four pieces in a row, by the first of them."""
-    size = max(0, len(hashes) - _GRAM + 1)
+    """Hash every four pieces in a row; the entry of each is that of its first piece."""
+    size = max(0, len(hashes) - _GRAM_SIZE + 1)
     keys = np.zeros(size, np.uint64)
-    for offset in range(_GRAM):
+    for offset in range(_GRAM_SIZE):
         keys = (keys + hashes[offset : offset + size]) * _BASE
         keys ^= keys >> np.uint64(32)
     return keys
 
 
-def _longest(places: Sequence[Ints], said: int, laid: int) -> Ints:
-    """How many of `said` pieces agree from each on, at most, with some of `laid` pieces."""
-    longest = np.zeros(said, np.int64)
-    runs = np.zeros(laid + 1, np.int64)  # r(i + 1, p) for all p
-    before: Any = []  # where `runs` is not 0
-    for i in range(len(places) - 1, -1, -1):
-        at = places[i]
-        after = runs[at + 1]
-        runs[before] = 0
-        runs[at] = np.where(after > 0, after + 1, _GRAM)
-        longest[i] = runs[at].max(initial=0)
-        before = at
-    return longest
+def _match_lengths(positions: Sequence[Ints], answer_size: int, source_size: int) -> Ints:
+    """For each piece of an answer, how many pieces from it on stand together in the documents.
 
-
-def _longest_first(longest: Ints, words: Ints) -> Iterator[tuple[int, int]]:
-    """(first, behind last) of the stretches: the longest, then those on either side of it.
-
-    `words[i]` counts the words before piece i, `longest[i]` the pieces from i on that stand
-    together in a document. A stretch begins with a word.
+    Args:
+        positions: For each four pieces of the answer, the positions where they stand.
+        answer_size: Number of pieces of the answer.
+        source_size: Number of pieces of the documents.
     """
-    open_ranges = [(0, len(longest))]
+    lengths = np.zeros(answer_size, np.int64)
+    runs = np.zeros(source_size + 1, np.int64)  # r(i + 1, p) for all p
+    nonzero: Ints = np.zeros(0, np.int64)  # where `runs` is not 0
+    for i in range(len(positions) - 1, -1, -1):
+        current = positions[i]
+        next_runs = runs[current + 1]
+        runs[nonzero] = 0
+        runs[current] = np.where(next_runs > 0, next_runs + 1, _GRAM_SIZE)
+        lengths[i] = runs[current].max(initial=0)
+        nonzero = current
+    return lengths
+
+
+def _longest_first(lengths: Ints, words_before: Ints) -> Iterator[tuple[int, int]]:
+    """Yield the first piece of each quotation and the one after its last.
+
+    The longest comes first, then those on either side of it. A quotation begins with a word.
+
+    Args:
+        lengths: For each piece, how many from it on stand together in a document.
+        words_before: The number of words before each piece, and at the end.
+    """
+    open_ranges = [(0, len(lengths))]
     while open_ranges:
         low, high = open_ranges.pop()
-        at = low + np.flatnonzero(np.diff(words[low : high + 1]))
-        if len(at) < LEAST_WORDS:
+        words = low + np.flatnonzero(np.diff(words_before[low : high + 1]))
+        if len(words) < MIN_WORDS:
             continue
-        ends = np.minimum(at + longest[at], high)
-        best = int((words[ends] - words[at]).argmax())
-        first, last = int(at[best]), int(ends[best])
-        if words[last] - words[first] >= LEAST_WORDS:
-            yield first, last
-            open_ranges += [(low, first), (last, high)]
+        ends = np.minimum(words + lengths[words], high)
+        longest = int((words_before[ends] - words_before[words]).argmax())
+        first = int(words[longest])
+        end = int(ends[longest])
+        if words_before[end] - words_before[first] >= MIN_WORDS:
+            yield first, end
+            open_ranges += [(low, first), (end, high)]
