@@ -126,19 +126,21 @@ def test_pages_without_text_are_recognized_or_all_or_none(mixed: bytes) -> None:
 
 @with_ocr
 def test_columns_are_read_one_after_the_other_and_tables_by_rows() -> None:
-    from ngtcli.documents.formats.ocr import _ordered
+    from ngtcli.documents.formats.ocr import _in_reading_order
 
     def at(text: str, left: float, top: float, width: float = 100.0) -> Line:
         return Line(text, left, top, left + width, top + 10.0)
 
     columns = [at(f"{x}-{y}", x, 30 + 12 * y + x / 40) for y in range(4) for x in (0, 120)]
-    found = _ordered([at("title", 60, 0, 120), *columns], 10.0)
+    found = _in_reading_order([at("title", 60, 0, 120), *columns], 10.0)
     assert [line.text for line in found] == [
         "title",
         *(f"{x}-{y}" for x in (0, 120) for y in range(4)),
     ]
     cells = [at(f"{x}-{y}", x, 12 * y, 30) for y in range(4) for x in (120, 0)]
-    assert [line.text for line in _ordered(cells, 10.0)] == [f"0-{y} 120-{y}" for y in range(4)]
+    assert [line.text for line in _in_reading_order(cells, 10.0)] == [
+        f"0-{y} 120-{y}" for y in range(4)
+    ]
 
 
 # Read in this process without its confinement, then in another one.

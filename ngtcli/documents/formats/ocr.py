@@ -1,8 +1,8 @@
-"""Text that is recognized in the picture of a page, by RapidOCR or by the library of Tesseract."""
+"""OCR: recognize the lines in the image of a page, by RapidOCR or by the library of Tesseract."""
 
 from collections.abc import Callable
 from contextlib import suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache
 from itertools import pairwise
 from pathlib import Path
@@ -16,140 +16,218 @@ import pypdfium2 as pdfium
 from ngtcli.documents.formats.pdf_page import Line
 from ngtcli.documents.text import Unreadable
 
-# By a picture [height, width, 3] and its pixels a point: the lines, and their mean confidence.
-Read = Callable[[npt.NDArray[np.uint8], float], tuple[list[Line], float]]
-LONGEST = 2000  # pixels of a page's longer side: A4 at 171 dpi; with 2600, no more was right
-_DETECTED = 960  # pixels of the side on which lines are looked for; with 2000, no more was right
-_LIKELY = 0.3  # least score of a box with a line; at 0.5 one line alone on a page was missed
-_SURE = 0.85  # least mean confidence at which a page is taken for upright; guess
-_MOST_ASPECT = 100  # sides against one another: of more, OpenCV wants gigabytes; guess
-_TALL = 1.5  # height of a turned line's box against its width; the library's
-_SAME = 0.35  # heights that differ by a smaller share are of one size, as boxes vary; guess
-_ROW = 0.5  # lines that are nearer than this share of their height are of one row; guess
-_GUTTER = 0.5  # least white space between columns, in line heights; guess
-_COLUMN = 8.0  # least width of most lines of a column, in line heights: in tables it is less; guess
-_FEWEST = 3  # lines of a column; guess
+MAX_SIDE = 2000  # pixels of a page's longer side: A4 at 171 dpi; 2600 recognized no more (measured)
+_DETECTION_SIDE = (
+    960  # pixels of the side on which lines are detected; 2000 found no more (measured)
+)
+_MIN_BOX_SCORE = 0.3  # of a box with a line; at 0.5 a single line on a page was missed (measured)
+_MIN_UPRIGHT_CONFIDENCE = 0.85  # mean confidence of a page that is taken for upright (guess)
+_MAX_ASPECT_RATIO = 100  # of a page's sides; for longer strips OpenCV takes gigabytes (guess)
+_TURNED_ASPECT_RATIO = 1.5  # height of a turned line's box against its width, as in RapidOCR
+_HEIGHT_TOLERANCE = 0.35  # lines whose heights differ by a smaller share are of one size (guess)
+# In line heights, guesses:
+_ROW_DISTANCE = 0.5  # lines that are nearer to one another are in one row
+_MIN_GUTTER = 0.5  # white space between columns
+_MIN_COLUMN_WIDTH = 8.0  # median width of lines in a column of text; in tables it is less
+_MIN_COLUMN_LINES = 3  # lines of a column (guess)
+
+Pixels = npt.NDArray[np.uint8]  # [height, width, 3]
 
 
-def recognized(page: pdfium.PdfPage, language: str = "") -> list[Line]:
-    """The lines in the picture of a page, in reading order, in points; turned pages as upright.
+@dataclass(frozen=True, slots=True)
+class _Recognition:
+    """The lines in an image, in points, and the mean confidence in them, from 0 to 1."""
 
-    By RapidOCR, or by Tesseract in a language as "deu", or "deu+eng". Raises ImportError without
-    its package, and Unreadable where Tesseract does not have the language, or for a strip.
+    lines: list[Line]
+    confidence: float
+
+
+Recognizer = Callable[[Pixels, float], _Recognition]  # of an image and its pixels per point
+
+
+def recognize_lines(page: pdfium.PdfPage, language: str = "") -> list[Line]:
+    """Recognize the lines in the image of a page; a turned page is turned upright.
+
+    Args:
+        page: The page.
+        language: Languages for Tesseract, such as "deu" or "deu+eng"; "" for RapidOCR.
+
+    Returns:
+        The lines in reading order, in points.
+
+    Raises:
+        ImportError: The package of the recognizer is not installed.
+        Unreadable: Tesseract does not have the language, or the page is a long strip.
     """
-    check_sides(*page.get_size())
-    read, scale = _tesseract(language) if language else _rapidocr(), LONGEST / max(page.get_size())
-    picture = np.ascontiguousarray(page.render(scale=scale).to_numpy()[:, :, :3])
-    lines, sure = read(picture, scale)
-    if not lines:
+    width, height = page.get_size()
+    check_sides(width, height)
+    recognize = _tesseract(language) if language else _rapidocr()
+    scale = MAX_SIDE / max(width, height)
+    image = np.ascontiguousarray(page.render(scale=scale).to_numpy()[:, :, :3])
+    recognition = recognize(image, scale)
+    if not recognition.lines:
         return []
-    if not language and median(line.height / (line.right - line.left) for line in lines) > _TALL:
-        quarters = 1 if sure > _SURE else 3  # the library has turned the lines of such a page by 1
-        lines, sure = read(np.ascontiguousarray(np.rot90(picture, quarters)), scale)
-    elif sure < _SURE:
-        upside_down = read(np.ascontiguousarray(picture[::-1, ::-1]), scale)
-        lines, _ = max((lines, sure), upside_down, key=lambda read: read[1])
-    usual = median(line.height for line in lines)
-    for i, line in enumerate(lines):
-        if abs(line.height - usual) < _SAME * usual:
-            top = _middle(line) - usual / 2
-            lines[i] = replace(line, top=top, bottom=top + usual)
-    return lines if language else _ordered(lines, usual)  # Tesseract has an order of its own
+    is_confident = recognition.confidence > _MIN_UPRIGHT_CONFIDENCE
+    if not language and _is_turned(recognition.lines):
+        # RapidOCR turns tall boxes by a quarter: if it is confident, that was right.
+        quarters = 1 if is_confident else 3
+        recognition = recognize(np.ascontiguousarray(np.rot90(image, quarters)), scale)
+    elif recognition.confidence < _MIN_UPRIGHT_CONFIDENCE:
+        upside_down = recognize(np.ascontiguousarray(image[::-1, ::-1]), scale)
+        if upside_down.confidence > recognition.confidence:
+            recognition = upside_down
+
+    usual_height = median(line.height for line in recognition.lines)
+    lines = [_with_usual_height(line, usual_height) for line in recognition.lines]
+    if language:
+        return lines  # Tesseract has its own reading order
+    return _in_reading_order(lines, usual_height)
+
+
+def _is_turned(lines: list[Line]) -> bool:
+    """Return whether most lines are taller than wide."""
+    ratio = median(line.height / (line.right - line.left) for line in lines)
+    return ratio > _TURNED_ASPECT_RATIO
+
+
+def _with_usual_height(line: Line, usual_height: float) -> Line:
+    """Give a line the usual height if its own is near to it: the heights of boxes vary."""
+    if abs(line.height - usual_height) >= _HEIGHT_TOLERANCE * usual_height:
+        return line
+    top = _middle(line) - usual_height / 2
+    return replace(line, top=top, bottom=top + usual_height)
 
 
 def check_sides(width: float, height: float) -> None:
-    """Raise Unreadable for a strip."""
-    if max(width, height) > _MOST_ASPECT * min(width, height):
-        what = f"too {'wide' if width > height else 'tall'} to be recognized"
-        raise Unreadable(what, "Cut it into pieces whose sides are more alike.")
+    """Raise Unreadable for a long strip."""
+    if max(width, height) > _MAX_ASPECT_RATIO * min(width, height):
+        side = "wide" if width > height else "tall"
+        raise Unreadable(
+            f"too {side} to be recognized",
+            "Cut it into pieces whose sides are more alike.",
+        )
 
 
 @cache
-def _rapidocr() -> Read:
-    """RapidOCR, with one thread: each parser has a processor."""
+def _rapidocr() -> Recognizer:
+    """Load RapidOCR, with one thread, because each parser has a processor."""
     import cv2
     import rapidocr
     from rapidocr.main import RapidOCR
 
     cv2.setNumThreads(1)
-    models = Path(rapidocr.__file__).parent / "models"  # named: none is looked for on the network
-    det, rec = (str(next(models.glob(f"*_{kind}_*.onnx"))) for kind in ("det", "rec"))
-    own = {"Global.log_level": "critical", "Global.use_cls": False}  # it turns lines that are right
-    own |= {"Det.model_path": det, "Det.limit_type": "max", "Det.limit_side_len": _DETECTED}
-    own |= {"Det.box_thresh": _LIKELY}
-    own |= {"Rec.model_path": rec, "Rec.rec_batch_num": 1}  # more take more memory, no less time
-    own |= {f"EngineConfig.onnxruntime.{kind}_op_num_threads": 1 for kind in ("intra", "inter")}
-    engine: Any = RapidOCR(params=own)
+    # Models are named, so that none is fetched from the network.
+    models = Path(rapidocr.__file__).parent / "models"
+    engine: Any = RapidOCR(
+        params={
+            "Global.log_level": "critical",
+            "Global.use_cls": False,  # it turns lines that are upright
+            "Det.model_path": str(next(models.glob("*_det_*.onnx"))),
+            "Det.limit_type": "max",
+            "Det.limit_side_len": _DETECTION_SIDE,
+            "Det.box_thresh": _MIN_BOX_SCORE,
+            "Rec.model_path": str(next(models.glob("*_rec_*.onnx"))),
+            "Rec.rec_batch_num": 1,  # larger batches take more memory and no less time
+            "EngineConfig.onnxruntime.intra_op_num_threads": 1,
+            "EngineConfig.onnxruntime.inter_op_num_threads": 1,
+        }
+    )
 
-    def read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
-        found = engine(picture)
-        if found.txts is None:
-            return [], 0.0
-        boxes = (np.hstack([box.min(axis=0), box.max(axis=0)]) / scale for box in found.boxes)
-        lines = (Line(text, *box.tolist()) for text, box in zip(found.txts, boxes, strict=True))
-        return [line for line in lines if line.right > line.left], float(np.mean(found.scores))
+    def recognize(image: Pixels, scale: float) -> _Recognition:
+        result = engine(image)
+        if result.txts is None:
+            return _Recognition([], 0.0)
+        lines = []
+        for text, corners in zip(result.txts, result.boxes, strict=True):
+            box = np.hstack([corners.min(axis=0), corners.max(axis=0)]) / scale
+            line = Line(text, *box.tolist())
+            if line.right > line.left:
+                lines.append(line)
+        return _Recognition(lines, float(np.mean(result.scores)))
 
-    return read
+    return recognize
 
 
 @cache
-def _tesseract(language: str) -> Read:
-    """Tesseract in that language. Raises Unreadable."""
+def _tesseract(language: str) -> Recognizer:
+    """Load Tesseract with its languages. Raises Unreadable if it does not have one."""
     import tesserocr
     from PIL import Image
 
     engine = tesserocr.PyTessBaseAPI(init=False)
-    engine.SetVariable("debug_file", "")  # it would write to /dev/null
+    engine.SetVariable("debug_file", "")  # by default it writes to /dev/null
     missing = language.split("+")
     with suppress(RuntimeError):
-        engine.Init(lang=language, psm=tesserocr.PSM.AUTO_OSD)  # how a page is turned, is found too
-        missing = [one for one in missing if one not in engine.GetLoadedLanguages()]
+        engine.Init(lang=language, psm=tesserocr.PSM.AUTO_OSD)  # detects turned pages, too
+        loaded = engine.GetLoadedLanguages()
+        missing = [name for name in missing if name not in loaded]
     if missing:
-        what = f"no text is recognized: Tesseract cannot load the language {missing[0]!r}"
-        advice = "Install Tesseract with it; tesseract --list-langs names those that it has."
-        raise Unreadable(what, advice, lasting=False)
-    level = tesserocr.RIL.TEXTLINE
+        raise Unreadable(
+            f"no text is recognized: Tesseract cannot load the language {missing[0]!r}",
+            "Install Tesseract with it; tesseract --list-langs names those that it has.",
+            lasting=False,
+        )
 
-    def read(picture: npt.NDArray[np.uint8], scale: float) -> tuple[list[Line], float]:
-        engine.SetImage(Image.fromarray(picture))
-        if (layout := engine.AnalyseLayout()) and (quarters := layout.Orientation()[0]):
-            engine.SetImage(Image.fromarray(np.rot90(picture, quarters)))
+    def recognize(image: Pixels, scale: float) -> _Recognition:
+        engine.SetImage(Image.fromarray(image))
+        layout = engine.AnalyseLayout()
+        quarters = layout.Orientation()[0] if layout else 0
+        if quarters:
+            engine.SetImage(Image.fromarray(np.rot90(image, quarters)))
         engine.Recognize()
-        lines = [
-            Line(line.GetUTF8Text(level).strip(), *(x / scale for x in line.BoundingBox(level)))
-            for line in tesserocr.iterate_level(engine.GetIterator(), level)
-            if not line.Empty(level)
-        ]
-        return [line for line in lines if line.text], engine.MeanTextConf() / 100
+        level = tesserocr.RIL.TEXTLINE
+        lines = []
+        for item in tesserocr.iterate_level(engine.GetIterator(), level):
+            if item.Empty(level):
+                continue
+            text = item.GetUTF8Text(level).strip()
+            if text:
+                lines.append(Line(text, *(edge / scale for edge in item.BoundingBox(level))))
+        return _Recognition(lines, engine.MeanTextConf() / 100)
 
-    return read
+    return recognize
 
 
 def _middle(line: Line) -> float:
     return (line.top + line.bottom) / 2
 
 
-def _ordered(lines: list[Line], height: float) -> list[Line]:
-    """The lines in reading order; those of a row become one.
+def _in_reading_order(lines: list[Line], line_height: float) -> list[Line]:
+    """Sort lines into reading order, and join those of a row.
 
-    They are divided, over and over, between two columns, or else where rows are farthest apart.
+    They are divided recursively: between two columns, or else where rows are farthest apart.
     """
-    by_left, reach = sorted(lines, key=lambda line: line.left), 0.0
-    for at, line in enumerate(by_left):
-        sides = by_left[:at], by_left[at:]
-        if line.left - reach > _GUTTER * height and all(_is_column(s, height) for s in sides):
-            return [*_ordered(sides[0], height), *_ordered(sides[1], height)]
-        reach = max(reach, line.right)
-    rows = sorted(lines, key=_middle)
-    gaps = [_middle(after) - _middle(before) for before, after in pairwise(rows)]
-    if gaps and max(gaps) > _ROW * height:
-        at = gaps.index(max(gaps)) + 1
-        return [*_ordered(rows[:at], height), *_ordered(rows[at:], height)]
-    text, right = " ".join(line.text for line in by_left), max(line.right for line in lines)
-    return [replace(by_left[0], text=text, right=right)]
+    by_left = sorted(lines, key=lambda line: line.left)
+    right_edge = 0.0  # of the lines so far
+    for i, line in enumerate(by_left):
+        left_side = by_left[:i]
+        right_side = by_left[i:]
+        has_gutter = line.left - right_edge > _MIN_GUTTER * line_height
+        if (
+            has_gutter
+            and _is_column(left_side, line_height)
+            and _is_column(right_side, line_height)
+        ):
+            return [
+                *_in_reading_order(left_side, line_height),
+                *_in_reading_order(right_side, line_height),
+            ]
+        right_edge = max(right_edge, line.right)
+
+    by_row = sorted(lines, key=_middle)
+    gaps = [_middle(below) - _middle(above) for above, below in pairwise(by_row)]
+    if gaps and max(gaps) > _ROW_DISTANCE * line_height:
+        next_row = gaps.index(max(gaps)) + 1
+        return [
+            *_in_reading_order(by_row[:next_row], line_height),
+            *_in_reading_order(by_row[next_row:], line_height),
+        ]
+    row_text = " ".join(line.text for line in by_left)
+    row_right = max(line.right for line in lines)
+    return [replace(by_left[0], text=row_text, right=row_right)]
 
 
-def _is_column(lines: list[Line], height: float) -> bool:
-    """Whether these are a column of text, and not of a table."""
+def _is_column(lines: list[Line], line_height: float) -> bool:
+    """Return whether lines are a column of text, and not of a table."""
     widths = [line.right - line.left for line in lines]
-    return len(lines) >= _FEWEST and median(widths) >= _COLUMN * height
+    return len(lines) >= _MIN_COLUMN_LINES and median(widths) >= _MIN_COLUMN_WIDTH * line_height

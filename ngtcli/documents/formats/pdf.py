@@ -123,9 +123,9 @@ def _recognize(
                 continue
             source.on_page()
             try:
-                from ngtcli.documents.formats.ocr import recognized  # here: it takes a second
+                from ngtcli.documents.formats.ocr import recognize_lines  # lazy: it takes a second
 
-                lines = recognized(page, source.ocr_language)
+                lines = recognize_lines(page, source.ocr_language)
                 if lines:
                     lines_by_number[number] = lines
             except ImportError as error:

@@ -8,7 +8,7 @@ from PIL import Image, ImageOps, ImageSequence
 
 from ngtcli.documents.content import Extracted, Source
 from ngtcli.documents.formats import pdf
-from ngtcli.documents.formats.ocr import LONGEST, check_sides
+from ngtcli.documents.formats.ocr import MAX_SIDE, check_sides
 
 
 def parse(source: Source) -> Extracted:
@@ -26,13 +26,13 @@ def parse(source: Source) -> Extracted:
 
 def _upright(frame: Image.Image) -> Image.Image:
     """Turn a page as its camera noted it, put it on white, and shrink it to what OCR reads."""
-    frame.draft("RGB", (LONGEST, LONGEST))  # cheap: a JPEG is made smaller while it is decoded
+    frame.draft("RGB", (MAX_SIDE, MAX_SIDE))  # cheap: a JPEG is made smaller while it is decoded
     page = frame.convert(
         {"1": "L", "P": "RGBA"}.get(frame.mode, frame.mode)
     )  # modes that can be resized
     if frame.mode.startswith("I;16"):
         page = frame.point(lambda value: value / 256, "L")
-    page = ImageOps.contain(page, (LONGEST, LONGEST))
+    page = ImageOps.contain(page, (MAX_SIDE, MAX_SIDE))
     white = Image.new("RGBA", page.size, "white")
     white.alpha_composite(page.convert("RGBA"))
     white.info = frame.info
