@@ -15,38 +15,53 @@ from ngtcli.documents.formats.visible import show
 from ngtcli.documents.text import Unreadable
 
 _CONTAINER = "META-INF/container.xml"
-_BROKEN = (KeyError, BadZipFile, zlib.error, EOFError, LxmlError, Unreadable)  # is a chapter then
-_PAGES = ("application/xhtml+xml", "text/html", "application/xml")
+_PAGE_TYPES = ("application/xhtml+xml", "text/html", "application/xml")
+# Errors of a chapter. RuntimeError is zipfile's, for unsupported compression or a password.
+_CHAPTER_ERRORS = (
+    KeyError,
+    BadZipFile,
+    zlib.error,
+    EOFError,
+    LxmlError,
+    Unreadable,
+    RuntimeError,
+)
 
 
 def parse(source: Source) -> Extracted:
-    """The text of all chapters. Raises Unreadable, also for a book with copy protection."""
+    """Read all chapters. Raises Unreadable, also for a book with copy protection."""
     archive = open_archive(source)
-    writer, missing = Writer(), 0
+    writer = Writer()
+    broken_chapters = 0
     for name in _chapters(archive):
         try:
             page, _ = decode_page(archive.read(name), source.encoding)
             tree = tree_of(page)
             show(tree)
             write_tree(tree, writer)
-        except RecursionError:
+        except RecursionError:  # a RuntimeError, which the worker reports
             raise
-        except (*_BROKEN, RuntimeError):  # zipfile's, for a packing or a password it cannot do
-            missing += 1
+        except _CHAPTER_ERRORS:
+            broken_chapters += 1
     if not len(writer) and "META-INF/encryption.xml" in archive.NameToInfo:
-        what = "copy-protected (DRM), so it cannot be read"
-        raise Unreadable(what, "Ask its seller for one without.")
-    told = (f"chapters that are missing or broken: {missing}",) * bool(missing)
-    return writer.extracted("epub", told)
+        raise Unreadable(
+            "copy-protected (DRM), so it cannot be read",
+            "Ask its seller for one without.",
+        )
+    warnings: tuple[str, ...] = ()
+    if broken_chapters:
+        warnings = (f"chapters that are missing or broken: {broken_chapters}",)
+    return writer.extracted("epub", warnings)
 
 
 def _chapters(archive: ZipFile) -> Iterator[str]:
-    """The members with the book's pages, in reading order."""
-    place = parse_xml(archive.read(_CONTAINER)).xpath("string(//@full-path)")
-    package = parse_xml(archive.read(place))
-    items = {e.get("id"): e for e in package.iter("{*}item") if e.get("media-type") in _PAGES}
+    """Yield the names of the book's pages in the archive, in reading order."""
+    package_path = parse_xml(archive.read(_CONTAINER)).xpath("string(//@full-path)")
+    package = parse_xml(archive.read(package_path))
+    folder = posixpath.dirname(package_path)
+    pages = {e.get("id"): e for e in package.iter("{*}item") if e.get("media-type") in _PAGE_TYPES}
     for reference in package.iter("{*}itemref"):
-        item = items.get(reference.get("idref"))
-        if item is not None:
-            href = unquote((item.get("href") or "").split("#")[0])
-            yield posixpath.normpath(posixpath.join(posixpath.dirname(place), href))
+        page = pages.get(reference.get("idref"))
+        if page is not None:
+            href = unquote((page.get("href") or "").split("#")[0])
+            yield posixpath.normpath(posixpath.join(folder, href))
