@@ -1,7 +1,7 @@
-"""The parts of an Office file, and how they refer to one another.
+"""The parts of an Office file, and the relations between them.
 
-Files of many programs refer to what is not there: to `NULL`, to a place in the part itself
-(`#top`), to a part that was taken out. Such a reference is none here, and the file is read.
+Many programs write relations to targets that do not exist: to `NULL`, to a position in the part
+itself (`#top`), or to a part that was removed. Such relations are ignored, and the file is read.
 """
 
 import posixpath
@@ -18,54 +18,66 @@ from ngtcli.documents.content import Source
 from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.markup import parse_xml
 
-_OPEN = "http://schemas.openxmlformats.org/"
-RELATION = f"{{{_OPEN}officeDocument/2006/relationships}}"
-_ALTERNATIVES = f"{{{_OPEN}markup-compatibility/2006}}AlternateContent"
+_NAMESPACES = "http://schemas.openxmlformats.org/"
+RELATION = f"{{{_NAMESPACES}officeDocument/2006/relationships}}"
+_ALTERNATIVES = f"{{{_NAMESPACES}markup-compatibility/2006}}AlternateContent"
+# Errors that zipfile raises for broken archives.
 BROKEN = (KeyError, BadZipFile, zlib.error, EOFError, RuntimeError, NotImplementedError)
 
 
 class Package:
-    """The parts of an Office file by their names, which differ in more than case."""
+    """The parts of an Office file, by their names, in which case does not count."""
 
     def __init__(self, archive: ZipFile) -> None:
         self._archive = archive
-        # Some programs write folders as on Windows, or from the root on.
-        names = archive.namelist()
-        self._names = {name.lower().replace("\\", "/").lstrip("/"): name for name in names}
+        self._stored_names: dict[str, str] = {}
+        for stored_name in archive.namelist():
+            # Some programs write backslashes, or begin names with a slash.
+            name = stored_name.lower().replace("\\", "/").lstrip("/")
+            self._stored_names[name] = stored_name
         self._parts: dict[str, Part] = {}
 
     @classmethod
     def open(cls, source: Source) -> "Package":
-        """The package in a file's bytes. Raises Unreadable for one that unpacks to too much."""
+        """Open the package in a file. Raises Unreadable if it unpacks to too much."""
         return cls(open_archive(source))
 
     def part(self, name: str) -> "Part | None":
-        """The part of that name; None where there is none."""
-        stored = self._names.get(name.lower())
+        """Look up a part by its name; None if there is none."""
+        stored = self._stored_names.get(name.lower())
         if stored is None or stored.endswith("/"):
             return None
         return self._parts.setdefault(stored, Part(self, name, stored))
 
     def main(self, usual: str) -> "Part":
-        """The part that the others belong to. Raises KeyError."""
-        named = Part(self, "").related("officeDocument")
-        part = named[0] if named else self.part(usual)
+        """Look up the main part, whose name is `usual` unless a relation names it.
+
+        Raises KeyError if there is none.
+        """
+        main_parts = Part(self, "").related("officeDocument")
+        part = main_parts[0] if main_parts else self.part(usual)
         if part is None:
             raise KeyError(f"There is no item named {usual!r} in the archive")
         return part
 
     def read(self, name: str) -> bytes:
-        """The bytes of a part. Raises what zipfile raises."""
+        """Read a part by its name in the archive. Raises BROKEN."""
         return self._archive.read(name)
 
     def stream(self, name: str) -> Any:
-        """A part as a file to be read from. Raises what zipfile raises."""
+        """Open a part by its name in the archive. Raises BROKEN."""
         return self._archive.open(name)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A part of a package, and how the archive calls it."""
+    """A part of a package.
+
+    Attributes:
+        package: The package.
+        name: Name of the part.
+        stored: Its name in the archive.
+    """
 
     package: Package
     name: str
@@ -73,38 +85,46 @@ class Part:
 
     @property
     def blob(self) -> bytes:
-        """Its bytes. Raises what zipfile raises."""
+        """Its bytes. Raises BROKEN."""
         return self.package.read(self.stored)
 
-    def tree(self, *seen: str) -> Any:
-        """Its root element; of the forms in which a thing is stored the first with a `seen` tag.
+    def tree(self, *tags: str) -> Any:
+        """Parse the part; return its root element.
+
+        Of alternative forms of a thing, the first that has an element with one of `tags` stays.
 
         Raises etree.XMLSyntaxError.
         """
         root = parse_xml(self.blob)
-        for node in list(root.iter(_ALTERNATIVES)):
-            with_text = (form for form in node if next(form.iter(*seen), None) is not None)
-            form = next(with_text, None)
-            node[:] = [] if form is None else [form]
+        for alternatives in list(root.iter(_ALTERNATIVES)):
+            chosen = []
+            for form in alternatives:
+                if next(form.iter(*tags), None) is not None:
+                    chosen = [form]
+                    break
+            alternatives[:] = chosen
         return root
 
     @cached_property
     def _relations(self) -> dict[str, tuple[str, str]]:
-        """The kind and the target of each relation by its id."""
+        """The kind and the target of each relation, by its id."""
         folder, name = posixpath.split(self.name)
-        stored = self.package.part(posixpath.join(folder, "_rels", f"{name}.rels"))
+        part = self.package.part(posixpath.join(folder, "_rels", f"{name}.rels"))
         try:
-            elements = list(parse_xml(stored.blob)) if stored else []
+            elements = list(parse_xml(part.blob)) if part else []
         except (*BROKEN, etree.LxmlError):
             return {}
-        return {
-            e.get("Id", ""): (e.get("Type", "").rpartition("/")[2], e.get("Target", ""))
-            for e in elements
-            if isinstance(e.tag, str) and e.get("TargetMode") != "External"
-        }
+        relations = {}
+        for element in elements:
+            is_element = isinstance(element.tag, str)
+            if not is_element or element.get("TargetMode") == "External":
+                continue
+            kind = element.get("Type", "").rpartition("/")[2]
+            relations[element.get("Id", "")] = (kind, element.get("Target", ""))
+        return relations
 
     def target(self, identifier: str | None) -> "Part | None":
-        """The part that a relation of this id leads to; None where it leads to none."""
+        """Follow the relation with this id; None if it leads to no part."""
         _, target = self._relations.get(identifier or "", ("", ""))
         path = unquote(target.partition("#")[0])
         if not path:
@@ -113,6 +133,11 @@ class Part:
         return self.package.part(joined.lstrip("/"))
 
     def related(self, kind: str) -> "list[Part]":
-        """The parts of a kind that this one refers to, each once."""
-        found = (self.target(i) for i, (named, _) in self._relations.items() if named == kind)
-        return list({part.name: part for part in found if part is not None}.values())
+        """List the parts to which relations of this kind lead, each once."""
+        parts = {}
+        for identifier, (relation_kind, _) in self._relations.items():
+            if relation_kind == kind:
+                part = self.target(identifier)
+                if part is not None:
+                    parts[part.name] = part
+        return list(parts.values())
