@@ -1,4 +1,4 @@
-"""HTML: the main text of a page, found by trafilatura; all its text where it has few links."""
+"""HTML: the main text of a page as trafilatura finds it, or all text if it has few links."""
 
 from copy import deepcopy
 from dataclasses import dataclass
@@ -11,41 +11,44 @@ from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.markup import decode_page, parse_xml, tree_of, write_tree
 from ngtcli.documents.formats.visible import STANDS_FOR, show
 
-_LINKS = 5  # most links to elsewhere on a page that is read whole, its menu aside; guess
-_HEADING = 12  # most words that are left out silently; guess
+_MAX_LINKS = 5  # links to elsewhere on a page that is read whole (guess)
+_MAX_UNREPORTED_WORDS = 12  # words that are left out without a warning (guess)
 _TEMPLATES = "//noscript[normalize-space()] | //script[contains(@type, 'template')]"
-_APART = "\U0001d159"  # stands around the number of an item of a list: a sign that shows nothing
-_REVEALED = 2  # least words of a page with its templates shown, to those without them; guess
+# Around the number of a list item: an invisible character, which trafilatura keeps.
+_NUMBER_MARK = "\U0001d159"
+# Length of a page with its templates against that without them, from which on its text is in the
+# templates (guess).
+_MIN_TEMPLATE_GAIN = 2
 
 
 @dataclass(frozen=True, slots=True)
 class _Page:
-    """The text of a page, and how many words were left out, or are hidden."""
+    """The text of a page, the number of words that were left out, and of those that are hidden."""
 
     writer: Writer
-    left_out: int
-    hidden: int
+    omitted_words: int
+    hidden_words: int
 
 
 def parse(source: Source) -> Extracted:
-    """The article of a page with its headings; navigation and the like are left out."""
-    page, told = decode_page(source.data, source.encoding)
-    tree = tree_of(page)
+    """Read the article of a page with its headings, without navigation and the like."""
+    markup, warnings = decode_page(source.data, source.encoding)
+    tree = tree_of(markup)
     has_templates = bool(tree.xpath(_TEMPLATES))
-    read = _read(tree)
+    page = _read(tree)
     if has_templates:
-        revealed = _read(_with_templates(tree_of(page)))
-        if len(revealed.writer) >= _REVEALED * len(read.writer):
-            read = revealed
-    if read.left_out > _HEADING:
-        told += (f"left out as no part of the main text: {read.left_out} words",)
-    if read.hidden > _HEADING:
-        told += (f"hidden text left out: {read.hidden} words",)
-    return read.writer.extracted("html", told)
+        page_with_templates = _read(_with_templates(tree_of(markup)))
+        if len(page_with_templates.writer) >= _MIN_TEMPLATE_GAIN * len(page.writer):
+            page = page_with_templates
+    if page.omitted_words > _MAX_UNREPORTED_WORDS:
+        warnings += (f"left out as no part of the main text: {page.omitted_words} words",)
+    if page.hidden_words > _MAX_UNREPORTED_WORDS:
+        warnings += (f"hidden text left out: {page.hidden_words} words",)
+    return page.writer.extracted("html", warnings)
 
 
 def _with_templates(tree: Any) -> Any:
-    """The page as it is once a script has put its templates in their place."""
+    """Show the templates of a page in their places, as a script would."""
     for element in tree.xpath(_TEMPLATES):
         if element.tag == "script":
             element.append(html.fragment_fromstring(element.text or "", create_parent=True))
@@ -56,45 +59,48 @@ def _with_templates(tree: Any) -> Any:
 
 
 def _read(tree: Any) -> _Page:
-    """The text of a page's tree, which is changed."""
-    hidden = show(tree)
-    whole, writer = Writer(), Writer()
-    write_tree(tree, whole)
+    """Read the text of a page. Changes the tree."""
+    hidden_words = show(tree)
+    complete = Writer()
+    write_tree(tree, complete)
+
+    writer = Writer()
     links = sum(not link.startswith("#") for link in tree.xpath("//a/@href"))
-    article = _article(tree) if links > _LINKS else None
+    article = _article(tree) if links > _MAX_LINKS else None
     if article is not None:
-        if article.find(".//h1") is None:  # it stands outside of the main text
+        if article.find(".//h1") is None:  # the title may be outside the main text
             writer.heading(tree.xpath("string((//h1)[1])"))
         write_tree(article, writer)
     else:
         for menu in list(tree.iter("nav")):
             menu.clear(keep_tail=True)
         write_tree(tree, writer)
-    writer = writer if len(writer) else whole  # a page of menus alone
-    left_out = len(whole.text().split()) - len(writer.text().split())
-    return _Page(writer, left_out, hidden)
+    if not len(writer):  # a page that has only menus
+        writer = complete
+    omitted_words = len(complete.text().split()) - len(writer.text().split())
+    return _Page(writer, omitted_words, hidden_words)
 
 
 def _article(tree: Any) -> Any:
-    """The main text of a page as trafilatura finds it, a tree; None where it finds none.
+    """Find the main text of a page by trafilatura; None if there is none.
 
-    Texts of pictures and fields are no part of it, as they are none for trafilatura.
+    The texts of images and fields are left out, because trafilatura does not expect any.
     """
     copy = deepcopy(tree)
     for element in copy.xpath(f"//*[@{STANDS_FOR}]"):
         element.text = None
-    for item in copy.xpath("//li[@mark]"):  # attributes are not kept
-        item.text = f"{_APART}{item.get('mark')}{_APART} {item.text or ''}"
-    main = trafilatura.extract(copy, output_format="html", include_comments=False)
-    if not main:
+    for item in copy.xpath("//li[@mark]"):  # trafilatura drops attributes
+        item.text = f"{_NUMBER_MARK}{item.get('mark')}{_NUMBER_MARK} {item.text or ''}"
+    markup = trafilatura.extract(copy, output_format="html", include_comments=False)
+    if not markup:
         return None
-    article = parse_xml(main)
-    for code in article.xpath("//pre[not(contains(., '\n'))]"):  # in text
+    article = parse_xml(markup)
+    for code in article.xpath("//pre[not(contains(., '\n'))]"):  # code within a line
         code.tag = "code"
     for item in article.iter("li"):
-        _, _, rest = (item.text or "").partition(_APART)
-        mark, apart, text = rest.partition(_APART)
-        if apart:
-            item.set("mark", mark)
+        _, _, marked = (item.text or "").partition(_NUMBER_MARK)
+        number, end_mark, text = marked.partition(_NUMBER_MARK)
+        if end_mark:
+            item.set("mark", number)
             item.text = text
     return article
