@@ -10,23 +10,18 @@ from ngtcli.documents.content import Extracted, Source, Writer
 from ngtcli.documents.formats.equations import MATHML, mathml
 from ngtcli.documents.formats.markup import decode_page, is_blank, parse_xml, write_tree
 
-_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")  # lxml takes no str that declares an encoding
-_AS_IT_IS = r"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>"
-# A name that a DTD has, which is not fetched; XML has five of its own.
-_NAMED = re.compile(rf"{_AS_IT_IS}|&(?!(?:amp|lt|gt|quot|apos);)(\w[\w.-]*);", re.DOTALL)
-_DECLARED = re.compile(r"<!ENTITY\s+([\w.-]+)\s")
-# The letters of the sets ISOgrk1 and ISOgrk2, which are not of HTML, without "gr" behind each.
-_GREEK = dict(
-    zip(
-        "a b g d e z ee th i k l m n x o p r s sf t u ph kh ps oh".split(),
-        "αβγδεζηθικλμνξοπρσςτυφχψω",
-        strict=True,
-    )
-)
-_GREEK |= {name.title(): sign.upper() for name, sign in _GREEK.items()}
-_GREEK |= {name.upper(): sign.upper() for name, sign in _GREEK.items() if len(name) == 2}
-_GREEK |= {f"{name[0]}a": sign for name, sign in (("a", "ά"), ("e", "έ"), ("i", "ί"), ("o", "ό"))}
-# What elements of JATS, DocBook, TEI and XHTML stand for in HTML; "h2" in text is none.
+_DECLARATION = re.compile(r"^\s*<\?xml[^>]*\?>")  # lxml accepts no str that declares an encoding
+_LITERAL = r"<!\[CDATA\[.*?\]\]>|<!--.*?-->|<!DOCTYPE[^>\[]*(?:\[.*?\]\s*)?>"
+# A named entity, other than the five of XML. Its DTD is not fetched.
+_ENTITY = re.compile(rf"{_LITERAL}|&(?!(?:amp|lt|gt|quot|apos);)(\w[\w.-]*);", re.DOTALL)
+_ENTITY_DECLARATION = re.compile(r"<!ENTITY\s+([\w.-]+)\s")
+# Greek letters of ISOgrk1 and ISOgrk2, which HTML lacks, by their names without "gr" at the end.
+_GREEK_NAMES = "a b g d e z ee th i k l m n x o p r s sf t u ph kh ps oh".split()
+_GREEK = dict(zip(_GREEK_NAMES, "αβγδεζηθικλμνξοπρσςτυφχψω", strict=True))
+_GREEK |= {name.title(): letter.upper() for name, letter in _GREEK.items()}
+_GREEK |= {name.upper(): letter.upper() for name, letter in _GREEK.items() if len(name) == 2}
+_GREEK |= {"aa": "ά", "ea": "έ", "ia": "ί", "oa": "ό"}
+# The HTML elements for those of JATS, DocBook, TEI and XHTML. Within text, "h2" does not apply.
 _TAGS = {name: name for name in "p pre br ul ol li table tr td th h1 h2 h3 h4 h5 h6".split()} | {
     "title": "h2",
     "head": "h2",
@@ -40,83 +35,101 @@ _TAGS = {name: name for name in "p pre br ul ol li table tr td th h1 h2 h3 h4 h5
     "cell": "td",
 }
 _RAISED = ("sup", "superscript")
-_MARKS = ("bibr", "fn", "table-fn", "corresp", "aff")  # of references by xref, in JATS
-_BARE = re.compile(r"[\d,;–\-\s*†‡§a-z]{1,20}")  # a reference mark that has no brackets of its own
+_REFERENCE_TYPES = ("bibr", "fn", "table-fn", "corresp", "aff")  # of <xref> in JATS
+_REFERENCE_MARK = re.compile(r"[\d,;–\-\s*†‡§a-z]{1,20}")  # without brackets
+_EXPONENT = re.compile(r"[-+−–]?\d+(?:[.,/]\d+)?")
+_MAX_CHILDREN = 9  # of an element whose text is compared with the one after it, to bound the work
 
 
 def parse(source: Source) -> Extracted:
-    """The text of all elements. Raises etree.XMLSyntaxError."""
-    page, told = decode_page(source.data, source.encoding)
-    page = _DECLARATION.sub("", page)
-    own = set(_DECLARED.findall(page))
-    page = _NAMED.sub(lambda found: _character(found, own), page)
-    root = parse_xml(page)
+    """Read the text of all elements. Raises etree.XMLSyntaxError."""
+    markup, warnings = decode_page(source.data, source.encoding)
+    markup = _DECLARATION.sub("", markup)
+    declared = set(_ENTITY_DECLARATION.findall(markup))
+    markup = _ENTITY.sub(lambda match: _replace_entity(match, declared), markup)
+    root = parse_xml(markup)
     for formula in list(root.iter(MATHML)):
         text = mathml(formula)
         formula.clear(keep_tail=True)
         formula.text = text
-    _raise_marks(root)
-    _as_html(root)
+    _separate_raised(root)
+    _rename_as_html(root)
     writer = Writer()
     write_tree(root, writer)
-    return writer.extracted("xml", told)
+    return writer.extracted("xml", warnings)
 
 
-def _character(found: re.Match[str], own: set[str]) -> str:
-    """The character that a name stands for; one that is not known is shown by its name."""
-    name = found[1]
-    if name is None or name in own:
-        return found[0]
+def _replace_entity(match: re.Match[str], declared: set[str]) -> str:
+    """Replace an entity by its character; an unknown one is shown by its name.
+
+    Entities that the file has declared itself stay, and so do comments and the like.
+    """
+    name = match[1]
+    if name is None or name in declared:
+        return match[0]
     if f"{name};" in html5:
         return html5[f"{name};"]
     return _GREEK.get(name.removesuffix("gr"), "") or f"&amp;{name};"
 
 
-def _raise_marks(root: Any) -> None:
-    """Part exponents and reference marks from the word or number that they stand upon."""
+def _separate_raised(root: Any) -> None:
+    """Separate exponents and reference marks from the word or number before them."""
     for element in root.iter(etree.Element):
         name = etree.QName(element).localname
         text = "".join(element.itertext()).strip()
-        before = _before(element)
-        if not text or not before[-1:].isalnum():
+        if not text or not _text_before(element)[-1:].isalnum():
             continue
-        is_mark = name == "xref" and element.get("ref-type") in _MARKS
-        is_mark = is_mark or (name in _RAISED and _has_mark(element))
-        if is_mark and _BARE.fullmatch(text) and not text.isalpha():
+        is_raised = name in _RAISED
+        if name == "xref":
+            is_reference = element.get("ref-type") in _REFERENCE_TYPES
+        else:
+            is_reference = is_raised and _has_reference(element)
+        if is_reference and _REFERENCE_MARK.fullmatch(text) and not text.isalpha():
             _add_around(element, " [", "]")
-        elif name in _RAISED and re.fullmatch(r"[-+−–]?\d+(?:[.,/]\d+)?", text):
+        elif is_raised and _EXPONENT.fullmatch(text):
             _add_around(element, "^", "")
 
 
-def _has_mark(raised: Any) -> bool:
-    return any(inner.get("ref-type") in _MARKS for inner in raised.iter("{*}xref"))
+def _has_reference(raised: Any) -> bool:
+    return any(xref.get("ref-type") in _REFERENCE_TYPES for xref in raised.iter("{*}xref"))
 
 
-def _before(element: Any) -> str:
-    """The text that stands right before an element, in its parent."""
-    if (previous := element.getprevious()) is not None:
-        return previous.tail or ("".join(previous.itertext()) if len(previous) < 9 else "")
+def _text_before(element: Any) -> str:
+    """The text right before an element, in its parent."""
+    previous = element.getprevious()
+    if previous is not None:
+        if previous.tail:
+            return str(previous.tail)
+        return "".join(previous.itertext()) if len(previous) < _MAX_CHILDREN else ""
     parent = element.getparent()
     return (parent.text or "") if parent is not None else ""
 
 
-def _add_around(element: Any, before: str, behind: str) -> None:
-    """Put text before and behind what is in an element."""
+def _add_around(element: Any, before: str, after: str) -> None:
+    """Put text before and after the content of an element."""
     element.text = before + (element.text or "")
-    if behind and len(element):
-        element[-1].tail = (element[-1].tail or "") + behind
-    elif behind:
-        element.text += behind
+    if after and len(element):
+        element[-1].tail = (element[-1].tail or "") + after
+    elif after:
+        element.text += after
 
 
-def _as_html(root: Any) -> None:
-    """Name elements as in HTML: those that have text are paragraphs, those in text are inline."""
-    waiting = [(root, False)]
-    while waiting:
-        element, in_text = waiting.pop()
+def _rename_as_html(root: Any) -> None:
+    """Name elements as in HTML.
+
+    Other elements that have text become paragraphs, those within text inline elements.
+    """
+    pending = [(root, False)]
+    while pending:
+        element, is_in_text = pending.pop()
         has_text = not is_blank(element.text, *(child.tail for child in element))
         tag = _TAGS.get(etree.QName(element).localname, "")
-        if not tag or (in_text and tag == "h2"):
-            tag = "span" if in_text else "p" if has_text else "div"
+        if is_in_text and tag == "h2":
+            tag = ""
+        if not tag:
+            if is_in_text:
+                tag = "span"
+            else:
+                tag = "p" if has_text else "div"
         element.tag = tag
-        waiting += [(child, has_text or tag == "span") for child in element]
+        pending += [(child, has_text or tag == "span") for child in element]
