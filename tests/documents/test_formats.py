@@ -170,6 +170,12 @@ TEXTS = {
         + b"html\n\n<p>Hello <b>there</b>.</p>\n--q--",
         f"{HEAD_SEEN}\n\nHello there.",
     ),
+    "no-headers.eml": (
+        MAIL
+        + b"Content-Type: multipart/alternative; boundary=q\n"
+        + b"\n--q\n\nHello there.\n--q\nContent-Type: text/calendar\n\nBEGIN\n--q--",
+        f"{HEAD_SEEN}\n\nHello there.",
+    ),
     "flowed.eml": (
         MAIL + FLOWED + b"\n\nThe boat \nsails \nat noon.\n> a \n> b\n>> c\n",
         f"{HEAD_SEEN}\n\nThe boat sails at noon.\n> a b\n>> c",
@@ -348,6 +354,7 @@ BROKEN = {
     "e.epub": (b"PK\3\4", "broken epub (BadZipFile: File is not a zip file)"),
     "f.gz": (gzip.compress(b"text")[:-6], "broken gz (EOFError: Compressed file ended before"),
     "g.eml": (b"\n\nnothing", "not an e-mail"),
+    "m.mbox": (b"no mail", "not a mailbox"),
     "h.odt": (made.zipped({}), "no item named 'META-INF/manifest.xml'"),
     "i.rtf": (rb"{\rtf1\ansi{\*\hidden words}}", "no text in it"),
     "j.xml": (b"<a>words", "broken xml (XMLSyntaxError: "),
