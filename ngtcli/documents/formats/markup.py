@@ -19,56 +19,74 @@ INLINE = frozenset(
     " meter output q rb ref rp rt rtc ruby s samp small span strike strong sub sup time tt u var"
     " wbr".split()
 )
-_PLAIN = INLINE - {"br"} | {"p", "pre", "div"}
+# Elements around a cell's only text, which do not change it.
+_WRAPPERS = INLINE - {"br"} | {"p", "pre", "div"}
 _HEADINGS = frozenset(["h1", "h2", "h3", "h4", "h5", "h6"])
 _SPACE = re.compile(r"[ \t\r\n\f]+")
 _CONTROL = re.compile("[\x01-\x08\x0b\x0c\x0e-\x1f\ud800-\udfff\ufffe\uffff]")  # not allowed in XML
 _BREAK = "\v"  # stands for <br> until white space is collapsed
 _LISTS = frozenset(["ol", "ul", "menu", "dir"])
 _BULLET = "-"
-_LONG = 400  # characters of a cell, from which it is no cell of data; guess
-_DEEPEST = 9  # level of a list that is written as such: Office has as many
-_COLUMNS = 16_384  # most that a row has with its empty cells; those of a sheet
-_ROWS = 65_534  # most that a cell spans, in HTML
+_MAX_DATA_CELL = 400  # characters of a cell of data; a longer one is a block of a layout (guess)
+_MAX_LIST_LEVEL = 9  # level of a list that is indented; Office has as many levels
+_MAX_COLUMNS = 16_384  # cells of a row with its empty ones, as in sheets
+_MAX_SPANNED_COLUMNS = 1000  # of a cell, as in browsers
+_MAX_SPAN_DIGITS = 9  # longer numbers are invalid
+_MAX_SPANNED_ROWS = 65_534  # of a cell, as in browsers
 _AROUND_BREAK = re.compile(f" ?{_BREAK} ?")
 _DECLARED = re.compile(
     rb"""<(?:meta|\?xml)[^>]{0,200}?(?:charset|encoding)\s*=\s*["']?([\w-]+)""", re.IGNORECASE
 )
-_TAG = re.compile(rb"<(?:script|style).*?</(?:script|style)|<[^>]*>", re.DOTALL | re.I)
+_CODE_OR_TAG = re.compile(rb"<(?:script|style).*?</(?:script|style)|<[^>]*>", re.DOTALL | re.I)
+_DECLARATION_BYTES = 4096  # at the beginning of a page, within which its encoding is declared
 _UTF8 = ("utf-8", "utf8")
-# What may stand before the page; the parser takes a document type's own entities for text.
-_HEAD = re.compile(r"^\s*(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE[^>\[]*\[.*?\]\s*>)?", re.DOTALL | re.I)
+# What may precede the page. The parser would take entities of a document type for text.
+_PROLOG = re.compile(
+    r"^\s*(?:<\?xml[^>]*\?>\s*)?(?:<!DOCTYPE[^>\[]*\[.*?\]\s*>)?", re.DOTALL | re.I
+)
 
 
-def decode_page(data: bytes, otherwise: str = "") -> tuple[str, tuple[str, ...]]:
-    """The text of a page, and a warning if its encoding is not the one that it declares.
+def decode_page(data: bytes, user_encoding: str = "") -> tuple[str, tuple[str, ...]]:
+    """Decode an HTML or XML page.
 
-    It is decoded by its mark, as UTF-8, in the encoding that it declares, in the one that the user
-    names `otherwise`, or in a likely one.
+    Its byte-order mark decides, then UTF-8 is tried, then the encoding that it declares, then the
+    one that the user named, and last a likely one.
+
+    Args:
+        data: The bytes of the page.
+        user_encoding: The encoding that the user named, or "".
+
+    Returns:
+        The page, and a warning if its encoding is not the declared one.
     """
     if data.startswith((b"\xff\xfe", b"\xfe\xff")):
         return data.decode("utf-16", "replace"), ()
     with suppress(UnicodeDecodeError):
         return data.decode("utf-8-sig"), ()
-    found = _DECLARED.search(data[:4096])
-    declared = found[1].decode().lower() if found else ""
-    page, words = data.decode("utf-8", "replace"), _TAG.sub(b" ", data)
+    declaration = _DECLARED.search(data[:_DECLARATION_BYTES])
+    declared = declaration[1].decode().lower() if declaration else ""
+    words = _CODE_OR_TAG.sub(b" ", data)
     if declared in _UTF8:
-        broken = page.count("\ufffd")
-        if sum(c > "\x7f" for c in page) > 2 * broken:  # more are whole
-            return page, (f"declared {declared}, but characters that are not: {broken}",)
-    elif encoding := plausible_codec(words, declared):
-        return data.decode(encoding, "replace"), ()
-    if otherwise:
-        return data.decode(otherwise, "replace"), ()
+        page = data.decode("utf-8", "replace")
+        damaged = page.count("\ufffd")
+        non_ascii = sum(c > "\x7f" for c in page)
+        if non_ascii > 2 * damaged:  # more characters are undamaged than damaged
+            return page, (f"declared {declared}, but characters that are not: {damaged}",)
+    else:
+        codec = plausible_codec(words, declared)
+        if codec:
+            return data.decode(codec, "replace"), ()
+    if user_encoding:
+        return data.decode(user_encoding, "replace"), ()
     guess = guess_encoding(words) or "windows-1252"
-    return data.decode(guess, "replace"), (f"declared {declared}, read as {guess}",) * bool(
-        declared
-    )
+    page = data.decode(guess, "replace")
+    return page, (f"declared {declared}, read as {guess}",) if declared else ()
 
 
 def parse_xml(data: str | bytes) -> Any:
-    """The root element; entities are expanded within bounds, but for those that are elsewhere.
+    """Parse XML; return the root element.
+
+    Entities that the file declares are expanded within bounds, and external ones are not fetched.
 
     Raises etree.XMLSyntaxError.
     """
@@ -77,37 +95,41 @@ def parse_xml(data: str | bytes) -> Any:
 
 
 def tree_of(page: str) -> Any:
-    """The root element of an HTML page; nothing is fetched, no entity of its own is expanded.
+    """Parse an HTML page; return its root element.
 
-    Raises etree.ParserError where there is no element, and Unreadable.
+    Nothing is fetched, and entities that the page declares are not expanded.
+
+    Raises Unreadable if it nests too deep, and etree.ParserError if it has no element.
     """
     parser = html.HTMLParser(remove_comments=True, remove_pis=True)
-    # lxml takes no str that declares an encoding, and no null characters.
-    page = _CONTROL.sub(" ", _HEAD.sub("", page).replace("\0", ""))
+    # lxml accepts no str that declares an encoding, and no null characters.
+    page = _PROLOG.sub("", page).replace("\0", "")
+    page = _CONTROL.sub(" ", page)
     root = html.document_fromstring(page, parser=parser)
     if any("xcessive depth" in entry.message for entry in parser.error_log):
-        raise Unreadable("HTML nested too deep", "Save its text, as from a browser.")
-    for more in list(root.itersiblings("*")):  # which the parser leaves behind the page
-        more.tag = "div"
-        root.append(more)
+        raise Unreadable("HTML nested too deep", "Save its text, for example from a browser.")
+    # The parser leaves elements that follow the end of the page beside its root.
+    for sibling in list(root.itersiblings("*")):
+        sibling.tag = "div"
+        root.append(sibling)
     return root
 
 
 def write_tree(root: Any, writer: Writer) -> None:
-    """Add the visible text of `root` to `writer`, each block by itself."""
-    writer.stand_apart()  # from the chapter before
-    _Walk(writer).run(root)
+    """Write the visible text of an element, block by block."""
+    writer.stand_apart()  # from a previous chapter
+    _TreeWriter(writer).run(root)
 
 
 def lines_of(root: Any) -> list[str]:
-    """The lines of the visible text of `root`, as of a cell; a table in it is one line.
+    """Split the visible text of a cell into lines; a table within it is one line.
 
     >>> lines_of(etree.fromstring("<td>Boats<table><tr><td>a</td><td>1</td></tr></table></td>"))
     ['Boats', '', 'a, 1']
     """
-    while len(root) == 1 and root[0].tag in _PLAIN and is_blank(root.text, root[0].tail):
+    while len(root) == 1 and root[0].tag in _WRAPPERS and is_blank(root.text, root[0].tail):
         root = root[0]
-    if not len(root):  # as most cells of large sheets are: this is ten times as fast
+    if not len(root):  # like most cells of large sheets: this is ten times as fast (measured)
         return [root.text or ""]
     if root.find(".//table") is not None:
         root = _with_flat_tables(root)
@@ -117,137 +139,159 @@ def lines_of(root: Any) -> list[str]:
 
 
 def _with_flat_tables(cell: Any) -> Any:
-    """A copy of a cell in which each table is a line: "a, b; c, d"."""
+    """Copy a cell, with each table in it as a line: "a, b; c, d"."""
     cell = deepcopy(cell)
+    # The inner tables come first, because an outer one takes their text.
     for table in reversed(list(cell.iter("table"))):
         if table is cell:
             continue
-        rows = (", ".join(filter(None, map(_line_of, row))) for row in table.iter("tr"))
-        text = "; ".join(filter(None, rows))
+        rows = []
+        for row in table.iter("tr"):
+            row_text = ", ".join(filter(None, map(_text_in_one_line, row)))
+            if row_text:
+                rows.append(row_text)
         table.clear(keep_tail=True)
-        table.tag, table.text = "p", text
+        table.tag = "p"
+        table.text = "; ".join(rows)
     return cell
 
 
-def _line_of(cell: Any) -> str:
+def _text_in_one_line(cell: Any) -> str:
     return "" if cell.tag in HIDDEN else " ".join(" ".join(lines_of(cell)).split())
 
 
 def is_blank(*texts: str | None) -> bool:
-    """Whether there is white space alone in all of them."""
+    """Return whether all texts are empty or only white space."""
     return not any(text and not text.isspace() for text in texts)
 
 
-class _Walk:
-    """The block that is being read, and where it stands."""
+class _TreeWriter:
+    """Walks through a tree and writes its blocks."""
 
     def __init__(self, writer: Writer) -> None:
         self._writer = writer
-        self._line: list[str] = []
-        self._kind = ""  # "li" or "tr": lines of one list or table stay together
-        self._mark: str | None = None  # what stands before the next block: it begins an item
-        self._preformatted = 0
-        self._lists = 0  # in which this is
-        self._spans: list[dict[int, int]] = []  # of each table: rows that a column is covered for
+        self._block: list[str] = []  # parts of the block that is being read
+        self._kind = ""  # "li" or "tr": blocks of one list or table stay together
+        # The bullet or number, with its indent, of the item whose first block comes next.
+        self._item_mark: str | None = None
+        self._preformatted_depth = 0  # in how many <pre> the block is
+        self._list_depth = 0  # in how many lists the block is
+        # For each open table: the columns that cells of earlier rows cover, and for how many rows.
+        self._covered: list[dict[int, int]] = []
 
     def run(self, root: Any) -> None:
         walker = etree.iterwalk(root, events=("start", "end"))
         for event, element in walker:
             tag = element.tag
             if event == "end" and tag in _HEADINGS:
-                number = element.get("mark") or (self._mark or "").strip()
-                self._line[:0] = [f"{number} "] if number not in ("", _BULLET) else []
-                self._mark = None
-                self._writer.heading("".join(self._line))
-                self._line.clear()
+                self._write_heading(element)
             if tag not in INLINE and tag not in HIDDEN:
                 self._flush()
                 self._enter_or_leave(event, element)
             if event == "end":
-                self._line.append((element.tail or "") if element is not root else "")
+                if element is not root:
+                    self._block.append(element.tail or "")
             elif tag in HIDDEN:
                 walker.skip_subtree()
             elif tag == "tr" and not _is_layout(element):
-                self._line = [self._row(element)]
+                self._block = [self._row(element)]
                 self._kind = "tr"
                 walker.skip_subtree()
             else:
-                self._line += [_BREAK if tag == "br" else "", element.text or ""]
+                if tag == "br":
+                    self._block.append(_BREAK)
+                self._block.append(element.text or "")
         self._flush()
 
+    def _write_heading(self, element: Any) -> None:
+        """Write the block as a heading, behind its number if it has one."""
+        number = element.get("mark") or (self._item_mark or "").strip()
+        if number not in ("", _BULLET):
+            self._block.insert(0, f"{number} ")
+        self._item_mark = None
+        self._writer.heading("".join(self._block))
+        self._block.clear()
+
     def _enter_or_leave(self, event: str, element: Any) -> None:
-        """Keep account of the elements around the block that follows."""
-        step = 1 if event == "start" else -1
+        """Record which elements are around the block that follows."""
+        is_start = event == "start"
+        step = 1 if is_start else -1
         if element.tag == "pre":
-            self._preformatted += step
+            self._preformatted_depth += step
         elif element.tag in _LISTS:
-            if not self._lists:
-                self._writer.stand_apart()  # from a list before
-            self._lists += step
+            if self._list_depth == 0:
+                self._writer.stand_apart()  # from a previous list
+            self._list_depth += step
         elif element.tag == "table":
             self._writer.stand_apart()
-            if step > 0:
-                self._spans.append({})
+            if is_start:
+                self._covered.append({})
             else:
-                self._spans.pop()
+                self._covered.pop()
         elif element.tag == "li":
-            level = int(element.get("level") or max(self._lists - 1, 0))
-            number = element.get("mark", _BULLET)
-            # At the end of an item whose mark is left there was no text.
-            self._mark = f"{'  ' * min(level, _DEEPEST)}{number}" if step > 0 and number else None
+            level = int(element.get("level") or max(self._list_depth - 1, 0))
+            mark = element.get("mark", _BULLET)
+            # The mark of an item without text must not go to the next item.
+            self._item_mark = None
+            if is_start and mark:
+                indent = "  " * min(level, _MAX_LIST_LEVEL)
+                self._item_mark = f"{indent}{mark}"
 
     def _row(self, row: Any) -> str:
-        """A row in a line, with empty cells where its cells, and those above it, go on."""
-        spans = self._spans[-1] if self._spans else {}
+        """Read a row into a line, with empty cells where its cells or earlier ones extend."""
+        covered = self._covered[-1] if self._covered else {}
+        next_covered = {column: rows - 1 for column, rows in covered.items() if rows > 1}
         cells: list[list[str]] = []
-        left = {column: rows - 1 for column, rows in spans.items() if rows > 1}
-        filled = 0
+        last_cell_end = 0
         for cell in row:
             if cell.tag in HIDDEN:
                 continue
-            while len(cells) in spans:
+            while len(cells) in covered:
                 cells.append([])
-            columns = min(_span(cell, "colspan"), max(1, _COLUMNS - len(cells)))
+            columns = min(_span(cell, "colspan"), max(1, _MAX_COLUMNS - len(cells)))
             rows = _span(cell, "rowspan")
             if rows > 1:
-                left |= dict.fromkeys(range(len(cells), len(cells) + columns), rows - 1)
+                next_covered |= dict.fromkeys(range(len(cells), len(cells) + columns), rows - 1)
             cells.append(lines_of(cell))
-            filled = len(cells)
+            last_cell_end = len(cells)
             cells += [[] for _ in range(columns - 1)]
-        spans.clear()
-        spans.update(left)
-        return row_of(cells[:filled])
+        covered.clear()
+        covered.update(next_covered)
+        return row_of(cells[:last_cell_end])
 
     def _flush(self) -> None:
         """Write the block that ends here."""
-        raw = "".join(self._line)
-        self._line.clear()
-        block = raw.replace(_BREAK, "\n")
-        if not self._preformatted and self._kind != "tr":
-            block = _AROUND_BREAK.sub("\n", _SPACE.sub(" ", raw)).strip(" \n")
-        if block.strip(" \n") and self._mark is not None:
-            self._writer.add(f"{self._mark} {block.lstrip()}", self._kind or "li")
-            self._mark = None
-        elif block.strip(" \n"):
-            self._writer.add(block, self._kind)
+        text = "".join(self._block)
+        self._block.clear()
+        if self._preformatted_depth or self._kind == "tr":
+            text = text.replace(_BREAK, "\n")
+        else:
+            text = _AROUND_BREAK.sub("\n", _SPACE.sub(" ", text)).strip(" \n")
+        if text.strip(" \n"):
+            if self._item_mark is None:
+                self._writer.add(text, self._kind)
+            else:
+                self._writer.add(f"{self._item_mark} {text.lstrip()}", self._kind or "li")
+                self._item_mark = None
         self._kind = ""
 
 
-def _span(cell: Any, name: str) -> int:
-    """How many columns or rows a cell covers, as browsers take it."""
-    value = (cell.get(name) or "1").strip()
-    if not value.isdecimal() or len(value) > 9:
+def _span(cell: Any, attribute: str) -> int:
+    """How many columns ("colspan") or rows ("rowspan") a cell covers, as in browsers."""
+    value = (cell.get(attribute) or "1").strip()
+    if not value.isdecimal() or len(value) > _MAX_SPAN_DIGITS:
         return 1
+    is_row_span = attribute == "rowspan"
     if int(value) == 0:
-        return _ROWS if name == "rowspan" else 1  # to the end of its table
-    return min(int(value), 1000 if name == "colspan" else _ROWS)
+        return _MAX_SPANNED_ROWS if is_row_span else 1  # 0 rows: to the end of the table
+    return min(int(value), _MAX_SPANNED_ROWS if is_row_span else _MAX_SPANNED_COLUMNS)
 
 
 def _is_layout(row: Any) -> bool:
-    """Whether a row places blocks on a page, so that it is no row of data."""
+    """Return whether a row arranges blocks on a page, instead of being a row of data."""
     if row.find(".//table") is None:
         return False
-    filled = [cell for cell in row if cell.tag not in HIDDEN and not is_blank(*cell.itertext())]
-    if len(filled) < 2 or row.find(".//h1") is not None or row.find(".//h2") is not None:
+    cells = [cell for cell in row if cell.tag not in HIDDEN and not is_blank(*cell.itertext())]
+    if len(cells) < 2 or row.find(".//h1") is not None or row.find(".//h2") is not None:
         return True
-    return any(sum(map(len, cell.itertext())) > _LONG for cell in filled)
+    return any(sum(map(len, cell.itertext())) > _MAX_DATA_CELL for cell in cells)
