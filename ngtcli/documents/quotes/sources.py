@@ -1,4 +1,4 @@
-"""The sources of an answer: its stretches that stand in documents, and where."""
+"""The sources of an answer: its quotations of documents, and where they stand."""
 
 import re
 from collections.abc import Sequence
@@ -16,16 +16,25 @@ from ngtcli.words import counted
 _SPACE = re.compile(r"\s+")
 _CONTEXT_CHARACTERS = 160  # shown before and behind a quotation (guess)
 _CLAUSE_END = re.compile(r"[.!?…;:,—–|]+[\"'”’»)\]]*(?=\s)|\n|[。！？；：，、]")
-_MAX_SKIPPED = 200  # characters between stretches of one place, as words may be left out (guess)
+_MAX_SKIPPED = 200  # characters between quotations of one passage, if words are left out (guess)
 _SPANS = "document is an index of documents; ranges count characters of their texts"
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """One stretch of an answer and where it stands; `number` is its mark, from 1.
+    """A quotation in an answer, and its place in a document.
 
-    Stretches that stand at the same place have one number. `before` and `after` are the text on
-    either side of the quotation. `page` and `heading` are None where the document has none.
+    Attributes:
+        number: The number of its mark, from 1; the same for all quotations of one place.
+        span: Where it is in the answer and in the document.
+        name: Name of the document.
+        path: Path of the document's file; "" if it is not a file.
+        quote: The words of the document.
+        before: The text before them.
+        after: The text after them.
+        page: Number of the page; None if the document has no pages.
+        heading: Last heading before the quotation; None if there is none.
+        ocr: Whether OCR read the page.
     """
 
     number: int = field(metadata=HIDDEN)
@@ -37,12 +46,13 @@ class Source:
     after: str = field(default="", metadata=HIDDEN)
     page: int | None = None
     heading: str | None = None
-    ocr: bool = False  # the page's text was recognized in its picture
+    ocr: bool = False
 
     @property
     def place(self) -> str:
         """The document, and in it the page, or else the heading."""
-        return placed(self.name, self.page, self.heading) + " (OCR)" * self.ocr
+        place = placed(self.name, self.page, self.heading)
+        return f"{place} (OCR)" if self.ocr else place
 
     @property
     def uri(self) -> str:
@@ -55,10 +65,11 @@ class Source:
 
 @dataclass(frozen=True, slots=True)
 class Sources:
-    """All stretches of an answer that stand in its documents, in the answer's order.
+    """All quotations in an answer, in its order.
 
-    `verbatim_share` is theirs of the answer's characters, white space left out, but for clauses
-    that are put together from several places.
+    Attributes:
+        verbatim_share: Share of the answer's characters that are quoted, see `share_copied`.
+        spans: The quotations.
     """
 
     verbatim_share: float = field(metadata=json_key(digits=4))
@@ -66,16 +77,16 @@ class Sources:
 
     @property
     def documents(self) -> int:
-        """How many documents the stretches stand in."""
+        """Number of documents that are quoted."""
         return len({source.span.document for source in self.spans})
 
     def places(self) -> list[Source]:
-        """The first stretch of each place, by number."""
-        first = {source.number: source for source in reversed(self.spans)}
-        return [first[number] for number in sorted(first)]
+        """The first quotation of each place, by number."""
+        first_by_number = {source.number: source for source in reversed(self.spans)}
+        return [first_by_number[number] for number in sorted(first_by_number)]
 
     def among(self, documents: Sequence[int]) -> "Sources":
-        """The same stretches, with documents counted among these alone, which have them all."""
+        """Number the documents anew: by their place in a selection that has all quoted ones."""
         index_of = {document: index for index, document in enumerate(documents)}
         sources = []
         for source in self.spans:
@@ -87,7 +98,7 @@ class Sources:
 def sources_of(
     answer: str, documents: Sequence[Document], excerpts: Sequence[Excerpt] | None = None
 ) -> Sources:
-    """Find the quotations in `answer` of `documents`; with `excerpts`, only of those."""
+    """Find the quotations of documents in an answer; with `excerpts`, only of those."""
     return SourceFinder(documents, excerpts).find(answer)
 
 
@@ -112,10 +123,10 @@ class SourceFinder:
         return Sources(share, tuple(sources))
 
     def find_so_far(self, answer: str) -> tuple[list[Source], int]:
-        """Find the sources of an answer's beginning that are those of the whole answer, too.
+        """Find those sources of an incomplete answer that do not depend on its rest.
 
         Returns:
-            The sources, and up to which character none of the others ends.
+            The sources, and the offset up to which no other source of the answer ends.
         """
         so_far = self._quotes.spans_so_far(answer)
         return self._sources_at(so_far.spans), so_far.free_end
@@ -139,7 +150,7 @@ class SourceFinder:
 
 def source_at(document: Document, number: int, span: Span) -> Source:
     """Describe the place of a span in a document."""
-    from ngtcli.documents.passages import place  # lazy: what only shows sources does not need it
+    from ngtcli.documents.passages import place  # lazy: showing sources does not need it
 
     text = document.text
     start = span.source_start
@@ -161,7 +172,7 @@ def source_at(document: Document, number: int, span: Span) -> Source:
 
 
 def _context(text: str, start: int, end: int) -> tuple[str, str]:
-    """The text on either side, on one line, with an ellipsis if it is cut."""
+    """The text before and after a quotation, in one line, with an ellipsis where it is cut."""
     first = max(0, start - _CONTEXT_CHARACTERS)
     last = end + _CONTEXT_CHARACTERS
     before = text[first:start]
@@ -176,9 +187,11 @@ def _context(text: str, start: int, end: int) -> tuple[str, str]:
 
 
 def copied_fact(sources: Sources, is_selection: bool = False) -> str:
-    """How much of an answer stands in the documents, for the line below it.
+    """Say how much of an answer is quoted, for the line below it.
 
-    `is_selection` says that it was compared with the passages that were read alone.
+    Args:
+        sources: The sources of the answer.
+        is_selection: Whether only passages of the documents were read and compared.
     """
     if not sources.spans:
         return "nothing quoted from the passages read" if is_selection else "nothing quoted"
@@ -187,7 +200,7 @@ def copied_fact(sources: Sources, is_selection: bool = False) -> str:
 
 
 def share_copied(answer: str, spans: Sequence[Span]) -> float:
-    """Share of the answer's characters, white space left out, that quotations cover.
+    """Compute the share of the answer's characters, without white space, that are quoted.
 
     A clause that is put together from several places counts as the answer's own.
 
@@ -208,6 +221,6 @@ def share_copied(answer: str, spans: Sequence[Span]) -> float:
 
 
 def _goes_on(before: Span, after: Span) -> bool:
-    """Whether a stretch stands near another in the document, too."""
+    """Return whether two quotations in a row are near one another in the document, too."""
     distance = abs(after.source_start - before.source_end)
     return before.document == after.document and distance <= _MAX_SKIPPED

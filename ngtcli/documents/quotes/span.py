@@ -1,12 +1,14 @@
-"""Where a stretch of an answer stands in a document."""
+"""The position of a quotation, in the answer and in a document."""
 
 from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True)
 class Span:
-    """`answer[start:end]` stands, but for white space, in document `document` at
-    `text[source_start:source_end]`. Characters, counted from 0; `document` is an index.
+    """A quotation: `answer[start:end]` is `text[source_start:source_end]` of a document.
+
+    White space, and how characters are written, may differ. `document` is the index of the
+    document; offsets count characters from 0.
     """
 
     start: int
