@@ -1,7 +1,7 @@
 """Find the values that a text states, by rules: numbers, dates, choices, truths and names.
 
-Offsets count characters of the text. If a text states several values, a model decides which of them
-is meant; that is not done here.
+Offsets count characters of the text. If a text states several values, a model chooses among them,
+which is not done here.
 """
 
 import re
@@ -121,12 +121,12 @@ _NOT_YET = re.compile(
     r"|once|whether|before|after|as soon as|please)\b",
     re.IGNORECASE,
 )
-# Words that leave open what holds: they refused what was agreed, they deny that it is.
+# Words that leave open whether something holds: they refused to pay, they deny the agreement.
 _UNSURE = re.compile(
     r"\b(?:refus|declin|reject|fail)\w*|\bden(?:y|ies|ied|ying|ial)\b", re.IGNORECASE
 )
 # Fewer words negate a value after it: "paid by nobody", but "paid without delay" affirms.
-_NOT_BEHIND = re.compile(rf"\b(?:{_NOBODY}|if|unless)\b|n[’'ʼ]t\b", re.IGNORECASE)
+_NOT_AFTER = re.compile(rf"\b(?:{_NOBODY}|if|unless)\b|n[’'ʼ]t\b", re.IGNORECASE)
 _CLAUSE = re.compile(r"[.;:!?,\n()]|\b(?:and|but)\b")
 _DENIED = re.compile(r"\s*[:?]\s*(?:no|false|not)\b", re.IGNORECASE)
 _TRUTHS = {"yes": True, "true": True, "no": False, "false": False}
@@ -138,10 +138,10 @@ _OF_LABEL = re.compile(r"\w*[*_ \t]*[:=|][*_ \t|]*(?=[^\s|])")
 
 
 def _is_affirmed(text: str, start: int, end: int) -> bool:
-    """Whether neither the clause around `text[start:end]` nor an answer behind it denies it."""
+    """Return whether neither the clause around `text[start:end]` nor a "no" after it denies it."""
     before = _clause_before(text, start)
-    behind = _clause_behind(text, end)
-    is_negated = _NOT.search(before) or _NOT_BEHIND.search(behind) or _DENIED.match(text, end)
+    after = _clause_after(text, end)
+    is_negated = _NOT.search(before) or _NOT_AFTER.search(after) or _DENIED.match(text, end)
     return not (is_negated or _UNSURE.search(before) or _NOT_YET.search(before))
 
 
@@ -153,10 +153,10 @@ def _clause_before(text: str, end: int) -> str:
     return before[clause_start:]
 
 
-def _clause_behind(text: str, start: int) -> str:
-    behind = text[start : start + _CLAUSE_LENGTH]
-    separator = _CLAUSE.search(behind)
-    return behind[: separator.start()] if separator else behind
+def _clause_after(text: str, start: int) -> str:
+    after = text[start : start + _CLAUSE_LENGTH]
+    separator = _CLAUSE.search(after)
+    return after[: separator.start()] if separator else after
 
 
 def find_truths(name: str, text: str) -> list[ValueMatch]:
@@ -189,7 +189,7 @@ def find_truths(name: str, text: str) -> list[ValueMatch]:
 
     clause = _clause_before(text, start)
     is_unsure = _UNSURE.search(text[:start]) or _UNSURE.search(text, end)
-    if is_unsure or _NOT_YET.search(clause) or _NOT_BEHIND.search(_clause_behind(text, end)):
+    if is_unsure or _NOT_YET.search(clause) or _NOT_AFTER.search(_clause_after(text, end)):
         return []
     is_denied = bool(_NOT.search(clause))
     if not is_denied and _NOT.search(text[:start]):  # Nobody, we are told, has paid.
@@ -210,11 +210,11 @@ def _find_words(name: str, text: str) -> list[re.Match[str]]:
     return matches
 
 
-def _word_end(text: str, at: int) -> int:
-    """The end of the word that the offset `at` is in."""
-    while at < len(text) and text[at].isalnum():
-        at += 1
-    return at
+def _word_end(text: str, offset: int) -> int:
+    """The end of the word at an offset."""
+    while offset < len(text) and text[offset].isalnum():
+        offset += 1
+    return offset
 
 
 def _find_choice(choice: Any, text: str) -> Iterator[ValueMatch]:
@@ -252,7 +252,7 @@ _CODE = re.compile(r"(?:no|nr|num|number|id|code|ref|reference)?[ \t.:#]*", re.I
 def find_names(name: str, text: str) -> list[ValueMatch]:
     """Find the names that a text states for a field, without words that only name the field.
 
-    If the field is a number, its values have digits, which may stand alone behind such a word.
+    If the field is a number, its values have digits, which may stand alone after such a word.
 
     >>> [m.value for m in find_names("invoice number", "Invoice KB-2201")]
     ['KB-2201']
@@ -285,7 +285,7 @@ def find_names(name: str, text: str) -> list[ValueMatch]:
 
 
 def _find_code(field_words: Sequence[str], text: str) -> ValueMatch | None:
-    """Find the first word with a digit that stands behind a word of a field's name."""
+    """Find the first word with a digit that follows a word of a field's name."""
     dates = [(match.start, match.end) for match in _find_dates(text)]
     for word in re.finditer(r"[^\W\d_]+", text):
         if not _names_field(word[0], field_words):
@@ -298,7 +298,7 @@ def _find_code(field_words: Sequence[str], text: str) -> ValueMatch | None:
 
 
 def _names_field(word: str, field_words: Sequence[str]) -> bool:
-    """Whether a word of a text is one of those of a field's name, or stands for "number"."""
+    """Return whether a word is one of a field's name, or a word for "number"."""
     plain = word.strip(".,:#").lower()
     if plain in _NUMBER_WORDS:
         return not _NUMBER_WORDS.isdisjoint(field_words)
@@ -327,7 +327,7 @@ _SHORT = re.compile(r"\b(?:Ltd|Inc|Co|Corp|Bros|Jr|Sr)\.\Z")
 
 
 def find_labelled(name: str, text: str) -> list[tuple[int, int]]:
-    """Find the (start, end) of texts behind a label of this name, or behind it and "is".
+    """Find the values after a label of this name, or after the name and "is"; (start, end) each.
 
     The label may have up to three more words before the name. A value ends before the next label
     and before two spaces; it is empty if a label has none.
@@ -344,7 +344,7 @@ def find_labelled(name: str, text: str) -> list[tuple[int, int]]:
     label = rf"{words}[*_]*[ \t]*([:=|])[*_ \t|]*([^\n]*)"
     patterns = (
         rf"^[^\w\n]*{label}",  # at the beginning of a line
-        rf"^[^\w\n]*(?:\w+[ \t]+){{1,3}}{label}",  # behind other words of the label
+        rf"^[^\w\n]*(?:\w+[ \t]+){{1,3}}{label}",  # after other words of the label
         rf"(?<![\w-]){label}",  # anywhere in a line
     )
     for pattern in patterns:
@@ -362,8 +362,8 @@ def find_labelled(name: str, text: str) -> list[tuple[int, int]]:
 
 
 def _value_length(line: str, is_cell: bool) -> int:
-    """The length of a label's value in `line`, the text behind the label, maybe a table's cell."""
-    is_cell |= line.rstrip().endswith("|")
+    """The length of a label's value in `line`, the text after the label, maybe a table's cell."""
+    is_cell = is_cell or line.rstrip().endswith("|")
     ends = []
     gap = (_CELL_END if is_cell else _GAP).search(line)
     if gap:
@@ -391,14 +391,14 @@ def _next_label(line: str) -> int | None:
                 break
             start -= len(before[0])
         words = m[0].rstrip(": ").lower().replace(".", "").split()
-        is_behind_sign = line[max(0, start - 3) : start].rstrip().endswith((",", ";", ".", "|"))
-        if start > 0 and (is_behind_sign or words[0] in _LABEL_WORDS):
+        follows_sign = line[max(0, start - 3) : start].rstrip().endswith((",", ";", ".", "|"))
+        if start > 0 and (follows_sign or words[0] in _LABEL_WORDS):
             return start
     return None
 
 
 def is_label(text: str) -> bool:
-    """Whether a text consists of labels alone, without a value."""
+    """Return whether a text has only labels, without a value."""
     return bool(re.fullmatch(r"(?:\s*[^\W\d_][^\n:]{0,39}:\s*)+", text))
 
 
