@@ -28,10 +28,12 @@ from ngtcli.system.json_form import HIDDEN
 from ngtcli.words import counted, reason_of, shortened
 
 STDIN = "-"
-WRITTEN = "this command writes it"  # why a file is left out
+# Reasons for which files are left out.
+WRITTEN = "this command writes it"
 ANSWERS = "{} that ngt wrote"
 OUTSIDE = "a link out of the folder"
-WRITES_OVER = "this command reads it, and would write over it"  # why one is refused
+# The reason for which a file is refused.
+WRITES_OVER = "this command reads it, and would write over it"
 _MAX_REASONS = 3  # unreadable files that an error names (guess)
 _MAX_KINDS = 5  # kinds of files that a message counts one by one (guess)
 # Pictures that are read without being named: OCR takes minutes for so many (guess).
@@ -53,20 +55,24 @@ class ListedFile:
         path: Its path as the user named it, or below the folder that the user named.
         real: The path with links resolved; STDIN for standard input.
         below: How many last parts of the path lie below the named folder or pattern.
-        outright: Whether the user named the file itself.
+        is_explicit: Whether the user named the file itself, and not a folder or pattern.
     """
 
     path: str
     real: str
     below: int = 1
-    outright: bool = False
+    is_explicit: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Skipped:
-    """A file or folder that is not read. `kind` is its suffix if files of that kind never are.
+    """A file or folder that is not read.
 
-    `needs` says what to install, or to give, to have it read.
+    Attributes:
+        name: Its path, for people.
+        reason: Why it is not read.
+        kind: Its suffix, if files of that kind are never read.
+        needs: What to install, or which setting to give, to have it read.
     """
 
     name: str
@@ -76,7 +82,7 @@ class Skipped:
 
 
 @cache
-def recognizer(language: str = "") -> str:
+def ocr_version(language: str = "") -> str:
     """Identify the version of the OCR package that reads `language`; "" if it is not installed."""
     package = "tesserocr" if language else "rapidocr"
     spec = find_spec(package)
@@ -86,12 +92,12 @@ def recognizer(language: str = "") -> str:
     site_packages = Path(spec.origin).parents[1]
     folders = (path.name for path in site_packages.glob(f"{package}-*.dist-info"))
     version = next(folders, spec.origin)
-    return f"{version} {language} {tessdata()}" if language else version
+    return f"{version} {language} {tessdata_folder()}" if language else version
 
 
 @cache
-def tessdata() -> str:
-    """Find the folder of Tesseract's languages: TESSDATA_PREFIX, or what Tesseract says; or ""."""
+def tessdata_folder() -> str:
+    """Find the folder of Tesseract's languages by TESSDATA_PREFIX, or by Tesseract; or ""."""
     folder = os.environ.get("TESSDATA_PREFIX", "")
     program = shutil.which("tesseract")
     if not folder and program:
@@ -101,10 +107,11 @@ def tessdata() -> str:
     return os.path.abspath(folder) if os.path.isdir(folder) else ""
 
 
-def kinds(skipped: Sequence[Skipped]) -> str:
-    """The number of skipped files of each kind, the most frequent first; a few by name.
+def count_kinds(skipped: Sequence[Skipped]) -> str:
+    """Count skipped files by kind, the most frequent first, for a message.
 
-    >>> kinds([Skipped("a.pdf", "", ".pdf"), Skipped("b.pdf", "", ".pdf"), Skipped("c", "", ".x")])
+    >>> skipped = [Skipped("a", "", ".pdf"), Skipped("b", "", ".pdf"), Skipped("c", "", ".x")]
+    >>> count_kinds(skipped)
     '.pdf 2, .x 1'
     """
     counts = Counter(s.kind for s in skipped if s.kind)
@@ -116,17 +123,17 @@ def kinds(skipped: Sequence[Skipped]) -> str:
     return ", ".join(shown)
 
 
-def converting(skipped: Sequence[Skipped]) -> str:
-    """The commands that convert skipped files of old formats; "" if there are none.
+def conversion_commands(skipped: Sequence[Skipped]) -> str:
+    """List the commands that convert skipped files of old formats; "" if there are none.
 
-    >>> converting([Skipped("a.doc", "", ".doc"), Skipped("b.jpg", "", ".jpg")])
+    >>> conversion_commands([Skipped("a.doc", "", ".doc"), Skipped("b.jpg", "", ".jpg")])
     'soffice --headless --convert-to docx FILE'
     """
     kinds = {s.kind for s in skipped}
     return "; ".join(command for old, command in OLD.items() if old in kinds)
 
 
-def expanded(path: str) -> str:
+def expand_home(path: str) -> str:
     """Expand `~` in a path, unless a file with exactly this name exists.
 
     Raises RuntimeError if there is no such user.
@@ -168,9 +175,9 @@ class Listing:
                     continue
                 self.by_path[path].append(item.real)
                 earlier = self.files.setdefault(item.real, item)
-                # If a file is named outright anywhere, an error in it is reported.
-                if item.outright and not earlier.outright:
-                    self.files[item.real] = replace(earlier, outright=True)
+                # If a file is named explicitly anywhere, an error in it is reported.
+                if item.is_explicit and not earlier.is_explicit:
+                    self.files[item.real] = replace(earlier, is_explicit=True)
         except (OSError, RuntimeError, ValueError) as error:  # too long, no home, a null byte
             is_missing = isinstance(error, FileNotFoundError | NotADirectoryError)
             reason = "no such file or folder" if is_missing else reason_of(error)
@@ -191,12 +198,12 @@ class Listing:
         pictures: dict[str, str] = {}  # suffixes by real paths
         for real, file in self.files.items():
             suffix = suffix_of(file.path)
-            if not file.outright and suffix in PICTURE.suffixes:
+            if not file.is_explicit and suffix in PICTURE.suffixes:
                 pictures[real] = suffix
 
         reading = self._settings.reading
         max_pictures = {"off": 0, "auto": MAX_PICTURES, "force": len(pictures)}[reading.ocr]
-        if recognizer(reading.ocr_language) and len(pictures) <= max_pictures:
+        if ocr_version(reading.ocr_language) and len(pictures) <= max_pictures:
             return
 
         needs = ""
@@ -214,7 +221,7 @@ class Listing:
     def leave_out_answers(self) -> None:
         """Leave out answers that ngt wrote into the folders of other documents.
 
-        Answers that the user named outright stay, and so does a folder that has nothing else.
+        Answers that the user named explicitly stay, and so does a folder that has nothing else.
         """
         answers = self._answers()
         for path, reals in self.by_path.items():
@@ -233,7 +240,7 @@ class Listing:
         digests_by_folder: dict[str, dict[str, set[str]]] = {}
         answers = set[str]()
         for real, file in self.files.items():
-            if file.outright:
+            if file.is_explicit:
                 continue
             folder, name = os.path.split(real)
             if folder not in digests_by_folder:
@@ -248,10 +255,10 @@ class Listing:
         skipped = chain.from_iterable(self.skipped.values())
         return tuple(sorted(skipped, key=lambda s: (s.reason != WRITTEN, bool(s.kind))))
 
-    def nothing(self, path: str) -> InputError:
+    def no_documents_error(self, path: str) -> InputError:
         """The error for a folder or pattern without documents, with the reasons."""
         skipped = self.skipped[path]
-        is_folder = os.path.isdir(expanded(path))
+        is_folder = os.path.isdir(expand_home(path))
         reasons = [f"{s.name}: {s.reason}" for s in skipped if not s.kind]
         if reasons:
             shown = reasons[:_MAX_REASONS]
@@ -262,8 +269,8 @@ class Listing:
         elif is_folder or skipped:
             message = "no documents in this folder" if is_folder else "no documents match"
             if skipped:
-                message += f" (only {kinds(skipped)})"
-            commands = converting(skipped)
+                message += f" (only {count_kinds(skipped)})"
+            commands = conversion_commands(skipped)
             hint = f"Convert them: {commands}" if commands else READ_HERE
         else:
             message = "no file matches"
@@ -277,18 +284,18 @@ class Listing:
         Raises InputError, OSError and ValueError.
         """
         if path == STDIN:
-            yield ListedFile("standard input", STDIN, outright=True)
+            yield ListedFile("standard input", STDIN, is_explicit=True)
             return
         if not path:  # pathlib takes it for the current folder
             raise InputError("an empty path", hint="Name a file or a folder.")
-        root = expanded(path)
+        root = expand_home(path)
         if os.path.isdir(root):
             yield from self._list_folder(root)
         elif glob.has_magic(path) and not os.path.lexists(root):
             yield from self._list_matches(root)
         else:
             os.lstat(root)  # raises if nothing is there, but not for a dangling link
-            yield self._unless_left_out(ListedFile(root, os.path.realpath(root), outright=True))
+            yield self._unless_left_out(ListedFile(root, os.path.realpath(root), is_explicit=True))
 
     def _list_folder(self, folder: str) -> Iterator[ListedFile | Skipped]:
         """Yield the files below a folder, depth first, ordered by the parts of their paths.
@@ -326,13 +333,13 @@ class Listing:
     def _unless_left_out(self, file: ListedFile, root: str = "") -> ListedFile | Skipped:
         """Pass a file on, unless it links out of `root` or is what the command writes.
 
-        Raises UsageError if the user named a file outright that the command would overwrite.
+        Raises UsageError if the user explicitly named a file that the command would overwrite.
         """
         if root and self._inside and os.path.commonpath([root, file.real]) != root:
             return Skipped(utf8(file.path), OUTSIDE)
         if not self._written or identity(file.real) not in self._written:
             return file
-        if file.outright:
+        if file.is_explicit:
             raise UsageError(
                 f"{utf8(file.path)}: {WRITES_OVER}",
                 hint="Name another file, or put a pattern in quotes: that leaves it out.",
@@ -407,7 +414,7 @@ def find(
 
     Raises:
         InputError: A path names nothing, too many files, or with `strict` something unreadable.
-        UsageError: A path names a file outright that the command writes.
+        UsageError: A path explicitly names a file that the command writes.
     """
     listing = Listing(settings, written, inside)
     for path in dict.fromkeys(paths):

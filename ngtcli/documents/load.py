@@ -116,7 +116,7 @@ def load(
 
     Raises:
         InputError: A path cannot be read, or contains no document.
-        UsageError: A path names a file outright that the command writes.
+        UsageError: A path explicitly names a file that the command writes.
     """
     settings = settings or Settings()
     listing = find(paths, settings, written, inside)
@@ -143,7 +143,7 @@ def _with_names(
         convert: Makes of each text what is returned, so that texts need not stay in memory.
 
     Raises:
-        InputError: A file that was named outright cannot be read, or nothing of a path can.
+        InputError: A file that was named explicitly cannot be read, or nothing of a path can.
     """
     results = dict[str, tuple[ListedFile, Result]]()  # by real path
     finished = set[str]()
@@ -156,13 +156,13 @@ def _with_names(
                 file, outcome = next(outcomes)
                 if not isinstance(outcome, Unreadable):
                     results[real] = file, convert(file, outcome)
-                elif file.outright:
+                elif file.is_explicit:
                     raise outcome.of(utf8(file.path))
                 else:
                     needs = outcome.advice if outcome.advice.startswith("Install ") else ""
                     listing.leave_out(path, Skipped(utf8(file.path), str(outcome), needs=needs))
             if not any(real in results for real in reals):
-                raise listing.nothing(path)
+                raise listing.no_documents_error(path)
 
     files = [(file.path, file.below) for file, _ in results.values() if file.real != STDIN]
     has_stdin = len(files) < len(results)

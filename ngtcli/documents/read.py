@@ -22,7 +22,7 @@ from ngtcli.documents.catalog import (
     stamp_of,
 )
 from ngtcli.documents.content import Extracted, Source, markdown
-from ngtcli.documents.find import STDIN, ListedFile, recognizer, tessdata
+from ngtcli.documents.find import STDIN, ListedFile, ocr_version, tessdata_folder
 from ngtcli.documents.formats import HEAD, HTML, Format, format_of, suffix_of
 from ngtcli.documents.parsers import Parsers
 from ngtcli.documents.text import Unreadable, decode_with_warnings
@@ -136,9 +136,9 @@ class Documents:
         reading = settings.reading
         # Part of every key in the store: all that decides the text of the same bytes.
         self._version_key = key_of(
-            VERSION, reading.field, reading.encoding, reading.ocr, recognizer(reading.ocr_language)
+            VERSION, reading.field, reading.encoding, reading.ocr, ocr_version(reading.ocr_language)
         )
-        languages = tessdata() if reading.ocr_language else ""
+        languages = tessdata_folder() if reading.ocr_language else ""
         self._parsers = Parsers(reading.parser_seconds, reading.parser_mb, languages)
         # One entry for each page that OCR has begun: several threads append, which is atomic.
         self._ocr_pages = list[None]()
@@ -263,9 +263,9 @@ class Documents:
         encoding = self._settings.reading.encoding
         text_key = ""
         try:
-            links = file.outright or not self._inside or file.real == STDIN
+            links = file.is_explicit or not self._inside or file.real == STDIN
             reader = Reader(self._settings.reading.max_mb)
-            data = reader.read(opened if links else file.real, file.outright, links)
+            data = reader.read(opened if links else file.real, file.is_explicit, links)
             file_format = format_of(suffix, data[:HEAD]) if data else None
             if file_format is None:
                 text, warnings = decode_with_warnings(data, encoding)

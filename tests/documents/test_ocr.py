@@ -33,9 +33,9 @@ from tests.support.reported import Reported
 pdfium = pytest.importorskip("pypdfium2")
 Image = pytest.importorskip("PIL.Image")
 pytest.importorskip("reportlab")
-with_ocr = pytest.mark.skipif(not find.recognizer(), reason="the extra ocr is not installed")
+with_ocr = pytest.mark.skipif(not find.ocr_version(), reason="the extra ocr is not installed")
 with_tesseract = pytest.mark.skipif(
-    not (find.recognizer("eng") and Path(find.tessdata(), "eng.traineddata").exists()),
+    not (find.ocr_version("eng") and Path(find.tessdata_folder(), "eng.traineddata").exists()),
     reason="the extra tesseract, or its language eng, is not installed",
 )
 SENTENCE = "The ferry leaves at 08:15 and costs 12.50 crowns."
@@ -175,8 +175,8 @@ def test_what_was_recognized_is_kept_for_the_same_setting(
     parsed = list[Source]()
     found = Extracted("Invoice 1001", About(recognized=(1,)))
     monkeypatch.setattr(Parsers, "extract", lambda *a: parsed.append(a[2]) or found)
-    monkeypatch.setattr(find, "recognizer", lambda language="": f"1 {language}")
-    monkeypatch.setattr(reading, "recognizer", find.recognizer)
+    monkeypatch.setattr(find, "ocr_version", lambda language="": f"1 {language}")
+    monkeypatch.setattr(reading, "ocr_version", find.ocr_version)
     (tmp_path / "page.png").write_bytes(saved(picture("Invoice 1001")))
     asked = [("auto", ""), ("force", ""), ("auto", "deu")]
     for ocr, language in asked * 2:
@@ -192,7 +192,7 @@ def test_what_recognizes_text_is_told_by_its_version_and_not_by_its_files(
     (tmp_path / "rapidocr-1.2.dist-info").mkdir()
     spec = ModuleSpec("rapidocr", None, origin=str(tmp_path / "rapidocr" / "__init__.py"))
     monkeypatch.setattr(find, "find_spec", lambda name: spec)
-    assert find.recognizer.__wrapped__() == "rapidocr-1.2.dist-info"
+    assert find.ocr_version.__wrapped__() == "rapidocr-1.2.dist-info"
 
 
 @with_tesseract
@@ -203,10 +203,10 @@ def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_
     (pages := tmp_path / "pages").mkdir()
     for kind in (kinds := share([*KINDS])):
         (pages / f"{kind}.bmp").write_bytes(KINDS[kind](picture()))
-    languages = shutil.copytree(find.tessdata(), tmp_path / "languages")
+    languages = shutil.copytree(find.tessdata_folder(), tmp_path / "languages")
     settings = Settings.of(ocr_language="eng+tide")
     for folder, missing in (("", "eng"), (str(languages), "tide")):
-        monkeypatch.setattr(reading, "tessdata", lambda folder=folder: folder)
+        monkeypatch.setattr(reading, "tessdata_folder", lambda folder=folder: folder)
         with pytest.raises(InputError, match=f"cannot load the language '{missing}'") as caught:
             load([str(pages)], settings=settings)
         assert "tesseract --list-langs" in caught.value.hint
@@ -220,16 +220,16 @@ def test_the_folder_of_languages_is_named_by_a_variable_or_by_tesseract(
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path))
     monkeypatch.delenv("TESSDATA_PREFIX", raising=False)
-    assert find.tessdata.__wrapped__() == ""
+    assert find.tessdata_folder.__wrapped__() == ""
     (program := tmp_path / "tesseract").write_text("#!/nowhere")
     program.chmod(0o700)
-    assert find.tessdata.__wrapped__() == ""
+    assert find.tessdata_folder.__wrapped__() == ""
     told = f'List of available languages in "{tmp_path}/" (1):\ndeu\n'
     program.write_text(f"#!{sys.executable}\nprint({told!r})")
-    assert find.tessdata.__wrapped__() == str(tmp_path)
+    assert find.tessdata_folder.__wrapped__() == str(tmp_path)
     for named, found in ((os.sep, os.sep), ("/nowhere", "")):
         monkeypatch.setenv("TESSDATA_PREFIX", named)
-        assert find.tessdata.__wrapped__() == found
+        assert find.tessdata_folder.__wrapped__() == found
 
 
 def test_pages_are_counted_while_they_are_recognized(
@@ -285,7 +285,7 @@ def test_many_pictures_of_a_folder_are_left_out_and_told(
 
     def found(ocr: str, most: int, version: str = "1") -> tuple[int, str]:
         monkeypatch.setattr(find, "MAX_PICTURES", most)
-        monkeypatch.setattr(find, "recognizer", lambda language="": version)
+        monkeypatch.setattr(find, "ocr_version", lambda language="": version)
         listing = find.find([str(tmp_path), str(tmp_path / "1.png")], Settings.of(ocr=ocr))
         report_skipped(listing.all_skipped(), Notes())
         return len(listing.files), capsys.readouterr().err
@@ -315,7 +315,7 @@ def test_without_the_extra_it_is_named(mixed: bytes, monkeypatch: pytest.MonkeyP
 def test_of_a_folder_with_pictures_and_broken_files_the_extra_is_named(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(find, "recognizer", lambda language="": "")
+    monkeypatch.setattr(find, "ocr_version", lambda language="": "")
     (tmp_path / "page.png").write_bytes(b"")
     (tmp_path / "notes.txt").write_bytes(b"")
     with pytest.raises(InputError, match="empty") as caught:

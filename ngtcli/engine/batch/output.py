@@ -15,7 +15,7 @@ from typing import Any
 
 import msgspec
 
-from ngtcli.documents.find import expanded
+from ngtcli.documents.find import expand_home
 from ngtcli.engine.batch.journal import ANOTHER_FILE, BATCH, Record, RunJournal, journal_of
 from ngtcli.engine.batch.run import ItemId
 from ngtcli.errors import UsageError
@@ -245,7 +245,7 @@ def check_not_read(number: int, paths: Sequence[str], output: Path | None) -> No
     if output is not None:
         outputs = (str(output.resolve()), str(journal_of(output)))
     written = written_with(output) if paths else frozenset()
-    for path in map(expanded, paths):
+    for path in map(expand_home, paths):
         if os.path.abspath(path) in outputs or identity(path) in written:
             raise UsageError(
                 f"line {number} reads {path}, and this command would write over it",
