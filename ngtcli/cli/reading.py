@@ -104,22 +104,34 @@ def report_warnings(documents: Sequence[tuple[str, Sequence[str], int]], notes: 
         notes.warn(f"removed {lines} of repeated headers and footers from {count}")
 
 
-def tell_skipped(skipped: Sequence[Skipped], notes: Notes, most: int = _SHOWN) -> None:
-    """What was left out, and why; without -v `most` files by name."""
-    bad = [s for s in skipped if not s.kind and not s.needs]
-    shown = bad if notes.verbose else bad[:most]
-    for one in shown:
-        notes.warn(f"left out {one.name}: {one.reason}")
-    if more := len(bad) - len(shown):
-        notes.warn(f"left out {more} more; -v names them all")
-    for needs in dict.fromkeys(s.needs for s in skipped if s.needs):
-        reasons = [s.reason for s in skipped if s.needs == needs]
-        reason = reasons[0] if len({*reasons}) == 1 else "their formats need more packages"
-        notes.warn(f"left out {counted(len(reasons), 'file')}: {reason}. {needs}")
-    if others := [s for s in skipped if s.kind and not s.needs]:
-        notes.warn(f"left out {counted(len(others), 'file')} of other kinds: {count_kinds(others)}")
-        if command := conversion_commands(others):
-            notes.warn(f"old office files are read when converted: {command}")
+def report_skipped(skipped: Sequence[Skipped], notes: Notes, max_shown: int = _SHOWN) -> None:
+    """Report the files that were skipped, and why.
+
+    Args:
+        skipped: The files.
+        notes: Shows them.
+        max_shown: Unreadable files that are named without -v.
+    """
+    unreadable = [file for file in skipped if not file.kind and not file.needs]
+    shown = unreadable if notes.verbose else unreadable[:max_shown]
+    for file in shown:
+        notes.warn(f"skipped {file.name}: {file.reason}")
+    more = len(unreadable) - len(shown)
+    if more:
+        notes.warn(f"skipped {more} more; -v lists all")
+
+    for needs in dict.fromkeys(file.needs for file in skipped if file.needs):
+        reasons = [file.reason for file in skipped if file.needs == needs]
+        reason = reasons[0] if len(set(reasons)) == 1 else "their formats need more packages"
+        notes.warn(f"skipped {counted(len(reasons), 'file')}: {reason}. {needs}")
+
+    other_types = [file for file in skipped if file.kind and not file.needs]
+    if other_types:
+        count = counted(len(other_types), "file")
+        notes.warn(f"skipped {count} of other types: {count_kinds(other_types)}")
+        command = conversion_commands(other_types)
+        if command:
+            notes.warn(f"convert old office files to have them read: {command}")
 
 
 def distinct(skipped: Sequence[Skipped]) -> tuple[Skipped, ...]:

@@ -392,7 +392,7 @@ class Listing:
         if self._counts[noun] > limit:
             raise InputError(
                 f"{self._shown_path}: more than {limit} {noun}",
-                hint="Name fewer, or raise the bound with --set max_files.",
+                hint="Name fewer, or raise the limit with --set max_files.",
             )
 
 

@@ -105,7 +105,7 @@ class Parsers:
             while True:
                 with self._lock:
                     if self._is_closed:
-                        raise Unreadable("not read: reading was ended", _RETRY, lasting=False)
+                        raise Unreadable("not read: reading was interrupted", _RETRY, lasting=False)
                     worker.ensure_running(is_fresh=is_retry)
                 try:
                     return worker.extract(file_format, source)
@@ -203,7 +203,7 @@ class _Worker:
             return self._check(msgspec.json.decode(description, type=Reply), text)
         except (RecursionError, ValueError):
             raise Unreadable(
-                f"{file_format.noun} whose parser gave an invalid reply", "It is damaged."
+                f"{file_format.noun} whose parser gave an invalid result", "It is damaged."
             ) from None
 
     def _check(self, reply: Reply, text: bytes) -> Extracted:

@@ -141,9 +141,9 @@ def _decode_unmarked(data: bytes, encoding: str, declared: str) -> tuple[str, tu
     if not guess:
         raise Unreadable(
             f"not UTF-8 (byte {error_offset}), and no likely encoding was found",
-            "Name its encoding with --set encoding, such as latin-1.",
+            "Name its encoding, as in --set encoding=latin-1.",
         )
-    warning = f"not UTF-8; read as {guess}, a guess: --set encoding names another"
+    warning = f"not UTF-8; read as {guess}, a guess: --set encoding=NAME reads it otherwise"
     return data.decode(guess, "replace"), (warning,)
 
 
@@ -203,7 +203,7 @@ def check_format(data: bytes) -> None:
     file_format = format_of("", data[:HEAD])
     if file_format is not None and not file_format.is_text:
         raise Unreadable(
-            f"{file_format.noun} where plain text is wanted",
+            f"{file_format.noun} where plain text is needed",
             "Make text of it first, for example with ngt docs show --text.",
         )
     for start, name, program in _COMPRESSED:

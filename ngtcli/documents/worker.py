@@ -110,7 +110,7 @@ def _reply_to(
         if len(text) > source.max_bytes:
             raise Unreadable(
                 f"{file_format.noun} with too much text in it",
-                "Raise the bound with --set max_mb.",
+                "Raise the limit with --set max_mb.",
             )
         return {"about": asdict(extracted.about)}, text
     except Unreadable as error:

@@ -76,7 +76,7 @@ def test_other_encodings_are_read_by_a_guess_that_is_told(
 ) -> None:
     data = text.encode(encoding)
     assert guess_encoding(data) == name
-    warning = f"not UTF-8; read as {name}, a guess: --set encoding names another"
+    warning = f"not UTF-8; read as {name}, a guess: --set encoding=NAME reads it otherwise"
     assert decode_with_warnings(data) == (text, (warning,))
 
 
