@@ -12,7 +12,7 @@ from queue import Queue
 
 import pytest
 
-from ngtcli.cli.docs import _row
+from ngtcli.cli.docs import _list_row
 from ngtcli.cli.notes import Notes
 from ngtcli.cli.reading import report_skipped
 from ngtcli.config import Settings
@@ -329,7 +329,7 @@ def test_pages_that_were_recognized_are_marked() -> None:
     document = Document("a.pdf", f"{tide}\n\n{ferry}", about)
     places = [source.place for source in sources_of(f"{ferry} {tide}", [document]).spans]
     assert places == ["a.pdf, page 2 (OCR)", "a.pdf, page 1"]
-    assert _row(Row("a.pdf", "a.pdf", "pdf", 2, 9, 9, 0, (), (2,)))[2] == "2 (1 by OCR)"
+    assert _list_row(Row("a.pdf", "a.pdf", "pdf", 2, 9, 9, 0, (), (2,)))[2] == "2 (1 by OCR)"
 
 
 def stamped(
