@@ -1,4 +1,4 @@
-"""What the commands that answer about each file by itself share: documents in, rows out."""
+"""Shared by the commands that answer about each file separately: documents in, rows out."""
 
 import os
 import sys
@@ -22,7 +22,7 @@ from ngtcli.prompts.preset import deciding
 from ngtcli.system.files import key_of
 from ngtcli.words import counted
 
-_NAMES_SHOWN = 3  # of files that do not exist any more
+_NAMES_SHOWN = 3  # of files that no longer exist
 
 
 def read_each(
@@ -38,18 +38,18 @@ def read_each(
 
     Args:
         request: Its settings say how files are read.
-        output: What the answers are written to, which is not read.
+        output: Its files are not read.
         paths: Files, folders and patterns.
-        hint: What to do where no document is named.
-        notes: Where warnings go.
-        files: What this command writes besides, which is not read.
-        wrote: Whether an earlier run wrote the file at a path, which is not read then.
+        hint: What to do if no document is named.
+        notes: Shows warnings.
+        files: Other files that this command writes, which are not read.
+        wrote: Returns whether an earlier run wrote the file at a path; such files are not read.
 
     Returns:
         The documents, and how many paths could not be read.
 
     Raises:
-        InputError: Where there is no document.
+        InputError: There is no document.
     """
     failed = 0
     try:
@@ -66,7 +66,9 @@ def read_each(
         readable = [path for path in paths if path not in errors]
         loaded = read_documents(readable, request, output, hint, files)
 
-    documents = [d for d in loaded.documents if not (d.path and wrote(d.path))]
+    documents = [
+        document for document in loaded.documents if not (document.path and wrote(document.path))
+    ]
     if not documents:
         raise InputError(
             "all these documents are answers that this command wrote", hint="Name other documents."
@@ -78,7 +80,7 @@ def read_each(
 
 
 def _errors_of(paths: Sequence[str], request: Request) -> dict[str, InputError]:
-    """Return why single paths cannot be read."""
+    """Return the errors of the paths that cannot be read."""
     errors: dict[str, InputError] = {}
     with closing(Documents(request.settings)) as reader:
         for path in paths:
@@ -90,31 +92,35 @@ def _errors_of(paths: Sequence[str], request: Request) -> dict[str, InputError]:
 
 
 def decisive_values(request: Request, output: Output) -> dict[str, Any]:
-    """Return what decides an answer and how it is shown, except its document, as JSON has it."""
+    """Return everything that an answer and its display depend on, except its document, as JSON."""
     shown: list[bool] = []
     if not output.is_table:
         is_json = output.format is OutputFormat.JSON
         has_tokens = output.format is OutputFormat.JSON_TOKENS
         shown = [output.cites, is_json, has_tokens, output.shows_thinking]
-    about = {"engine": request.settings.engine.engine, "question": request.question, "shown": shown}
-    deciding_values = sorted(deciding(request.settings, request.preset).items())
-    return about | {f"{request.task}.{name}": value for name, value in deciding_values}
+    values: dict[str, Any] = {
+        "engine": request.settings.engine.engine,
+        "question": request.question,
+        "shown": shown,
+    }
+    for name, value in sorted(deciding(request.settings, request.preset).items()):
+        values[f"{request.task}.{name}"] = value
+    return values
 
 
 def item_ids(documents: Sequence[Document], *key: object) -> dict[ItemId, Document]:
-    """Return documents by what they are known by: their real path, and their text.
+    """Return documents by their identity: the real path, and the text.
 
     Args:
         documents: The documents.
-        *key: What decides the rows of a document besides, and is not in the head of a journal.
+        *key: Other values that the rows of a document depend on, and that are not in the head of
+            the journal.
     """
-    return {
-        ItemId(
-            os.path.realpath(document.path) if document.path else STDIN,
-            key_of(*key, document.sha256),
-        ): document
-        for document in documents
-    }
+    by_id: dict[ItemId, Document] = {}
+    for document in documents:
+        path = os.path.realpath(document.path) if document.path else STDIN
+        by_id[ItemId(path, key_of(*key, document.sha256))] = document
+    return by_id
 
 
 class RowsOnStdout:
@@ -122,7 +128,7 @@ class RowsOnStdout:
 
     Args:
         text: Makes the text of the rows of a file.
-        keeps: Whether `rows` can be asked for later; else they are forgotten.
+        keeps: Whether rows are kept for `rows`.
     """
 
     files: tuple[Path, ...] = ()
@@ -148,7 +154,7 @@ class RowsOnStdout:
         self._numbers = {item: number for number, item in enumerate(names)}
 
     def to_do(self) -> Sequence[ItemId]:
-        """As `FileRows.to_do`: all of them, as nothing is resumed."""
+        """As `FileRows.to_do`: all documents, because nothing is resumed."""
         return [*self._numbers]
 
     def deleted(self) -> Sequence[str]:
@@ -160,7 +166,7 @@ class RowsOnStdout:
         return item in self._rows
 
     def rows(self, item: ItemId) -> Sequence[Row]:
-        """As `FileRows.rows`, of a document whose rows are kept."""
+        """As `FileRows.rows`, for a document whose rows are kept."""
         return self._rows[item]
 
     def put(self, item: ItemId, rows: Sequence[Row]) -> None:
@@ -170,7 +176,7 @@ class RowsOnStdout:
         self.show(item, self._text(rows))
 
     def show(self, item: ItemId, text: str) -> None:
-        """Put out the text of a document, "" for none, when its turn comes."""
+        """Print the text of a document, "" for none, when its turn comes."""
         self._stream.put(DoneLine(self._numbers[item], text))
 
     def close(self) -> None:
@@ -184,27 +190,43 @@ class RowsOnStdout:
 
 
 def warn_of_deleted(notes: Notes, table: Path, deleted: Sequence[str]) -> None:
-    """Say which files a table has no rows of any more because they do not exist."""
-    if deleted:
-        names = ", ".join(deleted[:_NAMES_SHOWN])
-        if len(deleted) > _NAMES_SHOWN:
-            names += ", …"
-        verb = "do" if len(deleted) > 1 else "does"
-        notes.warn(
-            f"{table.name} leaves out {counted(len(deleted), 'file')} that {verb} not exist any"
-            f" more: {names}; its journal keeps the rows"
-        )
+    """Warn of files whose rows a table lost because they no longer exist.
+
+    Args:
+        notes: Shows the warning.
+        table: The table.
+        deleted: The names of the files.
+    """
+    if not deleted:
+        return
+    names = ", ".join(deleted[:_NAMES_SHOWN])
+    if len(deleted) > _NAMES_SHOWN:
+        names += ", …"
+    verb = "exist" if len(deleted) > 1 else "exists"
+    notes.warn(
+        f"{table.name} leaves out {counted(len(deleted), 'file')} that no longer {verb}: {names};"
+        " its journal keeps the rows"
+    )
 
 
 def say_written(notes: Notes, table: Path | None) -> None:
     """Report where a table is, and what its journal is for."""
-    if table is not None and table.is_file():
-        journal = journal_of(table)
-        kept = f" ({journal.name} lets the same command resume)" if journal.exists() else ""
-        notes.say(f"→ {table}{kept}")
+    if table is None or not table.is_file():
+        return
+    journal = journal_of(table)
+    use = f" ({journal.name} lets the same command resume)" if journal.exists() else ""
+    notes.say(f"→ {table}{use}")
 
 
 def report_failure(notes: Notes, name: str, error: NgtError) -> None:
-    """Report in one line that a file failed."""
-    where = "" if not name or name in str(error) else f"{name}: "
-    notes.warn(f"{where}{error}. {error.hint}".rstrip())
+    """Report in one line that a file failed.
+
+    Args:
+        notes: Shows the line.
+        name: The name of the file; "" if the error has it.
+        error: Why it failed.
+    """
+    message = str(error)
+    if name and name not in message:
+        message = f"{name}: {message}"
+    notes.warn(f"{message}. {error.hint}".rstrip())

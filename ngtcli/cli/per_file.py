@@ -1,7 +1,8 @@
-"""`ngt ask --each` and `ngt summarize --per-file`: an answer of each document, by itself.
+"""`ngt ask --each` and `ngt summarize --per-file`: a separate answer about each document.
 
-What is there already, made from the same text in the same way, is not made again; what another
-program wrote or changed is not written over. A file that fails does not end the run.
+An existing answer that was made from the same text with the same settings is not made again. A
+file that another program wrote or changed is not overwritten. A document that fails does not end
+the run.
 """
 
 import json
@@ -42,16 +43,26 @@ from ngtcli.system.json_form import dump_json
 def run_per_file(
     request: Request, output: Output, paths: list[str], hint: str, restart: bool, limit: int
 ) -> None:
-    """Answer of each document by itself, of the first `limit` (with 0 of all).
+    """Answer about each document separately.
 
-    Raises FailedLinesError where some failed, other NgtErrors where nothing could be done; exits
-    130 when interrupted.
+    Args:
+        request: The request, without documents.
+        output: Where the answers go.
+        paths: The documents.
+        hint: What to do if no document is named.
+        restart: Whether to ignore what an earlier run has done.
+        limit: The maximum number of documents; 0 for all.
+
+    Raises:
+        FailedLinesError: Some documents failed.
+        NgtError: Nothing could be done.
+        Exit: The run was interrupted, with code 130.
     """
     notes = Notes(output.verbose)
     progress = RunProgress(notes, "file")
     answers = RunAnswers(request.settings, progress, may_be_served=True)
-    with closing(_opened(request, output, restart)) as written:
-        documents, bad = read_each(
+    with closing(_open_output(request, output, restart)) as written:
+        documents, unreadable = read_each(
             request, output, paths, hint, notes, written.files, written.wrote
         )
         documents = documents[: limit or None]
@@ -65,8 +76,9 @@ def run_per_file(
         progress.set_total(len(documents), len(left), "already done")
         if output.path is not None and output.is_table:
             warn_of_deleted(notes, output.path, written.deleted())
-        if left and (limits := limit_of(request, len(documents))):
-            notes.demonstration(request.settings.model.model, limits)
+        unsupported = limit_of(request, len(documents))
+        if left and unsupported:
+            notes.demonstration(request.settings.model.model, unsupported)
 
         results = _FileResults(request, output, written, notes, [*by_id])
         items = [Item(item, by_id[item].name, partial(results.work, by_id[item])) for item in left]
@@ -76,12 +88,12 @@ def run_per_file(
     if output.is_table:
         say_written(notes, output.path)
     notes.demonstration(request.settings.model.model)
-    again = "" if output.path is None else "Run the same command again to retry only these."
-    progress.check_failed(failed + bad, len(documents) + bad, again)
+    retry_hint = "" if output.path is None else "Run the same command again to retry only these."
+    progress.check_failed(failed + unreadable, len(documents) + unreadable, retry_hint)
 
 
 class _FileResults:
-    """Takes the answers about files: rows of a table, files of a folder, or standard output."""
+    """Writes answers about documents as rows of a table, files of a folder, or to stdout."""
 
     def __init__(
         self,
@@ -98,7 +110,7 @@ class _FileResults:
         self._numbers = {item: number for number, item in enumerate(items, 1)}
 
     def work(self, document: Document) -> Work:
-        """Answer the request of one document. Raises NgtError for what is no answer."""
+        """Ask about one document, and return its row. Raises NgtError if there is no answer."""
         request = replace(self._request, loaded=Loaded((document,)))
         (answer,) = yield [request]
         error = request.cut_off(answer.finish_reason) or no_answer(answer.finish_reason)
@@ -107,8 +119,8 @@ class _FileResults:
         return _row(request, self._output, document.name, answer, self._written)
 
     def put(self, item: Item, row: object) -> bool:
-        """As `Results.put`. A file of a folder that was edited is an error of that file alone."""
-        self._notes.clear()  # both may be on one terminal
+        """As `Results.put`. A file of the folder that was edited fails alone."""
+        self._notes.clear()  # stdout and stderr may be the same terminal
         if isinstance(row, NgtError):
             if isinstance(self._written, RowsOnStdout):
                 self._written.show(item.id, _text_of_error(self._output, item.name, row))
@@ -123,14 +135,22 @@ class _FileResults:
             report_failure(self._notes, item.name, error)
             return True
         if isinstance(self._written, FolderOutput):
-            number, count = self._numbers[item.id], len(self._numbers)
-            path = self._written.path_of(item.id)
-            self._notes.say(f"{item.name} ({number} of {count}) → {path}")
+            position = f"{self._numbers[item.id]} of {len(self._numbers)}"
+            self._notes.say(f"{item.name} ({position}) → {self._written.path_of(item.id)}")
         return False
 
 
-def _opened(request: Request, output: Output, restart: bool) -> FileRows:
-    """Open what the answers go to. Raises UsageError where they cannot go there."""
+def _open_output(request: Request, output: Output, restart: bool) -> FileRows:
+    """Open the output of the answers.
+
+    Args:
+        request: The request of each document.
+        output: Where the answers go.
+        restart: Whether to ignore what an earlier run has done.
+
+    Raises:
+        UsageError: The answers cannot be written there.
+    """
     path = output.path
     if path is None:
         return RowsOnStdout(lambda rows: str(rows[0]["body"]))
@@ -151,16 +171,26 @@ def _opened(request: Request, output: Output, restart: bool) -> FileRows:
 
 
 def _shown(row: Row) -> Row:
-    """A row of a table, with the name of its file as a terminal may show it."""
+    """Return a row of a table with a file name that is safe to show."""
     return {**row, "file": visible(str(row["file"]))}
 
 
 def _row(request: Request, output: Output, name: str, answer: Ended, written: FileRows) -> Row:
-    """Return what is kept of an answer: as a table has it, or with the `body` that is shown."""
-    row: Row = {"file": name, "answer": visible(answer.text.strip())}
-    row = {**row, "finish_reason": answer.finish_reason}
-    if request.settings.answer.schema or request.settings.answer.schema_multi:
-        row = {**row, "answer": json.loads(answer.text)}
+    """Return the row of an answer; for files and stdout, its `body` is the text to write.
+
+    Args:
+        request: The request of the document.
+        output: How the answer is shown.
+        name: The name of the document.
+        answer: The answer.
+        written: Where the row goes.
+    """
+    is_structured = request.settings.answer.schema or request.settings.answer.schema_multi
+    row: Row = {
+        "file": name,
+        "answer": json.loads(answer.text) if is_structured else visible(answer.text.strip()),
+        "finish_reason": answer.finish_reason,
+    }
     if isinstance(written, RowsOnStdout):
         return {**row, "body": _text(request, output, name, answer)}
     if isinstance(written, FolderOutput):
@@ -171,10 +201,17 @@ def _row(request: Request, output: Output, name: str, answer: Ended, written: Fi
 
 
 def _text(request: Request, output: Output, name: str, answer: Ended) -> str:
-    """Return a JSON line, or an answer below a line with its file's name, bold on a terminal."""
+    """Return a JSON line, or the answer under a heading with the name of its document.
+
+    Args:
+        request: The request of the document.
+        output: How the answer is shown.
+        name: The name of the document.
+        answer: The answer.
+    """
     if output.is_json:
-        tokens = output.format is OutputFormat.JSON_TOKENS
-        return f"{json_of_answer(line_object(name, request, answer, tokens), None)}\n"
+        has_tokens = output.format is OutputFormat.JSON_TOKENS
+        return f"{json_of_answer(line_object(name, request, answer, has_tokens), None)}\n"
     heading = f"==> {reveal(one_line(name))} <=="
     if wants_color(sys.stdout, request.settings.output.color):
         heading = paint(heading, "bold")
@@ -185,7 +222,7 @@ def _text(request: Request, output: Output, name: str, answer: Ended) -> str:
 
 
 def _text_of_error(output: Output, name: str, error: NgtError) -> str:
-    """Return the JSON line of an error; "" where no JSON is put out."""
+    """Return the JSON line of an error; "" without --json."""
     if not output.is_json:
         return ""
     return f"{json_of_answer(failed_line(name, error), None)}\n"

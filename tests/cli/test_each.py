@@ -277,7 +277,7 @@ def test_a_table_without_the_rows_of_a_deleted_file_says_so(
     (docs / "b.txt").unlink()
     fake.asked = []
     done = ask(docs, "-o", str(out))
-    said = b"t.csv leaves out 1 file that does not exist any more: docs/b.txt;"
+    said = b"t.csv leaves out 1 file that no longer exists: docs/b.txt;"
     assert said in done.stderr
     assert [row["file"] for row in cells(out)] == ["a.txt", "c.txt"]
     (docs / "b.txt").write_text(text)
