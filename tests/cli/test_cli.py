@@ -55,7 +55,8 @@ def test_stdin_is_a_document() -> None:
     assert ngt("summarize", "--max-tokens", "20", stdin=data).stdout == expected
     assert ngt("summarize", "-", "--max-tokens", "20", stdin=data).stdout == expected
     asked = ngt("ask", "Who saved the town?", "--max-tokens", "20", stdin=data)
-    assert asked.returncode == 0 and asked.stdout
+    assert asked.returncode == 0
+    assert asked.stdout
 
 
 def test_json_is_one_object_with_the_names_of_the_field() -> None:
@@ -129,9 +130,11 @@ def test_what_is_wrong_is_told_in_two_lines_with_the_exit_code_of_the_table(
     done = ngt(*(a.replace("{tmp}", str(tmp_path)) for a in arguments))
     said = done.stderr.decode()
     assert (done.returncode, done.stdout) == (code, b""), said
-    assert words in " ".join(said.replace("│", " ").split()) and "Traceback" not in said
+    assert words in " ".join(said.replace("│", " ").split())
+    assert "Traceback" not in said
     assert said.count("\n") == 2 or "Usage: ngt" in said
-    assert not (tmp_path / "b").exists() and not list(own_home.glob("cache/tries/*"))
+    assert not (tmp_path / "b").exists()
+    assert not list(own_home.glob("cache/tries/*"))
 
 
 def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
@@ -150,7 +153,9 @@ def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
     )
     (tmp_path / "own.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w').close()")
     done = ngt("summarize", "-m", str(tmp_path), stdin=b"y\ny\ny\n")
-    assert done.returncode == 4 and done.stdout == b"" and not (tmp_path / "ran").exists()
+    assert done.returncode == 4
+    assert done.stdout == b""
+    assert not (tmp_path / "ran").exists()
 
 
 def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
@@ -179,11 +184,14 @@ def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
     done = ngt(*asked)
     body = json.loads(done.stdout)
     figures = body["statistics"]
-    assert body["finish_reason"] == "context" and b"context is full" in done.stderr
-    assert figures["prompt_tokens"] + figures["new_tokens"] == 560 and not body["truncated"]
+    assert body["finish_reason"] == "context"
+    assert b"context is full" in done.stderr
+    assert figures["prompt_tokens"] + figures["new_tokens"] == 560
+    assert not body["truncated"]
     done = ngt(*asked, "--overflow", "truncate")
     body = json.loads(done.stdout)
-    assert body["truncated"] and body["finish_reason"] != "context"
+    assert body["truncated"]
+    assert body["finish_reason"] != "context"
     assert b"context is full" not in done.stderr
 
 
@@ -207,7 +215,8 @@ def test_an_unwritable_cache_or_a_full_disk_costs_only_the_cache(
 
 def test_a_closed_pipe_is_silent() -> None:
     with Warm("summarize", HARBOUR) as process:
-        assert process.stdout and process.stderr
+        assert process.stdout
+        assert process.stderr
         process.stdout.close()
         assert without_note(process.stderr.read()) == b""
     assert process.returncode == 0
@@ -223,7 +232,9 @@ def test_ctrl_c_keeps_what_came_and_exits_130() -> None:
         process.send_signal(signal.SIGINT)
         rest, errors = process.communicate(timeout=60)
     assert process.returncode == 130
-    assert first + rest and b"interrupted" in errors and b"Traceback" not in errors
+    assert first + rest
+    assert b"interrupted" in errors
+    assert b"Traceback" not in errors
 
 
 def test_interruption_while_loading_is_quiet() -> None:
@@ -233,20 +244,25 @@ def test_interruption_while_loading_is_quiet() -> None:
         wait_until_loading(process)
         process.send_signal(signal.SIGINT)
         _, errors = process.communicate(timeout=60)
-    assert process.returncode == 130 and b"Traceback" not in errors
+    assert process.returncode == 130
+    assert b"Traceback" not in errors
 
 
 def test_a_terminal_sees_colours_and_a_summary() -> None:
     out, code = in_terminal("summarize", HARBOUR, NO_COLOR="", columns=60)
-    assert code == 0 and "\x1b[4;36m" in out
+    assert code == 0
+    assert "\x1b[4;36m" in out
     assert "The built-in model is a demonstration that only" in out
     # In 60 columns the line is broken between its two facts.
     assert re.search(r"\d+ tokens in [\d.]+ s \([\d.]+/s, [\d.]+× by drafting\)\x1b", out)
     assert "100% quoted from 1 document" in out
-    assert "acceptance length" not in out and "Sources:" not in out
+    assert "acceptance length" not in out
+    assert "Sources:" not in out
     told = in_terminal("summarize", HARBOUR, "-v", NO_COLOR="1")[0]  # leaves the underline
-    assert "acceptance length" in told and "Sources:" in told
-    assert "\x1b[4m" in told and "36m" not in told
+    assert "acceptance length" in told
+    assert "Sources:" in told
+    assert "\x1b[4m" in told
+    assert "36m" not in told
     assert b"\x1b[4" in ngt("summarize", HARBOUR, "--color", "always").stdout
 
 
@@ -254,20 +270,26 @@ def test_a_hostile_document_cannot_reach_the_terminal(tmp_path: Path) -> None:
     hostile = tmp_path / "a\x1b]0;owned\x07.txt"
     hostile.write_text("The key is \x1b[31;1m\x1b]0;owned\x07\x9b2J under the mat, he said. " * 8)
     out, code = in_terminal("ask", "-d", str(hostile), "Where is the key?", "-v", "--dry-run")
-    assert code == 0 and "under the mat" in out
+    assert code == 0
+    assert "under the mat" in out
     answer, _ = in_terminal("ask", "-d", str(hostile), "Where is the key?")
     for text in (out, answer, in_terminal("summarize", str(hostile) + "x")[0]):
-        assert "\x1b]" not in text and "\x07" not in text and "\x9b" not in text
+        assert "\x1b]" not in text
+        assert "\x07" not in text
+        assert "\x9b" not in text
         assert "\x1b[31" not in text
 
 
 def test_datastores_are_built_listed_shown_used_and_cleared() -> None:
     without = ngt("summarize", HARBOUR, "--method", "rest")
-    assert without.returncode == 3 and "ngt trie build" in without.stderr.decode()
+    assert without.returncode == 3
+    assert "ngt trie build" in without.stderr.decode()
     built = json.loads(ngt("trie", "build", "--rest", HARBOUR, "--json").stdout)
-    assert built["name"] == "default" and Path(built["path"]).exists()
+    assert built["name"] == "default"
+    assert Path(built["path"]).exists()
     named = json.loads(ngt("trie", "build", HARBOUR, "--rest", "--name", "sea", "--json").stdout)
-    assert named["tokens"] == built["tokens"] and named["path"] != built["path"]
+    assert named["tokens"] == built["tokens"]
+    assert named["path"] != built["path"]
     rows = json.loads(ngt("trie", "list", "--json").stdout)
     assert {(r["kind"], r["name"]) for r in rows} == {
         ("datastore", "default"),
@@ -282,7 +304,8 @@ def test_datastores_are_built_listed_shown_used_and_cleared() -> None:
 
 def test_env_says_what_confines_parsers() -> None:
     facts = json.loads(ngt("env", "--json").stdout)
-    assert facts["device"] in ("cpu", "cuda", "mps") and facts["torch"]
+    assert facts["device"] in ("cpu", "cuda", "mps")
+    assert facts["torch"]
     assert all(f"{what} ({means})" in facts["parsers"] for means, what in sandbox.holds().items())
 
 
@@ -300,7 +323,9 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
     assert done.returncode == 6, done.stderr
     body = json.loads(done.stdout)
     bad = [r for r in body["results"] if not r["identical"]]
-    assert bad and all(r["margin"] is not None for r in bad) and b"differ" in done.stderr
+    assert bad
+    assert all(r["margin"] is not None for r in bad)
+    assert b"differ" in done.stderr
 
 
 def test_check_says_how_many_of_its_prompts_it_took() -> None:
@@ -313,7 +338,8 @@ def test_check_says_how_many_of_its_prompts_it_took() -> None:
     assert lines[-1].startswith(f"# 2 of {available} prompts were checked")
     for all_of_them in ((), ("--limit", "0"), ("--limit", "99")):
         done = ngt(*words, *all_of_them)
-        assert f"4\t{available}\t".encode() in done.stdout and b"were checked" not in done.stdout
+        assert f"4\t{available}\t".encode() in done.stdout
+        assert b"were checked" not in done.stdout
 
 
 def test_check_takes_summaries_and_questions_of_the_examples(

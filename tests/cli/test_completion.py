@@ -20,7 +20,8 @@ def tab(line: str, **environ: str) -> list[str]:
         "COMP_CWORD": f"{len(words) - 1}",
     }
     done = CliRunner().invoke(app, [], env={**asked, **environ}, prog_name="ngt")
-    assert done.stderr == "" and done.exit_code == 0
+    assert done.stderr == ""
+    assert done.exit_code == 0
     return done.stdout.split()
 
 

@@ -68,7 +68,8 @@ def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> 
     done = ngt("docs", "list", str(folder), "-v")
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "document\tformat\tpages\tcharacters\ttokens"
-    assert len(lines) == 8 and lines[3].startswith(f"{folder / 'columns.pdf'}\tpdf\t4\t")
+    assert len(lines) == 8
+    assert lines[3].startswith(f"{folder / 'columns.pdf'}\tpdf\t4\t")
     for words in (
         b"locked.pdf: encrypted",
         b"7 lines of repeated headers and footers",
@@ -96,7 +97,8 @@ def test_show_has_pages_and_headings_and_the_text(folder: Path) -> None:
     assert [s["page"] for s in body["documents"][0]["sections"]] == [1, 1, 2, 3, 4]
     assert ngt("docs", "show", path, "--text").stdout.decode() == document.text + "\n"
     table = ngt("docs", "show", path).stdout.decode()
-    assert "pages\t4\n" in table and f"\t2\t{made.TITLES[2]}" in table
+    assert "pages\t4\n" in table
+    assert f"\t2\t{made.TITLES[2]}" in table
 
 
 def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> None:
@@ -108,7 +110,8 @@ def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> No
     found = body["documents"][0]["passages"]
     cut = passages(document, Cutting(60, 9))
     assert [(p["start"], p["end"]) for p in found] == [(p.start, p.end) for p in cut]
-    assert {p["page"] for p in found} == {1, 2, 3, 4} and all(p["tokens"] > 0 for p in found)
+    assert {p["page"] for p in found} == {1, 2, 3, 4}
+    assert all(p["tokens"] > 0 for p in found)
     table = ngt("docs", "show", path, *flags).stdout.decode()
     row = table.splitlines()[-len(cut)].split("\t")
     assert row[:2] == [str(cut[0].start), str(cut[0].end)]
@@ -123,7 +126,8 @@ def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:
     for command in (["docs", "list"], ["docs", "show"], ["summarize"]):
         for name, words in told.items():
             done = ngt(*command, str(folder / name))
-            assert done.returncode == 3 and done.stdout == b""
+            assert done.returncode == 3
+            assert done.stdout == b""
             assert f"{name}: {words}" in done.stderr.decode()
     assert ngt("docs", "list", "-").returncode == 2
     assert ngt("docs", "list", str(folder), "--set", "strict=yes").returncode == 3
@@ -137,7 +141,8 @@ def test_a_password_is_never_shown(folder: Path) -> None:
     for command in (["config", "show", "--json"], ["config", "show"], answer):
         done = ngt(*command, NGT_PASSWORD="tide-4711x" if command[0] == "config" else "tide")
         assert done.returncode == 0, done.stderr
-        assert b"(set)" in done.stdout and b"tide-4711x" not in done.stdout
+        assert b"(set)" in done.stdout
+        assert b"tide-4711x" not in done.stdout
         assert b'"password": "tide"' not in done.stdout
 
 

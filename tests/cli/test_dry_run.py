@@ -53,9 +53,12 @@ def test_a_dry_run_is_the_prompt_that_is_sent(overflow: str, capsys: Any) -> Non
     sent = session.prompt(load_preset("ask"), documents, "When?")
     dry_run(*documents, question="When?", overflow=overflow, json=True)
     body = json.loads(capsys.readouterr().out)
-    assert body["ids"] == sent.ids and body["prompt"] == sent.text
-    assert body["prompt_tokens"] == len(sent.ids) and body["context"] == session.model.context
-    assert body["fits"] and [d["name"] for d in body["documents"]] == [d.name for d in documents]
+    assert body["ids"] == sent.ids
+    assert body["prompt"] == sent.text
+    assert body["prompt_tokens"] == len(sent.ids)
+    assert body["context"] == session.model.context
+    assert body["fits"]
+    assert [d["name"] for d in body["documents"]] == [d.name for d in documents]
     assert [(c["name"], c["tokens"], c["kept"]) for c in body["truncated"]] == [
         (c.name, c.tokens, c.kept) for c in sent.cuts
     ]
@@ -74,7 +77,8 @@ def test_a_dry_run_of_extract_prints_the_first_prompt_and_its_schema(
     done = ngt(*command, "--set", f"ask_fields={ask_fields}")
     assert done.returncode == 0
     prompt, schema = re.split(r"^(?=\{$)", done.stdout.decode(), maxsplit=1, flags=re.MULTILINE)
-    assert "The fee was 12." in prompt and "amount" in prompt
+    assert "The fee was 12." in prompt
+    assert "amount" in prompt
     assert set(json.loads(schema)["properties"]) == {"amount"}
     assert (b"obey" in done.stderr) == (not quiet)
 
@@ -82,21 +86,26 @@ def test_a_dry_run_of_extract_prints_the_first_prompt_and_its_schema(
 def test_a_dry_run_that_does_not_fit_fails_as_the_run_would(tmp_path: Path, capsys: Any) -> None:
     with pytest.raises(ContextOverflowError) as caught:
         dry_run(LONG, json=True)
-    assert caught.value.exit_code == 5 and "the model takes 4095" in str(caught.value)
+    assert caught.value.exit_code == 5
+    assert "the model takes 4095" in str(caught.value)
     body = json.loads(capsys.readouterr().out)
-    assert body["fits"] is False and body["ids"] is None and body["prompt_tokens"] is None
+    assert body["fits"] is False
+    assert body["ids"] is None
+    assert body["prompt_tokens"] is None
     rope = {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 10000.0}
     rope["original_max_position_embeddings"] = 2048
     with pytest.raises(ContextOverflowError) as caught:
         dry_run(LONG, model=changed(tmp_path / "model", rope_parameters=rope))
-    assert capsys.readouterr().out == "" and "positions (dynamic)" in caught.value.hint
+    assert capsys.readouterr().out == ""
+    assert "positions (dynamic)" in caught.value.hint
 
 
 def test_a_dry_run_with_cuts_says_so_and_shows_the_cut_text(capsys: Any) -> None:
     dry_run(LONG, overflow="truncate")
     out, err = capsys.readouterr()
     assert 10_000 < len(out) < len(LONG.text)
-    assert "ngt: long.txt: cut to its first" in err and "tokens of 4096" in err
+    assert "ngt: long.txt: cut to its first" in err
+    assert "tokens of 4096" in err
 
 
 @pytest.mark.parametrize("verbose", [True, False])

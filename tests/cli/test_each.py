@@ -62,8 +62,10 @@ def test_each_file_is_asked_by_itself_and_the_answers_stand_in_the_order_of_the_
     done = ask(docs)
     heads = "\n\n".join(f"==> {name} <==\nText {name[0]} of three." for name in NAMES)
     assert (done.returncode, done.stdout.decode()) == (0, f"{heads}\n")
-    assert b"empty.txt: empty" in done.stderr and b"odd.txt: binary" in done.stderr
-    assert len(fake.asked) == 3 and all(text.count("of three") == 1 for text in fake.asked)
+    assert b"empty.txt: empty" in done.stderr
+    assert b"odd.txt: binary" in done.stderr
+    assert len(fake.asked) == 3
+    assert all(text.count("of three") == 1 for text in fake.asked)
     for words in (("Who?", str(docs)), (str(docs), "Who?")):
         assert ngt("ask", "--each", *words).stdout == done.stdout
     assert ask(docs, "--limit", "2").stdout == heads.rpartition("\n\n")[0].encode() + b"\n"
@@ -77,14 +79,17 @@ def test_json_lines_are_of_the_schema_and_a_file_that_fails_has_its_error_in_its
     fake.before = refuse_b
     done = ask(docs, "--json")
     rows: list[Any] = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 7 and [row["id"] for row in rows] == NAMES
-    assert rows[0]["text"] == "Text a of three." and rows[0]["question"] == "Who?"
+    assert done.returncode == 7
+    assert [row["id"] for row in rows] == NAMES
+    assert rows[0]["text"] == "Text a of three."
+    assert rows[0]["question"] == "Who?"
     assert [document["name"] for document in rows[2]["documents"]] == ["c.txt"]
     assert rows[1]["error"] == {"message": "no scores", "hint": "Try again.", "exit_code": 4}
     for row in rows:
         Draft202012Validator(build("ask")).validate(row)
     plain = ask(docs)
-    assert plain.returncode == 7 and b"b.txt" not in plain.stdout
+    assert plain.returncode == 7
+    assert b"b.txt" not in plain.stdout
     assert b"1 of 3 files failed" in plain.stderr
 
 
@@ -93,16 +98,21 @@ def test_a_table_gets_a_row_a_file_and_the_same_command_asks_only_what_failed_or
 ) -> None:
     out, fake.before = tmp_path / "out.csv", refuse_b
     done = ask(docs, "-o", str(out))
-    assert done.returncode == 7 and b"b.txt: no scores. Try again." in done.stderr
+    assert done.returncode == 7
+    assert b"b.txt: no scores. Try again." in done.stderr
     rows = [{"file": name, "answer": f"Text {name[0]} of three."} for name in NAMES]
-    assert done.stdout == b"" and cells(out) == [rows[0], rows[2]]
+    assert done.stdout == b""
+    assert cells(out) == [rows[0], rows[2]]
     fake.before, fake.asked = lambda _: None, []
     again = ask(docs, "-o", str(out))
-    assert again.returncode == 0 and len(fake.asked) == 1 and cells(out) == rows
+    assert again.returncode == 0
+    assert len(fake.asked) == 1
+    assert cells(out) == rows
     assert b"already done: 2 of 3 files" in again.stderr
     (docs / "c.txt").write_text("Text c has changed.")
     fake.asked = []
-    assert ask(docs, "-o", str(out)).returncode == 0 and len(fake.asked) == 1
+    assert ask(docs, "-o", str(out)).returncode == 0
+    assert len(fake.asked) == 1
     assert cells(out)[2]["answer"] == "Text c has changed."
 
 
@@ -123,13 +133,16 @@ def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_a
     for asked, cite, question in (3, "", "Who?"), (3, "--cite", "Who?"), (0, "", "Who?"):
         fake.asked = []
         assert ask(docs, "-o", f"{out}/", *filter(None, [cite]), question=question).returncode == 0
-        assert len(fake.asked) == asked and len([*out.glob("*.txt")]) == 3
+        assert len(fake.asked) == asked
+        assert len([*out.glob("*.txt")]) == 3
     (out / "a.txt").unlink()
     (out / "b.txt").write_text("edited")
-    assert ask(docs, "-o", f"{out}/").returncode == 0 and fake.asked == []
+    assert ask(docs, "-o", f"{out}/").returncode == 0
+    assert fake.asked == []
     assert (out / "a.txt").read_text() == "Text a of three.\n"
     assert (out / "b.txt").read_text() == "edited"
-    assert ask(docs, "-o", f"{out}/", question="When?").returncode == 2 and fake.asked == []
+    assert ask(docs, "-o", f"{out}/", question="When?").returncode == 2
+    assert fake.asked == []
 
 
 def test_a_document_is_known_by_its_path_whatever_others_are_called(
@@ -145,7 +158,8 @@ def test_a_document_is_known_by_its_path_whatever_others_are_called(
     fake.asked = []
     for where in (f"{out}/", str(tmp_path / "t.csv")):
         assert ask(docs, "-o", where).returncode == 0
-    assert len(fake.asked) == 2 and all("Text b" in text for text in fake.asked)
+    assert len(fake.asked) == 2
+    assert all("Text b" in text for text in fake.asked)
     assert {one.name: one.read_text() for one in out.glob("*.txt")} == {
         "notes.txt": "Text a of three.\n",
         "b_notes.txt": "Text b of three.\n",
@@ -167,13 +181,16 @@ def test_files_of_answers_are_called_as_their_documents_where_no_other_is(
     assert (docs / "c.txt").read_text() == "Text c.txt."
     assert (docs / "c.txt.txt").read_text() == "Text c.txt. Answer the\n"
     fake.asked = []
-    assert ask(docs, question="When?").returncode == 0 and len(fake.asked) == 4
+    assert ask(docs, question="When?").returncode == 0
+    assert len(fake.asked) == 4
     listed = ngt("docs", "list", str(docs))
-    assert b"c.txt.txt" not in listed.stdout and b"4 answers that ngt wrote" in listed.stderr
+    assert b"c.txt.txt" not in listed.stdout
+    assert b"4 answers that ngt wrote" in listed.stderr
     assert ngt("docs", "list", f"{tmp_path}/out").returncode == 0  # answers alone are documents
     (docs / "c.txt.txt").write_text("The user's own.")  # in the place of an answer
     listed = ngt("docs", "list", str(docs))
-    assert b"c.txt.txt" in listed.stdout and b"3 answers that ngt wrote" in listed.stderr
+    assert b"c.txt.txt" in listed.stdout
+    assert b"3 answers that ngt wrote" in listed.stderr
 
 
 @pytest.mark.parametrize("out", ["mine.csv", "theirs/"])
@@ -186,11 +203,15 @@ def test_to_begin_again_is_not_to_write_over_what_ngt_did_not_write(
     where = ("-o", f"{tmp_path}/{out}")
     for flags in ((), ("--restart",)):
         done = ask(docs, *where, *flags)
-        assert done.returncode == 2 and b"--force" in done.stderr
-        assert mine.read_text() == "my own" and fake.asked == []
-    assert ask(docs, *where, "--force").returncode == 0 and "Text a" in mine.read_text()
+        assert done.returncode == 2
+        assert b"--force" in done.stderr
+        assert mine.read_text() == "my own"
+        assert fake.asked == []
+    assert ask(docs, *where, "--force").returncode == 0
+    assert "Text a" in mine.read_text()
     fake.asked = []
-    assert ask(docs, *where, "--restart").returncode == 0 and len(fake.asked) == 3
+    assert ask(docs, *where, "--restart").returncode == 0
+    assert len(fake.asked) == 3
     mine.write_text("edited")
     assert ask(docs, *where, "--restart", question="When?").returncode == 2
     assert mine.read_text() == "edited"
@@ -206,7 +227,8 @@ def test_an_answer_that_is_cut_off_is_told_in_a_pipe_a_file_and_a_table(
     out = str(tmp_path / "t.json")
     for flags in ((), ("-o", out)):
         done = ask(docs, *flags)
-        assert done.returncode == 0 and done.stderr.count(told) == 3
+        assert done.returncode == 0
+        assert done.stderr.count(told) == 3
     assert [row["finish_reason"] for row in json.loads(Path(out).read_text())] == ["length"] * 3
 
 
@@ -222,15 +244,19 @@ def test_a_damaged_journal_and_a_busy_one_are_named(
     assert b"it differs from its journal t.csv.journal, which is damaged" in done.stderr
     with closing(LineFile(journal)):
         done = ask(docs, "-o", str(out))
-    assert done.returncode == 2 and b"another process is writing it" in done.stderr
-    assert b"Wait for it" in done.stderr and b"--restart" not in done.stderr
+    assert done.returncode == 2
+    assert b"another process is writing it" in done.stderr
+    assert b"Wait for it" in done.stderr
+    assert b"--restart" not in done.stderr
 
 
 def test_a_question_that_was_forgotten_and_a_flag_that_is_gone_are_told(docs: Path) -> None:
     done = ngt("ask", "--each", str(docs))
-    assert done.returncode == 2 and b"there is no question, only the path" in done.stderr
+    assert done.returncode == 2
+    assert b"there is no question, only the path" in done.stderr
     done = ask(docs, "--reduce", "Which?")
-    assert done.returncode == 2 and b'"Which of them agree?" answers.csv' in done.stderr
+    assert done.returncode == 2
+    assert b'"Which of them agree?" answers.csv' in done.stderr
 
 
 @pytest.mark.parametrize(
@@ -248,8 +274,10 @@ def test_what_each_cannot_do_is_refused_before_anything_is_read(
     done = ngt(
         "ask", "-d", str(docs), "Who?", *(o.replace("{tmp}", str(tmp_path)) for o in options)
     )
-    assert (done.returncode, done.stdout) == (2, b"") and said in done.stderr.decode()
-    assert fake.asked == [] and {p.name for p in tmp_path.iterdir()} == {"docs"}
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert said in done.stderr.decode()
+    assert fake.asked == []
+    assert {p.name for p in tmp_path.iterdir()} == {"docs"}
 
 
 def test_a_link_to_a_file_is_that_file_in_this_run_and_the_next(

@@ -25,7 +25,8 @@ def test_an_answer_is_json_by_its_schema_from_a_flag_or_a_file(tmp_path: Path, t
     assert form is not None and done.returncode == 0, done.stderr
     value = json.loads(done.stdout)
     jsonschema.validate(value, form.schema)
-    assert list(value) == ["who", "year", "proof"] and value["proof"] in text
+    assert list(value) == ["who", "year", "proof"]
+    assert value["proof"] in text
     (tmp_path / "fields.json").write_text(json.dumps(form.schema))
     for name in ("fields", "fields.txt", "who"):
         (tmp_path / name).write_text("who\nyear int?\nproof quote\n")
@@ -35,7 +36,8 @@ def test_an_answer_is_json_by_its_schema_from_a_flag_or_a_file(tmp_path: Path, t
     assert list(json.loads(of_who.stdout)) == ["who"]
     many = ngt(*ASK, "--schema-multi", "year int", "-o", tmp_path / "out.json")
     found = json.loads((tmp_path / "out.json").read_text())["items"]
-    assert many.returncode == 0 and all(list(one) == ["year"] for one in found)
+    assert many.returncode == 0
+    assert all(list(one) == ["year"] for one in found)
 
 
 def test_choices_a_pattern_and_quotations(text: str) -> None:
@@ -43,9 +45,11 @@ def test_choices_a_pattern_and_quotations(text: str) -> None:
     assert ngt(*ASK, "--choices", '["yes, sir", "no, sir"]').stdout in (b"yes, sir\n", b"no, sir\n")
     assert ngt(*ASK, "--regex", "[0-9]{4}").stdout.strip().isdigit()
     quoted = ngt(*ASK, "--quote").stdout.decode().strip()
-    assert quoted and all(one in text for one in quoted.split("\n\n"))
+    assert quoted
+    assert all(one in text for one in quoted.split("\n\n"))
     cited = ngt(*ASK, "--quote", "--cite").stdout.decode()
-    assert cited.startswith(f"{quoted} [1]") and "harbour.txt" in cited.splitlines()[-1]
+    assert cited.startswith(f"{quoted} [1]")
+    assert "harbour.txt" in cited.splitlines()[-1]
 
 
 def test_half_an_answer_is_none(tmp_path: Path) -> None:
@@ -54,13 +58,17 @@ def test_half_an_answer_is_none(tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (1, b"")
     assert b"the answer is incomplete: max_tokens was reached" in done.stderr
     assert ngt(*half, "-o", tmp_path / "a.json").returncode == 1
-    assert ngt(*half, "--html", tmp_path / "a.html").returncode == 1 and not [*tmp_path.glob("a.*")]
+    assert ngt(*half, "--html", tmp_path / "a.html").returncode == 1
+    assert not [*tmp_path.glob("a.*")]
     done = ngt(*half, "--json")
     found = json.loads(done.stdout)
-    assert done.returncode == 1 and found["finish_reason"] == "length"
+    assert done.returncode == 1
+    assert found["finish_reason"] == "length"
     assert found["text"].startswith('{"who":')
     shown, code = in_terminal(*half)
-    assert code == 1 and "who" in shown and "incomplete" in shown
+    assert code == 1
+    assert "who" in shown
+    assert "incomplete" in shown
     chat = ngt("chat", "--schema", FIELDS, "-d", HARBOUR, "--max-tokens", "6", stdin=b"Who?\n")
     assert (chat.returncode, chat.stdout) == (1, b"")
 
@@ -93,24 +101,29 @@ def test_what_cannot_be_is_refused_before_a_model_is_loaded(
 ) -> None:
     monkeypatch.setattr("ngtcli.engine.opening.open_engine", None)
     done = ngt(*ASK, *words)
-    assert (done.returncode, done.stdout) == (code, b"") and says in done.stderr.decode()
+    assert (done.returncode, done.stdout) == (code, b"")
+    assert says in done.stderr.decode()
 
 
 def test_a_summary_has_no_form(monkeypatch: pytest.MonkeyPatch) -> None:
     assert ngt("summarize", HARBOUR, "--schema", "a").returncode == 2
     monkeypatch.setenv("NGT_SCHEMA", "a")
     done = ngt("summarize", HARBOUR)
-    assert done.returncode == 2 and b"--schema with a summary" in done.stderr
+    assert done.returncode == 2
+    assert b"--schema with a summary" in done.stderr
     done = ngt("generate", "Say it.", "--quote", NGT_SCHEMA="")
-    assert done.returncode == 2 and b"no document to quote from" in done.stderr
+    assert done.returncode == 2
+    assert b"no document to quote from" in done.stderr
 
 
 def test_a_dry_run_shows_the_schema_with_its_bounds() -> None:
     done = ngt(*ASK, "--schema", FIELDS, "--dry-run", "--json")
     form = form_of(Settings.of(schema=FIELDS))
-    assert form is not None and json.loads(done.stdout)["schema"] == form.schema
+    assert form is not None
+    assert json.loads(done.stdout)["schema"] == form.schema
     done = ngt(*ASK, "--schema", FIELDS, "--dry-run")
-    assert b"maxLength" in done.stderr and b"maxLength" not in done.stdout
+    assert b"maxLength" in done.stderr
+    assert b"maxLength" not in done.stdout
 
 
 @pytest.mark.parametrize("text", ["total float: net/gross", "name: as in a.txt", "unit:m/s"])
@@ -118,7 +131,8 @@ def test_a_field_may_have_a_description_with_a_slash(text: str, tmp_path: Path) 
     done = ngt(*ASK, "--schema", text, "--dry-run", "--json", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     form = form_of(Settings.of(schema=text))
-    assert form is not None and json.loads(done.stdout)["schema"] == form.schema
+    assert form is not None
+    assert json.loads(done.stdout)["schema"] == form.schema
 
 
 @pytest.mark.parametrize("given", ["@my fields", " @my fields ", "./fields", " fields.json\n"])
@@ -146,10 +160,13 @@ def test_a_preset_and_lines_of_a_batch_have_schemas(own_home: Path, tmp_path: Pa
     source = "".join(f"{json.dumps(one)}\n" for one in lines)
     done = ngt("batch", "-", stdin=source.encode(), cwd=tmp_path)
     found = [json.loads(line) for line in done.stdout.splitlines()]
-    assert done.returncode == 7 and [*json.loads(found[0]["text"])] == ["name"]
-    assert found[1]["text"] in ('"x"', '"y"') and len(json.loads(found[3]["text"])) <= 3
+    assert done.returncode == 7
+    assert [*json.loads(found[0]["text"])] == ["name"]
+    assert found[1]["text"] in ('"x"', '"y"')
+    assert len(json.loads(found[3]["text"])) <= 3
     assert "unknown type 'foo'" in found[2]["error"]["message"]
-    assert found[4]["text"] in ("p", "q") and found[5]["finish_reason"] == "length"
+    assert found[4]["text"] in ("p", "q")
+    assert found[5]["finish_reason"] == "length"
     assert "with a summary" in found[6]["error"]["message"]
     assert "$.properties.i.maximum: numbers beyond" in found[7]["error"]["message"]
 

@@ -41,9 +41,11 @@ def test_a_number_beyond_its_bounds_is_refused(words: tuple[str, ...], parameter
 
 def test_debug_may_be_the_value_of_an_option() -> None:
     done = ngt("ask", "When?", "-d", HARBOUR, "--system", "--debug", "--dry-run")
-    assert done.returncode == 0 and b"--debug" in done.stdout
+    assert done.returncode == 0
+    assert b"--debug" in done.stdout
     done = ngt("ask", "--debug", "When?", "-d", "nowhere")
-    assert done.returncode == 3 and b"Traceback" in done.stderr
+    assert done.returncode == 3
+    assert b"Traceback" in done.stderr
 
 
 def test_settings_of_each_type_are_set_by_name_and_checked() -> None:
@@ -69,7 +71,8 @@ def test_a_password_is_not_shown_however_it_was_given(
     given: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["ngt", "ask", *given.split(), "x"])
-    assert "se" not in command_line().removeprefix("ngt ask --set") and "..." in command_line()
+    assert "se" not in command_line().removeprefix("ngt ask --set")
+    assert "..." in command_line()
 
 
 @pytest.mark.parametrize(
@@ -91,7 +94,8 @@ def test_a_password_is_not_shown_however_it_was_given(
 )
 def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> None:
     done = ngt("summarize", HARBOUR, *arguments)
-    assert done.returncode == 2 and said in done.stderr.decode()
+    assert done.returncode == 2
+    assert said in done.stderr.decode()
 
 
 USE = (ROOT_FOLDER / "README.md").read_text("utf-8").split("\n## Use")[1].split("\n## ")[0]

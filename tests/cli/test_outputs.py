@@ -78,7 +78,8 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
     tuned = ("tune", "--sweep", "n=8", "--rounds", "1", "--limit", "1", "--max-tokens", "2")
     done = ngt(*tuned, "-o", name, cwd=tmp_path)
     if name == "-":
-        assert done.returncode == 2 and b"-: standard output is not a file" in done.stderr
+        assert done.returncode == 2
+        assert b"-: standard output is not a file" in done.stderr
     else:
         assert done.returncode == 0, done.stderr
         assert (tmp_path / "-").stat().st_size > 0
@@ -94,13 +95,16 @@ def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
     commands = ["batch", str(tmp_path / "in.jsonl"), "-o"], ["summarize", HARBOUR, "-o"]
     for command in commands:
         done = ngt(*command, out)
-        assert done.returncode == 2 and b"Make room" not in done.stderr
+        assert done.returncode == 2
+        assert b"Make room" not in done.stderr
         assert f"{out}: no such folder".encode() in done.stderr
     monkeypatch.setattr("os.access", lambda *_: False)  # nothing is forbidden to root
     for command in commands:
         done = ngt(*command, str(tmp_path / "x"))
-        assert done.returncode == 2 and b"no permission to write in its folder" in done.stderr
-    assert not (tmp_path / "x").exists() and not (tmp_path / "x.journal").exists()
+        assert done.returncode == 2
+        assert b"no permission to write in its folder" in done.stderr
+    assert not (tmp_path / "x").exists()
+    assert not (tmp_path / "x.journal").exists()
 
 
 def test_a_file_whose_name_is_a_dash_is_not_standard_input(
@@ -137,7 +141,8 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
     written = 0, "ngt: the answer is cut off: it reached --max-tokens\n"
     hint = "Name another file, or use --force to overwrite it.\n"
     refused = f"ngt: out.html already exists and was not written by ngt\n{hint}"
-    assert run() == (2, refused) and out.read_text() == "Mine."
+    assert run() == (2, refused)
+    assert out.read_text() == "Mine."
     assert run("--force") == written
     assert (first := out.read_bytes()) != b"Mine."
     assert run() == written  # its own
@@ -183,4 +188,5 @@ def test_what_came_meanwhile_is_kept(tmp_path: Path, capsys: pytest.CaptureFixtu
     out.write_text("Mine.")
     with pytest.raises(UsageError, match="was not written by ngt"):
         write_result("The answer.", out)
-    assert out.read_text() == "Mine." and capsys.readouterr().out == "The answer.\n"
+    assert out.read_text() == "Mine."
+    assert capsys.readouterr().out == "The answer.\n"

@@ -64,7 +64,8 @@ def test_without_colour_nothing_is_styled_on_either_stream(how: str, own_home: P
 
 def test_an_empty_hub_id_is_named() -> None:
     done = ngt("models", "pull", "")
-    assert done.returncode == 2 and done.stderr.startswith(b"ngt: '': not a Hugging Face id\n")
+    assert done.returncode == 2
+    assert done.stderr.startswith(b"ngt: '': not a Hugging Face id\n")
 
 
 def test_windows_is_refused_in_one_line() -> None:
@@ -141,7 +142,8 @@ def test_extracted_values_in_json_have_no_control_characters(tmp_path: Path) -> 
     done = ngt("extract", "a.txt", "--schema", "customer, total float", cwd=tmp_path)
     assert done.returncode == 0, done.stderr
     texts = [*strings(json.loads(done.stdout))]
-    assert any("Ruiz" in text for text in texts) and not any("\x1b" in text for text in texts)
+    assert any("Ruiz" in text for text in texts)
+    assert not any("\x1b" in text for text in texts)
 
 
 @pytest.mark.parametrize("encoding", ["ascii", "latin-1"])

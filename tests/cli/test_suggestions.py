@@ -28,7 +28,9 @@ def test_it_comes_at_the_second_slow_start_and_never_again(
     suggestions.suggest_keeping_warm(8.0, made)
     assert not said
     suggestions.suggest_keeping_warm(8.0, made)
-    assert len(said) == 1 and "`ngt serve`" in said[0] and "--keep-warm 10m" in said[0]
+    assert len(said) == 1
+    assert "`ngt serve`" in said[0]
+    assert "--keep-warm 10m" in said[0]
     for _ in range(3):
         suggestions.suggest_keeping_warm(8.0, made)
     assert len(said) == 1

@@ -116,7 +116,8 @@ def test_what_a_template_does_not_take_is_an_error_that_says_so(
 ) -> None:
     with pytest.raises(ModelError) as caught:
         built(template, chat)
-    assert words in str(caught.value) and hint in caught.value.hint
+    assert words in str(caught.value)
+    assert hint in caught.value.hint
 
 
 @pytest.mark.parametrize(
@@ -227,7 +228,8 @@ def test_a_template_may_look_at_texts() -> None:
     own = CHATML.replace("m.content", "m.content.replace('/no_think', '')")
     looks = with_template(own + "{{ '-' if '/no_think' in messages[0].content else '+' }}")
     asked = [render(looks.backend, user("Why?"), Chat(system=s)) for s in ("/no_think", "Think.")]
-    assert [chat.text[-1] for chat in asked] == ["-", "+"] and "no_think" not in asked[0].text
+    assert [chat.text[-1] for chat in asked] == ["-", "+"]
+    assert "no_think" not in asked[0].text
     with pytest.raises(ModelError, match="changes the text"):
         render(looks.backend, user("What is /no_think?"), Chat(system="Think."))
 
@@ -334,12 +336,14 @@ def test_what_cannot_be_given_is_told(
     long = ["--overflow", "truncate"] * (code == 5)
     done = ngt("summarize", HARBOUR, "-m", model, "--dry-run", *flags, *long, cwd=tmp_path)
     assert done.returncode == code and words in done.stderr.decode(), done.stderr
-    assert done.stdout == b"" and done.stderr.count(b"\n") == 2
+    assert done.stdout == b""
+    assert done.stderr.count(b"\n") == 2
 
 
 def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> None:
     rag = sent("-m", model, "--set", "chat_template=rag", "--set", "template_documents=yes")
-    assert rag.startswith("<|user|>harbour.txt: The") and "<|user|>Summarize the" in rag
+    assert rag.startswith("<|user|>harbour.txt: The")
+    assert "<|user|>Summarize the" in rag
     glad = ngt(
         "summarize",
         HARBOUR,
@@ -372,7 +376,8 @@ def test_a_line_of_a_batch_may_have_its_own(model: str, tmp_path: Path) -> None:
     found = [json.loads(line) for line in done.stdout.splitlines()]
     rows = [row for _, row in sorted((row["id"], row) for row in found)]
     counts = [row["statistics"]["prompt_tokens"] for row in rows[:3]]
-    assert done.returncode == 7 and counts[1] < counts[2] < counts[0]
+    assert done.returncode == 7
+    assert counts[1] < counts[2] < counts[0]
     assert [row["error"]["exit_code"] for row in rows[3:]] == [2, 2, 2]
     assert "Write the text itself." in rows[3]["error"]["hint"]
 

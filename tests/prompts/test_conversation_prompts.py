@@ -114,7 +114,8 @@ def test_turns_of_one_role_become_one_where_the_template_wants_that(name: str) -
 def test_a_thought_in_an_earlier_answer_is_left_out_as_the_template_does() -> None:
     said = [*SAID[:1], ("assistant", "Hm.\n</think>\n\nAt noon."), *SAID[2:3]]
     prompt = task(with_template(TEMPLATES["thinks"]), [*said, ("assistant", "At six.")]).build(TIDE)
-    assert "Hm." not in prompt.text and "assistant\nAt noon.<|im_end|>" in prompt.text
+    assert "Hm." not in prompt.text
+    assert "assistant\nAt noon.<|im_end|>" in prompt.text
 
 
 def test_a_template_that_leaves_turns_out_is_an_error() -> None:
@@ -153,15 +154,18 @@ def test_the_oldest_turns_go_together_and_documents_stay() -> None:
         reported = Reported()
         whole = task(tokenizer, said[: 2 * n], f"user {n} asks of boats?", context=900)
         prompt = reported.of(partial(prompt_for, whole, Settings.of(overflow="error")))
-        assert "The tide is high at noon." in prompt.text and len(prompt.ids) <= whole.room
+        assert "The tide is high at noon." in prompt.text
+        assert len(prompt.ids) <= whole.room
         assert prompt.text.count("<|im_start|>user") == n - prompt.left_out + 1
         words = f"the context is full: the first {prompt.left_out} questions"
         assert [words in line for line in reported.warnings] == [True] * bool(prompt.left_out)
         heads.append(prompt.text.partition("<|im_end|>")[0])
         left.append(prompt.left_out)
-    assert left == sorted(left) and left[-1] > 10
+    assert left == sorted(left)
+    assert left[-1] > 10
     # They go many at a time: the next prompts begin as this one does.
-    assert len(set(left)) <= 5 and len(set(heads)) <= 6
+    assert len(set(left)) <= 5
+    assert len(set(heads)) <= 6
 
 
 def test_a_question_that_does_not_fit_by_itself_is_an_error() -> None:
@@ -195,7 +199,8 @@ def test_passages_stand_before_their_questions_and_are_not_read_twice() -> None:
     for question in [*asked, "The mill of Norton, does it grind rye?"]:
         prompt = fitted(town(tokenizer, said, question), **FEW)
         chosen = prompt.selection
-        assert chosen is not None and prompt.ids[: len(before)] == before
+        assert chosen is not None
+        assert prompt.ids[: len(before)] == before
         texts = [TOWN[e.document].text[e.start : e.end].strip() for e in chosen.excerpts]
         assert [d.text.strip() for d in prompt.documents] == texts
         assert [tokenizer.decode(ids).strip() for ids in prompt.references] == texts
@@ -223,18 +228,22 @@ def test_turns_with_passages_go_when_the_room_is_full() -> None:
         question = f"Did {name} build number {n} for the {name} line, or was it not {name}?"
         whole = town(tokenizer, said, question, 700)
         prompt = fitted(whole, **FEW)
-        assert len(prompt.ids) <= whole.room and f"mason {name}" in prompt.text
+        assert len(prompt.ids) <= whole.room
+        assert f"mason {name}" in prompt.text
         left.append(prompt.left_out)
         assert prompt.selection is not None
         said += [Turn("user", question, prompt.selection.new), Turn("assistant", "A mason.")]
-    assert left[0] == 0 and left == sorted(left) and 2 < left[-1] < 7
+    assert left[0] == 0
+    assert left == sorted(left)
+    assert 2 < left[-1] < 7
 
 
 def test_documents_that_fit_are_read_whole_and_before_all_turns() -> None:
     tokenizer = with_template(CHATML)
     said = [Turn("user", "One?", (Excerpt(0, 0, 9),)), Turn("assistant", "A.")]
     prompt = fitted(town(tokenizer, said, "Two?", 10_000))
-    assert prompt.selection is None and prompt.documents == tuple(TOWN)
+    assert prompt.selection is None
+    assert prompt.documents == tuple(TOWN)
     assert prompt.text.startswith("<|im_start|>user\nharbour.txt\nThe quay")
     assert prompt.text.endswith("user\nTwo?<|im_end|>\n<|im_start|>assistant\n")
 

@@ -41,7 +41,8 @@ def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
 @pytest.mark.parametrize("name", ["ask", "chat", "summarize"])
 def test_shipped_presets_name_the_command_and_the_figures_behind_them(name: str) -> None:
     origin = load_preset(name).provenance
-    assert origin["command"].startswith("ngt tune --replay") and len(origin["data_sha256"]) == 64
+    assert origin["command"].startswith("ngt tune --replay")
+    assert len(origin["data_sha256"]) == 64
     assert {"odd ids", "even ids"} == {name.split(",")[0] for name in origin["figures"]}
 
 
@@ -87,13 +88,15 @@ def built(documents: list[Document], question: str, tokenizer: Tokenizer = TOKEN
 def test_braces_in_a_document_are_text() -> None:
     text = "Use {question} and {documents} with {0} %s."
     prompt = built([Document("a", text)], "Why {text}?")
-    assert text in prompt.text and "Why {text}?" in prompt.text
+    assert text in prompt.text
+    assert "Why {text}?" in prompt.text
 
 
 def test_the_document_comes_before_the_question_and_several_are_named() -> None:
     documents = [Document("one.txt", "First."), Document("two.txt", "Second.")]
     text = built(documents, "Which?").text
-    assert text.startswith("one.txt\nFirst.\n\ntwo.txt\nSecond.\n\n") and "Which?" in text
+    assert text.startswith("one.txt\nFirst.\n\ntwo.txt\nSecond.\n\n")
+    assert "Which?" in text
     assert "one.txt" not in built(documents[:1], "Which?").text
 
 
@@ -115,15 +118,18 @@ def test_a_prompt_that_does_not_fit_names_both_numbers_and_the_choices() -> None
     preset = load_preset("summarize")
     with pytest.raises(ContextOverflowError) as caught:
         fitted(preset, [Document("a", "word " * 100)], "", TOKENIZER, context=200, answer=50)
-    assert "200" not in str(caught.value) and "199" in str(caught.value)
-    assert "--overflow truncate" in caught.value.hint and caught.value.exit_code == 5
+    assert "200" not in str(caught.value)
+    assert "199" in str(caught.value)
+    assert "--overflow truncate" in caught.value.hint
+    assert caught.value.exit_code == 5
 
 
 def test_truncation_cuts_the_longest_documents_and_never_the_question() -> None:
     preset = load_preset("ask")
     documents = [Document("long", "word " * 200), Document("short", "Tiny text.")]
     prompt = fitted(preset, documents, "Which one?", TOKENIZER, **ROOM)
-    assert "Which one?" in prompt.text and "Tiny text." in prompt.text
+    assert "Which one?" in prompt.text
+    assert "Tiny text." in prompt.text
     assert len(prompt.ids) <= 400 - 40
     assert [(c.name, c.tokens) for c in prompt.cuts] == [("long", 999)]
     assert prompt.cuts[0].kept > 200
@@ -149,7 +155,8 @@ def test_stop_strings_in_the_environment_are_text_or_a_list(monkeypatch) -> None
     monkeypatch.setenv("NGT_TEMPERATURE", "1e-1")
     monkeypatch.setenv("NGT_LEARN_OUTPUT", "true")
     settings = merge(environment_and_file_layers()).settings
-    assert settings.answer.temperature == 0.1 and settings.drafting.learn_output
+    assert settings.answer.temperature == 0.1
+    assert settings.drafting.learn_output
 
 
 class Counting(FakeBackend):
@@ -178,7 +185,8 @@ def test_cutting_reads_only_what_is_kept() -> None:
     documents = [LONG_DOCUMENT, Document("short", "Tiny text."), LONG_DOCUMENT]
     room = {"context": 4000, "answer": 100, "overflow": "truncate"}
     prompt = fitted(load_preset("ask"), documents, "Which?", Tokenizer(backend), **room)
-    assert 3890 < len(prompt.ids) <= 3900 and backend.letters < 11 * 3900
+    assert 3890 < len(prompt.ids) <= 3900
+    assert backend.letters < 11 * 3900
     assert [(c.name, c.tokens, c.characters) for c in prompt.cuts] == [
         ("long", None, 2_999_999)
     ] * 2
@@ -217,14 +225,16 @@ def test_of_texts_far_too_long_nothing_but_the_first_is_counted(monkeypatch) -> 
         fitted(
             load_preset("summarize"), many, "", Counting(TOKENIZER.backend), context=500, answer=40
         )
-    assert 0 < len(counted) < len(many) // 2 and counted[0] == many[0].text
+    assert 0 < len(counted) < len(many) // 2
+    assert counted[0] == many[0].text
 
 
 def test_many_cuts_are_summed_up() -> None:
     cuts = [Cut(f"{i}.txt", 50, 10, 200, 40) for i in range(25)]
     words = list(cut_words(cuts))
     assert words[0] == "0.txt: cut to its first 10 of 50 tokens to fit"
-    assert len(words) == 21 and words[-1] == "cut to fit: 5 more documents"
+    assert len(words) == 21
+    assert words[-1] == "cut to fit: 5 more documents"
 
 
 @pytest.mark.parametrize(

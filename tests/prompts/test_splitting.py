@@ -72,8 +72,10 @@ def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:
     document = Document("log.pdf", text, About(sections=tuple(sections)))
     parts = split(task([document], context=700))
     starts = {section.start for section in sections}
-    assert 1 < len(parts) <= 6 and all(part.excerpts[0].start in starts for part in parts)
-    assert parts[0].name == "log.pdf, page 1" and parts[1].name != parts[0].name
+    assert 1 < len(parts) <= 6
+    assert all(part.excerpts[0].start in starts for part in parts)
+    assert parts[0].name == "log.pdf, page 1"
+    assert parts[1].name != parts[0].name
 
 
 def test_parts_take_little_more_memory_than_their_text() -> None:
@@ -82,13 +84,15 @@ def test_parts_take_little_more_memory_than_their_text() -> None:
     parts = split(task([Document("log.txt", text)], context=2000))
     taken, _ = tracemalloc.get_traced_memory()
     tracemalloc.stop()
-    assert len(parts) > 27 and taken < 3 * len(text)
+    assert len(parts) > 27
+    assert taken < 3 * len(text)
 
 
 def test_what_fits_is_not_split() -> None:
     short = [Document("a", "The tide came in.")]
     prompt = fits(task(short))
-    assert prompt is not None and list(prompt.documents) == short
+    assert prompt is not None
+    assert list(prompt.documents) == short
     assert fits(task([Document("a", "The tide came in. " * 90)])) is None
 
 
@@ -133,7 +137,8 @@ def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
     body = json.loads(whole.stdout)
     Draft202012Validator(build("summarize")).validate(body)
     count = len(body["parts"])
-    assert f"split into {count} parts".encode() in whole.stderr and count > 2
+    assert f"split into {count} parts".encode() in whole.stderr
+    assert count > 2
     assert not any(part["kept"] for part in body["parts"])
     assert not PARTS.each()  # it is done
     for span in body["sources"]["spans"]:
@@ -149,12 +154,14 @@ def check_going_on_after_ctrl_c(
     with monkeypatch.context() as patch:
         patch.setattr(CachedParts, "put", failing(CachedParts.put, 3, KeyboardInterrupt()))
         stopped = ngt(*command)
-    assert stopped.returncode == 130 and stopped.stdout == b""
+    assert stopped.returncode == 130
+    assert stopped.stdout == b""
     assert f"kept 2 of {count} parts".encode() in stopped.stderr
     again = ngt(*command, "--json")
     assert f"reused 2 of {count} parts".encode() in again.stderr
     rest = json.loads(again.stdout)
-    assert sum(part["kept"] for part in rest["parts"]) == 2 and rest["text"] == body["text"]
+    assert sum(part["kept"] for part in rest["parts"]) == 2
+    assert rest["text"] == body["text"]
     assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
 
 
@@ -173,7 +180,8 @@ def test_parts_are_answered_together_and_one_by_one_where_exactness_is_asked_for
         together.clear()
         texts.append(ngt("summarize", book, *short, *more).stdout)
         assert (max(together) > 2) == is_shared
-    assert texts[0] == texts[1] and texts[0].strip()
+    assert texts[0] == texts[1]
+    assert texts[0].strip()
 
 
 def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypatch: Any) -> None:
@@ -188,21 +196,27 @@ def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypat
 
     monkeypatch.setattr(LocalEngine, "add", fails)
     done = ngt("summarize", book, *short, "--exact")
-    assert done.returncode == 4 and done.stdout == b""
+    assert done.returncode == 4
+    assert done.stdout == b""
     told = done.stderr.decode().splitlines()
-    assert told[-3].startswith("ngt: failed at part 2 of ") and "book.md, Chapter 1" in told[-3]
-    assert "kept 1 of " in told[-3] and told[-2] == "ngt: the model gives no numbers"
+    assert told[-3].startswith("ngt: failed at part 2 of ")
+    assert "book.md, Chapter 1" in told[-3]
+    assert "kept 1 of " in told[-3]
+    assert told[-2] == "ngt: the model gives no numbers"
 
 
 def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) -> None:
     shown, code = in_terminal("summarize", book, *short, columns=100)
     passing = [line for line in shown.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
     parts = {line.partition(":")[0] for line in passing if line.startswith("Part ")}
-    assert code == 0 and len(parts) > 2 and all(re.fullmatch(r"Part \d+ of \d+", p) for p in parts)
+    assert code == 0
+    assert len(parts) > 2
+    assert all(re.fullmatch(r"Part \d+ of \d+", p) for p in parts)
     assert not passing[-1].startswith("Part ")  # the prompt of the summaries
     told = ngt("summarize", book, *short, "-v").stderr.decode()
     for part in parts:
-        assert f"{part}: book.md, Chapter" in told and f"{part}: Reading the prompt" in told
+        assert f"{part}: book.md, Chapter" in told
+        assert f"{part}: Reading the prompt" in told
 
 
 @pytest.mark.search
@@ -225,9 +239,12 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     assert PARTS.each()
     monkeypatch.setattr(owner, name, whole)
     again = ngt(*command, "--retry-failed")
-    assert again.returncode == 0 and b"from an earlier run" in again.stderr
+    assert again.returncode == 0
+    assert b"from an earlier run" in again.stderr
     (row,) = map(json.loads, out.read_text().splitlines())
-    assert row["text"] and all(part["kept"] for part in row["parts"]) and not PARTS.each()
+    assert row["text"]
+    assert all(part["kept"] for part in row["parts"])
+    assert not PARTS.each()
 
 
 def test_cached_parts_are_those_of_one_engine_and_of_the_user() -> None:
@@ -254,10 +271,13 @@ def test_cached_parts_are_those_of_one_engine_and_of_the_user() -> None:
 def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:
     assert ngt("summarize", book, *short, "--overflow", "error").returncode == 5
     dry = ngt("summarize", book, *short, "--dry-run")
-    assert dry.returncode == 0 and b"this is the prompt of the first" in dry.stderr
-    assert b"Chapter 0" in dry.stdout and b"Chapter 2" not in dry.stdout
+    assert dry.returncode == 0
+    assert b"this is the prompt of the first" in dry.stderr
+    assert b"Chapter 0" in dry.stdout
+    assert b"Chapter 2" not in dry.stdout
     wrong = ngt("ask", "-d", book, "Why?", "--overflow", "split")
-    assert wrong.returncode == 2 and b"retrieve" in wrong.stderr
+    assert wrong.returncode == 2
+    assert b"retrieve" in wrong.stderr
 
 
 def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, ...]) -> None:
@@ -268,13 +288,15 @@ def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, .
     out = tmp_path / "out"
     done = ngt("summarize", str(docs), "--per-file", "-o", str(out), *short)
     assert done.returncode == 0 and done.stdout == b"", done.stderr
-    assert len(list(out.glob("*tide.txt*"))) == 2 and b"(2 of 2)" in done.stderr
+    assert len(list(out.glob("*tide.txt*"))) == 2
+    assert b"(2 of 2)" in done.stderr
     alone = ngt("summarize", str(docs / "a_tide.txt"), *short)
     assert alone.stdout in {path.read_bytes() for path in out.iterdir()}
     for wrong in (["-o", str(docs / "a_tide.txt")], ["-o", str(out), "--dry-run"]):
         assert ngt("summarize", str(docs), "--per-file", *wrong).returncode == 2
     shown = ngt("summarize", str(docs), "--per-file", *short).stdout
-    assert b"\n\n==> a_tide.txt <==\n" + alone.stdout in shown and shown.count(b"==> ") == 2
+    assert b"\n\n==> a_tide.txt <==\n" + alone.stdout in shown
+    assert shown.count(b"==> ") == 2
 
 
 @given(st.lists(st.integers(1, 10), max_size=40), st.integers(20, 40))

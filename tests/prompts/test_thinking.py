@@ -159,7 +159,8 @@ def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
 def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None:
     backend = tokenizer(TEMPLATES[kind])
     found = thinking_of(Settings.of(max_thinking=7), Tokenizer(backend))
-    assert found is not None and (found.part, found.settled, found.max_tokens) == (part, False, 7)
+    assert found is not None
+    assert (found.part, found.settled, found.max_tokens) == (part, False, 7)
     assert backend.decode(found.closing) == closing
     assert found.extra_tokens == 7 + 2 * len(found.closing)
     names = [] if kind == "granite" else backend.convert_ids_to_tokens(sorted(found.tokens))
@@ -204,7 +205,8 @@ def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_
     rendered = render(backend, [("user", "1")], chat)
     assert rendered.text.endswith(end)
     found = thinking_of(settings, Tokenizer(backend))
-    assert found is not None and found.part == part
+    assert found is not None
+    assert found.part == part
     assert found.settled == (think == "off")
     # The template alone is the reference where it has a switch.
     switch = {"qwen": "enable_thinking", "v3.1": "thinking", "granite": "thinking"}.get(kind)
@@ -406,11 +408,13 @@ def test_a_terminal_shows_a_thought_dim_and_counted_and_then_the_answer(
 ) -> None:
     screen, code = in_terminal(*asked(folder, kind), columns=60, **environ)
     lines = [line for line in re.split(r"\r\x1b\[K|\r\n", screen) if line.startswith("Thinking")]
-    assert code == 0 and lines
+    assert code == 0
+    assert lines
     bare = [re.sub(r"\x1b\[[0-9;]*m", "", line) for line in lines]
     assert all(len(line) < 60 for line in bare)
     assert re.fullmatch(r"Thinking, \d+ tokens … .*\w.*", bare[-1])
-    assert lines[-1].endswith("\x1b[0m") and "\x1b[2m" in lines[-1]
+    assert lines[-1].endswith("\x1b[0m")
+    assert "\x1b[2m" in lines[-1]
     answer = re.sub(r"\x1b\[[0-9;]*m", "", screen.rpartition("\r\x1b[K")[2])
     assert answer.startswith(f"{SENTENCE}\r\n")
     assert re.search(r"\d+ tokens, \d+ of reasoning", answer)
@@ -447,7 +451,8 @@ def test_files_and_pages_have_the_answer_and_the_thought_apart(
     assert file.read_text() == f"{SENTENCE}\n"
     shown = re.sub(r"</?u>", "", page.read_text())
     thought = re.search(r'<details class="thought">.*?<div[^>]*>(.*?)</div>', shown, re.DOTALL)
-    assert thought is not None and thought[1].strip() == THOUGHTS
+    assert thought is not None
+    assert thought[1].strip() == THOUGHTS
     assert "The ferry" not in shown[: shown.index('class="answer"')]
     ngt(*asked(folder, "harmony"), "-o", str(file), "--show-thinking", "--cite")
     assert file.read_text().startswith(f"{THOUGHTS}\n\n{SENTENCE} [1]\n\n[1] a.txt")
@@ -459,7 +464,8 @@ def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None
     for method in ("auto", "none"):
         found = json.loads(ngt(*arguments, "--json-tokens", "--method", method).stdout)
         made[method] = [token["id"] for token in found["tokens"]]
-        assert found["finish_reason"] == "length" and found["text"].strip()
+        assert found["finish_reason"] == "length"
+        assert found["text"].strip()
         closing = len(tokenizer(TEMPLATES["qwen"]).encode("\n</think>\n\n"))
         assert found["statistics"]["thought_tokens"] == 30 + closing
         assert "or it is not." in found["thought"]
@@ -545,4 +551,5 @@ def test_a_folder_is_made_again_where_thoughts_are_wanted_in_it(tmp_path: Path) 
     command = ("summarize", str(text), "-o", f"{out}/", "--max-tokens", "4")
     for more, is_made in ((), True), (("--show-thinking",), True):
         done = ngt(*command, *more)
-        assert done.returncode == 0 and (b"already done" not in done.stderr) == is_made
+        assert done.returncode == 0
+        assert (b"already done" not in done.stderr) == is_made
