@@ -55,21 +55,19 @@ def test_paths_follow_the_question_or_come_before_it(
         ("-", "there is no question, only the path -", "ngt ask 'Who signed it?' -"),
     ],
 )
-def test_a_question_that_is_missing_or_has_no_quotes_is_an_error(
-    words: str, message: str, hint: str
-) -> None:
+def test_missing_and_unquoted_questions_are_errors(words: str, message: str, hint: str) -> None:
     with pytest.raises(UsageError) as raised:
         question_and_paths(words.split(), has_documents=False)
     assert message in str(raised.value)
     assert hint in raised.value.hint
 
 
-def test_a_document_is_no_question_where_others_are_named_by_the_flag() -> None:
+def test_a_document_is_not_a_question() -> None:
     with pytest.raises(UsageError, match=r"there is no question, only the path b\.md"):
         question_and_paths(["b.md"], has_documents=True)
 
 
-def test_documents_behind_the_question_are_read_with_those_of_the_flag() -> None:
+def test_paths_after_the_question_and_docs_are_both_read() -> None:
     done = ngt("ask", "-d", "b.md", "When is it high?", "notes", "--dry-run", "--json")
     assert done.returncode == 0
     assert b'"b.md"' in done.stdout

@@ -49,7 +49,7 @@ def test_standard_input_that_does_not_block_is_waited_for(monkeypatch: pytest.Mo
         assert stream.readline() == b"later\n"
 
 
-def test_stdin_is_a_document() -> None:
+def test_a_piped_text_is_a_document() -> None:
     data = Path(HARBOUR).read_bytes()
     expected = ngt("summarize", HARBOUR, "--max-tokens", "20").stdout
     assert ngt("summarize", "--max-tokens", "20", stdin=data).stdout == expected
@@ -59,7 +59,7 @@ def test_stdin_is_a_document() -> None:
     assert asked.stdout
 
 
-def test_json_is_one_object_with_the_names_of_the_field() -> None:
+def test_json_prints_one_object() -> None:
     done = ngt("summarize", HARBOUR, "--json-tokens", "--max-tokens", "60")
     body = json.loads(done.stdout)
     assert {"text", "task", "model", "method", "settings", "documents", "finish_reason"} <= set(
@@ -80,7 +80,7 @@ def test_json_is_one_object_with_the_names_of_the_field() -> None:
     ("method", "name", "words"),
     [("trie", "*", b"rebuilt"), ("auto", "*.pool.safetensors", b"again")],
 )
-def test_a_damaged_trie_or_pool_is_made_again_with_one_line(
+def test_a_damaged_trie_or_pool_is_rebuilt_with_one_warning(
     own_home: Path, method: str, name: str, words: bytes
 ) -> None:
     arguments = ("summarize", HARBOUR, "--json", "--max-tokens", "5", "--method", method)
@@ -116,7 +116,7 @@ BAD += [
 
 
 @pytest.mark.parametrize(("arguments", "code", "words"), BAD, ids=range(len(BAD)))
-def test_what_is_wrong_is_told_in_two_lines_with_the_exit_code_of_the_table(
+def test_errors_have_two_lines_and_their_exit_code(
     tmp_path: Path, own_home: Path, arguments: list[str], code: int, words: str
 ) -> None:
     (tmp_path / "a.txt").write_text("The tide came in at noon.")
@@ -158,7 +158,7 @@ def test_a_models_own_code_is_never_run(tmp_path: Path) -> None:
     assert not (tmp_path / "ran").exists()
 
 
-def test_names_and_questions_in_foreign_bytes(tmp_path: Path) -> None:
+def test_names_and_questions_need_not_be_utf_8(tmp_path: Path) -> None:
     for name in (b"caf\xe9.txt", b"b.txt"):
         with open(os.path.join(os.fsencode(tmp_path), name), "w") as file:
             file.write("The tide came in at noon that day.")
@@ -196,7 +196,7 @@ def test_an_answer_cut_by_a_full_context_says_so(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(("method", "words"), [("trie", b"not cached"), ("auto", b"not stored")])
-def test_an_unwritable_cache_or_a_full_disk_costs_only_the_cache(
+def test_an_unwritable_cache_or_full_disk_does_not_stop_an_answer(
     tmp_path: Path, method: str, words: bytes
 ) -> None:
     import resource
@@ -222,7 +222,7 @@ def test_a_closed_pipe_is_silent() -> None:
     assert process.returncode == 0
 
 
-def test_ctrl_c_keeps_what_came_and_exits_130() -> None:
+def test_ctrl_c_keeps_the_text_so_far_and_exits_130() -> None:
     """Endless sampling, interrupted after its first words."""
     with Warm("summarize", HARBOUR, "--temperature", "9", "--max-tokens", "3000") as process:
         assert process.stdout
@@ -309,7 +309,7 @@ def test_env_says_what_confines_parsers() -> None:
     assert all(f"{what} ({means})" in facts["parsers"] for means, what in sandbox.holds().items())
 
 
-def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_check_exits_6_if_drafting_changes_a_token(monkeypatch: pytest.MonkeyPatch) -> None:
     """A verifier that accepts whatever is drafted must be caught."""
 
     def broken(tree: DraftTree, choose: Callable[[int, list[int]], int]) -> VerifiedPath:
@@ -328,7 +328,7 @@ def test_check_exits_6_where_drafting_changes_a_token(monkeypatch: pytest.Monkey
     assert b"differ" in done.stderr
 
 
-def test_check_says_how_many_of_its_prompts_it_took() -> None:
+def test_check_reports_how_many_prompts_it_ran() -> None:
     words = ("check", HARBOUR, "--drafts", "4", "--max-tokens", "2")
     body = json.loads(ngt(*words, "--limit", "2", "--json").stdout)
     available = body["prompts_available"]
@@ -342,7 +342,7 @@ def test_check_says_how_many_of_its_prompts_it_took() -> None:
         assert b"were checked" not in done.stdout
 
 
-def test_check_takes_summaries_and_questions_of_the_examples(
+def test_check_runs_summaries_and_questions_of_the_examples(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     taken: list[Item] = []
@@ -385,7 +385,7 @@ COMMANDS = {  # and how many of these each may be given
 
 
 @pytest.mark.parametrize("command", COMMANDS)
-def test_a_wrong_model_text_or_setting_is_told_before_any_document_is_read(
+def test_wrong_models_and_settings_are_reported_before_documents_are_read(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(
@@ -405,7 +405,7 @@ def test_a_wrong_model_text_or_setting_is_told_before_any_document_is_read(
 @pytest.mark.parametrize(
     ("flags", "compared"), [([], False), (["--cite"], True), (["--json"], True), (["-v"], True)]
 )
-def test_an_answer_is_compared_with_its_documents_only_where_that_is_shown(
+def test_sources_are_computed_only_if_they_are_shown(
     flags: list[str], compared: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The comparison takes a tenth of a second for each megabyte of documents."""

@@ -47,7 +47,7 @@ def calls(made: list[dict[str, Any]]) -> Command:
     return draw
 
 
-def test_parameters_are_known_by_their_types_whatever_their_names() -> None:
+def test_parameters_are_recognized_by_type() -> None:
     made: list[dict[str, Any]] = []
     run(calls(made), "a", "b", "--seed", "7", "--set", "n=9", "--no-exact", "--colour", "red")
     (got,) = made
@@ -67,13 +67,13 @@ def test_parameters_are_known_by_their_types_whatever_their_names() -> None:
         (["x", "--nonsense"], "No such option"),
     ],
 )
-def test_what_is_wrong_is_an_error_of_typer(arguments: list[str], message: str) -> None:
+def test_a_wrong_value_is_an_error_of_typer(arguments: list[str], message: str) -> None:
     with pytest.raises(typer.TyperException) as caught:
         calls([]).make_context("ngt", arguments)
     assert message in caught.value.format_message()
 
 
-def test_the_callback_of_an_option_gets_its_plain_value_too() -> None:
+def test_the_callback_of_an_option_gets_its_value() -> None:
     got: list[Any] = []
 
     def keep(value: Any) -> Any:
@@ -91,7 +91,7 @@ def test_the_callback_of_an_option_gets_its_plain_value_too() -> None:
     assert got == ["tide", 7]
 
 
-def test_a_setting_without_a_flag_is_given_by_set() -> None:
+def test_the_hint_for_a_setting_without_a_flag_names_set() -> None:
     with pytest.raises(UsageError) as caught:
         calls([]).make_context("ngt", ["x", "--n", "9"])
     assert caught.value.hint == "Give --set n=VALUE."

@@ -25,7 +25,7 @@ def tab(line: str, **environ: str) -> list[str]:
     return done.stdout.split()
 
 
-def test_methods_settings_and_their_values_are_offered() -> None:
+def test_methods_settings_and_values_are_completed() -> None:
     assert tab("ngt ask --method ") == method_names()
     assert tab("ngt tune --method tr") == ["trie", "trtllm"]
     assert tab("ngt ask x --set par") == ["parser_seconds=", "parser_mb="]
@@ -33,12 +33,12 @@ def test_methods_settings_and_their_values_are_offered() -> None:
     assert tab("ngt summarize ") == []  # files are the shell's
 
 
-def test_removed_commands_are_completed_without_a_word() -> None:
+def test_completing_a_removed_command_prints_nothing() -> None:
     for words in ("runs", "heads", "bench quality"):
         tab(f"ngt {words} ")  # asserts that stderr is empty
 
 
-def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
+def test_broken_presets_are_completed_too(own_home: Path) -> None:
     folder = own_home / "config" / "presets"
     folder.mkdir(parents=True)
     (folder / "mine.yaml").write_text("[")
@@ -47,7 +47,7 @@ def test_presets_are_offered_broken_or_not(own_home: Path) -> None:
     assert tab("ngt ask -p m") == ["mine"]
 
 
-def test_models_are_the_built_in_one_and_the_hubs_and_folders_are_the_shells(
+def test_models_are_completed_and_folders_are_left_to_the_shell(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from huggingface_hub import constants
@@ -61,7 +61,7 @@ def test_models_are_the_built_in_one_and_the_hubs_and_folders_are_the_shells(
     assert tab("ngt summarize -m models/") == []
 
 
-def test_what_is_wrong_with_the_settings_is_not_said_while_typing(tmp_path, monkeypatch) -> None:
+def test_completion_does_not_report_wrong_settings(tmp_path, monkeypatch) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "ngt.yaml").write_text("[")
     environ = {"NGT_HOME": "~nobody-of-this-name", "NGT_NUM_DRAFTS": "1"}

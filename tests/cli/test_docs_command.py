@@ -52,7 +52,7 @@ def listed(*arguments: object) -> dict:
     return body
 
 
-def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
+def test_docs_list_lists_the_documents_that_are_loaded(folder: Path) -> None:
     rows = listed(folder)["documents"]
     documents = load([str(folder)]).documents
     tokenizer = load_tokenizer("builtin")
@@ -64,7 +64,7 @@ def test_a_folder_is_listed_as_it_is_loaded(folder: Path) -> None:
     assert next(r for r in rows if r["name"] == "letter.eml")["warnings"]
 
 
-def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> None:
+def test_docs_list_prints_the_table_to_stdout_and_warnings_to_stderr(folder: Path) -> None:
     done = ngt("docs", "list", str(folder), "-v")
     lines = done.stdout.decode().splitlines()
     assert lines[0] == "document\tformat\tpages\tcharacters\ttokens"
@@ -79,7 +79,7 @@ def test_lines_for_people_go_to_stderr_and_the_table_to_stdout(folder: Path) -> 
         assert words in done.stderr
 
 
-def test_text_is_as_the_model_gets_it_in_a_pipe(tmp_path: Path) -> None:
+def test_docs_show_text_prints_the_text_of_the_prompt(tmp_path: Path) -> None:
     text = "one\f\n\u2067two\u2069 \x85 \x1b[31mthree \u202eabc"
     (tmp_path / "a.txt").write_text(text, "utf-8", newline="")
     shown = ngt("docs", "show", str(tmp_path / "a.txt"), "--text").stdout
@@ -87,7 +87,7 @@ def test_text_is_as_the_model_gets_it_in_a_pipe(tmp_path: Path) -> None:
     assert shown.decode() == text + "\n"
 
 
-def test_show_has_pages_and_headings_and_the_text(folder: Path) -> None:
+def test_docs_show_json_has_pages_headings_and_text(folder: Path) -> None:
     path = str(folder / "columns.pdf")
     done = ngt("docs", "show", path, "--json")
     body = json.loads(done.stdout)
@@ -101,7 +101,7 @@ def test_show_has_pages_and_headings_and_the_text(folder: Path) -> None:
     assert f"\t2\t{made.TITLES[2]}" in table
 
 
-def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> None:
+def test_docs_show_passages_lists_the_passages_of_retrieval(folder: Path) -> None:
     path = str(folder / "columns.pdf")
     flags = ["--passages", "--set", "passage_tokens=60", "--set", "passage_overlap=9"]
     body = json.loads(ngt("docs", "show", path, *flags, "--json").stdout)
@@ -118,7 +118,7 @@ def test_passages_are_those_that_a_question_is_answered_from(folder: Path) -> No
     assert document.text[cut[0].start :].replace("\n", " ").startswith(row[-1])
 
 
-def test_named_outright_what_cannot_be_read_is_exit_3(folder: Path) -> None:
+def test_an_unreadable_file_that_is_named_exits_with_3(folder: Path) -> None:
     told = {
         "locked.pdf": "encrypted\nGive its password with --password.",
         "scan.pdf": "its 2 pages have no text: a scan, or pictures\nRecognize its text first",

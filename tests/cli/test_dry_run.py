@@ -44,7 +44,7 @@ def dry_run(
 
 
 @pytest.mark.parametrize("overflow", ["error", "truncate"])
-def test_a_dry_run_is_the_prompt_that_is_sent(overflow: str, capsys: Any) -> None:
+def test_a_dry_run_prints_the_prompt_of_the_run(overflow: str, capsys: Any) -> None:
     from ngtcli.engine.local import LocalSession
 
     documents = [SHORT, LONG] if overflow == "truncate" else [SHORT]
@@ -100,7 +100,7 @@ def test_a_dry_run_that_does_not_fit_fails_as_the_run_would(tmp_path: Path, caps
     assert "positions (dynamic)" in caught.value.hint
 
 
-def test_a_dry_run_with_cuts_says_so_and_shows_the_cut_text(capsys: Any) -> None:
+def test_a_dry_run_reports_cuts_and_prints_the_cut_text(capsys: Any) -> None:
     dry_run(LONG, overflow="truncate")
     out, err = capsys.readouterr()
     assert 10_000 < len(out) < len(LONG.text)
@@ -109,19 +109,19 @@ def test_a_dry_run_with_cuts_says_so_and_shows_the_cut_text(capsys: Any) -> None
 
 
 @pytest.mark.parametrize("verbose", [True, False])
-def test_text_that_looks_like_control_tokens_is_remarked_with_v(verbose: bool, capsys: Any) -> None:
+def test_verbose_reports_text_that_looks_like_control_tokens(verbose: bool, capsys: Any) -> None:
     dry_run(SHORT, verbose=verbose)
     err = " ".join(capsys.readouterr().err.split())
     remark = "report.md has text that looks like a control token of the model (<|end|>): it is"
     assert (remark in err) == verbose
 
 
-def test_a_tokenizer_that_knows_more_than_the_model_is_refused(tmp_path: Path) -> None:
+def test_a_tokenizer_with_more_tokens_than_the_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="the model has 300 tokens"):
         dry_run(SHORT, model=changed(tmp_path / "model", vocab_size=300))
 
 
-def test_a_tokenizer_needs_no_weights_beside_it(tmp_path: Path) -> None:
+def test_a_dry_run_needs_no_weights(tmp_path: Path) -> None:
     for name in ("tokenizer.json", "tokenizer_config.json"):
         (tmp_path / name).write_bytes((BUILTIN_PATH / name).read_bytes())
     tokenizer = load_tokenizer(str(tmp_path))

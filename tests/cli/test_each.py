@@ -56,9 +56,7 @@ def test_a_server_that_has_ended_leaves_its_questions_to_a_model_loaded_here(
     assert done.stderr.count(b"the server has ended") == 1
 
 
-def test_each_file_is_asked_by_itself_and_the_answers_stand_in_the_order_of_the_files(
-    docs: Path, fake: FakeAnswers
-) -> None:
+def test_each_answers_about_every_file_in_order(docs: Path, fake: FakeAnswers) -> None:
     done = ask(docs)
     heads = "\n\n".join(f"==> {name} <==\nText {name[0]} of three." for name in NAMES)
     assert (done.returncode, done.stdout.decode()) == (0, f"{heads}\n")
@@ -73,9 +71,7 @@ def test_each_file_is_asked_by_itself_and_the_answers_stand_in_the_order_of_the_
     assert twice.stdout == done.stdout
 
 
-def test_json_lines_are_of_the_schema_and_a_file_that_fails_has_its_error_in_its_place(
-    docs: Path, fake: FakeAnswers
-) -> None:
+def test_json_lines_match_the_schema_and_include_errors(docs: Path, fake: FakeAnswers) -> None:
     fake.before = refuse_b
     done = ask(docs, "--json")
     rows: list[Any] = [json.loads(line) for line in done.stdout.splitlines()]
@@ -93,7 +89,7 @@ def test_json_lines_are_of_the_schema_and_a_file_that_fails_has_its_error_in_its
     assert b"1 of 3 files failed" in plain.stderr
 
 
-def test_a_table_gets_a_row_a_file_and_the_same_command_asks_only_what_failed_or_changed(
+def test_a_table_has_a_row_per_file_and_resumes(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
     out, fake.before = tmp_path / "out.csv", refuse_b
@@ -117,16 +113,14 @@ def test_a_table_gets_a_row_a_file_and_the_same_command_asks_only_what_failed_or
 
 
 @pytest.mark.parametrize("out", ["answers.csv", "answers.json", "answers/"])
-def test_what_is_written_among_the_documents_is_none_of_them(
-    docs: Path, fake: FakeAnswers, out: str
-) -> None:
+def test_outputs_among_the_documents_are_not_read(docs: Path, fake: FakeAnswers, out: str) -> None:
     for more in (3, 0):
         fake.asked = []
         assert ask(docs, "-o", f"{docs}/{out}").returncode == 0
         assert len(fake.asked) == more
 
 
-def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_are_kept(
+def test_a_folder_has_the_answers_to_the_last_question(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
     out = tmp_path / "out"
@@ -145,9 +139,7 @@ def test_the_answers_in_a_folder_are_those_to_the_last_question_and_the_others_a
     assert fake.asked == []
 
 
-def test_a_document_is_known_by_its_path_whatever_others_are_called(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
+def test_documents_are_identified_by_their_path(tmp_path: Path, fake: FakeAnswers) -> None:
     docs, out = tmp_path / "docs", tmp_path / "out"
     (docs / "a").mkdir(parents=True)
     (docs / "a" / "notes.txt").write_text("Text a of three.")
@@ -167,9 +159,7 @@ def test_a_document_is_known_by_its_path_whatever_others_are_called(
     assert [row["file"] for row in cells(tmp_path / "t.csv")] == ["a/notes.txt", "b/notes.txt"]
 
 
-def test_files_of_answers_are_called_as_their_documents_where_no_other_is(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
+def test_answer_files_are_named_after_their_documents(tmp_path: Path, fake: FakeAnswers) -> None:
     docs = tmp_path / "docs"
     docs.mkdir()
     for name in ("a.txt", "a.md", "b.md", "c.txt"):
@@ -194,7 +184,7 @@ def test_files_of_answers_are_called_as_their_documents_where_no_other_is(
 
 
 @pytest.mark.parametrize("out", ["mine.csv", "theirs/"])
-def test_to_begin_again_is_not_to_write_over_what_ngt_did_not_write(
+def test_restart_does_not_overwrite_foreign_files(
     tmp_path: Path, docs: Path, fake: FakeAnswers, out: str
 ) -> None:
     (tmp_path / "theirs").mkdir()
@@ -219,7 +209,7 @@ def test_to_begin_again_is_not_to_write_over_what_ngt_did_not_write(
     assert "Text a" in mine.read_text()
 
 
-def test_an_answer_that_is_cut_off_is_told_in_a_pipe_a_file_and_a_table(
+def test_cut_off_answers_are_reported_in_every_output(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
     fake.finish_reason = "length"
@@ -241,7 +231,7 @@ def test_a_damaged_journal_and_a_busy_one_are_named(
     journal.write_bytes(journal.read_bytes()[:-30])
     done = ask(docs, "-o", str(out))
     assert done.returncode == 2
-    assert b"it differs from its journal t.csv.journal, which is damaged" in done.stderr
+    assert b"differs from what its journal t.csv.journal says, which is damaged" in done.stderr
     with closing(LineFile(journal)):
         done = ask(docs, "-o", str(out))
     assert done.returncode == 2
@@ -250,7 +240,7 @@ def test_a_damaged_journal_and_a_busy_one_are_named(
     assert b"--restart" not in done.stderr
 
 
-def test_a_question_that_was_forgotten_and_a_flag_that_is_gone_are_told(docs: Path) -> None:
+def test_a_missing_question_and_a_removed_flag_are_errors(docs: Path) -> None:
     done = ngt("ask", "--each", str(docs))
     assert done.returncode == 2
     assert b"there is no question, only the path" in done.stderr
@@ -268,7 +258,7 @@ def test_a_question_that_was_forgotten_and_a_flag_that_is_gone_are_told(docs: Pa
         (["--each", "--dry-run"], "--dry-run prints one prompt, and each file has its own"),
     ],
 )
-def test_what_each_cannot_do_is_refused_before_anything_is_read(
+def test_unsupported_flags_of_each_are_refused_before_reading(
     tmp_path: Path, docs: Path, fake: FakeAnswers, options: list[str], said: str
 ) -> None:
     done = ngt(
@@ -280,9 +270,7 @@ def test_what_each_cannot_do_is_refused_before_anything_is_read(
     assert {p.name for p in tmp_path.iterdir()} == {"docs"}
 
 
-def test_a_link_to_a_file_is_that_file_in_this_run_and_the_next(
-    tmp_path: Path, fake: FakeAnswers
-) -> None:
+def test_a_link_and_its_file_are_one_document(tmp_path: Path, fake: FakeAnswers) -> None:
     note = tmp_path / "note.txt"
     note.write_text("Text a of three.")
     link = tmp_path / "link.txt"
@@ -296,7 +284,7 @@ def test_a_link_to_a_file_is_that_file_in_this_run_and_the_next(
     assert [row["file"] for row in cells(out)] == ["link.txt"]
 
 
-def test_a_table_without_the_rows_of_a_deleted_file_says_so(
+def test_a_table_reports_rows_of_deleted_files(
     tmp_path: Path, docs: Path, fake: FakeAnswers
 ) -> None:
     out = tmp_path / "t.csv"

@@ -19,7 +19,7 @@ def text() -> str:
     return Path(HARBOUR).read_text("utf-8")
 
 
-def test_an_answer_is_json_by_its_schema_from_a_flag_or_a_file(tmp_path: Path, text: str) -> None:
+def test_answers_match_the_schema_of_a_flag_or_a_file(tmp_path: Path, text: str) -> None:
     done = ngt(*ASK, "--schema", FIELDS)
     form = form_of(Settings.of(schema=FIELDS))
     assert form is not None and done.returncode == 0, done.stderr
@@ -52,7 +52,7 @@ def test_choices_a_pattern_and_quotations(text: str) -> None:
     assert "harbour.txt" in cited.splitlines()[-1]
 
 
-def test_half_an_answer_is_none(tmp_path: Path) -> None:
+def test_a_truncated_structured_answer_is_an_error(tmp_path: Path) -> None:
     half = (*ASK, "--schema", FIELDS, "--max-tokens", "6")
     done = ngt(*half)
     assert (done.returncode, done.stdout) == (1, b"")
@@ -174,7 +174,7 @@ def test_a_preset_and_lines_of_a_batch_have_schemas(own_home: Path, tmp_path: Pa
 @pytest.mark.parametrize(
     ("more", "tokens"), [((), 2048), (("--max-tokens", "256"), 256), (("-p", "generate"), 512)]
 )
-def test_an_answer_in_a_form_has_more_room_unless_it_is_said_how_much(
+def test_structured_output_has_a_larger_default_of_max_tokens(
     more: tuple[str, ...], tokens: int
 ) -> None:
     done = ngt("ask", "-d", HARBOUR, "Who?", "--choices", "he,she", "--json", *more)

@@ -31,7 +31,7 @@ _NUMBERS = [
 
 
 @pytest.mark.parametrize(("words", "parameter"), _NUMBERS)
-def test_a_number_beyond_its_bounds_is_refused(words: tuple[str, ...], parameter: Any) -> None:
+def test_a_number_out_of_range_is_refused(words: tuple[str, ...], parameter: Any) -> None:
     beyond = [parameter.min - 1] if parameter.min is not None else []
     beyond += [parameter.max + 1] if parameter.max is not None else []
     for value in beyond:
@@ -67,9 +67,7 @@ def test_settings_of_each_type_are_set_by_name_and_checked() -> None:
     "given",
     ["--password sesame", "--password=sesame", "--set password=sesame", "--set=password=se"],
 )
-def test_a_password_is_not_shown_however_it_was_given(
-    given: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_config_show_hides_the_password(given: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(sys, "argv", ["ngt", "ask", *given.split(), "x"])
     assert "se" not in command_line().removeprefix("ngt ask --set")
     assert "..." in command_line()
@@ -92,7 +90,7 @@ def test_a_password_is_not_shown_however_it_was_given(
         (["--pool-documents"], "unknown option --pool-documents\nGive --set pool_documents=yes."),
     ],
 )
-def test_what_is_set_in_a_wrong_way_is_told(arguments: list[str], said: str) -> None:
+def test_wrong_settings_are_errors(arguments: list[str], said: str) -> None:
     done = ngt("summarize", HARBOUR, *arguments)
     assert done.returncode == 2
     assert said in done.stderr.decode()
@@ -112,13 +110,13 @@ def example_folder(folder: Path) -> dict[str, str]:
     return {**os.environ, "PATH": f"{folder}:{os.environ['PATH']}"}
 
 
-def test_the_readme_shows_outputs() -> None:
+def test_the_readme_has_outputs() -> None:
     assert len(SHOWN) >= 5
     assert all(output.strip() for _, output in SHOWN)
 
 
 @pytest.mark.parametrize(("command", "output"), SHOWN, ids=[line[:40] for line, _ in SHOWN])
-def test_a_command_of_the_readme_prints_what_stands_below_it(
+def test_commands_of_the_readme_print_the_output_shown_there(
     command: str, output: str, tmp_path: Path
 ) -> None:
     """But for where lines of text are broken."""
@@ -130,7 +128,7 @@ def test_a_command_of_the_readme_prints_what_stands_below_it(
     assert done.returncode == (1 if "exit code 1" in command else 0)
 
 
-def test_the_other_examples_of_the_readme_run_as_they_stand(tmp_path: Path) -> None:
+def test_the_other_examples_of_the_readme_run(tmp_path: Path) -> None:
     blocks = re.findall(r"```sh\n(.*?)```", USE, re.DOTALL)
     block = "\n".join(block for block in blocks if "ngt serve" not in block)
     assert block.count("ngt ") >= 5
@@ -145,14 +143,14 @@ def test_the_other_examples_of_the_readme_run_as_they_stand(tmp_path: Path) -> N
     assert (tmp_path / "answers.jsonl").read_text().count("\n") == 1
 
 
-def test_the_pictures_of_the_readme_are_there_and_small() -> None:
+def test_the_pictures_of_the_readme_exist_and_are_small() -> None:
     readme = (ROOT_FOLDER / "README.md").read_text("utf-8")
     pictures = re.findall(r"\]\((\.github/assets/[^)]*)\)", readme)
     assert [Path(picture).name for picture in pictures] == list(NAMES)
     assert all(0 < (ROOT_FOLDER / name).stat().st_size < 150_000 for name in pictures)
 
 
-def test_quiet_says_nothing_but_errors() -> None:
+def test_quiet_prints_only_errors() -> None:
     command = ("ask", "When is the tide high?", HARBOUR, "--dry-run", "--overflow", "truncate")
     said = ngt(*command)
     for quiet in (ngt(*command, "-q"), ngt("--quiet", *command)):
@@ -163,7 +161,7 @@ def test_quiet_says_nothing_but_errors() -> None:
     assert b"nowhere.txt: no such file or folder" in failed.stderr
 
 
-def test_quiet_holds_for_one_command_alone() -> None:
+def test_quiet_ends_with_its_command() -> None:
     command = ("ask", "When is the tide high?", HARBOUR, "--dry-run")
     ngt(*command, "-q")
     assert ngt(*command).stderr
@@ -196,7 +194,7 @@ def test_a_value_that_is_not_a_number_is_named(flag: str, value: str, words: str
     assert words in message
 
 
-def test_the_short_page_begins_with_what_people_need_and_shows_numbers() -> None:
+def test_the_short_page_begins_with_common_options() -> None:
     lines = ngt("ask", "-h", COLUMNS="100").stdout.decode().splitlines()
     rows = [line for line in lines if line.startswith("  -")]
     begin = ["  -m, --model", "  -d, --docs", "  -o, --output", "  --cite", "  --json "]
@@ -206,7 +204,7 @@ def test_the_short_page_begins_with_what_people_need_and_shows_numbers() -> None
         assert not re.search(r"--(limit|batch-size|rounds|doubt|seed) TEXT", page)
 
 
-def test_passages_are_named_where_they_are_asked_for_even_with_quiet(tmp_path: Path) -> None:
+def test_show_passages_prints_with_quiet(tmp_path: Path) -> None:
     book = tmp_path / "book.txt"
     book.write_text("The tide comes in at noon. It leaves at six in the evening. " * 40)
     command = (
@@ -224,16 +222,14 @@ def test_passages_are_named_where_they_are_asked_for_even_with_quiet(tmp_path: P
 
 
 @pytest.mark.parametrize("command", [("ask", "When?", HARBOUR, "--dry-run"), ("serve",)])
-def test_quiet_and_verbose_contradict_each_other(command: tuple[str, ...]) -> None:
+def test_quiet_and_verbose_are_mutually_exclusive(command: tuple[str, ...]) -> None:
     done = ngt(*command, "-q", "-v")
     assert (done.returncode, done.stdout) == (2, b"")
     assert b"-q and -v are mutually exclusive" in done.stderr
 
 
 @pytest.mark.parametrize("group", ["docs", "trie"])
-def test_a_file_in_place_of_a_command_names_the_command_that_shows_it(
-    group: str, tmp_path: Path
-) -> None:
+def test_a_file_in_place_of_a_subcommand_hints_at_show(group: str, tmp_path: Path) -> None:
     (tmp_path / "my notes.txt").write_text("The tide is high at noon.")
     done = ngt(group, "my notes.txt", cwd=tmp_path)
     assert (done.returncode, done.stdout) == (2, b"")
@@ -250,7 +246,7 @@ def test_config_show_prints_the_settings_that_are_named() -> None:
     assert b"Did you mean temperature?" in typo.stderr
 
 
-def test_clearing_the_cache_says_that_compiled_code_goes_too(
+def test_clearing_the_cache_reports_compiled_code(
     own_home: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)

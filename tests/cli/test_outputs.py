@@ -28,7 +28,7 @@ from tests.support.helpers import HARBOUR, ngt, without_note
         ("tune", "--sweep", "n=8,9", "--prompts", "naming.jsonl", "-o", "a.txt", "--force"),
     ],
 )
-def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[str, ...]) -> None:
+def test_an_input_is_never_overwritten(tmp_path: Path, arguments: tuple[str, ...]) -> None:
     (tmp_path / "a.txt").write_text('{"context": "The tide.", "question": "When?"}\n')
     (tmp_path / "folder").mkdir()
     (tmp_path / "folder" / "a.txt").hardlink_to(tmp_path / "a.txt")
@@ -42,7 +42,7 @@ def test_nothing_is_written_over_what_is_read(tmp_path: Path, arguments: tuple[s
 
 
 @pytest.mark.parametrize("named", [".", "*.txt"])
-def test_the_result_of_the_same_command_before_is_no_document(
+def test_the_earlier_result_of_a_command_is_not_read(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], named: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -61,7 +61,7 @@ def test_the_result_of_the_same_command_before_is_no_document(
     assert "in quotes" in refused.value.hint
 
 
-def test_the_earlier_result_is_no_error_where_all_else_that_cannot_be_read_is(
+def test_an_earlier_result_is_allowed_in_strict_mode(
     tmp_path: Path,
 ) -> None:
     (tmp_path / "a.txt").write_text("Text a.")
@@ -86,7 +86,7 @@ def test_a_file_whose_name_is_a_dash_can_be_named_with_its_folder(
     assert AnswerFlags(out=name).output().path == (Path("-") if name == "-" else Path.cwd() / "-")
 
 
-def test_a_file_that_cannot_be_made_is_refused_under_the_name_that_was_given(
+def test_an_output_that_cannot_be_created_is_refused_by_its_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "in.jsonl").write_text('{"context": "The tide."}\n')
@@ -116,9 +116,7 @@ def test_a_file_whose_name_is_a_dash_is_not_standard_input(
     assert [d.text for d in loaded.documents] == ["A text."]
 
 
-def test_standard_input_is_not_written_over(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_standard_input_is_not_overwritten(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "a.txt").write_text("The tide comes in at noon.")
     with (tmp_path / "a.txt").open("rb") as stream:
         monkeypatch.setattr("ngtcli.cli.reading._STDIN_FILE", stream.fileno())
@@ -130,7 +128,7 @@ FEW = "--max-tokens", "3", "--method", "none"
 
 
 @pytest.mark.parametrize("flag", ["-o", "--html"])
-def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_path: Path) -> None:
+def test_only_unedited_files_of_ngt_are_overwritten(flag: str, tmp_path: Path) -> None:
     out, asked = tmp_path / "out.html", ("summarize", HARBOUR, *FEW, flag, "out.html")
 
     def run(*more: str) -> tuple[int, str]:
@@ -158,7 +156,7 @@ def test_only_what_ngt_wrote_and_nobody_edited_is_written_over(flag: str, tmp_pa
 
 
 @pytest.mark.parametrize("clear", [("cache", "clear"), ("cache", "clear", "written")])
-def test_clearing_the_cache_does_not_change_which_files_are_ngts(
+def test_clearing_the_cache_keeps_the_record_of_written_files(
     clear: tuple[str, ...], tmp_path: Path, own_home: Path
 ) -> None:
     asked = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
@@ -171,9 +169,7 @@ def test_clearing_the_cache_does_not_change_which_files_are_ngts(
     assert ngt(*asked, cwd=tmp_path).returncode == 2
 
 
-def test_a_damaged_state_refuses_to_write_over_files_and_says_so(
-    tmp_path: Path, own_home: Path
-) -> None:
+def test_a_damaged_state_overwrites_nothing(tmp_path: Path, own_home: Path) -> None:
     asked = ("summarize", HARBOUR, *FEW, "-o", "out.txt")
     assert ngt(*asked, cwd=tmp_path).returncode == 0
     (own_home / "state" / "ngt.db").write_bytes(b"x" * 5000)
@@ -182,7 +178,9 @@ def test_a_damaged_state_refuses_to_write_over_files_and_says_so(
     assert b"ngt.db was damaged: it is renamed, and what was in it is forgotten" in done.stderr
 
 
-def test_what_came_meanwhile_is_kept(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_file_created_meanwhile_is_kept(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     out = tmp_path / "out.txt"
     check_written([out])
     out.write_text("Mine.")

@@ -50,7 +50,7 @@ def public_keys() -> str:
     return "\n".join(dict.fromkeys(lines)) + "\n"
 
 
-def test_no_public_key_changes_unseen() -> None:
+def test_public_keys_are_those_of_the_list() -> None:
     assert public_keys() == FILE.read_text(encoding="utf-8")
 
 

@@ -49,7 +49,7 @@ DRY = ("ask", "-d", HARBOUR, "When is high tide?", "--dry-run", "--show-passages
 
 
 @pytest.mark.parametrize("how", ["flag", "variable", "file"])
-def test_without_colour_nothing_is_styled_on_either_stream(how: str, own_home: Path) -> None:
+def test_no_color_styles_neither_stream(how: str, own_home: Path) -> None:
     assert STYLES.search(on_a_terminal(*DRY))
     assert STYLES.search(on_a_terminal("docs", "list", HARBOUR))
     flag = ("--color", "never") if how == "flag" else ()
@@ -159,7 +159,7 @@ def test_a_pipe_gets_utf_8_whatever_the_locale(encoding: str, tmp_path: Path) ->
         assert text in (json.dumps(json.loads(out), ensure_ascii=False) if "{" in out else out)
 
 
-def test_a_warning_that_holds_for_many_prompts_is_said_once(
+def test_a_warning_about_many_prompts_is_shown_once(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     notes = Notes()

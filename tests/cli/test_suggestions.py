@@ -19,7 +19,7 @@ def notes(monkeypatch: pytest.MonkeyPatch, is_terminal: bool) -> tuple[Notes, li
     return made, said
 
 
-def test_it_comes_at_the_second_slow_start_and_never_again(
+def test_the_suggestion_comes_at_the_second_slow_start_only(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(suggestions, "SLOW_S", 3.0)
@@ -36,7 +36,7 @@ def test_it_comes_at_the_second_slow_start_and_never_again(
     assert len(said) == 1
 
 
-def test_it_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suggestion_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(suggestions, "SLOW_S", 0.0)
     made, said = notes(monkeypatch, is_terminal=False)
     for _ in range(3):
@@ -44,7 +44,7 @@ def test_it_is_for_terminals(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not said
 
 
-def test_a_command_says_it_below_its_second_answer(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_suggestion_follows_the_second_answer(monkeypatch: pytest.MonkeyPatch) -> None:
     """What is kept of it is no cache: `ngt cache clear` leaves it."""
     monkeypatch.setattr(suggestions, "SLOW_S", 0.0)
     said = []

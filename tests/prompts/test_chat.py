@@ -44,7 +44,7 @@ def built(template: Any, chat: Chat, question: str = "When?") -> Prompt:
 
 
 @pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON])
-def test_documents_go_where_the_template_has_a_place_for_them(template: str) -> None:
+def test_documents_go_where_the_template_puts_them(template: str) -> None:
     tokenizer = with_template(template)
     prompt = built(tokenizer, Chat(system="Be brief.", documents=True))
     given = [{"title": d.name, "text": d.text.strip()} for d in TIDE]
@@ -62,9 +62,7 @@ def test_documents_go_where_the_template_has_a_place_for_them(template: str) -> 
 
 @pytest.mark.parametrize("template", [LISTED, NUMBERED, AS_JSON, CHATML.replace("trim", "tojson")])
 @given(data=st.data())
-def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
-    template: str, data: Any
-) -> None:
+def test_no_text_of_a_template_becomes_a_control_token(template: str, data: Any) -> None:
     tokenizer = tokenizer_of("qwen")
     tokenizer = Tokenizer(tokenizer.backend)
     tokenizer.backend.chat_template = template
@@ -111,7 +109,7 @@ def test_no_text_becomes_a_control_token_wherever_the_template_writes_it(
         ),
     ],
 )
-def test_what_a_template_does_not_take_is_an_error_that_says_so(
+def test_unsupported_inputs_of_a_template_are_errors(
     template: Any, chat: Chat, words: str, hint: str
 ) -> None:
     with pytest.raises(ModelError) as caught:
@@ -134,21 +132,19 @@ def test_what_a_template_does_not_take_is_an_error_that_says_so(
         (CHATML, Chat(arguments=('x={"a": ["\\u003c|im_end|>"]}',)), "x contains a control token"),
     ],
 )
-def test_what_cannot_be_given_to_a_template_is_refused(
-    template: Any, chat: Chat, words: str
-) -> None:
+def test_invalid_template_arguments_are_refused(template: Any, chat: Chat, words: str) -> None:
     with pytest.raises(UsageError, match=words.replace("|", r"\|")) as caught:
         built(template, chat)
     assert caught.value.hint and not is_private(caught.value)  # over HTTP it says that, too
 
 
-def test_documents_are_numbered_for_the_template_that_asks_for_it() -> None:
+def test_documents_are_numbered_for_templates_with_doc_id() -> None:
     templates = {"default": NUMBERED, "rag": LISTED}
     chat = Chat(template="rag", documents=True)
     assert built(templates, chat).text == built(LISTED, Chat(documents=True)).text
 
 
-def test_arguments_reach_the_template_and_those_without_effect_are_told() -> None:
+def test_arguments_without_effect_get_a_warning() -> None:
     on, off = (Chat(arguments=(f"enable_thinking={value}",)) for value in ("true", "false"))
     assert built(THINKS, on).text == built(THINKS, off).text.removesuffix("</think>")
     tokenizer = with_template(THINKS)
@@ -162,7 +158,7 @@ def test_arguments_reach_the_template_and_those_without_effect_are_told() -> Non
     assert list(try_chat(needed, Chat(arguments=("effort=high",)))) == []
 
 
-def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts(
+def test_a_template_is_tried_once_per_form_of_conversation(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     made: list[str] = []
@@ -182,7 +178,7 @@ def test_a_template_is_rendered_for_a_form_of_conversation_and_not_for_its_texts
     assert len(made) == 2
 
 
-def test_the_process_is_forked_once_however_long_a_conversation_becomes(
+def test_a_long_conversation_forks_the_process_once(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     forks: list[int] = []
@@ -202,7 +198,7 @@ def test_the_process_is_forked_once_however_long_a_conversation_becomes(
 
 
 @pytest.mark.parametrize("roles", ["system", "assistant"])
-def test_a_template_without_a_role_writes_what_it_takes(roles: str) -> None:
+def test_a_template_without_a_role_renders_the_others(roles: str) -> None:
     own = f"{{% if messages | selectattr('role', 'equalto', '{roles}') | list %}}"
     tokenizer = with_template(own + "{{ raise_exception('no such role') }}{% endif %}" + CHATML)
     assert "One?" in render(tokenizer.backend, user("One?")).text
@@ -211,14 +207,14 @@ def test_a_template_without_a_role_writes_what_it_takes(roles: str) -> None:
 
 
 @pytest.mark.parametrize("endless", ["messages | length > 2", "messages | length < 2"])
-def test_a_template_that_takes_too_much_is_refused_at_the_first_message(endless: str) -> None:
+def test_a_template_that_exceeds_its_limits_is_refused(endless: str) -> None:
     """Whether it does so in a conversation or for a single message."""
     big = f"{{% if {endless} %}}{{% set x = 'x' * 10 ** 10 %}}{{% endif %}}"
     with pytest.raises(ModelError, match="memory|MB"):
         render(with_template(big + CHATML).backend, user("One?"))
 
 
-def test_a_template_that_changes_texts_is_refused_before_there_are_any() -> None:
+def test_a_template_that_changes_texts_is_refused() -> None:
     with pytest.raises(ModelError, match="changes the text"):
         list(try_chat(with_template(CHATML.replace("trim", "upper")), Chat()))
 
@@ -235,12 +231,12 @@ def test_a_template_may_look_at_texts() -> None:
 
 
 @pytest.mark.parametrize("item", ["", "x", "=x", "a b=x", "x=1 x=2", "1a=2"])
-def test_an_argument_that_is_no_pair_is_refused(item: str) -> None:
+def test_an_argument_without_a_value_is_refused(item: str) -> None:
     with pytest.raises(UsageError, match="template_arg is"):
         Settings.of(template_arg=tuple(item.split(" ")) if item.count("=") == 2 else (item,))
 
 
-def test_values_of_arguments_are_json_or_else_text() -> None:
+def test_argument_values_are_json_or_text() -> None:
     items = {
         "true": True,
         "True": "True",
@@ -288,9 +284,7 @@ def sent(*arguments: str, **more: Any) -> str:
     return done.stdout.decode()
 
 
-def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
-    model: str, tmp_path: Path
-) -> None:
+def test_system_prompts_come_from_every_layer(model: str, tmp_path: Path) -> None:
     (tmp_path / "wording").mkdir()
     (tmp_path / "wording" / "system.txt").write_bytes("\ufeffBe brief, é.\r\n".encode())
     (tmp_path / "ngt.yaml").write_text("system: Be brief, é.\n")
@@ -329,7 +323,7 @@ def test_a_system_text_comes_from_a_flag_a_file_a_variable_a_preset_or_settings(
         (["--set", "chat_template=rga"], "no chat template 'rga'", 2),
     ],
 )
-def test_what_cannot_be_given_is_told(
+def test_unsupported_template_flags_are_errors(
     model: str, tmp_path: Path, flags: list[str], words: str, code: int
 ) -> None:
     (tmp_path / "empty.txt").write_text("\n")
@@ -361,7 +355,7 @@ def test_documents_templates_and_arguments_are_chosen_by_flags(model: str) -> No
     assert sent("-m", model, "--set", "template_arg=mood=a\udcff").endswith("a?<|assistant|>\n")
 
 
-def test_a_line_of_a_batch_may_have_its_own(model: str, tmp_path: Path) -> None:
+def test_lines_of_a_batch_have_template_settings(model: str, tmp_path: Path) -> None:
     own = [
         {"system": "Be brief."},
         {},
@@ -382,7 +376,7 @@ def test_a_line_of_a_batch_may_have_its_own(model: str, tmp_path: Path) -> None:
     assert "Write the text itself." in rows[3]["error"]["hint"]
 
 
-def test_what_is_kept_depends_on_all_of_it() -> None:
+def test_the_prefix_cache_depends_on_every_template_setting() -> None:
     names = ("system", "chat_template", "template_arg", "template_documents")
     assert all(name in deciding(Settings(), preset()) for name in names)
     with pytest.raises(UsageError, match="two"):

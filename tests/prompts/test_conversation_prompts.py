@@ -50,7 +50,7 @@ def fitted(whole: Task, **more: Any) -> Prompt:
 @pytest.mark.parametrize("name", TEMPLATES)
 @pytest.mark.parametrize("documents", [TIDE, []])
 @pytest.mark.parametrize("system", ["", "Be brief."])
-def test_a_conversation_is_what_transformers_makes_of_it(
+def test_a_conversation_renders_as_in_transformers(
     name: str, documents: list[Document], system: str
 ) -> None:
     tokenizer = with_template(TEMPLATES[name])
@@ -79,7 +79,7 @@ def test_a_conversation_is_what_transformers_makes_of_it(
 
 
 @pytest.mark.parametrize("name", [name for name in TEMPLATES if name != "mistral"])
-def test_the_next_prompt_begins_with_this_one(name: str) -> None:
+def test_the_next_prompt_begins_with_the_last_one(name: str) -> None:
     tokenizer = Tokenizer(tokenizer_of("qwen").backend)
     tokenizer.backend.chat_template = TEMPLATES[name]
     before: list[int] = []
@@ -90,7 +90,7 @@ def test_the_next_prompt_begins_with_this_one(name: str) -> None:
         before = prompt.ids
 
 
-def test_without_a_template_turns_stand_in_a_row() -> None:
+def test_without_a_template_turns_follow_one_another() -> None:
     tokenizer = with_template(None)
     prompt = task(tokenizer, SAID[:2], chat=Chat(system="Be brief.")).build(TIDE)
     assert prompt.text == (
@@ -101,7 +101,7 @@ def test_without_a_template_turns_stand_in_a_row() -> None:
 
 
 @pytest.mark.parametrize("name", ["gemma", "mistral"])
-def test_turns_of_one_role_become_one_where_the_template_wants_that(name: str) -> None:
+def test_adjacent_turns_of_a_role_are_joined_if_needed(name: str) -> None:
     said = [("user", "One."), ("user", "Two."), ("assistant", "A."), ("assistant", "B.")]
     tokenizer = with_template(TEMPLATES[name])
     joined = [("user", "One.\n\nTwo."), ("assistant", "A.\n\nB.")]
@@ -148,7 +148,7 @@ def exchanges(count: int) -> list[tuple[str, str]]:
     ]
 
 
-def test_the_oldest_turns_go_together_and_documents_stay() -> None:
+def test_the_oldest_turns_are_left_out_and_documents_stay() -> None:
     tokenizer, said, heads, left = with_template(CHATML), exchanges(30), [], []
     for n in range(31):
         reported = Reported()
@@ -168,7 +168,7 @@ def test_the_oldest_turns_go_together_and_documents_stay() -> None:
     assert len(set(heads)) <= 6
 
 
-def test_a_question_that_does_not_fit_by_itself_is_an_error() -> None:
+def test_a_question_that_does_not_fit_is_an_error() -> None:
     whole = task(with_template(CHATML), exchanges(3), "boats " * 300, context=300)
     with pytest.raises(ContextOverflowError):
         prompt_for(whole, Settings.of(overflow="error"))
@@ -193,7 +193,7 @@ def town(tokenizer: Tokenizer, said: list[Turn], question: str, context: int = 9
     return Task(preset(), TOWN, question, tokenizer, context, 8, turns=said)
 
 
-def test_passages_stand_before_their_questions_and_are_not_read_twice() -> None:
+def test_passages_precede_their_questions_and_are_read_once() -> None:
     tokenizer, said, before = with_template(CHATML), [], []
     asked = ["Who built quay number 3, mason Dyer?", "And when was it?", "Really?"]
     for question in [*asked, "The mill of Norton, does it grind rye?"]:
@@ -211,7 +211,7 @@ def test_passages_stand_before_their_questions_and_are_not_read_twice() -> None:
     assert read == [1, 0, 0, 1]  # the second question is about the passage of the first
 
 
-def test_the_words_of_the_last_questions_are_searched_by() -> None:
+def test_retrieval_uses_the_last_questions() -> None:
     said = turns([("user", "One?"), *SAID])
     assert earlier_questions(said) == ["When is high tide?", "And low tide?"]
     index = index_of(TOWN, Cutting(40))
@@ -221,7 +221,7 @@ def test_the_words_of_the_last_questions_are_searched_by() -> None:
     assert [score for _, score in found] == pytest.approx(sorted(wanted[wanted > 0])[::-1])
 
 
-def test_turns_with_passages_go_when_the_room_is_full() -> None:
+def test_turns_with_passages_are_left_out_if_the_room_is_full() -> None:
     tokenizer, said, left = with_template(CHATML), [], []
     names = ["Abel", "Baker", "Clark", "Dyer", "Eaton", "Fisher", "Glover"]
     for n, name in enumerate(names):
@@ -238,7 +238,7 @@ def test_turns_with_passages_go_when_the_room_is_full() -> None:
     assert 2 < left[-1] < 7
 
 
-def test_documents_that_fit_are_read_whole_and_before_all_turns() -> None:
+def test_documents_that_fit_precede_all_turns() -> None:
     tokenizer = with_template(CHATML)
     said = [Turn("user", "One?", (Excerpt(0, 0, 9),)), Turn("assistant", "A.")]
     prompt = fitted(town(tokenizer, said, "Two?", 10_000))

@@ -29,7 +29,7 @@ def user_preset(home: Path, name: str, text: str) -> None:
     (home / "config" / "presets" / f"{name}.yaml").write_text(text)
 
 
-def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
+def test_shipped_presets_are_those_of_the_training() -> None:
     from tests.tools.training.tasks import ASK, SUMMARIZE
 
     assert set(preset_files()) >= {"summarize", "ask"}
@@ -39,7 +39,7 @@ def test_shipped_presets_load_and_are_what_the_model_was_trained_on() -> None:
 
 
 @pytest.mark.parametrize("name", ["ask", "chat", "summarize"])
-def test_shipped_presets_name_the_command_and_the_figures_behind_them(name: str) -> None:
+def test_shipped_presets_name_their_command_and_figures(name: str) -> None:
     origin = load_preset(name).provenance
     assert origin["command"].startswith("ngt tune --replay")
     assert len(origin["data_sha256"]) == 64
@@ -92,7 +92,7 @@ def test_braces_in_a_document_are_text() -> None:
     assert "Why {text}?" in prompt.text
 
 
-def test_the_document_comes_before_the_question_and_several_are_named() -> None:
+def test_documents_precede_the_question_and_have_names() -> None:
     documents = [Document("one.txt", "First."), Document("two.txt", "Second.")]
     text = built(documents, "Which?").text
     assert text.startswith("one.txt\nFirst.\n\ntwo.txt\nSecond.\n\n")
@@ -114,7 +114,7 @@ def fitted(
     return fit_prompt(task, overflow)
 
 
-def test_a_prompt_that_does_not_fit_names_both_numbers_and_the_choices() -> None:
+def test_a_prompt_that_does_not_fit_is_an_error_with_both_numbers() -> None:
     preset = load_preset("summarize")
     with pytest.raises(ContextOverflowError) as caught:
         fitted(preset, [Document("a", "word " * 100)], "", TOKENIZER, context=200, answer=50)
@@ -136,7 +136,7 @@ def test_truncation_cuts_the_longest_documents_and_never_the_question() -> None:
 
 
 @given(st.lists(st.integers(0, 60), min_size=1, max_size=6), st.integers(0, 200))
-def test_level_cuts_to_one_height(lengths: list[int], total: int) -> None:
+def test_level_cuts_to_one_length(lengths: list[int], total: int) -> None:
     kept = level(lengths, total)
     assert all(k <= length for k, length in zip(kept, lengths, strict=True))
     assert sum(kept) <= max(total, 0) or sum(lengths) <= total
@@ -172,7 +172,7 @@ class Counting(FakeBackend):
 LONG_DOCUMENT = Document("long", "word " * 600_000)
 
 
-def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
+def test_a_text_that_cannot_fit_is_refused_before_it_is_encoded() -> None:
     backend = Counting()
     with pytest.raises(ContextOverflowError, match=r"more than \d+ tokens, the model takes 399"):
         tokenizer = Tokenizer(backend)
@@ -180,7 +180,7 @@ def test_what_cannot_fit_is_refused_before_it_is_read() -> None:
     assert backend.letters < 200_000
 
 
-def test_cutting_reads_only_what_is_kept() -> None:
+def test_cutting_encodes_only_the_beginning() -> None:
     backend = Counting()
     documents = [LONG_DOCUMENT, Document("short", "Tiny text."), LONG_DOCUMENT]
     room = {"context": 4000, "answer": 100, "overflow": "truncate"}
@@ -196,7 +196,7 @@ def test_cutting_reads_only_what_is_kept() -> None:
     assert prompt.documents[0].text == LONG_DOCUMENT.text[: len(prompt.documents[0].text)]
 
 
-def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
+def test_counting_long_texts_shows_progress_and_can_be_interrupted(monkeypatch) -> None:
     monkeypatch.setattr(fitting, "_INTERVAL_S", 0.0)
     told: list[str] = []
 
@@ -212,7 +212,7 @@ def test_reading_long_texts_is_told_and_can_be_stopped(monkeypatch) -> None:
     assert told == ["Reading 65k of 3.0M tokens …", "Reading 131k of 3.0M tokens …"]
 
 
-def test_of_texts_far_too_long_nothing_but_the_first_is_counted(monkeypatch) -> None:
+def test_counting_stops_at_the_limit(monkeypatch) -> None:
     many = [Document(f"{i}.txt", f"Text {i} of a hundred thousand.") for i in range(20_000)]
     counted: list[str] = []
 
@@ -229,7 +229,7 @@ def test_of_texts_far_too_long_nothing_but_the_first_is_counted(monkeypatch) -> 
     assert counted[0] == many[0].text
 
 
-def test_many_cuts_are_summed_up() -> None:
+def test_many_cuts_are_summarized() -> None:
     cuts = [Cut(f"{i}.txt", 50, 10, 200, 40) for i in range(25)]
     words = list(cut_words(cuts))
     assert words[0] == "0.txt: cut to its first 10 of 50 tokens to fit"
@@ -246,9 +246,7 @@ def test_many_cuts_are_summed_up() -> None:
         (1, "", "x" * 400 + "{documents}"),
     ],
 )
-def test_what_leaves_no_room_for_documents_is_refused(
-    documents: int, question: str, template: str
-) -> None:
+def test_no_room_for_documents_is_an_error(documents: int, question: str, template: str) -> None:
     preset = Preset("mine", Path("mine.yaml"), template)
     texts = [Document(f"{i:03}.txt", "Some text here.") for i in range(documents)]
     with pytest.raises(ContextOverflowError, match="of 400 tokens the answer leaves 360") as caught:

@@ -40,9 +40,7 @@ def task(documents: list[Document], context: int = 400, answer: int = 40) -> Tas
 
 @settings(max_examples=60, deadline=None)
 @given(st.lists(TEXTS.filter(str.strip), min_size=1, max_size=3), st.integers(260, 700))
-def test_every_part_fits_and_together_they_have_all_of_the_text(
-    texts: list[str], context: int
-) -> None:
+def test_parts_fit_and_cover_the_text(texts: list[str], context: int) -> None:
     documents = [Document(f"{i}.txt", text) for i, text in enumerate(texts)]
     own = task(documents, context)
     try:
@@ -63,7 +61,7 @@ def check_nothing_is_lost(parts: list[Part], texts: list[str]) -> None:
         assert all(text[at].isspace() for at in range(len(text)) if at not in covered)
 
 
-def test_parts_end_where_a_heading_begins_and_are_named_after_theirs() -> None:
+def test_parts_end_at_headings_and_are_named_after_them() -> None:
     chapters = [f"Chapter {i}\n\n" + f"Ship {i} left the quay at noon. " * 7 for i in range(6)]
     text, sections = "", []
     for i, chapter in enumerate(chapters):
@@ -88,7 +86,7 @@ def test_parts_take_little_more_memory_than_their_text() -> None:
     assert taken < 3 * len(text)
 
 
-def test_what_fits_is_not_split() -> None:
+def test_documents_that_fit_are_not_split() -> None:
     short = [Document("a", "The tide came in.")]
     prompt = fits(task(short))
     assert prompt is not None
@@ -130,7 +128,7 @@ def failing(put: Any, at: int, error: BaseException) -> Any:
     return instead
 
 
-def test_a_long_text_is_summarized_in_parts_and_goes_on_after_ctrl_c(
+def test_a_long_text_is_summarized_in_parts_and_resumed(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
     whole = ngt("summarize", book, *short, "--json")
@@ -165,7 +163,7 @@ def check_going_on_after_ctrl_c(
     assert [p["text"] for p in rest["parts"]] == [p["text"] for p in body["parts"]]
 
 
-def test_parts_are_answered_together_and_one_by_one_where_exactness_is_asked_for(
+def test_parts_are_batched_unless_exact(
     book: str, short: tuple[str, ...], monkeypatch: Any
 ) -> None:
     together, score = list[int](), TargetModel.score
@@ -205,7 +203,7 @@ def test_a_part_that_fails_is_named(book: str, short: tuple[str, ...], monkeypat
     assert told[-2] == "ngt: the model gives no numbers"
 
 
-def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) -> None:
+def test_every_status_names_its_part(book: str, short: tuple[str, ...]) -> None:
     shown, code = in_terminal("summarize", book, *short, columns=100)
     passing = [line for line in shown.split("\r\x1b[K") if "Reading █" in line or " ░" in line]
     parts = {line.partition(":")[0] for line in passing if line.startswith("Part ")}
@@ -221,7 +219,7 @@ def test_every_passing_line_names_its_part(book: str, short: tuple[str, ...]) ->
 
 @pytest.mark.search
 @pytest.mark.parametrize("fails", ["the answer", "its delivery"])
-def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
+def test_parts_are_kept_if_the_last_answer_fails(
     tmp_path: Path, book: str, short: tuple[str, ...], fails: str, monkeypatch: Any
 ) -> None:
     lines, out = tmp_path / "in.jsonl", tmp_path / "out.jsonl"
@@ -247,7 +245,7 @@ def test_parts_of_a_line_are_kept_where_its_last_answer_fails(
     assert not PARTS.each()
 
 
-def test_cached_parts_are_those_of_one_engine_and_of_the_user() -> None:
+def test_cached_parts_depend_on_engine_and_client() -> None:
     preset = load_preset("summarize")
     prompt: Any = SimpleNamespace(ids=(1, 2))
 
@@ -268,7 +266,7 @@ def test_cached_parts_are_those_of_one_engine_and_of_the_user() -> None:
     assert cached("vllm").get(prompt) is None
 
 
-def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> None:
+def test_long_texts_with_overflow_error_and_dry_run(book: str, short: tuple[str, ...]) -> None:
     assert ngt("summarize", book, *short, "--overflow", "error").returncode == 5
     dry = ngt("summarize", book, *short, "--dry-run")
     assert dry.returncode == 0
@@ -280,7 +278,7 @@ def test_overflow_of_a_summary_as_it_was(book: str, short: tuple[str, ...]) -> N
     assert b"retrieve" in wrong.stderr
 
 
-def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, ...]) -> None:
+def test_per_file_writes_a_summary_of_each_file(tmp_path: Path, short: tuple[str, ...]) -> None:
     docs = tmp_path / "docs"
     (docs / "a").mkdir(parents=True)
     (docs / "a" / "tide.txt").write_text("The tide came in at noon that day.")
@@ -300,7 +298,7 @@ def test_each_file_gets_a_summary_of_its_own(tmp_path: Path, short: tuple[str, .
 
 
 @given(st.lists(st.integers(1, 10), max_size=40), st.integers(20, 40))
-def test_a_group_of_pieces_fills_the_room_and_no_more(sizes: list[int], room: int) -> None:
+def test_groups_of_pieces_stay_within_the_room(sizes: list[int], room: int) -> None:
     pieces = [_Piece(Excerpt(0, i, i + 1), size, False) for i, size in enumerate(sizes)]
     groups = list(_groups(pieces, room, float("inf")))
     assert [piece for group in groups for piece in group] == pieces

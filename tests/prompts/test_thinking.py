@@ -87,7 +87,7 @@ STARTS = st.sampled_from(["model", "prompt", "none"])
 
 
 @given(WORDS, WORDS, STARTS, BORDERS, st.booleans(), st.sampled_from(["", "a<", " \n"]))
-def test_tags_split_a_stream_where_a_search_of_the_whole_text_does(
+def test_tags_split_a_stream_as_a_search_of_the_complete_text(
     thought: str, answer: str, start: str, borders: list[int], are_tokens: bool, stop: str
 ) -> None:
     def kept(text: str) -> str:
@@ -116,7 +116,7 @@ CHANNELS = st.lists(
 
 
 @given(CHANNELS, BORDERS)
-def test_channels_split_a_stream_where_a_search_of_the_whole_text_does(
+def test_channels_split_a_stream_as_a_search_of_the_complete_text(
     messages: list[tuple[str, str]], borders: list[int]
 ) -> None:
     marks = dict(FORMATS[0].marks)
@@ -131,7 +131,7 @@ def test_channels_split_a_stream_where_a_search_of_the_whole_text_does(
     assert answer.split() == "".join(said for c, said in found if c == "final").split()
 
 
-def test_a_thought_may_quote_the_name_of_a_mark_that_is_a_token() -> None:
+def test_reasoning_may_quote_a_mark() -> None:
     thinking = Thinking({0: Part.ANSWER}, {}, (0,), Part.REASONING, False, 9)
     texts = ["", "the tag ", "</think>", " ends it"]
     stream = TextStream(Detokenizer(Pieces(texts)), (), thinking, 9)  # type: ignore[arg-type]
@@ -139,7 +139,7 @@ def test_a_thought_may_quote_the_name_of_a_mark_that_is_a_token() -> None:
     assert found == ["the tag", " </think>", " ends it", "\n\n"]
 
 
-def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
+def test_a_model_that_breaks_its_format_still_answers() -> None:
     thinking = Thinking({9: Part.HEADER}, {}, (9,), Part.HEADER, False, 9)
     assert split(["Nine", " o'clock"], thinking) == ("", "Nine o'clock")
 
@@ -156,7 +156,7 @@ def test_a_model_that_does_not_keep_to_its_format_still_answers() -> None:
         ("granite", Part.ANSWER, "\nHere is my response:\n\n"),
     ],
 )
-def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None:
+def test_the_template_names_the_format(kind: str, part: str, closing: str) -> None:
     backend = tokenizer(TEMPLATES[kind])
     found = thinking_of(Settings.of(max_thinking=7), Tokenizer(backend))
     assert found is not None
@@ -167,7 +167,7 @@ def test_a_template_tells_the_format(kind: str, part: str, closing: str) -> None
     assert {*names, *found.texts} <= {mark for one in FORMATS for mark in one.marks}
 
 
-def test_models_that_do_not_think_are_left_alone() -> None:
+def test_models_without_reasoning_are_unchanged() -> None:
     for template in (None, "{% for m in messages %}{{ m.content }}{% endfor %}"):
         assert thinking_of(Settings(), Tokenizer(tokenizer(template))) is None
     assert thinking_of(Settings(), Tokenizer(FakeBackend())) is None
@@ -196,7 +196,7 @@ SILENT = "<|end|><|start|>assistant<|channel|>final<|message|>"
         ("granite", "off", "user: 1\nassistant: ", Part.ANSWER),
     ],
 )
-def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_it(
+def test_reasoning_is_switched_by_the_template_or_by_marks_after_it(
     kind: str, think: str, end: str, part: str
 ) -> None:
     backend = tokenizer(TEMPLATES[kind])
@@ -217,7 +217,7 @@ def test_thoughts_are_switched_as_the_template_does_or_opened_and_closed_behind_
         )
 
 
-def test_what_opens_or_closes_a_thought_is_made_of_control_tokens() -> None:
+def test_marks_of_reasoning_are_control_tokens() -> None:
     tokens = Tokenizer(tokenizer(TEMPLATES["old r1"]))
     task = Task(PRESET, [Document("a", "<think>")], "", tokens, 500, 9, chat=Chat(think="off"))
     ids = task.build(task.documents).ids
@@ -225,7 +225,7 @@ def test_what_opens_or_closes_a_thought_is_made_of_control_tokens() -> None:
     assert [n for n in names if n and "think" in n] == ["<think>", "</think>"]
 
 
-def test_a_switch_that_is_not_there_is_one_line_and_a_hint(folder: Path, tmp_path: Path) -> None:
+def test_think_without_reasoning_is_an_error(folder: Path, tmp_path: Path) -> None:
     found = [
         ngt("ask", "When?", "-d", str(folder / "a.txt"), "--think", "off"),
         ngt(*asked(folder, "qwen"), "--think", "on", "--set", "template_arg=enable_thinking=false"),
@@ -288,7 +288,7 @@ def forced(output: Sequence[int], most: int) -> int | None:
 
 @pytest.mark.search
 @pytest.mark.parametrize("most", [0, 1, 5, 12])
-def test_thoughts_are_closed_at_the_token_at_which_generate_would_close_them(most: int) -> None:
+def test_reasoning_is_closed_at_the_token_of_generate(most: int) -> None:
     model = make_target("llama")
     limits = Limits(20, 24, thinking=Thinking(**{**as_dict(RANDOM), "max_tokens": most}))
     for prompt in prompts(examples(6), seed=1):
@@ -324,7 +324,7 @@ def context(prompt: Sequence[int]) -> Context:
 
 @pytest.mark.search
 @pytest.mark.parametrize("sampling", [GREEDY, Settings.of(temperature=0.9, seed=3)])
-def test_texts_that_share_passes_think_as_they_do_alone(sampling: Settings) -> None:
+def test_batched_reasoning_equals_single_reasoning(sampling: Settings) -> None:
     model, texts = make_target("qwen3"), prompts(6, seed=5)
     limits = Limits(18, 8, thinking=RANDOM)
     alone = [Run(model, drafter("none"), context(t), sampling, limits).finish() for t in texts]
@@ -384,9 +384,7 @@ def asked(folder: Path, kind: str = "") -> tuple[str, ...]:
 
 
 @pytest.mark.parametrize("kind", SAYS)
-def test_a_pipe_gets_the_answer_alone_and_json_the_thought_in_a_field(
-    folder: Path, kind: str
-) -> None:
+def test_a_pipe_gets_the_answer_and_json_the_reasoning(folder: Path, kind: str) -> None:
     done = ngt(*asked(folder, kind))
     assert (done.returncode, done.stdout.decode()) == (0, f"{SENTENCE}\n"), done.stderr
     shown = ngt(*asked(folder, kind), "--show-thinking")
@@ -403,7 +401,7 @@ def test_a_pipe_gets_the_answer_alone_and_json_the_thought_in_a_field(
 
 
 @pytest.mark.parametrize(("kind", "environ"), [("qwen", {}), ("harmony", {"NO_COLOR": "1"})])
-def test_a_terminal_shows_a_thought_dim_and_counted_and_then_the_answer(
+def test_a_terminal_counts_reasoning_tokens_before_the_answer(
     folder: Path, kind: str, environ: dict[str, str]
 ) -> None:
     screen, code = in_terminal(*asked(folder, kind), columns=60, **environ)
@@ -420,7 +418,7 @@ def test_a_terminal_shows_a_thought_dim_and_counted_and_then_the_answer(
     assert re.search(r"\d+ tokens, \d+ of reasoning", answer)
 
 
-def test_a_thought_that_is_shown_is_dim(folder: Path) -> None:
+def test_shown_reasoning_is_dim(folder: Path) -> None:
     screen, _ = in_terminal(*asked(folder, "qwen"), "--show-thinking", columns=60)
     answer = screen.rpartition("\r\x1b[K")[2]
     dim = "".join(re.findall(r"\x1b\[2m([^\x1b]*)\x1b", answer.partition("\r\n\r\n")[0]))
@@ -429,7 +427,7 @@ def test_a_thought_that_is_shown_is_dim(folder: Path) -> None:
     assert f"{THOUGHTS}\r\n\r\n{SENTENCE}\r\n" in plain
 
 
-def test_an_answer_may_quote_tags_and_comes_at_once_where_no_thought_is(folder: Path) -> None:
+def test_an_answer_may_quote_tags(folder: Path) -> None:
     for kind, thought, answer in (
         ("quotes", None, QUOTES),
         ("both", THOUGHTS, f"{SENTENCE} {QUOTES}"),
@@ -443,9 +441,7 @@ def test_an_answer_may_quote_tags_and_comes_at_once_where_no_thought_is(folder: 
     assert stream.push(0) == (None, "Nine")
 
 
-def test_files_and_pages_have_the_answer_and_the_thought_apart(
-    folder: Path, tmp_path: Path
-) -> None:
+def test_files_and_pages_separate_answer_and_reasoning(folder: Path, tmp_path: Path) -> None:
     page, file = tmp_path / "page.html", tmp_path / "answer.txt"
     ngt(*asked(folder, "harmony"), "-o", str(file), "--html", str(page))
     assert file.read_text() == f"{SENTENCE}\n"
@@ -458,7 +454,7 @@ def test_files_and_pages_have_the_answer_and_the_thought_apart(
     assert file.read_text().startswith(f"{THOUGHTS}\n\n{SENTENCE} [1]\n\n[1] a.txt")
 
 
-def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None:
+def test_endless_reasoning_is_closed(folder: Path) -> None:
     arguments = (*asked(folder, "endless"), "--set", "max_thinking=30", "--max-tokens", "9")
     made = {}
     for method in ("auto", "none"):
@@ -473,13 +469,13 @@ def test_an_endless_thought_is_closed_and_the_answer_begun(folder: Path) -> None
 
 
 @pytest.mark.parametrize("kind", ["endless", "on channels"])
-def test_marks_that_open_a_thought_take_nothing_from_the_answer(folder: Path, kind: str) -> None:
+def test_opening_marks_count_as_reasoning(folder: Path, kind: str) -> None:
     given = "--set", "max_thinking=0", "--max-tokens", "9", "--json"
     counts = json.loads(ngt(*asked(folder, kind), *given).stdout)["statistics"]
     assert counts["new_tokens"] - counts["thought_tokens"] == 9
 
 
-def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) -> None:
+def test_reasoning_without_an_answer_is_reported(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text(SENTENCE)
     write_model(tmp_path / "mute", "qwen", f"<think>\n{THOUGHTS}", *asked(tmp_path))
     done = ngt(*asked(tmp_path, "mute"))
@@ -490,7 +486,7 @@ def test_an_answer_without_a_word_behind_its_thought_is_said_so(tmp_path: Path) 
     )
 
 
-def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> None:
+def test_ctrl_c_during_reasoning_prints_nothing(folder: Path) -> None:
     code = (
         "import sys, time\nfrom ngtcli.decoding.sequence import DecodedSequence\n"
         "emit = DecodedSequence.emit\n"
@@ -510,7 +506,7 @@ def test_ctrl_c_in_a_thought_leaves_nothing_on_standard_output(folder: Path) -> 
     assert errors.decode().endswith("ngt: interrupted; the answer is incomplete\n")
 
 
-def test_stop_strings_and_repeats_count_in_the_answer_alone(folder: Path) -> None:
+def test_stop_strings_and_repeats_apply_to_the_answer(folder: Path) -> None:
     done = ngt(*asked(folder, "qwen"), "--stop", "leaves", "--json")
     found = json.loads(done.stdout)
     assert (found["text"], found["thought"]) == ("The ferry ", THOUGHTS)
@@ -521,7 +517,7 @@ def test_stop_strings_and_repeats_count_in_the_answer_alone(folder: Path) -> Non
     assert json.loads(long.stdout)["statistics"]["thought_tokens"] > 128
 
 
-def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: Path) -> None:
+def test_a_dry_run_leaves_the_room_of_the_run(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "long.txt").write_text(" ".join(f"{SENTENCE} {i}." for i in range(90)))
     given = (
         "ask",
@@ -545,7 +541,7 @@ def test_a_dry_run_leaves_the_room_that_the_run_leaves(folder: Path, tmp_path: P
     assert off["prompt_tokens"] > dry["prompt_tokens"]
 
 
-def test_a_folder_is_made_again_where_thoughts_are_wanted_in_it(tmp_path: Path) -> None:
+def test_show_thinking_makes_a_folder_again(tmp_path: Path) -> None:
     text, out = tmp_path / "a.txt", tmp_path / "out"
     text.write_text("The ferry leaves at nine.")
     command = ("summarize", str(text), "-o", f"{out}/", "--max-tokens", "4")
