@@ -18,7 +18,7 @@ from ngtcli.documents.formats.drawing import Box, by_place
 from ngtcli.documents.formats.equations import mathml
 from ngtcli.documents.formats.markup import lines_of, parse_xml, write_tree
 from ngtcli.documents.formats.number_format import general
-from ngtcli.documents.formats.numerals import integer
+from ngtcli.documents.formats.numerals import parse_integer
 from ngtcli.documents.formats.odt_numbering import STYLE, TEXT, Numbering
 from ngtcli.documents.formats.package import BROKEN
 from ngtcli.documents.formats.visible import join_scripts, set_apart
@@ -247,7 +247,7 @@ class _Document:
         for element in root.iter():
             tag, in_text = element.tag, element is not root and element.getparent().tag in _IN_TEXT
             if tag in (f"{TEXT}s", f"{TEXT}tab"):
-                count = min(integer(element.get(f"{TEXT}c"), 1), _SPACES)
+                count = min(parse_integer(element.get(f"{TEXT}c"), 1), _SPACES)
                 element.text = " " * count if tag[-1] == "s" else "\t"
             has_blocks = not in_text or next(element.iter(f"{TEXT}p"), None) is not None
             named = _TAGS.get(tag, "div" if has_blocks else "span")
@@ -287,7 +287,9 @@ class _Document:
             is_folded = any(group.get(f"{_TABLE}display") == "false" for group in groups)
             if is_folded or row.get(f"{_TABLE}visibility") in _HIDDEN_ROWS:
                 if "".join(row.itertext()).strip():
-                    self._hidden["rows"] += integer(row.get(f"{_TABLE}number-rows-repeated"), 1)
+                    self._hidden["rows"] += parse_integer(
+                        row.get(f"{_TABLE}number-rows-repeated"), 1
+                    )
                 row.getparent().remove(row)
 
     def _properties(self, element: Any) -> Iterator[Any]:
@@ -355,10 +357,12 @@ class _Document:
         cells = list(row)
         while cells and not any(lines_of(cells[-1])):
             row.remove(cells.pop())
-        times = min(integer(row.get(f"{_TABLE}number-rows-repeated"), 1), _ROWS) if cells else 1
+        times = (
+            min(parse_integer(row.get(f"{_TABLE}number-rows-repeated"), 1), _ROWS) if cells else 1
+        )
         for cell in cells:
             most_cells = _COLUMNS if any(lines_of(cell)) else _BLANK
-            repeated = integer(cell.get(f"{_TABLE}number-columns-repeated"), 1)
+            repeated = parse_integer(cell.get(f"{_TABLE}number-columns-repeated"), 1)
             for _ in range(1, min(repeated, most_cells)):
                 cell.addnext(deepcopy(cell))
         if times * (len(row) + sum(map(len, row.itertext()))) > self._most:
@@ -371,7 +375,7 @@ class _Document:
         columns: dict[Any, list[str]] = {}  # of each table: whether each is shown
         for element in root.xpath(".//*[@column]"):
             table = next(element.iterancestors("table"), root)
-            times = integer(element.get(f"{_TABLE}number-columns-repeated"), 1)
+            times = parse_integer(element.get(f"{_TABLE}number-columns-repeated"), 1)
             known = columns.setdefault(table, [])
             known += [element.get("column")] * min(times, _COLUMNS - len(known))
         for table, shown in columns.items():
@@ -419,8 +423,8 @@ def _comments_of_cells(table: Any) -> Iterator[str]:
             for annotation in cell.iterchildren(_ANNOTATION):
                 if row.get(f"{_TABLE}visibility") not in _HIDDEN_ROWS:
                     yield _comment(annotation, f"{_letters(column)}{number + 1}")
-            column += integer(cell.get(f"{_TABLE}number-columns-repeated"), 1)
-        number += integer(row.get(f"{_TABLE}number-rows-repeated"), 1)
+            column += parse_integer(cell.get(f"{_TABLE}number-columns-repeated"), 1)
+        number += parse_integer(row.get(f"{_TABLE}number-rows-repeated"), 1)
 
 
 def _letters(column: int) -> str:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from ngtcli.documents.formats.numerals import integer, numeral
+from ngtcli.documents.formats.numerals import numeral, parse_integer
 
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 STYLE = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
@@ -36,8 +36,8 @@ class _Level:
             style=style,
             prefix=element.get(f"{STYLE}num-prefix", ""),
             suffix=element.get(f"{STYLE}num-suffix", ""),
-            start=integer(element.get(f"{TEXT}start-value"), 1),
-            shown=integer(element.get(f"{TEXT}display-levels"), 1),
+            start=parse_integer(element.get(f"{TEXT}start-value"), 1),
+            shown=parse_integer(element.get(f"{TEXT}display-levels"), 1),
             pattern=next(patterns, ""),
             is_bullet=element.tag
             in (
@@ -101,7 +101,7 @@ class Numbering:
                 if not any(True for _ in element.iterancestors(f"{TEXT}list")):
                     self._number_list(element)
             elif element.get("mark") is None and element.get(f"{TEXT}is-list-header") != "true":
-                level = integer(element.get(f"{TEXT}outline-level"), 1) - 1
+                level = parse_integer(element.get(f"{TEXT}outline-level"), 1) - 1
                 if 0 <= level < _LEVELS:
                     start = self._start_of(element)
                     mark = headings.mark(self._outline, level, start)
@@ -140,8 +140,10 @@ class Numbering:
     @staticmethod
     def _start_of(element: Any) -> int | None:
         start = element.get(f"{TEXT}start-value")
-        return None if start is None else integer(start, 1)
+        return None if start is None else parse_integer(start, 1)
 
 
 def _levels(style: Any) -> dict[int, _Level]:
-    return {integer(e.get(f"{TEXT}level"), 1) - 1: _Level.of(e) for e in style.iterchildren("*")}
+    return {
+        parse_integer(e.get(f"{TEXT}level"), 1) - 1: _Level.of(e) for e in style.iterchildren("*")
+    }

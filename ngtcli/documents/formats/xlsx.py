@@ -20,7 +20,7 @@ from ngtcli.documents.formats.number_format import (
     shown_number,
     shown_text,
 )
-from ngtcli.documents.formats.numerals import integer
+from ngtcli.documents.formats.numerals import parse_integer
 from ngtcli.documents.formats.package import BROKEN, RELATION, Package, Part
 from ngtcli.documents.formats.visible import scripted
 
@@ -118,7 +118,7 @@ class _Book:
             }
             for style in root.iterfind(f"{_X}cellXfs/{_X}xf"):
                 number = style.get("numFmtId", "0")
-                yield own.get(number, BUILT_IN.get(integer(number, 0), GENERAL))
+                yield own.get(number, BUILT_IN.get(parse_integer(number, 0), GENERAL))
             return
 
 
@@ -149,7 +149,7 @@ class _Sheet:
                 if element.tag == _SHEET_FORMAT:
                     rows_are_hidden = element.get("zeroHeight") in _TRUE
                     continue
-                number = integer(element.get("r"), number + 1)
+                number = parse_integer(element.get("r"), number + 1)
                 hidden = element.get("hidden")
                 is_hidden = rows_are_hidden if hidden is None else hidden in _TRUE
                 if is_hidden or _is_zero(element.get("ht")):
@@ -215,7 +215,7 @@ class _Sheet:
             self._left_out.formulas += 1
             return f"={formula}" if formula else ""
         if kind == "s":
-            index = integer(value, -1)
+            index = parse_integer(value, -1)
             text = self._book.texts[index] if 0 <= index < len(self._book.texts) else ""
             return self._formatted_text(text, cell)
         if kind in ("str", "inlineStr"):
@@ -237,7 +237,7 @@ class _Sheet:
         return text if code == GENERAL else shown_text(text, code)
 
     def _code(self, cell: Any) -> str:
-        index = integer(cell.get("s"), 0)
+        index = parse_integer(cell.get("s"), 0)
         return self._book.codes[index] if index < len(self._book.codes) else GENERAL
 
     def drawn(self) -> Iterator[str]:
@@ -267,7 +267,7 @@ class _Sheet:
             authors = [author.text or "" for author in root.iter(f"{_X}author")]
             for comment in root.iter(f"{_X}comment"):
                 place = comment.get("ref", "")
-                index = integer(comment.get("authorId"), -1)
+                index = parse_integer(comment.get("authorId"), -1)
                 author = authors[index] if 0 <= index < len(authors) else ""
                 if place not in threads:  # for which this holds a text for older Excels
                     text = "".join(_text_of(words) for words in comment.iter(f"{_X}text"))
@@ -341,7 +341,7 @@ def _place_of(anchor: Any) -> tuple[int, int]:
     begin = f"{_XDR}from/{_XDR}"
     row = anchor.findtext(f"{begin}row", "").strip()
     column = anchor.findtext(f"{begin}col", "").strip()
-    return integer(row, 0), integer(column, 0)
+    return parse_integer(row, 0), parse_integer(column, 0)
 
 
 def _is_zero(size: str | None) -> bool:
