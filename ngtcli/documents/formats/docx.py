@@ -207,7 +207,7 @@ class _Document:
             parts = [part for tag, part in self._running if tag == f"{W}{kind}Reference"]
         texts: dict[str, None] = {}
         if "_numbering" in self.__dict__:
-            self._numbering.begin_anew()
+            self._numbering.restart()
         for part in {part.name: part for part in parts}.values():
             writer = Writer()
             write_tree(self._as_html(part.tree(*_SEEN), part), writer)
@@ -374,7 +374,7 @@ class _Document:
             return None, level
         if not self._numbering.has(identifier):
             return BULLET, level  # of a list that the file does not describe
-        return self._numbering.mark(identifier, level), level
+        return self._numbering.next_mark(identifier, level), level
 
     def _show_runs(self, root: Any) -> None:
         """Take out hidden runs, and make raised and lowered ones such elements."""

@@ -1,4 +1,9 @@
-"""The numbers that Word shows before paragraphs of lists, clauses and headings."""
+"""The numbers that Word shows before paragraphs of lists, clauses and headings.
+
+A file describes numberings twice. An abstract numbering (`abstractNum`) has the styles of up to
+nine levels. A list (`num`), which paragraphs name, refers to an abstract numbering and may override
+levels of it. All lists of one abstract numbering count on together.
+"""
 
 import re
 from dataclasses import dataclass, field
@@ -9,44 +14,64 @@ from ngtcli.documents.formats.numerals import numeral
 
 W = "{http://schemas.openxmlformats.org/wordprocessingml/2006/main}"
 BULLET = "-"
-_LEVELS = 9
-_PLACE = re.compile(r"%([1-9])")
+_MAX_LEVELS = 9
+_PLACEHOLDER = re.compile(r"%([1-9])")  # stands for the number of a level, counted from 1
 
 
 @lru_cache(256)
-def _path(path: str) -> str:
+def _qualified_path(path: str) -> str:
     return "/".join(W + tag for tag in path.split("/"))
 
 
 def value_of(parent: Any, path: str) -> str | None:
-    """The attribute `val` of an element in `parent`; None where there is none."""
-    found = None if parent is None else parent.find(_path(path))
-    return None if found is None else found.get(f"{W}val", "")
+    """The attribute `val` of the element at `path` in `parent`; None if there is no element."""
+    if parent is None:
+        return None
+    element = parent.find(_qualified_path(path))
+    return None if element is None else element.get(f"{W}val", "")
 
 
 def integer_of(parent: Any, path: str) -> int | None:
-    """That attribute as a number; None where it is none."""
+    """The attribute `val` of the element at `path` as a number; None if it is not a number."""
     text = value_of(parent, path) or ""
     return int(text) if re.fullmatch(r"-?\d{1,9}", text) else None
 
 
+def is_on(element: Any) -> bool:
+    """Whether an on/off element switches something on: it exists and does not say otherwise."""
+    return element is not None and element.get(f"{W}val", "1") not in ("0", "false", "off")
+
+
 @dataclass(frozen=True, slots=True)
 class _Level:
+    """How one level of a numbering counts, and how its numbers look.
+
+    Attributes:
+        start: The first number.
+        style: Name of a numeral style of Word, "bullet", "none", or "zerosN" for N digits.
+        text: What Word shows, with placeholders such as "%1" for the numbers of levels.
+        is_legal: Whether the numbers of all levels are shown in digits.
+        restart_level: A paragraph of a level above this one (from 1) restarts the count. None: any
+            level above does; 0: none does.
+        is_hidden: Whether the number is hidden text.
+    """
+
     start: int = 1
     style: str = "decimal"
     text: str = ""
-    is_legal: bool = False  # all its numbers are in digits
-    restarts_below: int | None = None  # the levels at which it begins anew; None: all above
+    is_legal: bool = False
+    restart_level: int | None = None
     is_hidden: bool = False
 
     @classmethod
-    def of(cls, element: Any) -> "_Level":
+    def from_element(cls, element: Any) -> "_Level":
         style = "decimal"
-        for form in element.iter(f"{W}numFmt"):  # in two forms where the first is of later Words
-            style = form.get(f"{W}val", style)
-            zeros = re.match(r"(0+)1\b", form.get(f"{W}format", ""))
-            if style == "custom" and zeros:
-                style = f"zeros{len(zeros[1]) + 1}"
+        # There are two formats if the first is one that older versions of Word do not know.
+        for number_format in element.iter(f"{W}numFmt"):
+            style = number_format.get(f"{W}val", style)
+            leading_zeros = re.match(r"(0+)1\b", number_format.get(f"{W}format", ""))
+            if style == "custom" and leading_zeros:
+                style = f"zeros{len(leading_zeros[1]) + 1}"
                 break
         start = integer_of(element, "start")
         return cls(
@@ -54,140 +79,170 @@ class _Level:
             style=style,
             text=value_of(element, "lvlText") or "",
             is_legal=is_on(element.find(f"{W}isLgl")),
-            restarts_below=integer_of(element, "lvlRestart"),
+            restart_level=integer_of(element, "lvlRestart"),
             is_hidden=is_on(element.find(f"{W}rPr/{W}vanish")),
         )
+
+    def format_number(self, number: int) -> str:
+        if self.style.startswith("zeros"):
+            return str(number).zfill(int(self.style.removeprefix("zeros")))
+        return numeral(number, self.style)
 
 
 @dataclass(slots=True)
 class _List:
-    """A numbering that paragraphs name: its own, and what it changes of the one it is made of."""
+    """A list that paragraphs name.
 
-    abstract: str
-    starts: dict[int, int] = field(default_factory=dict)
-    levels: dict[int, _Level] = field(default_factory=dict)
-    begun: set[int] = field(default_factory=set)
+    Attributes:
+        abstract_id: The abstract numbering that it refers to.
+        start_overrides: Levels that it starts with another number.
+        level_overrides: Levels that it replaces.
+        started_levels: Levels that a paragraph of this list had.
+    """
+
+    abstract_id: str
+    start_overrides: dict[int, int] = field(default_factory=dict)
+    level_overrides: dict[int, _Level] = field(default_factory=dict)
+    started_levels: set[int] = field(default_factory=set)
+
+    def start_of(self, index: int, level: _Level) -> int:
+        return self.start_overrides.get(index, level.start)
 
 
 class Numbering:
-    """The numbers of a document's paragraphs, asked for in their order."""
+    """Counts the paragraphs of a document; ask for their numbers in the order of the text."""
 
     def __init__(self, root: Any = None) -> None:
-        self._elements: dict[str, Any] = {}  # of abstract numberings
-        self._abstract: dict[str, dict[int, _Level]] = {}
+        self._abstract_elements: dict[str, Any] = {}
+        self._abstract_levels: dict[str, dict[int, _Level]] = {}  # cache, by abstract id
         self._lists: dict[str, _List] = {}
-        self._counts: dict[str, list[int | None]] = {}  # of each abstract numbering
-        self._style_links: dict[str, str] = {}  # abstract numberings by styles
+        self._counts: dict[str, list[int | None]] = {}  # a number a level, by abstract id
+        self._ids_by_style: dict[str, str] = {}  # abstract ids by the style that names them
         if root is None:
             return
         for element in root.iterfind(f"{W}abstractNum"):
-            identifier = element.get(f"{W}abstractNumId", "")
-            self._elements[identifier] = element
-            if style := value_of(element, "styleLink"):
-                self._style_links[style] = identifier
+            abstract_id = element.get(f"{W}abstractNumId", "")
+            self._abstract_elements[abstract_id] = element
+            style = value_of(element, "styleLink")
+            if style:
+                self._ids_by_style[style] = abstract_id
         for element in root.iterfind(f"{W}num"):
             self._add_list(element)
 
-    def begin_anew(self) -> None:
-        """Forget what was counted, as for headers and footers."""
-        self._counts.clear()
-        for made in self._lists.values():
-            made.begun.clear()
-
-    def _levels(self, identifier: str) -> dict[int, _Level]:
-        """The levels of an abstract numbering, which may be those of a style's."""
-        if identifier not in self._abstract:
-            element = self._elements.get(identifier)
-            link = self._style_links.get(value_of(element, "numStyleLink") or "")
-            levels = self._elements.get(link or "", element)
-            found = () if levels is None else levels.iterfind(f"{W}lvl")
-            self._abstract[identifier] = {_index(level): _Level.of(level) for level in found}
-        return self._abstract[identifier]
-
     def _add_list(self, element: Any) -> None:
-        made = _List(value_of(element, "abstractNumId") or "")
-        for change in element.iterfind(f"{W}lvlOverride"):
-            start = integer_of(change, "startOverride")
+        new_list = _List(value_of(element, "abstractNumId") or "")
+        for override in element.iterfind(f"{W}lvlOverride"):
+            start = integer_of(override, "startOverride")
             if start is not None:
-                made.starts[_index(change)] = start
-            for level in change.iterfind(f"{W}lvl"):
-                made.levels[_index(level)] = _Level.of(level)
-        self._lists[element.get(f"{W}numId", "")] = made
+                new_list.start_overrides[_level_index(override)] = start
+            for level in override.iterfind(f"{W}lvl"):
+                new_list.level_overrides[_level_index(level)] = _Level.from_element(level)
+        self._lists[element.get(f"{W}numId", "")] = new_list
 
-    def has(self, identifier: str) -> bool:
+    def restart(self) -> None:
+        """Forget all counts: headers and footers do not go on with the numbers of the body."""
+        self._counts.clear()
+        for numbered_list in self._lists.values():
+            numbered_list.started_levels.clear()
+
+    def has(self, list_id: str) -> bool:
         """Whether the file describes this list."""
-        return identifier in self._lists
+        return list_id in self._lists
 
-    def level_of_style(self, identifier: str, style: str) -> int:
-        """The level of a list at which paragraphs of a style are."""
-        named = self._lists.get(identifier)
-        element = self._elements.get(named.abstract) if named else None
-        for level in () if element is None else element.iterfind(f"{W}lvl"):
+    def level_of_style(self, list_id: str, style: str) -> int:
+        """The level of a list that belongs to a paragraph style; 0 if none does."""
+        if list_id not in self._lists:
+            return 0
+        element = self._abstract_elements.get(self._lists[list_id].abstract_id)
+        if element is None:
+            return 0
+        for level in element.iterfind(f"{W}lvl"):
             if value_of(level, "pStyle") == style:
-                return _index(level)
+                return _level_index(level)
         return 0
 
-    def mark(self, identifier: str, level: int) -> str | None:
-        """What stands before the next paragraph of this list and level; None for nothing."""
-        named = self._lists.get(identifier)
-        if named is None or not 0 <= level < _LEVELS:
-            return None
-        levels = self._levels(named.abstract) | named.levels
-        shown = levels.get(level)
-        if shown is None:
-            return None
-        counts = self._counts.setdefault(named.abstract, [None] * _LEVELS)
-        self._advance(counts, named, levels, level)
-        if shown.is_hidden:
-            return None
-        if shown.style == "bullet":
-            return BULLET
-        if shown.style == "none" and not _PLACE.search(shown.text):
-            return shown.text.strip() or None
+    def next_mark(self, list_id: str, index: int) -> str | None:
+        """Count a paragraph, and return what Word shows before it; None for nothing.
 
-        def number(place: "re.Match[str]") -> str:
-            index = int(place[1]) - 1
-            form = levels.get(index, _Level())
-            count = counts[index] if counts[index] is not None else form.start
-            return _shown(count or 0, "decimal" if shown.is_legal else form.style)
-
-        return _PLACE.sub(number, shown.text).strip() or None
-
-    @staticmethod
-    def _advance(
-        counts: list[int | None], named: _List, levels: dict[int, _Level], level: int
-    ) -> None:
-        """Count a paragraph, and begin the levels below it anew.
-
-        Levels above it that have no paragraph count as if they had one, as in LibreOffice.
+        Args:
+            list_id: The list of the paragraph.
+            index: Its level, from 0.
         """
-        for above in range(level):
-            if counts[above] is None and above in levels:
-                counts[above] = named.starts.get(above, levels[above].start)
-        before = counts[level]
-        if level in named.starts and level not in named.begun:
-            counts[level] = named.starts[level]
-        else:
-            start = named.starts.get(level, levels[level].start)
-            counts[level] = start if before is None else before + 1
-        named.begun.add(level)
-        for below in range(level + 1, _LEVELS):
-            limit = levels.get(below, _Level()).restarts_below
-            if limit is None or level < limit:
-                counts[below] = None
+        if list_id not in self._lists or not 0 <= index < _MAX_LEVELS:
+            return None
+        numbered_list = self._lists[list_id]
+        levels = self._levels_of(numbered_list.abstract_id) | numbered_list.level_overrides
+        level = levels.get(index)
+        if level is None:
+            return None
+
+        counts = self._counts.setdefault(numbered_list.abstract_id, [None] * _MAX_LEVELS)
+        _advance(counts, numbered_list, levels, index)
+        if level.is_hidden:
+            return None
+        if level.style == "bullet":
+            return BULLET
+        if level.style == "none" and not _PLACEHOLDER.search(level.text):
+            return level.text.strip() or None
+
+        def number_of_level(placeholder: re.Match[str]) -> str:
+            shown_index = int(placeholder[1]) - 1
+            shown_level = levels.get(shown_index, _Level())
+            count = counts[shown_index]
+            number = shown_level.start if count is None else count
+            return str(number) if level.is_legal else shown_level.format_number(number)
+
+        return _PLACEHOLDER.sub(number_of_level, level.text).strip() or None
+
+    def _levels_of(self, abstract_id: str) -> dict[int, _Level]:
+        """The levels of an abstract numbering, which may refer to those of a style."""
+        if abstract_id not in self._abstract_levels:
+            element = self._abstract_elements.get(abstract_id)
+            style = value_of(element, "numStyleLink") or ""
+            linked_id = self._ids_by_style.get(style, "")
+            element = self._abstract_elements.get(linked_id, element)
+            levels = {}
+            if element is not None:
+                for level in element.iterfind(f"{W}lvl"):
+                    levels[_level_index(level)] = _Level.from_element(level)
+            self._abstract_levels[abstract_id] = levels
+        return self._abstract_levels[abstract_id]
 
 
-def _index(level: Any) -> int:
-    text = level.get(f"{W}ilvl", "0")
+def _advance(
+    counts: list[int | None], numbered_list: _List, levels: dict[int, _Level], index: int
+) -> None:
+    """Count a paragraph, and restart the levels below it.
+
+    A level above without a paragraph counts as if it had one, as in LibreOffice.
+
+    Args:
+        counts: The last number of each level, which is changed; None before the first.
+        numbered_list: The list of the paragraph.
+        levels: The levels of that list.
+        index: The level of the paragraph, from 0.
+    """
+    for above in range(index):
+        if counts[above] is None and above in levels:
+            counts[above] = numbered_list.start_of(above, levels[above])
+
+    previous = counts[index]
+    is_first_of_override = (
+        index in numbered_list.start_overrides and index not in numbered_list.started_levels
+    )
+    if previous is None or is_first_of_override:
+        counts[index] = numbered_list.start_of(index, levels[index])
+    else:
+        counts[index] = previous + 1
+    numbered_list.started_levels.add(index)
+
+    for below in range(index + 1, _MAX_LEVELS):
+        restart_level = levels.get(below, _Level()).restart_level
+        if restart_level is None or index < restart_level:
+            counts[below] = None
+
+
+def _level_index(element: Any) -> int:
+    """The level, from 0, that an element is about."""
+    text = element.get(f"{W}ilvl", "0")
     return int(text) if text.isdecimal() and len(text) < 3 else 0
-
-
-def _shown(count: int, style: str) -> str:
-    if style.startswith("zeros"):
-        return str(count).zfill(int(style.removeprefix("zeros")))
-    return numeral(count, style)
-
-
-def is_on(element: Any) -> bool:
-    """Whether an element switches something on: it is there, and does not say otherwise."""
-    return element is not None and element.get(f"{W}val", "1") not in ("0", "false", "off")
