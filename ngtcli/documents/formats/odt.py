@@ -230,7 +230,7 @@ class _Document:
     def _as_html(self, root: Any) -> Any:
         """Name elements as in HTML, and give those their text that stand for it."""
         self._drop_hidden(root)
-        self._numbering.number(root)
+        self._numbering.set_marks(root)
         self._show_objects(root)
         for number in root.iter(f"{TEXT}page-number"):
             if number.text == "<number>":  # what stands on masters and notes for the number

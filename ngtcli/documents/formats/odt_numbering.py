@@ -9,141 +9,203 @@ from ngtcli.documents.formats.numerals import numeral, parse_integer
 
 TEXT = "{urn:oasis:names:tc:opendocument:xmlns:text:1.0}"
 STYLE = "{urn:oasis:names:tc:opendocument:xmlns:style:1.0}"
-_ID = "{http://www.w3.org/XML/1998/namespace}id"
 BULLET = "-"
-_LEVELS = 10
-_PLACE = re.compile(r"%(\d{1,2})%")
-_NUMBER, _PARAGRAPHS = f"{TEXT}list-level-style-number", (f"{TEXT}p", f"{TEXT}h")
+_ID = "{http://www.w3.org/XML/1998/namespace}id"
+_MAX_LEVELS = 10
+_PLACEHOLDER = re.compile(r"%(\d{1,2})%")  # stands for the number of a level, counted from 1
+_BULLETS = (f"{TEXT}list-level-style-bullet", f"{TEXT}list-level-style-image")
+_PARAGRAPHS = (f"{TEXT}p", f"{TEXT}h")
 
 
 @dataclass(frozen=True, slots=True)
 class _Level:
-    style: str = ""  # of its numbers; "" for none
+    """How one level of a list counts, and how its numbers look.
+
+    Attributes:
+        style: Name of a numeral style; "" if it shows no numbers.
+        prefix: What stands before the numbers.
+        suffix: What stands behind them.
+        start: The first number.
+        shown_levels: The number of levels, with those above, whose numbers are shown.
+        pattern: The numbers as newer versions of LibreOffice write them, with placeholders such as
+            "%1%"; "" in files of older ones.
+        is_bullet: Whether it shows a bullet or a picture.
+    """
+
+    style: str = ""
     prefix: str = ""
     suffix: str = ""
     start: int = 1
-    shown: int = 1  # of how many levels the numbers are shown
-    pattern: str = ""  # with places for numbers, as later LibreOffices write it
+    shown_levels: int = 1
+    pattern: str = ""
     is_bullet: bool = False
 
     @classmethod
-    def of(cls, element: Any) -> "_Level":
+    def from_element(cls, element: Any) -> "_Level":
         style = element.get(f"{STYLE}num-format", "")
         if element.get(f"{STYLE}num-letter-sync") == "true":
             style = {"a": "lowerLetter", "A": "upperLetter"}.get(style, style)
-        patterns = (v for name, v in element.attrib.items() if name.endswith("}num-list-format"))
+        pattern = ""
+        for name, value in element.attrib.items():
+            if name.endswith("}num-list-format"):  # the namespace depends on the version
+                pattern = value
+                break
         return cls(
             style=style,
             prefix=element.get(f"{STYLE}num-prefix", ""),
             suffix=element.get(f"{STYLE}num-suffix", ""),
             start=parse_integer(element.get(f"{TEXT}start-value"), 1),
-            shown=parse_integer(element.get(f"{TEXT}display-levels"), 1),
-            pattern=next(patterns, ""),
-            is_bullet=element.tag
-            in (
-                f"{TEXT}list-level-style-bullet",
-                f"{TEXT}list-level-style-image",
-            ),
+            shown_levels=parse_integer(element.get(f"{TEXT}display-levels"), 1),
+            pattern=pattern,
+            is_bullet=element.tag in _BULLETS,
         )
 
 
-class _Counts:
-    """The numbers of the levels of one list so far."""
+_Levels = dict[int, _Level]  # the levels of a list style, from 0
+
+
+class _Counter:
+    """The last number of each level of one list, or of the headings."""
 
     def __init__(self) -> None:
-        self.numbers: list[int | None] = [None] * _LEVELS
+        self._numbers: list[int | None] = [None] * _MAX_LEVELS
 
-    def mark(self, levels: dict[int, _Level], level: int, start: int | None) -> str:
-        """Count an item of a level, from 0; what stands before it, "" for nothing."""
-        for above in range(level):
-            if self.numbers[above] is None and above in levels:
-                self.numbers[above] = levels[above].start
-        shown = levels.get(level, _Level())
-        before = self.numbers[level]
-        following = shown.start if before is None else before + 1
-        self.numbers[level] = following if start is None else start
-        self.numbers[level + 1 :] = [None] * (_LEVELS - level - 1)
-        if shown.is_bullet:
+    def next_mark(self, levels: _Levels, index: int, start: int | None) -> str:
+        """Count an item, and return what stands before it; "" for nothing.
+
+        Args:
+            levels: The levels of its list style.
+            index: The level of the item, from 0.
+            start: The number that the item itself names, if any.
+        """
+        level = levels.get(index, _Level())
+        self._advance(levels, index, start)
+        if level.is_bullet:
             return BULLET
-        if not shown.style:
-            return f"{shown.prefix}{shown.suffix}".strip()
-        if shown.pattern:
-            return _PLACE.sub(lambda place: self._number(levels, int(place[1]) - 1), shown.pattern)
-        first = max(0, level + 1 - shown.shown)
-        numbers = (self._number(levels, index) for index in range(first, level + 1))
-        return f"{shown.prefix}{'.'.join(filter(None, numbers))}{shown.suffix}".strip()
+        if not level.style:
+            return f"{level.prefix}{level.suffix}".strip()
+        if level.pattern:
+            return _PLACEHOLDER.sub(
+                lambda placeholder: self._numeral(levels, int(placeholder[1]) - 1), level.pattern
+            )
+        first_shown = max(0, index + 1 - level.shown_levels)
+        numerals = (self._numeral(levels, i) for i in range(first_shown, index + 1))
+        return f"{level.prefix}{'.'.join(filter(None, numerals))}{level.suffix}".strip()
 
-    def _number(self, levels: dict[int, _Level], index: int) -> str:
+    def _advance(self, levels: _Levels, index: int, start: int | None) -> None:
+        """Count an item; levels above count as if they had one, and those below restart."""
+        for above in range(index):
+            if self._numbers[above] is None and above in levels:
+                self._numbers[above] = levels[above].start
+
+        previous = self._numbers[index]
+        if start is not None:
+            self._numbers[index] = start
+        elif previous is None:
+            self._numbers[index] = levels.get(index, _Level()).start
+        else:
+            self._numbers[index] = previous + 1
+
+        for below in range(index + 1, _MAX_LEVELS):
+            self._numbers[below] = None
+
+    def _numeral(self, levels: _Levels, index: int) -> str:
+        """The number of a level, as its style writes it; "" if it has none."""
+        if not 0 <= index < _MAX_LEVELS:
+            return ""
         style = levels.get(index, _Level()).style
-        number = self.numbers[index] if 0 <= index < _LEVELS else None
+        number = self._numbers[index]
         return numeral(number, style) if style and number is not None else ""
 
 
 class Numbering:
-    """Gives items of lists and headings in a tree what is shown before them."""
+    """Marks the items of lists and the headings of a tree with what is shown before them."""
 
     def __init__(self, roots: Iterable[Any]) -> None:
-        self._styles: dict[str, dict[int, _Level]] = {}
-        self._outline: dict[int, _Level] = {}
-        self._of_lists: dict[str, _Counts] = {}  # by the ids of lists
-        self._last: dict[str, _Counts] = {}  # by styles
+        self._styles: dict[str, _Levels] = {}
+        self._outline: _Levels = {}  # of headings
+        self._counters_by_id: dict[str, _Counter] = {}  # by the ids of lists
+        self._last_counters: dict[str, _Counter] = {}  # of the last list of each style
         for root in roots:
             for style in root.iter(f"{TEXT}list-style"):
-                self._styles[style.get(f"{STYLE}name", "")] = _levels(style)
+                self._styles[style.get(f"{STYLE}name", "")] = _levels_of(style)
             for style in root.iter(f"{TEXT}outline-style"):
-                self._outline = _levels(style)
+                self._outline = _levels_of(style)
 
-    def number(self, body: Any) -> None:
-        """Set `mark` at paragraphs and headings that are shown with one, and their `level`."""
-        headings = _Counts()
+    def set_marks(self, body: Any) -> None:
+        """Set `mark` of paragraphs and headings that are shown with one; of items also `level`."""
+        headings = _Counter()
         for element in body.iter(f"{TEXT}list", f"{TEXT}h"):
             if element.tag == f"{TEXT}list":
-                if not any(True for _ in element.iterancestors(f"{TEXT}list")):
-                    self._number_list(element)
+                is_inner_list = next(element.iterancestors(f"{TEXT}list"), None) is not None
+                if not is_inner_list:
+                    self._mark_list(element)
             elif element.get("mark") is None and element.get(f"{TEXT}is-list-header") != "true":
-                level = parse_integer(element.get(f"{TEXT}outline-level"), 1) - 1
-                if 0 <= level < _LEVELS:
-                    start = self._start_of(element)
-                    mark = headings.mark(self._outline, level, start)
-                    element.set("mark", mark if mark != BULLET else "")
+                self._mark_heading(element, headings)
 
-    def _number_list(self, outer: Any) -> None:
-        name = outer.get(f"{TEXT}style-name", "")
-        continued = self._of_lists.get(outer.get(f"{TEXT}continue-list", ""))
-        if continued is None and outer.get(f"{TEXT}continue-numbering") == "true":
-            continued = self._last.get(name)
-        counts = continued or _Counts()
-        self._last[name] = counts
-        if outer.get(_ID):
-            self._of_lists[outer.get(_ID)] = counts
-        waiting = [(outer, 0, name)]
-        while waiting:
-            element, level, style = waiting.pop()
+    def _mark_heading(self, heading: Any, counter: _Counter) -> None:
+        index = parse_integer(heading.get(f"{TEXT}outline-level"), 1) - 1
+        if 0 <= index < _MAX_LEVELS:
+            mark = counter.next_mark(self._outline, index, _start_of(heading))
+            heading.set("mark", "" if mark == BULLET else mark)
+
+    def _mark_list(self, outermost: Any) -> None:
+        """Mark the items of a list and of all lists in it."""
+        outermost_style = outermost.get(f"{TEXT}style-name", "")
+        counter = self._counter_of(outermost, outermost_style)
+        stack = [(outermost, 0, outermost_style)]  # elements, their level, and their style
+        while stack:
+            element, index, style = stack.pop()
             if element.tag == f"{TEXT}list":
                 style = element.get(f"{TEXT}style-name") or style
-                waiting += [(child, level, style) for child in reversed(element)]
+                stack += [(child, index, style) for child in reversed(element)]
                 continue
-            is_item = element.tag == f"{TEXT}list-item"
-            paragraph = next(iter(element), None) if is_item else None
-            if paragraph is not None and paragraph.tag in _PARAGRAPHS and level < _LEVELS:
-                levels = self._styles.get(style, {0: _Level(is_bullet=True)})
-                levels = levels if style in self._styles else {level: _Level(is_bullet=True)}
-                mark = counts.mark(levels, level, self._start_of(element))
-                paragraph.set("mark", mark)
-                paragraph.set("level", str(level if mark == BULLET else 0))
-            waiting += [
-                (child, level + 1, style)
-                for child in reversed(element)
-                if child.tag == f"{TEXT}list"
-            ]
+            if element.tag == f"{TEXT}list-item" and index < _MAX_LEVELS:
+                self._mark_item(element, index, style, counter)
+            for child in reversed(element):
+                if child.tag == f"{TEXT}list":
+                    stack.append((child, index + 1, style))
 
-    @staticmethod
-    def _start_of(element: Any) -> int | None:
-        start = element.get(f"{TEXT}start-value")
-        return None if start is None else parse_integer(start, 1)
+    def _counter_of(self, outermost: Any, style: str) -> _Counter:
+        """The counter of a list, which is another list's if it continues that one."""
+        counter = self._counters_by_id.get(outermost.get(f"{TEXT}continue-list", ""))
+        if counter is None and outermost.get(f"{TEXT}continue-numbering") == "true":
+            counter = self._last_counters.get(style)
+        if counter is None:
+            counter = _Counter()
+        self._last_counters[style] = counter
+        list_id = outermost.get(_ID)
+        if list_id:
+            self._counters_by_id[list_id] = counter
+        return counter
+
+    def _mark_item(self, item: Any, index: int, style: str, counter: _Counter) -> None:
+        """Mark the first paragraph of an item; one that begins with a list has no mark.
+
+        Args:
+            item: The item of a list.
+            index: Its level, from 0.
+            style: The list style of the innermost list around it that names one.
+            counter: Counts the items of the outermost list around it.
+        """
+        paragraph = next(iter(item), None)
+        if paragraph is None or paragraph.tag not in _PARAGRAPHS:
+            return
+        # A list without a style has bullets.
+        levels = self._styles.get(style, {index: _Level(is_bullet=True)})
+        mark = counter.next_mark(levels, index, _start_of(item))
+        paragraph.set("mark", mark)
+        paragraph.set("level", str(index if mark == BULLET else 0))
 
 
-def _levels(style: Any) -> dict[int, _Level]:
-    return {
-        parse_integer(e.get(f"{TEXT}level"), 1) - 1: _Level.of(e) for e in style.iterchildren("*")
-    }
+def _start_of(element: Any) -> int | None:
+    """The number that an item or a heading names, with which counting goes on."""
+    start = element.get(f"{TEXT}start-value")
+    return None if start is None else parse_integer(start, 1)
+
+
+def _levels_of(style: Any) -> _Levels:
+    levels = {}
+    for element in style.iterchildren("*"):
+        levels[parse_integer(element.get(f"{TEXT}level"), 1) - 1] = _Level.from_element(element)
+    return levels
