@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from ngtcli.documents.formats.number_format import BUILT_IN, shown_number, shown_text
+from ngtcli.documents.formats.number_format import BUILT_IN, format_number, format_text
 
 MONEY = '_("$"* #,##0.00_);_("$"* \\(#,##0.00\\);_("$"* "-"??_);_(@_)'
 
@@ -81,7 +81,7 @@ MONEY = '_("$"* #,##0.00_);_("$"* \\(#,##0.00\\);_("$"* "-"??_);_(@_)'
     ],
 )
 def test_a_number_is_shown_in_its_format(code: str, value: float, text: str) -> None:
-    assert shown_number(value, code) == text
+    assert format_number(value, code) == text
 
 
 DAY = 46096  # 15 March 2026
@@ -130,12 +130,12 @@ DAY = 46096  # 15 March 2026
     ],
 )
 def test_dates_and_times_are_shown_in_their_format(code: str, value: float, text: str) -> None:
-    assert shown_number(value, code) == text
+    assert format_number(value, code) == text
 
 
 def test_dates_of_workbooks_that_count_from_1904() -> None:
-    assert shown_number(0, "yyyy-mm-dd", True) == "1904-01-01"
-    assert shown_number(DAY - 1462, "d mmm yyyy", True) == "15 Mar 2026"
+    assert format_number(0, "yyyy-mm-dd", True) == "1904-01-01"
+    assert format_number(DAY - 1462, "d mmm yyyy", True) == "15 Mar 2026"
 
 
 @pytest.mark.parametrize(
@@ -156,7 +156,7 @@ def test_dates_of_workbooks_that_count_from_1904() -> None:
     ],
 )
 def test_formats_that_files_name_by_a_number(number: int, value: float, text: str) -> None:
-    assert shown_number(value, BUILT_IN[number]) == text
+    assert format_number(value, BUILT_IN[number]) == text
 
 
 @pytest.mark.parametrize(
@@ -173,19 +173,19 @@ def test_formats_that_files_name_by_a_number(number: int, value: float, text: st
     ],
 )
 def test_texts_are_shown_in_their_format(code: str, text: str, shown: str) -> None:
-    assert shown_text(text, code) == shown
+    assert format_text(text, code) == shown
 
 
 @given(st.dates(datetime.date(1900, 3, 1), datetime.date(9999, 12, 31)))
 def test_serial_numbers_are_the_days_that_datetime_counts(date: datetime.date) -> None:
     serial = (date - datetime.date(1899, 12, 30)).days
-    assert shown_number(serial, "dd/mm/yyyy") == date.isoformat()
+    assert format_number(serial, "dd/mm/yyyy") == date.isoformat()
 
 
 @given(st.integers(-(10**14), 10**14))
 def test_whole_numbers_have_their_thousands_apart_as_python_has_them(number: int) -> None:
-    assert shown_number(number, "#,##0") == f"{number:,}"
-    assert shown_number(number, "#,##0;-#,##0") == f"{number:,}"
+    assert format_number(number, "#,##0") == f"{number:,}"
+    assert format_number(number, "#,##0;-#,##0") == f"{number:,}"
 
 
 @given(st.floats(allow_nan=False), st.text(st.sampled_from('0#?.,%/E+-;@"\\[]h:msyd_*$ a<>=1')))
@@ -193,4 +193,4 @@ def test_whole_numbers_have_their_thousands_apart_as_python_has_them(number: int
 @example(1e308, "00.00?")
 @example(1e-300, "0." + "0" * 250)
 def test_no_format_fails_at_a_number(value: float, code: str) -> None:
-    assert isinstance(shown_number(value, code), str) and isinstance(shown_text("x", code), str)
+    assert isinstance(format_number(value, code), str) and isinstance(format_text("x", code), str)

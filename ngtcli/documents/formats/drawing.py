@@ -11,7 +11,7 @@ from lxml import etree
 
 from ngtcli.documents.content import row_of
 from ngtcli.documents.formats.equations import EQUATION_TEXT
-from ngtcli.documents.formats.number_format import GENERAL, shown_number
+from ngtcli.documents.formats.number_format import GENERAL, format_number
 from ngtcli.documents.formats.package import BROKEN, RELATION, Part
 
 T = TypeVar("T")
@@ -124,7 +124,7 @@ def _cached_texts(series: Any, *names: str) -> Iterator[tuple[str, str]]:
             text = value.text or ""
             if cache.tag == f"{_C}numCache" or "." in text:
                 with suppress(ValueError):  # it is not a number
-                    text = shown_number(float(text), code)
+                    text = format_number(float(text), code)
             yield point.get("idx", ""), text
 
 

@@ -1,9 +1,11 @@
-"""Values as spreadsheets show them: number formats, as Excel and LibreOffice write them.
+"""Values of cells as spreadsheets show them: number formats of Excel and LibreOffice.
 
-A format has up to four sections, for positive numbers, negative ones, zero and text, each of
-placeholders and words. There are two differences to Excel: a date of year, month and day in digits
-is written as in ISO 8601, since 03/04/2026 is in March or in April by the country of the user, and
-has no time at midnight; and names of months and days are English.
+A format, or its code, has up to four sections: for positive numbers, negative ones, zero and text.
+A section consists of placeholders and words. There are two differences from Excel:
+
+- A date that has year, month and day in digits is written as in ISO 8601, without the time if that
+  is midnight, since 03/04/2026 is in March or in April, depending on the country of the user.
+- Names of months and days are in English.
 """
 
 import datetime
@@ -16,8 +18,8 @@ from functools import lru_cache
 
 GENERAL = "General"
 _DATE = "yyyy-mm-dd"
-_ACCOUNTS = '_(* #,##0{0}_);_(* \\(#,##0{0}\\);_(* "-"{1}_);_(@_)'
-BUILT_IN = {  # by the numbers that files have for them
+_ACCOUNTING = '_(* #,##0{0}_);_(* \\(#,##0{0}\\);_(* "-"{1}_);_(@_)'
+BUILT_IN = {  # codes by the numbers (`numFmtId`) that files have for them
     0: GENERAL,
     1: "0",
     2: "0.00",
@@ -45,10 +47,10 @@ BUILT_IN = {  # by the numbers that files have for them
     38: "#,##0_);(#,##0)",
     39: "#,##0.00_);(#,##0.00)",
     40: "#,##0.00_);(#,##0.00)",
-    41: _ACCOUNTS.format("", ""),
-    42: _ACCOUNTS.format("", "").replace("_(*", "_($*"),
-    43: _ACCOUNTS.format(".00", "??"),
-    44: _ACCOUNTS.format(".00", "??").replace("_(*", "_($*"),
+    41: _ACCOUNTING.format("", ""),
+    42: _ACCOUNTING.format("", "").replace("_(*", "_($*"),
+    43: _ACCOUNTING.format(".00", "??"),
+    44: _ACCOUNTING.format(".00", "??").replace("_(*", "_($*"),
     45: "mm:ss",
     46: "[h]:mm:ss",
     47: "mm:ss.0",
@@ -58,16 +60,18 @@ BUILT_IN = {  # by the numbers that files have for them
     32: "h:mm",
     33: "h:mm:ss",
 }
-_SYSTEM = {"f800": "dddd, mmmm d, yyyy", "f400": "h:mm:ss AM/PM"}  # which follow the country
+# Formats that depend on the settings of the system, by the code of their "locale".
+_SYSTEM_CODES = {"f800": "dddd, mmmm d, yyyy", "f400": "h:mm:ss AM/PM"}
 _MONTHS = (
     "January February March April May June July August September October November December"
 ).split()
 _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
-_DAY_S = 86_400
-_DIGITS = Context(prec=2000)  # more than a float before the point, and a format behind it, can have
-_LAST_DAY = 2_958_466  # the first serial number behind 9999-12-31
+_SECONDS_PER_DAY = 86_400
+_SECONDS_PER_UNIT = {"h": 3600, "m": 60, "s": 1}
+_EXACT = Context(prec=2000)  # digits: more than a float and the longest format can have
+_MAX_SERIAL = 2_958_466  # the first serial number of a day behind 9999-12-31
 _SIMPLE = re.compile(r"(#,##)?0(\.0+)?(%)?")
-_COMPARED = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?\d+(?:\.\d+)?)\]")
+_CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?\d+(?:\.\d+)?)\]")
 _TOKEN = re.compile(
     r"""
     "(?P<quoted>[^"]*)"? | \\(?P<escaped>.) | _(?P<space>.) | \*(?P<fill>.)
@@ -80,68 +84,98 @@ _TOKEN = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.DOTALL,
 )
-_Token = tuple[str, str]  # its kind and its text
+_Token = tuple[str, str]  # kind and text; text of kind "words" is shown as it stands
+_ISO_DATE: _Token = ("iso", "")  # year, month and day as in ISO 8601
+
+
+@dataclass(frozen=True, slots=True)
+class _Condition:
+    """What must hold of a number for a section to be used, such as "[<100]"."""
+
+    operator: str
+    limit: float
+
+    def holds(self, value: float) -> bool:
+        return {
+            "<": value < self.limit,
+            "<=": value <= self.limit,
+            ">": value > self.limit,
+            ">=": value >= self.limit,
+            "=": value == self.limit,
+            "<>": value != self.limit,
+        }[self.operator]
+
+    @property
+    def excludes_positive(self) -> bool:
+        """Whether it holds of no positive number."""
+        return self.operator in ("<", "<=") and self.limit <= 0
 
 
 @dataclass(frozen=True, slots=True)
 class _Section:
-    kind: str  # "general", "date", "number" or "text"
+    """One of up to four parts of a format.
+
+    Attributes:
+        kind: "general", "date", "number" or "text".
+        tokens: Its placeholders and words.
+        condition: What must hold of a number for this section to be used.
+    """
+
+    kind: str
     tokens: tuple[_Token, ...]
-    condition: tuple[str, float] | None = None
-
-    def holds(self, value: float) -> bool:
-        assert self.condition is not None
-        sign, limit = self.condition
-        return {
-            "<": value < limit,
-            "<=": value <= limit,
-            ">": value > limit,
-            ">=": value >= limit,
-            "=": value == limit,
-            "<>": value != limit,
-        }[sign]
+    condition: _Condition | None = None
 
 
-@lru_cache(16_384)  # most sheets have few values, or few formats
-def shown_number(value: float, code: str, from_1904: bool = False) -> str:
-    """A number in a format.
+@dataclass(frozen=True, slots=True)
+class _SimpleFormat:
+    """One of the most frequent formats, such as "#,##0.00" or "0%"."""
 
-    >>> [shown_number(0.075, "0.0%"), shown_number(1067, "00000"), shown_number(1.25, "[h]:mm")]
+    has_thousands: bool
+    decimals: int
+    is_percentage: bool
+
+
+@lru_cache(16_384)  # most sheets repeat few values, or few formats
+def format_number(value: float, code: str, from_1904: bool = False) -> str:
+    """Write a number in a format.
+
+    Args:
+        value: The number, which of a date is the serial number of its day.
+        code: The code of the format.
+        from_1904: Whether serial number 0 is 1904-01-01, as in files of old Excels for Mac.
+
+    >>> [format_number(0.075, "0.0%"), format_number(1067, "00000"), format_number(1.25, "[h]:mm")]
     ['7.5%', '01067', '30:00']
-    >>> [shown_number(-1234.5, "#,##0.00;(#,##0.00)"), shown_number(1.5, "# ?/?")]
+    >>> [format_number(-1234.5, "#,##0.00;(#,##0.00)"), format_number(1.5, "# ?/?")]
     ['(1,234.50)', '1 1/2']
     """
     if code == GENERAL or not math.isfinite(value):
-        return general(value)
-    simple = _simple(code)
+        return format_general(value)
+    simple = _simple_format(code)
     if simple is not None:
-        is_grouped, places, is_share = simple
-        exact = Decimal(f"{value:.15g}") * (100 if is_share else 1)
-        rounded = exact.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS)
-        shown = f"{abs(rounded) if not rounded else rounded:{',' if is_grouped else ''}f}"
-        return f"{shown}%" if is_share else shown
-    section, number, has_sign = _chosen(_sections(code), value)
+        return _format_simple(value, simple)
+
+    section, shows_sign = _choose_section(_sections(code), value)
     if section.kind == "date":
-        text = _date(section, number if has_sign else value, from_1904)
-        return general(value) if text is None else text
-    if section.kind == "general":
-        words = "".join(general(abs(number)) if k == "general" else t for k, t in section.tokens)
-    elif section.kind == "number":
-        words = _number(section.tokens, abs(number))
-    else:
-        words = "".join(general(abs(number)) if k == "text" else t for k, t in section.tokens)
-    words = " ".join(words.split())
-    is_negative = has_sign and number < 0 and any(c in "123456789" for c in words)
-    return f"-{words}" if is_negative else words
+        date = _format_date(section.tokens, value, from_1904)
+        return format_general(value) if date is None else date
+    if section.kind == "number":
+        text = _format_digits(section.tokens, abs(value))
+    else:  # the number stands in place of the token that the section is named by
+        text = _fill_in(section, format_general(abs(value)))
+    text = " ".join(text.split())
+    has_digits = any(character in "123456789" for character in text)
+    return f"-{text}" if shows_sign and value < 0 and has_digits else text
 
 
-def shown_text(text: str, code: str) -> str:
-    """A text in a format, which may have words around it.
+def format_text(text: str, code: str) -> str:
+    """Write a text in a format, which may have words around it.
 
-    >>> shown_text("Ada", '"Dr "@'), shown_text("Ada", "0;;;")
+    >>> format_text("Ada", '"Dr "@'), format_text("Ada", "0;;;")
     ('Dr Ada', '')
     """
-    if "@" not in code and code.count(";") < 3:
+    may_have_section = "@" in code or code.count(";") >= 3
+    if not may_have_section:
         return text
     sections = _sections(code)
     section = sections[3] if len(sections) > 3 else sections[-1]
@@ -150,178 +184,245 @@ def shown_text(text: str, code: str) -> str:
     return "".join(text if kind == "text" else words for kind, words in section.tokens).strip()
 
 
-def general(value: float) -> str:
-    """A number in a cell without a format of its own, with all its digits.
+def format_general(value: float) -> str:
+    """Write a number of a cell that has no format, with all its digits.
 
-    >>> [general(v) for v in (3.0, 0.1 + 0.2, 1e21, -0.5)]
+    >>> [format_general(v) for v in (3.0, 0.1 + 0.2, 1e21, -0.5)]
     ['3', '0.3', '1E+21', '-0.5']
     """
-    return f"{value or 0.0:.15g}".upper()
+    return f"{value or 0.0:.15g}".upper()  # never "-0"
 
 
 @lru_cache(4096)
-def _simple(code: str) -> tuple[bool, int, bool] | None:
-    """Thousands apart, decimal places, and whether it is a share, of the commonest formats."""
-    found = _SIMPLE.fullmatch(code)
-    return (bool(found[1]), len(found[2] or ".") - 1, bool(found[3])) if found else None
+def _simple_format(code: str) -> _SimpleFormat | None:
+    match = _SIMPLE.fullmatch(code)
+    if match is None:
+        return None
+    decimals = len(match[2]) - 1 if match[2] else 0
+    return _SimpleFormat(bool(match[1]), decimals, bool(match[3]))
+
+
+def _format_simple(value: float, simple: _SimpleFormat) -> str:
+    exact = _decimal(value)
+    if simple.is_percentage:
+        exact *= 100
+    rounded = _rounded(exact, simple.decimals)
+    if not rounded:
+        rounded = abs(rounded)  # never "-0"
+    text = f"{rounded:,f}" if simple.has_thousands else f"{rounded:f}"
+    return f"{text}%" if simple.is_percentage else text
+
+
+def _decimal(value: float) -> Decimal:
+    """A number as Excel has it: with 15 significant digits."""
+    return Decimal(f"{value:.15g}")
+
+
+def _rounded(number: Decimal, decimals: int) -> Decimal:
+    """A number with this many decimals; a half is rounded away from zero, as in Excel."""
+    return number.quantize(Decimal(1).scaleb(-decimals), ROUND_HALF_UP, _EXACT)
+
+
+def _fill_in(section: _Section, text: str) -> str:
+    return "".join(text if kind == section.kind else words for kind, words in section.tokens)
 
 
 @lru_cache(4096)
 def _sections(code: str) -> tuple[_Section, ...]:
-    return tuple(_section(part) for part in _split(code))
+    return tuple(_parse_section(part) for part in _split(code))
 
 
 def _split(code: str) -> list[str]:
-    """The sections of a format, which semicolons divide."""
+    """The sections of a format, between semicolons that are not quoted."""
     parts = [""]
-    for found in re.finditer(r'"[^"]*"?|\\.|\[[^\]]*\]|[_*].|.', code, re.DOTALL):
-        if found[0] == ";":
+    for match in re.finditer(r'"[^"]*"?|\\.|\[[^\]]*\]|[_*].|.', code, re.DOTALL):
+        if match[0] == ";":
             parts.append("")
         else:
-            parts[-1] += found[0]
+            parts[-1] += match[0]
     return parts[:4]
 
 
-def _section(part: str) -> _Section:
-    compared = _COMPARED.search(part)
-    condition = (compared[1], float(compared[2])) if compared else None
-    for name, code in _SYSTEM.items():
-        if f"[$-{name}]" in part.lower():
-            part = code
+def _parse_section(code: str) -> _Section:
+    comparison = _CONDITION.search(code)
+    condition = None
+    if comparison:
+        condition = _Condition(operator=comparison[1], limit=float(comparison[2]))
+    for locale, system_code in _SYSTEM_CODES.items():
+        if f"[$-{locale}]" in code.lower():
+            code = system_code
+
+    tokens = _tokenize(code)
+    kinds = {kind for kind, _ in tokens}
+    if kinds & {"date", "elapsed", "half"}:
+        return _Section("date", _join_iso_date(_mark_minutes(tokens)), condition)
+    if "general" in kinds:
+        return _Section("general", _keep_only(tokens, "general"), condition)
+    if "digit" in kinds:
+        return _Section("number", tuple(tokens), condition)
+    return _Section("text", _keep_only(tokens, "text"), condition)
+
+
+def _tokenize(code: str) -> list[_Token]:
+    """The tokens of a section; colors, conditions and the like are left out."""
     tokens: list[_Token] = []
-    for found in _TOKEN.finditer(part):
-        kind = found.lastgroup or ""
-        text = found[kind]
+    for match in _TOKEN.finditer(code):
+        kind = match.lastgroup or ""
+        text = match[kind]
         if kind in ("quoted", "escaped", "currency", "literal"):
             tokens.append(("words", text))
         elif kind in ("space", "fill"):
             tokens.append(("words", " "))
         elif kind != "other":
             tokens.append((kind, text))
-    kinds = {kind for kind, _ in tokens}
-    if kinds & {"date", "elapsed", "half"}:
-        return _Section("date", _in_iso(_with_minutes(tokens)), condition)
-    if "general" in kinds:
-        return _Section("general", _as_words(tokens, "general"), condition)
-    if "digit" in kinds:
-        return _Section("number", tuple(tokens), condition)
-    return _Section("text", _as_words(tokens, "text"), condition)
+    return tokens
 
 
-def _as_words(tokens: list[_Token], but: str) -> tuple[_Token, ...]:
-    return tuple((kind if kind == but else "words", text) for kind, text in tokens)
+def _keep_only(tokens: list[_Token], kind_to_keep: str) -> tuple[_Token, ...]:
+    """The tokens with those of all other kinds as words."""
+    return tuple((kind if kind == kind_to_keep else "words", text) for kind, text in tokens)
 
 
-def _chosen(sections: tuple[_Section, ...], value: float) -> tuple[_Section, float, bool]:
-    """The section for a number, the number, and whether its sign is still to be shown."""
+def _choose_section(sections: tuple[_Section, ...], value: float) -> tuple[_Section, bool]:
+    """Choose the section for a number; return also whether its sign is still to be shown."""
     numeric = sections[:3]
     if any(section.condition for section in numeric):
-        for index, section in enumerate(numeric):
-            if section.condition is None and index < len(numeric) - 1 and index > 0 and value >= 0:
-                continue
-            if section.condition is None or section.holds(value):
-                is_of_negative = section.condition is not None and section.condition[0] in (
-                    "<",
-                    "<=",
-                )
-                hides = (
-                    is_of_negative and section.condition is not None and section.condition[1] <= 0
-                )
-                return section, value, not hides
-        return numeric[-1], value, True
+        return _choose_by_condition(numeric, value)
     if value < 0 and len(numeric) > 1:
-        return numeric[1], value, False
+        return numeric[1], False
     if value == 0 and len(numeric) > 2:
-        return numeric[2], value, False
-    return numeric[0], value, True
+        return numeric[2], False
+    return numeric[0], True
 
 
-def _number(tokens: tuple[_Token, ...], value: float) -> str:
-    """A number that is not negative by a section of placeholders."""
+def _choose_by_condition(sections: tuple[_Section, ...], value: float) -> tuple[_Section, bool]:
+    """Choose the section as `_choose_section` does, if some sections have conditions."""
+    for index, section in enumerate(sections):
+        condition = section.condition
+        if condition is None:
+            is_for_negatives = 0 < index < len(sections) - 1
+            if not is_for_negatives or value < 0:
+                return section, True
+        elif condition.holds(value):
+            return section, not condition.excludes_positive
+    return sections[-1], True
+
+
+def _format_digits(tokens: tuple[_Token, ...], value: float) -> str:
+    """Write a number that is not negative by a section of placeholders for digits."""
     kinds = [kind for kind, _ in tokens]
     if "slash" in kinds and "point" not in kinds:
-        text = _fraction(tokens, value)
-        if text is not None:
-            return text
+        fraction = _format_fraction(tokens, value)
+        if fraction is not None:
+            return fraction
     if "exponent" in kinds:
-        return _scientific(tokens, value)
-    exact = Decimal(f"{value:.15g}") * 100 ** kinds.count("percent")
-    digits = [i for i, kind in enumerate(kinds) if kind == "digit"]
+        return _format_scientific(tokens, value)
+
     point = kinds.index("point") if "point" in kinds else len(kinds)
-    whole = [i for i in digits if i < point]
-    parts = [i for i in digits if i > point]
-    last = whole[-1] if whole else -1
-    commas = [i for i, kind in enumerate(kinds) if kind == "comma" and i < point]
-    is_grouped = any(whole and whole[0] < i < last for i in commas)
-    scaling = [i for i in commas if i > last]
-    trailing = [i for i, kind in enumerate(kinds) if kind == "comma" and i > point]
-    exact /= 1000 ** len(scaling + trailing)
-    rounded = exact.quantize(Decimal(1).scaleb(-len(parts)), ROUND_HALF_UP, _DIGITS)
+    digits = [i for i, kind in enumerate(kinds) if kind == "digit"]
+    integer_digits = [i for i in digits if i < point]
+    decimal_digits = [i for i in digits if i > point]
+    last_integer_digit = integer_digits[-1] if integer_digits else -1
+
+    # A comma between digits separates thousands; one behind them divides by a thousand.
+    has_thousands = False
+    divisions = 0
+    for i, kind in enumerate(kinds):
+        if kind == "comma" and i > last_integer_digit:
+            divisions += 1
+        elif kind == "comma" and i > integer_digits[0]:
+            has_thousands = True
+
+    exact = _decimal(value) * 100 ** kinds.count("percent") / 1000**divisions
+    rounded = _rounded(exact, len(decimal_digits))
     integer, _, decimals = f"{rounded:f}".partition(".")
-    written = _placed(integer, [tokens[i][1] for i in whole], is_grouped)
-    written += _decimals(decimals, [tokens[i][1] for i in parts])
-    by_token = dict(zip(whole + parts, written, strict=True))
-    out = []
+    integer_places = [tokens[i][1] for i in integer_digits]
+    decimal_places = [tokens[i][1] for i in decimal_digits]
+    written = _place_integer(integer, integer_places, has_thousands)
+    written += _place_decimals(decimals, decimal_places)
+    text_by_token = dict(zip(digits, written, strict=True))
+
+    parts = []
     for i, (kind, text) in enumerate(tokens):
-        if kind == "point" and not whole and integer != "0":
-            out.append(integer)
+        if kind == "point" and not integer_digits and integer != "0":
+            parts.append(integer)  # it has no place of its own, as in ".00"
         if kind == "digit":
-            out.append(by_token[i])
+            parts.append(text_by_token[i])
         elif kind != "comma":
-            out.append(text)
-    return "".join(out)
+            parts.append(text)
+    return "".join(parts)
 
 
-def _placed(integer: str, places: list[str], is_grouped: bool) -> list[str]:
-    """The digits before the point at each placeholder; the first has all that are left."""
+def _place_integer(integer: str, places: list[str], has_thousands: bool) -> list[str]:
+    """Distribute the digits before the point; the first place takes all that are left.
+
+    Args:
+        integer: The digits.
+        places: Placeholders: "0" shows a zero where there is no digit, "?" a space, "#" nothing.
+        has_thousands: Whether commas separate thousands.
+    """
     integer = integer.lstrip("0")
     texts: list[str] = []
-    count = 0
-    for index in range(len(places) - 1, -1, -1):
-        taken = integer[-1:] if index else integer
-        integer = integer[: len(integer) - len(taken)]
-        taken = taken or {"0": "0", "?": " "}.get(places[index], "")
+    digit_count = 0
+    for index in reversed(range(len(places))):
+        if index > 0:
+            digits = integer[-1:]
+            integer = integer[:-1]
+        else:
+            digits = integer
+        if not digits:
+            digits = {"0": "0", "?": " "}.get(places[index], "")
         text = ""
-        for digit in reversed(taken):
-            if is_grouped and count and count % 3 == 0 and digit.isdigit():
-                text = "," + text
+        for digit in reversed(digits):
+            if digit.isdigit():
+                if has_thousands and digit_count and digit_count % 3 == 0:
+                    text = f",{text}"
+                digit_count += 1
             text = digit + text
-            count += digit.isdigit()
         texts.append(text)
     return texts[::-1]
 
 
-def _decimals(decimals: str, places: list[str]) -> list[str]:
-    """The digits behind the point at each placeholder; zeros at the end may be left out."""
+def _place_decimals(decimals: str, places: list[str]) -> list[str]:
+    """Distribute the digits behind the point; "?" shows a zero at the end as a space, "#" not."""
     texts = list(decimals[: len(places)])
-    for index in range(len(places) - 1, -1, -1):
+    for index in reversed(range(len(places))):
         if texts[index] != "0" or places[index] == "0":
             break
         texts[index] = " " if places[index] == "?" else ""
     return texts
 
 
-def _scientific(tokens: tuple[_Token, ...], value: float) -> str:
-    at = [kind for kind, _ in tokens].index("exponent")
-    before, after = tokens[:at], tokens[at + 1 :]
-    kinds = [kind for kind, _ in before]
+def _format_scientific(tokens: tuple[_Token, ...], value: float) -> str:
+    """Write a number as mantissa and exponent.
+
+    The exponent is a multiple of the number of digits before the point, as in "##0.0E+0".
+    """
+    exponent_index = [kind for kind, _ in tokens].index("exponent")
+    mantissa_tokens = tokens[:exponent_index]
+    exponent_tokens = tokens[exponent_index + 1 :]
+    kinds = [kind for kind, _ in mantissa_tokens]
     point = kinds.index("point") if "point" in kinds else len(kinds)
     step = max(1, kinds[:point].count("digit"))
+    decimals = kinds[point:].count("digit")
+
+    exact = _decimal(value)
     exponent = 0
     if value:
-        exponent = Decimal(f"{value:.15g}").adjusted()
+        exponent = exact.adjusted()
         exponent -= exponent % step
-        places = kinds[point:].count("digit")
-        mantissa = Decimal(f"{value:.15g}").scaleb(-exponent)
-        if mantissa.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS) >= 10**step:
-            exponent += step
-    text = _number(before, float(Decimal(f"{value:.15g}").scaleb(-exponent)))
-    sign = "-" if exponent < 0 else tokens[at][1][1:].replace("-", "")
-    return f"{text}E{sign}{_number(after, abs(exponent))}"
+        if _rounded(exact.scaleb(-exponent), decimals) >= 10**step:
+            exponent += step  # rounding has given the mantissa one digit more
+
+    mantissa = _format_digits(mantissa_tokens, float(exact.scaleb(-exponent)))
+    sign = tokens[exponent_index][1][1:].replace("-", "")  # "E-" shows no sign, "E+" does
+    if exponent < 0:
+        sign = "-"
+    return f"{mantissa}E{sign}{_format_digits(exponent_tokens, abs(exponent))}"
 
 
-def _fraction(tokens: tuple[_Token, ...], value: float) -> str | None:
-    """A number as a whole and a fraction; None if the section has no such form."""
+def _format_fraction(tokens: tuple[_Token, ...], value: float) -> str | None:
+    """Write a number as an integer and a fraction; None if the section has no such form."""
     kinds = [kind for kind, _ in tokens]
     slash = kinds.index("slash")
     start = slash
@@ -330,52 +431,61 @@ def _fraction(tokens: tuple[_Token, ...], value: float) -> str | None:
     end = slash + 1
     while end < len(tokens) and (kinds[end] == "digit" or tokens[end][1].isdigit()):
         end += 1
-    below = "".join(text for _, text in tokens[slash + 1 : end])
-    if start == slash or not below:
+    denominator_places = "".join(text for _, text in tokens[slash + 1 : end])
+    if start == slash or not denominator_places:
         return None
-    whole = [i for i in range(start) if kinds[i] == "digit"]
-    exact = Fraction(Decimal(f"{value:.15g}"))
-    integer = int(exact) if whole else 0
+
+    integer_digits = [i for i in range(start) if kinds[i] == "digit"]
+    exact = Fraction(_decimal(value))
+    integer = int(exact) if integer_digits else 0
     rest = exact - integer
-    if any(c in "123456789" for c in below):
-        bottom = int(re.sub(r"\D", "0", below))
-        top = int(rest * bottom + Fraction(1, 2))
+    if any(character in "123456789" for character in denominator_places):  # as in "# ?/16"
+        denominator = int(re.sub(r"\D", "0", denominator_places))
+        numerator = int(rest * denominator + Fraction(1, 2))
     else:
-        nearest = rest.limit_denominator(10 ** min(len(below), 7) - 1)
-        top, bottom = nearest.numerator, nearest.denominator
-    if whole and top == bottom:
-        integer, top = integer + 1, 0
-    if top or not whole:
-        shown = f"{top}/{bottom}"
-        wide = len([1 for kind, _ in tokens[start:slash] if kind == "digit"])
-        shown = shown.rjust(wide + 1 + len(str(bottom)))
+        max_denominator = 10 ** min(len(denominator_places), 7) - 1
+        nearest = rest.limit_denominator(max_denominator)
+        numerator = nearest.numerator
+        denominator = nearest.denominator
+    if integer_digits and numerator == denominator:
+        integer += 1
+        numerator = 0
+
+    fraction = ""
+    if numerator or not integer_digits:
+        numerator_width = slash - start
+        fraction = f"{str(numerator).rjust(numerator_width)}/{denominator}"
+    shows_zero = any(tokens[i][1] == "0" for i in integer_digits)
+    if integer_digits and (integer or shows_zero):
+        head = _format_digits(tokens[:start], float(integer))
     else:
-        shown = ""
-    head = "".join(text for kind, text in tokens[:start] if kind != "digit")
-    if whole and (integer or any(tokens[i][1] == "0" for i in whole)):
-        head = _number(tuple(tokens[:start]), float(integer))
-    elif not top:
-        head = f"0{head}"
-    return head + shown + "".join(text for _, text in tokens[end:])
+        head = "".join(text for kind, text in tokens[:start] if kind != "digit")
+        if not numerator:
+            head = f"0{head}"
+    return head + fraction + "".join(text for _, text in tokens[end:])
 
 
-def _with_minutes(tokens: list[_Token]) -> tuple[_Token, ...]:
-    """The tokens of a date in lower case, with those "m" that stand for minutes named so."""
-    marked: list[_Token] = []
-    times = [
+def _mark_minutes(tokens: list[_Token]) -> tuple[_Token, ...]:
+    """The tokens of a date in lower case, with the kind "minute" for each "m" that means minutes.
+
+    These are the ones next to hours or seconds; all others are months.
+    """
+    units = [
         (i, text.lower().strip("[]"))
         for i, (kind, text) in enumerate(tokens)
         if kind in ("date", "elapsed")
     ]
-    is_minute: set[int] = set()
-    for position, (index, text) in enumerate(times):
-        before = times[position - 1][1] if position else ""
-        after = times[position + 1][1] if position + 1 < len(times) else ""
-        if text in ("m", "mm") and (before.startswith("h") or after.startswith("s")):
-            is_minute.add(index)
+    minutes: set[int] = set()
+    for position, (i, unit) in enumerate(units):
+        previous = units[position - 1][1] if position else ""
+        following = units[position + 1][1] if position + 1 < len(units) else ""
+        if unit in ("m", "mm") and (previous.startswith("h") or following.startswith("s")):
+            minutes.add(i)
+
+    marked: list[_Token] = []
     for i, (kind, text) in enumerate(tokens):
         if kind == "date":
-            marked.append(("minute" if i in is_minute else "date", text.lower()))
+            marked.append(("minute" if i in minutes else "date", text.lower()))
         elif kind == "elapsed":
             marked.append((kind, text.lower().strip("[]")))
         elif kind in ("words", "half", "fraction"):
@@ -385,92 +495,174 @@ def _with_minutes(tokens: list[_Token]) -> tuple[_Token, ...]:
     return tuple(marked)
 
 
-def _in_iso(tokens: tuple[_Token, ...]) -> tuple[_Token, ...]:
-    """The tokens of a date with one for year, month and day where all are in digits."""
-    places = {}
+def _join_iso_date(tokens: tuple[_Token, ...]) -> tuple[_Token, ...]:
+    """The tokens with one of kind "iso" for year, month and day, if these are all in digits."""
+    indices: dict[str, int] = {}
     for i, (kind, text) in enumerate(tokens):
-        if kind == "date" and (text[0] == "y" or (text[0] in "md" and len(text) < 3)):
-            if text[0] in places:
-                return tokens
-            places[text[0]] = i
-    first, last = min(places.values(), default=0), max(places.values(), default=0)
-    between = tokens[first : last + 1]
-    if len(places) < 3 or sum(kind != "words" for kind, _ in between) != 3:
+        if kind != "date":
+            continue
+        unit = text[0]
+        is_in_digits = unit == "y" or (unit in "md" and len(text) < 3)
+        if not is_in_digits:
+            continue
+        if unit in indices:
+            return tokens
+        indices[unit] = i
+    if len(indices) < 3:
         return tokens
-    return (*tokens[:first], ("iso", ""), *tokens[last + 1 :])
+    first = min(indices.values())
+    last = max(indices.values())
+    units_between = [kind for kind, _ in tokens[first : last + 1] if kind != "words"]
+    if len(units_between) != 3:
+        return tokens
+    return (*tokens[:first], _ISO_DATE, *tokens[last + 1 :])
 
 
-def _date(section: _Section, serial: float, from_1904: bool) -> str | None:
-    """A date or a time; None for a number that is none."""
-    tokens = section.tokens
-    has_elapsed = any(kind == "elapsed" for kind, _ in tokens)
-    sign = "-" if serial < 0 and has_elapsed else ""
-    if has_elapsed:
+@dataclass(frozen=True, slots=True)
+class _Moment:
+    """A date and a time.
+
+    Attributes:
+        year: The year.
+        month: The month, from 1.
+        day: The day of the month, from 1; 0 only on the day before 1900-01-01.
+        weekday: The day of the week, from 0 for Monday.
+        total_s: Seconds since the day with serial number 0.
+        time_s: Seconds since midnight.
+    """
+
+    year: int
+    month: int
+    day: int
+    weekday: int
+    total_s: Decimal
+    time_s: Decimal
+
+    @property
+    def hour(self) -> int:
+        return int(self.time_s) // 3600
+
+    @property
+    def minute(self) -> int:
+        return int(self.time_s) // 60 % 60
+
+    @property
+    def second(self) -> int:
+        return int(self.time_s) % 60
+
+
+def _format_date(tokens: tuple[_Token, ...], serial: float, from_1904: bool) -> str | None:
+    """Write a serial number as a date, a time or both; None if it is out of range.
+
+    Args:
+        tokens: Those of a section of kind "date".
+        serial: Days since the first one, with the time as a fraction.
+        from_1904: Whether the first day is 1904-01-01.
+    """
+    is_duration = any(kind == "elapsed" for kind, _ in tokens)
+    sign = "-" if is_duration and serial < 0 else ""
+    if is_duration:
         serial = abs(serial)
-    if not 0 <= serial < _LAST_DAY:
+    if not 0 <= serial < _MAX_SERIAL:
         return None
-    fractions = [len(text) - 1 for kind, text in tokens if kind == "fraction"]
-    shows_seconds = any(k in ("date", "elapsed") and text.startswith("s") for k, text in tokens)
-    places = fractions[0] if fractions else 0 if shows_seconds else 3
-    total = Decimal(f"{serial:.15g}") * _DAY_S
-    total = total.quantize(Decimal(1).scaleb(-places), ROUND_HALF_UP, _DIGITS)
-    days, in_day = divmod(total, _DAY_S)
-    seconds = int(in_day)
-    day = _day(int(days), from_1904)
-    if day is None:
-        return None
-    year, month, number, weekday = day
-    has_time = any(kind == "date" and text[0] == "h" for kind, text in tokens)
-    if not in_day and has_time and ("iso", "") in tokens:
-        until = tokens.index(("iso", "")) + 1
-        shown = [t for t in tokens[:until] if t[0] == "iso" or (t[0] == "date" and t[1][0] in "da")]
-        tokens = tuple(token for t in shown for token in (t, ("words", " ")))
-    hours, minutes = seconds // 3600, seconds // 60 % 60
-    half = any(kind == "half" for kind, _ in tokens)
-    clock = (hours - 1) % 12 + 1 if half else hours
-    out: list[str] = []
+    moment = _moment(serial, _second_decimals(tokens), from_1904)
+
+    has_hours = any(kind == "date" and text[0] == "h" for kind, text in tokens)
+    if not moment.time_s and has_hours and _ISO_DATE in tokens:
+        tokens = _without_time(tokens)
+    has_half_days = any(kind == "half" for kind, _ in tokens)
+    text = "".join(_format_date_token(token, moment, has_half_days) for token in tokens)
+    return sign + " ".join(text.split())
+
+
+def _second_decimals(tokens: tuple[_Token, ...]) -> int:
+    """The number of decimals of a second to which a time is rounded."""
     for kind, text in tokens:
-        if kind == "words":
-            out.append(text)
-        elif kind == "iso":
-            out.append(f"{year:04}-{month:02}-{number:02}")
-        elif kind == "half":
-            words = text.split("/")
-            out.append(words[hours >= 12])
-        elif kind == "fraction":
-            out.append(f"{in_day % 1:f}"[1:])
-        elif kind == "elapsed":
-            unit = {"h": 3600, "m": 60, "s": 1}[text[0]]
-            out.append(str(int(total) // unit).zfill(len(text)))
-        elif kind == "minute":
-            out.append(str(minutes).zfill(len(text)))
-        elif text[0] == "y" or text[0] in "eb":
-            out.append(f"{year % 100:02}" if text[0] == "y" and len(text) < 3 else f"{year:04}")
-        elif text[0] == "m":
-            out.append(_named(_MONTHS[month - 1], month, len(text)))
-        elif text[0] in "da":
-            out.append(_named(_DAYS[weekday], number, len(text)))
-        elif text[0] == "h":
-            out.append(str(clock).zfill(min(len(text), 2)))
-        else:
-            out.append(str(seconds % 60).zfill(min(len(text), 2)))
-    return sign + " ".join("".join(out).split())
+        if kind == "fraction":
+            return len(text) - 1
+    for kind, text in tokens:
+        if kind in ("date", "elapsed") and text.startswith("s"):
+            return 0
+    return 3  # minutes are not rounded: 10:59:59.9 shows as 10:59
 
 
-def _day(days: int, from_1904: bool) -> tuple[int, int, int, int] | None:
-    """Year, month, day, and day of the week from 0, of a serial number."""
+def _moment(serial: float, second_decimals: int, from_1904: bool) -> _Moment:
+    """The date and time of a serial number that is not negative, rounded."""
+    total_s = _rounded(_decimal(serial) * _SECONDS_PER_DAY, second_decimals)
+    days, time_s = divmod(total_s, _SECONDS_PER_DAY)
+    year, month, day, weekday = _calendar_day(int(days), from_1904)
+    return _Moment(year, month, day, weekday, total_s=total_s, time_s=time_s)
+
+
+def _without_time(tokens: tuple[_Token, ...]) -> tuple[_Token, ...]:
+    """The date and the day of the week before it, with spaces between them."""
+    until_date = tokens[: tokens.index(_ISO_DATE) + 1]
+    shown: list[_Token] = []
+    for kind, text in until_date:
+        if kind == "iso" or (kind == "date" and text[0] in "da"):
+            shown.append((kind, text))
+            shown.append(("words", " "))
+    return tuple(shown)
+
+
+def _format_date_token(token: _Token, moment: _Moment, has_half_days: bool) -> str:
+    """Write what one token of a date stands for.
+
+    Args:
+        token: Its kind and text.
+        moment: The date and time.
+        has_half_days: Whether hours go from 1 to 12.
+    """
+    kind, text = token
+    if kind == "words":
+        return text
+    if kind == "iso":
+        return f"{moment.year:04}-{moment.month:02}-{moment.day:02}"
+    if kind == "half":
+        morning, afternoon = text.split("/")
+        return afternoon if moment.hour >= 12 else morning
+    if kind == "fraction":
+        return f"{moment.time_s % 1:f}"[1:]
+    if kind == "elapsed":
+        count = int(moment.total_s) // _SECONDS_PER_UNIT[text[0]]
+        return str(count).zfill(len(text))
+    if kind == "minute":
+        return str(moment.minute).zfill(len(text))
+
+    unit = text[0]
+    if unit == "y":
+        return f"{moment.year % 100:02}" if len(text) < 3 else f"{moment.year:04}"
+    if unit in "eb":  # years of eras of emperors, which are written as those of our calendar
+        return f"{moment.year:04}"
+    if unit == "m":
+        return _number_or_name(moment.month, _MONTHS[moment.month - 1], len(text))
+    if unit in "da":
+        return _number_or_name(moment.day, _DAYS[moment.weekday], len(text))
+    if unit == "h":
+        hour = (moment.hour - 1) % 12 + 1 if has_half_days else moment.hour
+        return str(hour).zfill(min(len(text), 2))
+    return str(moment.second).zfill(min(len(text), 2))
+
+
+def _calendar_day(days: int, from_1904: bool) -> tuple[int, int, int, int]:
+    """Year, month, day, and day of the week from 0 for Monday, of a serial number."""
     if from_1904:
         date = datetime.date(1904, 1, 1) + datetime.timedelta(days)
-    elif days == 60:  # a day that never was, which Excel has from Lotus 1-2-3
+    elif days == 60:  # a day that never was, which Excel has taken over from Lotus 1-2-3
         return 1900, 2, 29, 2
     elif days == 0:
         return 1900, 1, 0, 5
+    elif days < 60:
+        date = datetime.date(1899, 12, 31) + datetime.timedelta(days)
     else:
-        date = datetime.date(1899, 12, 30) + datetime.timedelta(days + (days < 60))
+        date = datetime.date(1899, 12, 30) + datetime.timedelta(days)
     return date.year, date.month, date.day, date.weekday()
 
 
-def _named(name: str, number: int, letters: int) -> str:
-    if letters < 3:
-        return str(number).zfill(letters)
-    return {3: name[:3], 5: name[0]}.get(letters, name)
+def _number_or_name(number: int, name: str, length: int) -> str:
+    """A month or day: digits for "m" and "mm", "Jan" for "mmm", "J" for "mmmmm", else the name."""
+    if length < 3:
+        return str(number).zfill(length)
+    if length == 3:
+        return name[:3]
+    return name[0] if length == 5 else name

@@ -17,7 +17,7 @@ from ngtcli.documents.formats.archives import open_archive
 from ngtcli.documents.formats.drawing import Box, by_place
 from ngtcli.documents.formats.equations import mathml
 from ngtcli.documents.formats.markup import lines_of, parse_xml, write_tree
-from ngtcli.documents.formats.number_format import general
+from ngtcli.documents.formats.number_format import format_general
 from ngtcli.documents.formats.numerals import parse_integer
 from ngtcli.documents.formats.odt_numbering import STYLE, TEXT, Numbering
 from ngtcli.documents.formats.package import BROKEN
@@ -402,7 +402,11 @@ def _fill_values(row: Any) -> None:
             value = cell.get(f"{_OFFICE}value")
             if value and re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", value):
                 is_share = kind == "percentage"
-                text = general(float(value) * 100) + "%" if is_share else general(float(value))
+                text = (
+                    format_general(float(value) * 100) + "%"
+                    if is_share
+                    else format_general(float(value))
+                )
             etree.SubElement(cell, f"{TEXT}p").text = text.upper() if kind == "boolean" else text
 
 

@@ -17,8 +17,8 @@ from ngtcli.documents.formats.drawing import DRAWN, SEEN, A, drawn_text
 from ngtcli.documents.formats.number_format import (
     BUILT_IN,
     GENERAL,
-    shown_number,
-    shown_text,
+    format_number,
+    format_text,
 )
 from ngtcli.documents.formats.numerals import parse_integer
 from ngtcli.documents.formats.package import BROKEN, RELATION, Package, Part
@@ -228,13 +228,13 @@ class _Sheet:
 
     def _number(self, value: str, cell: Any) -> str:
         try:
-            return shown_number(float(value), self._code(cell), self._book.from_1904)
-        except ValueError:  # it is not a number
+            return format_number(float(value), self._code(cell), self._book.from_1904)
+        except ValueError:  # it is no number
             return value
 
     def _formatted_text(self, text: str, cell: Any) -> str:
         code = self._code(cell)
-        return text if code == GENERAL else shown_text(text, code)
+        return text if code == GENERAL else format_text(text, code)
 
     def _code(self, cell: Any) -> str:
         index = parse_integer(cell.get("s"), 0)
