@@ -25,7 +25,7 @@ _ROOT_SIGNS = {"": "√", "2": "√", "3": "∛", "4": "∜"}  # by degree
 _MATHML_TOKENS = ("mi", "mn", "mo", "mtext", "ms")  # elements that hold text
 _NOT_SHOWN = frozenset(["annotation", "annotation-xml", "mphantom", "none", "mprescripts"])
 _INVISIBLE = dict.fromkeys(range(0x2061, 0x2065))  # function application, invisible times, …
-_RAISED_SIGNS = ("′", "″", "‴", "'", "*", "°")  # written behind their base without "^"
+_RAISED_SIGNS = ("′", "″", "‴", "'", "*", "°")  # written after their base without "^"
 
 
 def equation(node: Any) -> str:

@@ -69,7 +69,7 @@ _DAYS = "Monday Tuesday Wednesday Thursday Friday Saturday Sunday".split()
 _SECONDS_PER_DAY = 86_400
 _SECONDS_PER_UNIT = {"h": 3600, "m": 60, "s": 1}
 _EXACT = Context(prec=2000)  # digits: more than a float and the longest format can have
-_MAX_SERIAL = 2_958_466  # the first serial number of a day behind 9999-12-31
+_MAX_SERIAL = 2_958_466  # the first serial number after 9999-12-31
 _SIMPLE = re.compile(r"(#,##)?0(\.0+)?(%)?")
 _CONDITION = re.compile(r"\[(<=|>=|<>|<|>|=)\s*(-?\d+(?:\.\d+)?)\]")
 _TOKEN = re.compile(
@@ -324,7 +324,7 @@ def _format_digits(tokens: tuple[_Token, ...], value: float) -> str:
     decimal_digits = [i for i in digits if i > point]
     last_integer_digit = integer_digits[-1] if integer_digits else -1
 
-    # A comma between digits separates thousands; one behind them divides by a thousand.
+    # A comma between digits separates thousands; one after them divides by a thousand.
     has_thousands = False
     divisions = 0
     for i, kind in enumerate(kinds):
@@ -384,7 +384,7 @@ def _place_integer(integer: str, places: list[str], has_thousands: bool) -> list
 
 
 def _place_decimals(decimals: str, places: list[str]) -> list[str]:
-    """Distribute the digits behind the point; "?" shows a zero at the end as a space, "#" not."""
+    """Distribute the digits after the point; "?" shows a zero at the end as a space, "#" not."""
     texts = list(decimals[: len(places)])
     for index in reversed(range(len(places))):
         if texts[index] != "0" or places[index] == "0":

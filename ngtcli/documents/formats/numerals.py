@@ -70,7 +70,7 @@ def parse_integer(text: str | None, default: int) -> int:
 def numeral(number: int, style: str) -> str:
     """Write a number in a style, which is a name of CSS, Word or OpenDocument.
 
-    The number is in digits if the style is not known. Behind the last letter of the alphabet, Word
+    The number is in digits if the style is not known. After the last letter of the alphabet, Word
     doubles letters (`aa`, `bb`), while CSS counts on (`aa`, `ab`).
 
     >>> [numeral(4, style) for style in ("decimal", "lower-roman", "upperLetter", "ordinal")]
@@ -116,7 +116,7 @@ def _letters(number: int, alphabet: str, doubles_letters: bool) -> str:
     Args:
         number: At least 1.
         alphabet: Its letters in order.
-        doubles_letters: Repeat one letter behind the end (`bb`), rather than count on (`ab`).
+        doubles_letters: Repeat one letter after the last (`bb`), rather than count on (`ab`).
     """
     if doubles_letters:
         rounds, index = divmod(number - 1, len(alphabet))

@@ -23,8 +23,8 @@ class _Level:
 
     Attributes:
         style: Name of a numeral style; "" if it shows no numbers.
-        prefix: What stands before the numbers.
-        suffix: What stands behind them.
+        prefix: What precedes the numbers.
+        suffix: What follows them.
         start: The first number.
         shown_levels: The number of levels, with those above, whose numbers are shown.
         pattern: The numbers as newer versions of LibreOffice write them, with placeholders such as
