@@ -135,6 +135,12 @@ def test_dates_and_times_are_shown_in_their_format(code: str, value: float, text
 
 def test_dates_of_workbooks_that_count_from_1904() -> None:
     assert format_number(0, "yyyy-mm-dd", True) == "1904-01-01"
+
+
+@pytest.mark.parametrize(("serial", "from_1904"), [(2_958_465.9999999, False), (2_957_004, True)])
+def test_dates_after_the_year_9999_stay_numbers(serial: float, from_1904: bool) -> None:
+    text = format_number(serial, "yyyy-mm-dd hh:mm:ss", from_1904)
+    assert text == f"{serial:.15g}"
     assert format_number(DAY - 1462, "d mmm yyyy", True) == "15 Mar 2026"
 
 

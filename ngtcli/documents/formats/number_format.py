@@ -566,6 +566,8 @@ def _format_date(tokens: tuple[_Token, ...], serial: float, from_1904: bool) -> 
     if not 0 <= serial < _MAX_SERIAL:
         return None
     moment = _moment(serial, _second_decimals(tokens), from_1904)
+    if moment is None:
+        return None
 
     has_hours = any(kind == "date" and text[0] == "h" for kind, text in tokens)
     if not moment.time_s and has_hours and _ISO_DATE in tokens:
@@ -586,11 +588,14 @@ def _second_decimals(tokens: tuple[_Token, ...]) -> int:
     return 3  # minutes are not rounded: 10:59:59.9 shows as 10:59
 
 
-def _moment(serial: float, second_decimals: int, from_1904: bool) -> _Moment:
-    """The date and time of a serial number that is not negative, rounded."""
+def _moment(serial: float, second_decimals: int, from_1904: bool) -> _Moment | None:
+    """The date and time of a serial number that is not negative, rounded; None after year 9999."""
     total_s = _rounded(_decimal(serial) * _SECONDS_PER_DAY, second_decimals)
     days, time_s = divmod(total_s, _SECONDS_PER_DAY)
-    year, month, day, weekday = _calendar_day(int(days), from_1904)
+    try:
+        year, month, day, weekday = _calendar_day(int(days), from_1904)
+    except OverflowError:
+        return None
     return _Moment(year, month, day, weekday, total_s=total_s, time_s=time_s)
 
 
