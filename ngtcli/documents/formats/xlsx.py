@@ -1,7 +1,8 @@
-"""Excel workbooks: the sheets with their names, a line a row, values as Excel shows them.
+"""Excel workbooks: the name of each sheet, and a line per row with values as Excel shows them.
 
-Sheets are read as streams, row by row, since they may be far larger than memory. openpyxl takes
-several times as long, and shows no values and no hidden rows when it reads so.
+Sheets are parsed as streams, since they may be far larger than memory. The read-only mode of
+openpyxl, which does that as well, takes several times as long, does not format values, and does not
+say which rows are hidden.
 """
 
 import re
@@ -27,32 +28,42 @@ from ngtcli.documents.formats.visible import scripted
 _X = "{http://schemas.openxmlformats.org/spreadsheetml/2006/main}"
 _XDR = "{http://schemas.openxmlformats.org/drawingml/2006/spreadsheetDrawing}"
 _THREADED = "{http://schemas.microsoft.com/office/spreadsheetml/2018/threadedcomments}"
-_ROW, _CELL, _VALUE, _FORMULA, _INLINE = (f"{_X}{tag}" for tag in ("row", "c", "v", "f", "is"))
-_COLUMN, _SHEET_FORMAT = f"{_X}col", f"{_X}sheetFormatPr"
-_TEXT, _RUN, _ITEM = f"{_X}t", f"{_X}r", f"{_X}si"
-_COLUMNS = 16_384  # most that a sheet has
+_ROW = f"{_X}row"
+_CELL = f"{_X}c"
+_VALUE = f"{_X}v"
+_FORMULA = f"{_X}f"
+_INLINE_TEXT = f"{_X}is"
+_COLUMN = f"{_X}col"
+_SHEET_FORMAT = f"{_X}sheetFormatPr"
+_TEXT = f"{_X}t"
+_RUN = f"{_X}r"
+_SHARED_TEXT = f"{_X}si"
+_MAX_COLUMNS = 16_384  # of a sheet in Excel
 _TRUE = ("1", "true")
 _CELL_NAME = re.compile(r"([A-Za-z]{1,3})(\d{1,7})")
+_SCRIPTS = {"superscript": "sup", "subscript": "sub"}
 
 
 def parse(source: Source) -> Extracted:
     """The text of all sheets that Excel shows."""
     book = _Book(Package.open(source).main("xl/workbook.xml"))
     writer = Writer()
-    hidden = 0
+    hidden_sheets = 0
     left_out = _LeftOut()
     for name, is_shown, part in book.sheets():
         if not is_shown:
-            hidden += 1
+            hidden_sheets += 1
         elif part is not None:
             _write_sheet(name, _Sheet(part, book, left_out), writer)
-    told = [f"hidden sheets left out: {hidden}"] * bool(hidden)
-    return writer.extracted("xlsx", (*told, *left_out.warnings()))
+    warnings = left_out.warnings()
+    if hidden_sheets:
+        warnings.insert(0, f"hidden sheets left out: {hidden_sheets}")
+    return writer.extracted("xlsx", tuple(warnings))
 
 
 def _write_sheet(name: str, sheet: "_Sheet", writer: Writer) -> None:
     has_heading = writer.table(sheet.rows(), name)
-    for text in (*sheet.drawn(), *sheet.comments()):
+    for text in (*sheet.drawn_texts(), *sheet.comments()):
         if not has_heading:
             writer.heading(name)
             has_heading = True
@@ -61,33 +72,48 @@ def _write_sheet(name: str, sheet: "_Sheet", writer: Writer) -> None:
 
 @dataclass(slots=True)
 class _LeftOut:
-    """What is not shown, or not there, in all sheets."""
+    """Counts what is not in the text, over all sheets.
+
+    Attributes:
+        rows: Hidden rows with values.
+        columns: Hidden columns with values.
+        formulas: Formulas whose value the file does not have.
+    """
 
     rows: int = 0
     columns: int = 0
     formulas: int = 0
 
     def warnings(self) -> list[str]:
-        told = []
-        if self.rows or self.columns:
-            counts = {"row": self.rows, "column": self.columns}
-            named = ", ".join(counted(count, what) for what, count in counts.items() if count)
-            told.append(f"hidden rows and columns left out: {named}")
+        warnings = []
+        hidden = []
+        if self.rows:
+            hidden.append(counted(self.rows, "row"))
+        if self.columns:
+            hidden.append(counted(self.columns, "column"))
+        if hidden:
+            warnings.append(f"hidden rows and columns left out: {', '.join(hidden)}")
         if self.formulas:
-            told.append(f"formulas without a value: {self.formulas}")
-        return told
+            warnings.append(f"formulas without a value: {self.formulas}")
+        return warnings
 
 
 class _Book:
-    """What the sheets of a workbook share: texts, number formats, and the names of persons."""
+    """What the sheets of a workbook share.
+
+    Attributes:
+        from_1904: Whether dates count from 1904-01-01.
+        shared_texts: The texts to which cells refer by index.
+        format_codes: The number format of each style of cells.
+    """
 
     def __init__(self, part: Part) -> None:
         self._part = part
         self._root = part.tree()
         properties = self._root.find(f"{_X}workbookPr")
         self.from_1904 = properties is not None and properties.get("date1904") in _TRUE
-        self.texts = list(self._shared_texts())
-        self.codes = list(self._number_formats())
+        self.shared_texts = list(self._read_shared_texts())
+        self.format_codes = list(self._read_format_codes())
 
     def sheets(self) -> Iterator[tuple[str, bool, Part | None]]:
         """The name of each sheet, whether it is shown, and its part."""
@@ -97,108 +123,114 @@ class _Book:
             yield sheet.get("name", ""), is_shown, part
 
     def persons(self) -> dict[str, str]:
-        """The names of those who made comments, by their ids."""
-        people = (person for part in self._part.related("person") for person in part.tree())
-        return {person.get("id", ""): person.get("displayName", "") for person in people}
+        """The names of the authors of threaded comments, by id."""
+        names = {}
+        for part in self._part.related("person"):
+            for person in part.tree():
+                names[person.get("id", "")] = person.get("displayName", "")
+        return names
 
-    def _shared_texts(self) -> Iterator[str]:
+    def _read_shared_texts(self) -> Iterator[str]:
         for part in self._part.related("sharedStrings"):
             with part.package.stream(part.stored) as stream:
-                for item in _elements(stream, _ITEM):
+                for item in _elements(stream, _SHARED_TEXT):
                     yield _text_of(item)
-                    _forget(item)
+                    _free(item)
 
-    def _number_formats(self) -> Iterator[str]:
-        """The number format of each style of cells."""
-        for part in self._part.related("styles"):
-            root = part.tree()
-            own = {
-                form.get("numFmtId", ""): form.get("formatCode", GENERAL)
-                for form in root.iterfind(f"{_X}numFmts/{_X}numFmt")
-            }
-            for style in root.iterfind(f"{_X}cellXfs/{_X}xf"):
-                number = style.get("numFmtId", "0")
-                yield own.get(number, BUILT_IN.get(parse_integer(number, 0), GENERAL))
+    def _read_format_codes(self) -> Iterator[str]:
+        parts = self._part.related("styles")
+        if not parts:
             return
+        root = parts[0].tree()
+        codes = {}
+        for number_format in root.iterfind(f"{_X}numFmts/{_X}numFmt"):
+            codes[number_format.get("numFmtId", "")] = number_format.get("formatCode", GENERAL)
+        for style in root.iterfind(f"{_X}cellXfs/{_X}xf"):
+            format_id = style.get("numFmtId", "0")
+            built_in = BUILT_IN.get(parse_integer(format_id, 0), GENERAL)
+            yield codes.get(format_id, built_in)
 
 
 class _Sheet:
-    """A sheet, read once: first its rows, then what is drawn on it and said of it."""
+    """A sheet. Read its rows first: they say which comments are hidden."""
 
     def __init__(self, part: Part, book: _Book, left_out: _LeftOut) -> None:
         self._part = part
         self._book = book
         self._left_out = left_out
-        self._hidden_columns: set[int] = set()
-        self._hidden_rows: set[int] = set()
-        self._before: list[int] = []  # the hidden columns in their order
+        self._hidden_columns: set[int] = set()  # from 0
+        self._sorted_hidden_columns: list[int] = []
+        self._hidden_rows: set[int] = set()  # from 1, as in the names of cells
 
     def rows(self) -> Iterator[Sequence[str]]:
         """The cells of each row that is shown, up to the last one with text."""
         if "chartsheet" in self._part.name.lower():
             return
-        used_hidden: set[int] = set()
-        rows_are_hidden = False
-        tags = (_ROW, _COLUMN, _SHEET_FORMAT)
-        number = 0
+        used_hidden_columns: set[int] = set()
+        hides_by_default = False
+        row_number = 0
         with self._part.package.stream(self._part.stored) as stream:
-            for element in _elements(stream, *tags):
+            for element in _elements(stream, _ROW, _COLUMN, _SHEET_FORMAT):
                 if element.tag == _COLUMN:
-                    self._note_columns(element)
+                    self._add_hidden_columns(element)
                     continue
                 if element.tag == _SHEET_FORMAT:
-                    rows_are_hidden = element.get("zeroHeight") in _TRUE
+                    hides_by_default = element.get("zeroHeight") in _TRUE
                     continue
-                number = parse_integer(element.get("r"), number + 1)
-                hidden = element.get("hidden")
-                is_hidden = rows_are_hidden if hidden is None else hidden in _TRUE
-                if is_hidden or _is_zero(element.get("ht")):
-                    self._hidden_rows.add(number)
-                    self._left_out.rows += element.find(f"{_CELL}/{_VALUE}") is not None
+                row_number = parse_integer(element.get("r"), row_number + 1)
+                if _is_hidden_row(element, hides_by_default):
+                    self._hidden_rows.add(row_number)
+                    if element.find(f"{_CELL}/{_VALUE}") is not None:
+                        self._left_out.rows += 1
                 else:
-                    yield self._cells(element, used_hidden)
-                _forget(element)
-        self._left_out.columns += len(used_hidden)
+                    yield self._cells(element, used_hidden_columns)
+                _free(element)
+        self._left_out.columns += len(used_hidden_columns)
 
-    def _note_columns(self, element: Any) -> None:
-        """Note which columns are hidden."""
+    def _add_hidden_columns(self, element: Any) -> None:
+        """Remember the columns that an element describes, if it hides them."""
         if element.get("hidden") not in _TRUE and not _is_zero(element.get("width")):
             return
-        first, last = element.get("min", ""), element.get("max", "")
-        if first.isdecimal() and last.isdecimal() and len(first) < 6 and len(last) < 6:
-            columns = range(int(first) - 1, min(int(last), _COLUMNS))
-            self._hidden_columns.update(columns)
+        first = parse_integer(element.get("min"), 0)
+        last = parse_integer(element.get("max"), 0)
+        if first > 0:
+            self._hidden_columns.update(range(first - 1, min(last, _MAX_COLUMNS)))
 
-    def _cells(self, row: Any, used_hidden: set[int]) -> list[str]:
+    def _cells(self, row: Any, used_hidden_columns: set[int]) -> list[str]:
+        """The texts of a row's cells, each at the index of its column among those shown.
+
+        Args:
+            row: The row.
+            used_hidden_columns: The hidden columns that have text, to which those of this row are
+                added.
+        """
         texts: list[str] = []
-        hidden = self._hidden_columns
         column = -1
         for cell in row:
             if cell.tag != _CELL:
                 continue
             column = _column_of(cell.get("r"), column)
-            text = self._shown(cell)
+            text = self._cell_text(cell)
             if not text:
                 continue
-            if column in hidden:
-                used_hidden.add(column)
+            if column in self._hidden_columns:
+                used_hidden_columns.add(column)
                 continue
-            place = self._shown_place(column) if hidden else column
-            if place >= len(texts):
-                texts += [""] * (place - len(texts))
+            index = self._index_among_shown(column)
+            if index < len(texts):  # the file has the cell twice, or out of order
+                texts[index] = text
+            else:
+                texts += [""] * (index - len(texts))
                 texts.append(text)
-            else:  # named twice, or out of order
-                texts[place] = text
         return texts
 
-    def _shown_place(self, column: int) -> int:
-        """The number of a column among those that are shown."""
-        if len(self._before) != len(self._hidden_columns):
-            self._before = sorted(self._hidden_columns)
-        return column - bisect_left(self._before, column)
+    def _index_among_shown(self, column: int) -> int:
+        if len(self._sorted_hidden_columns) != len(self._hidden_columns):
+            self._sorted_hidden_columns = sorted(self._hidden_columns)
+        return column - bisect_left(self._sorted_hidden_columns, column)
 
-    def _shown(self, cell: Any) -> str:
-        """The value of a cell as Excel shows it."""
+    def _cell_text(self, cell: Any) -> str:
+        """The value of a cell as Excel shows it, or else its formula."""
         kind = cell.get("t", "n")
         value: str | None = None
         formula: str | None = None
@@ -207,140 +239,180 @@ class _Sheet:
                 value = child.text or ""
             elif child.tag == _FORMULA:
                 formula = child.text or ""
-            elif child.tag == _INLINE:
+            elif child.tag == _INLINE_TEXT:
                 value = _text_of(child)
-        if value is None or (not value and formula is not None and kind == "n"):
-            if formula is None:
-                return ""
+
+        if formula is not None and (value is None or (not value and kind == "n")):
             self._left_out.formulas += 1
             return f"={formula}" if formula else ""
+        if value is None:
+            return ""
         if kind == "s":
             index = parse_integer(value, -1)
-            text = self._book.texts[index] if 0 <= index < len(self._book.texts) else ""
-            return self._formatted_text(text, cell)
+            has_text = 0 <= index < len(self._book.shared_texts)
+            return self._formatted_text(self._book.shared_texts[index] if has_text else "", cell)
         if kind in ("str", "inlineStr"):
             return self._formatted_text(value, cell)
         if kind == "b":
             return "TRUE" if value in _TRUE else "FALSE"
         if kind == "n":
-            return self._number(value, cell)
-        return value.removesuffix("T00:00:00").replace("T", " ") if kind == "d" else value
+            return self._formatted_number(value, cell)
+        if kind == "d":
+            return value.removesuffix("T00:00:00").replace("T", " ")
+        return value
 
-    def _number(self, value: str, cell: Any) -> str:
+    def _formatted_number(self, value: str, cell: Any) -> str:
         try:
-            return format_number(float(value), self._code(cell), self._book.from_1904)
-        except ValueError:  # it is no number
+            return format_number(float(value), self._format_code(cell), self._book.from_1904)
+        except ValueError:  # the file says that it is a number, but it is not
             return value
 
     def _formatted_text(self, text: str, cell: Any) -> str:
-        code = self._code(cell)
+        code = self._format_code(cell)
         return text if code == GENERAL else format_text(text, code)
 
-    def _code(self, cell: Any) -> str:
-        index = parse_integer(cell.get("s"), 0)
-        return self._book.codes[index] if index < len(self._book.codes) else GENERAL
+    def _format_code(self, cell: Any) -> str:
+        style = parse_integer(cell.get("s"), 0)
+        codes = self._book.format_codes
+        return codes[style] if style < len(codes) else GENERAL
 
-    def drawn(self) -> Iterator[str]:
-        """The text of boxes, charts and SmartArt on the sheet, in the order of their places."""
+    def drawn_texts(self) -> Iterator[str]:
+        """The texts of boxes, charts and SmartArt on the sheet, ordered by position."""
         for part in self._part.related("drawing"):
             try:
                 root = part.tree(*SEEN)
             except (*BROKEN, etree.LxmlError):
                 continue
-            anchors = [a for a in root if isinstance(a.tag, str)]
-            for anchor in sorted(anchors, key=_place_of):
-                yield from _drawn_texts(anchor, part)
+            anchors = [child for child in root if isinstance(child.tag, str)]
+            for anchor in sorted(anchors, key=_position_of):
+                yield from _texts_at_anchor(anchor, part)
 
     def comments(self) -> Iterator[str]:
-        """The comments on cells that are shown, in the order of their places."""
-        found: list[tuple[int, int, str]] = []
-        threads: set[str] = set()
+        """The comments on cells that are shown, ordered by position."""
+        comments = [*self._threaded_comments()]
+        threaded_cells = {comment.cell for comment in comments}
+        for comment in self._notes():
+            if comment.cell not in threaded_cells:  # else it repeats the thread for older Excels
+                comments.append(comment)
+
+        shown: list[tuple[int, int, str]] = []
+        for comment in comments:
+            name = _CELL_NAME.fullmatch(comment.cell)
+            row = int(name[2]) if name else 0
+            column = _column_of(comment.cell, -1)
+            text = " ".join(comment.text.split())
+            is_hidden = row in self._hidden_rows or column in self._hidden_columns
+            if text and not is_hidden:
+                shown.append((row, column, comment_line(text, comment.author, comment.cell)))
+        shown.sort(key=lambda comment: comment[:2])
+        return (line for _, _, line in shown)
+
+    def _threaded_comments(self) -> Iterator["_Comment"]:
+        """The comments and replies that Excel calls comments today."""
         persons = self._book.persons()
         for part in self._part.related("threadedComment"):
-            for comment in part.tree().iter(f"{_THREADED}threadedComment"):
-                place = comment.get("ref", "")
-                threads.add(place)
-                text = comment.findtext(f"{_THREADED}text") or ""
-                self._add(found, place, text, persons.get(comment.get("personId", ""), ""))
+            for element in part.tree().iter(f"{_THREADED}threadedComment"):
+                text = element.findtext(f"{_THREADED}text") or ""
+                author = persons.get(element.get("personId", ""), "")
+                yield _Comment(element.get("ref", ""), text, author)
+
+    def _notes(self) -> Iterator["_Comment"]:
+        """The comments of older versions, which Excel calls notes today."""
         for part in self._part.related("comments"):
             root = part.tree()
             authors = [author.text or "" for author in root.iter(f"{_X}author")]
-            for comment in root.iter(f"{_X}comment"):
-                place = comment.get("ref", "")
-                index = parse_integer(comment.get("authorId"), -1)
+            for element in root.iter(f"{_X}comment"):
+                index = parse_integer(element.get("authorId"), -1)
                 author = authors[index] if 0 <= index < len(authors) else ""
-                if place not in threads:  # for which this holds a text for older Excels
-                    text = "".join(_text_of(words) for words in comment.iter(f"{_X}text"))
-                    self._add(found, place, text.strip().removeprefix(f"{author}:"), author)
-        return (line for _, _, line in sorted(found, key=lambda one: one[:2]))
-
-    def _add(self, found: list[tuple[int, int, str]], place: str, text: str, author: str) -> None:
-        named = _CELL_NAME.fullmatch(place)
-        row = int(named[2]) if named else 0
-        column = _column_of(place, -1)
-        words = " ".join(text.split())
-        if words and row not in self._hidden_rows and column not in self._hidden_columns:
-            found.append((row, column, comment_line(words, author, place)))
+                text = "".join(_text_of(words) for words in element.iter(f"{_X}text"))
+                text = text.strip().removeprefix(f"{author}:")  # Excel begins with the author
+                yield _Comment(element.get("ref", ""), text, author)
 
 
-_KNOWN_COLUMNS: dict[str, int] = {}  # by their letters
+@dataclass(frozen=True, slots=True)
+class _Comment:
+    """A comment on a cell, such as A2."""
+
+    cell: str
+    text: str
+    author: str
 
 
-def _column_of(place: str | None, before: int) -> int:
-    """The number, from 0, of the column of a cell; the next one where none is named."""
-    if place is None:
-        return before + 1
-    letters = place.rstrip("0123456789")
-    column = _KNOWN_COLUMNS.get(letters)
+def _is_hidden_row(row: Any, hides_by_default: bool) -> bool:
+    if _is_zero(row.get("ht")):
+        return True
+    hidden = row.get("hidden")
+    return hides_by_default if hidden is None else hidden in _TRUE
+
+
+_column_cache: dict[str, int] = {}  # by letters; a sheet names each column once per row
+
+
+def _column_of(cell_name: str | None, previous: int) -> int:
+    """The column of a cell, from 0; the one after `previous` if the name is missing or invalid."""
+    if cell_name is None:
+        return previous + 1
+    letters = cell_name.rstrip("0123456789")
+    column = _column_cache.get(letters)
     if column is None:
-        column = 0
+        if not letters.isascii() or not letters.isalpha():
+            return previous + 1
+        number = 0
         for letter in letters.upper()[:4]:
-            column = column * 26 + ord(letter) - 64
-        if not letters.isascii() or not letters.isalpha() or not 0 < column <= _COLUMNS:
-            return before + 1
-        column -= 1
-        _KNOWN_COLUMNS[letters] = column
+            number = number * 26 + ord(letter) - ord("A") + 1
+        if number > _MAX_COLUMNS:
+            return previous + 1
+        column = number - 1
+        _column_cache[letters] = column
     return column
 
 
 def _text_of(item: Any) -> str:
-    """A text of parts with looks of their own, raised and lowered ones as such."""
+    """The runs of a text, with raised and lowered ones marked as such."""
     if len(item) == 1 and item[0].tag == _TEXT:
         return item[0].text or ""
     text = ""
     runs = [child for child in item if child.tag in (_TEXT, _RUN)]
-    for number, run in enumerate(runs):
-        words = (run.text if run.tag == _TEXT else run.findtext(_TEXT)) or ""
-        raised = run.find(f"{_X}rPr/{_X}vertAlign")
-        kind = {"superscript": "sup", "subscript": "sub"}.get(
-            "" if raised is None else raised.get("val", ""), ""
-        )
-        if kind:
-            following = runs[number + 1].findtext(_TEXT) or "" if number + 1 < len(runs) else ""
-            words = scripted(words, kind, text, following)
-        text += words
+    for index, run in enumerate(runs):
+        run_text = (run.text if run.tag == _TEXT else run.findtext(_TEXT)) or ""
+        alignment = run.find(f"{_X}rPr/{_X}vertAlign")
+        script = "" if alignment is None else _SCRIPTS.get(alignment.get("val", ""), "")
+        if script:
+            following = ""
+            if index + 1 < len(runs):
+                following = runs[index + 1].findtext(_TEXT) or ""
+            run_text = scripted(run_text, script, text, following)
+        text += run_text
     return text
 
 
-def _drawn_texts(anchor: Any, part: Part) -> Iterator[str]:
+def _texts_at_anchor(anchor: Any, part: Part) -> Iterator[str]:
+    """The texts of the shapes, charts and SmartArt that are anchored to a cell."""
     for node in anchor.iter(f"{_XDR}sp", *DRAWN):
         if node.tag != f"{_XDR}sp":
             text = drawn_text(node, part)
         elif node.find(f"*/{_XDR}cNvPr[@hidden='1']") is not None:
-            continue
+            text = ""
         else:
-            paragraphs = node.iterfind(f"{_XDR}txBody/{A}p")
-            lines = ("".join(t.text or "" for t in p.iter(f"{A}t")) for p in paragraphs)
-            text = "\n".join(line for line in lines if line.strip())
+            text = _shape_text(node)
         if text:
             yield text
 
 
-def _place_of(anchor: Any) -> tuple[int, int]:
-    """Row and column at which a drawing begins."""
-    begin = f"{_XDR}from/{_XDR}"
-    row = anchor.findtext(f"{begin}row", "").strip()
-    column = anchor.findtext(f"{begin}col", "").strip()
+def _shape_text(shape: Any) -> str:
+    lines = []
+    for paragraph in shape.iterfind(f"{_XDR}txBody/{A}p"):
+        line = "".join(run.text or "" for run in paragraph.iter(f"{A}t"))
+        if line.strip():
+            lines.append(line)
+    return "\n".join(lines)
+
+
+def _position_of(anchor: Any) -> tuple[int, int]:
+    """The row and the column at which a drawing begins."""
+    start = f"{_XDR}from/{_XDR}"
+    row = anchor.findtext(f"{start}row", "").strip()
+    column = anchor.findtext(f"{start}col", "").strip()
     return parse_integer(row, 0), parse_integer(column, 0)
 
 
@@ -349,20 +421,20 @@ def _is_zero(size: str | None) -> bool:
 
 
 def _elements(stream: Any, *tags: str) -> Iterator[Any]:
-    """The elements of these tags, each when it is read whole; no entity is expanded."""
-    parsed = etree.iterparse(
+    """Yield each element with one of these tags as soon as it is complete."""
+    events = etree.iterparse(
         stream,
         tag=tags,
         resolve_entities=False,
         remove_comments=True,
         remove_pis=True,
-        huge_tree=True,  # a sheet may be long; what it unpacks to is bounded
+        huge_tree=True,  # a sheet may be long; `Package.open` bounds what it unpacks to
     )
-    return (element for _, element in parsed)
+    return (element for _, element in events)
 
 
-def _forget(element: Any) -> None:
-    """Free an element that was read, and those before it."""
+def _free(element: Any) -> None:
+    """Free the memory of an element and of its siblings before it."""
     element.clear()
     while element.getprevious() is not None:
         del element.getparent()[0]
