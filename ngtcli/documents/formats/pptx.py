@@ -1,11 +1,11 @@
-"""PowerPoint files: the slides in their order, the shapes of each by their place.
+"""PowerPoint files: the slides in order, and the shapes of each by their position.
 
-Shapes are read from the top down and from left to right, the title first. Lists have the bullets
-and numbers that PowerPoint shows, which a shape may have from its layout or the master.
+Shapes are read from top to bottom and from left to right, the title first. Items of lists have the
+bullets and numbers that PowerPoint shows; a shape may inherit these from its layout or master.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,14 +21,22 @@ from ngtcli.documents.formats.visible import join_scripts, set_apart
 
 _P = "{http://schemas.openxmlformats.org/presentationml/2006/main}"
 _MODERN = "{http://schemas.microsoft.com/office/powerpoint/2018/8/main}"
-_SHAPE, _GROUP, _FRAME = f"{_P}sp", f"{_P}grpSp", f"{_P}graphicFrame"
+_SHAPE = f"{_P}sp"
+_GROUP = f"{_P}grpSp"
+_FRAME = f"{_P}graphicFrame"
+_SHAPE_TREE = f"{_P}cSld/{_P}spTree"
 _PLACEHOLDER = f"{_P}nvSpPr/{_P}nvPr/{_P}ph"
+_TRANSFORMS = (f"{_P}spPr/{A}xfrm", f"{_P}grpSpPr/{A}xfrm", f"{_P}xfrm")
+_BULLETS = (f"{A}buNone", f"{A}buAutoNum", f"{A}buChar", f"{A}buBlip")
+_FALSE = ("0", "false")
 _TITLES = ("title", "ctrTitle")
-_RUNNING = ("ftr", "hdr", "dt")
-_BODY_STYLES = {"title": "titleStyle", "ctrTitle": "titleStyle"}  # others have bodyStyle
-_ALIKE = ({"body", "subTitle", "obj"}, {"title", "ctrTitle"})  # for which a master has one
+_FOOTERS = ("ftr", "hdr", "dt")  # footers, headers and dates
+_TEXT_STYLES = {"title": "titleStyle", "ctrTitle": "titleStyle"}  # all others have bodyStyle
+# Kinds of placeholders for which a master has one placeholder in common.
+_INTERCHANGEABLE = ({"body", "subTitle", "obj"}, {"title", "ctrTitle"})
 _BULLET = "-"
-_NUMBER_FORMS = {
+_MAX_LEVEL = 8
+_NUMERAL_STYLES = {
     "arabic": "decimal",
     "alphaLc": "lowerLetter",
     "alphaUc": "upperLetter",
@@ -38,59 +46,88 @@ _NUMBER_FORMS = {
 _AUTO_NUMBER = re.compile(
     r"(arabic|alphaLc|alphaUc|romanLc|romanUc)\w*?(Period|ParenR|ParenBoth|Plain|Minus)?$"
 )
+_NUMBER_PATTERNS = {"ParenR": "{})", "ParenBoth": "({})", "Plain": "{}", "Minus": "{} -"}
 
 
 def parse(source: Source) -> Extracted:
-    """The text as PowerPoint shows it: hidden slides are left out."""
-    main = Package.open(source).main("ppt/presentation.xml")
-    authors = _authors(main)
-    writer, hidden, embedded = Writer(), 0, 0
-    trees: dict[str, Any] = {}  # of layouts and masters
-    running: set[str] = set()  # footers and words of masters that stood before
-    slides = list(main.tree().iter(f"{_P}sldId"))
-    for number, identifier in enumerate(slides, 1):
-        part = main.target(identifier.get(f"{RELATION}id"))
+    """The text as PowerPoint shows it; hidden slides are left out."""
+    presentation = Package.open(source).main("ppt/presentation.xml")
+    authors = _comment_authors(presentation)
+    base_trees: dict[str, Any] = {}
+    written_footers: set[str] = set()
+    hidden_slides = 0
+    embedded_files = 0
+    writer = Writer()
+    slide_references = list(presentation.tree().iter(f"{_P}sldId"))
+    for number, reference in enumerate(slide_references, 1):
+        part = presentation.target(reference.get(f"{RELATION}id"))
         if part is None:
             continue
-        slide = _Slide(part, authors, trees)
+        slide = _Slide(part, authors, base_trees)
         if slide.is_hidden:
-            hidden += 1
+            hidden_slides += 1
             continue
-        embedded += slide.embedded
-        blocks = list(slide.blocks())
-        title = row_of([[block.text for block in blocks if block.kind in _TITLES]])
-        writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
-        writer.add(title)
-        for block in blocks:
-            is_new = block.kind not in _RUNNING or block.text not in running
-            if block.kind not in _TITLES and is_new:
+        embedded_files += slide.embedded_files
+        _write_slide(number, slide, writer, written_footers)
+
+    warnings = []
+    if hidden_slides:
+        warnings.append(f"hidden slides left out: {hidden_slides}")
+    if embedded_files:
+        warnings.append(f"embedded objects are not read: {embedded_files}")
+    return writer.extracted("pptx", (*warnings, *unknown_signs(writer.text())))
+
+
+def _write_slide(number: int, slide: "_Slide", writer: Writer, written_footers: set[str]) -> None:
+    """Write the text of a slide, its comments and its notes.
+
+    Args:
+        number: The number of the slide, from 1.
+        slide: The slide.
+        writer: The text of the presentation.
+        written_footers: Footers and texts of masters that earlier slides had, which are not
+            repeated; those of this slide are added.
+    """
+    blocks = list(slide.blocks())
+    title = row_of([[block.text for block in blocks if block.kind in _TITLES]])
+    writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
+    writer.add(title)
+    for block in blocks:
+        if block.kind in _FOOTERS:
+            if block.text not in written_footers:
                 writer.add(block.text)
-            if block.kind in _RUNNING:
-                running.add(block.text)
-        for words in slide.words_of_masters():
-            if words not in running:
-                writer.add(words)
-                running.add(words)
-        for comment in slide.comments():
-            writer.add(comment)
-        writer.add(slide.notes())
-    left = [f"hidden slides left out: {hidden}"] * bool(hidden)
-    left += [f"embedded objects are not read: {embedded}"] * bool(embedded)
-    return writer.extracted("pptx", (*left, *unknown_signs(writer.text())))
+                written_footers.add(block.text)
+        elif block.kind not in _TITLES:
+            writer.add(block.text)
+    for text in slide.texts_of_masters():
+        if text not in written_footers:
+            writer.add(text)
+            written_footers.add(text)
+    for comment in slide.comments():
+        writer.add(comment)
+    writer.add(slide.notes())
 
 
 @dataclass(frozen=True, slots=True)
 class _Block:
-    """The text of a shape, the kind of its placeholder, and its place."""
+    """The text of a shape, and the kind of its placeholder; "" if it is not a placeholder."""
 
     kind: str
     text: str
 
 
 class _Slide:
-    """A slide with its layout and master, whose `trees` slides share."""
+    """A slide with its layout and its master."""
 
-    def __init__(self, part: Part, authors: dict[str, str], trees: dict[str, Any]) -> None:
+    def __init__(self, part: Part, authors: dict[str, str], base_trees: dict[str, Any]) -> None:
+        """Open a slide.
+
+        Args:
+            part: The part of the slide.
+            authors: The authors of comments, by id.
+            base_trees: The layouts and masters that earlier slides have parsed, by the names of
+                their parts; those of this slide are added.
+        """
         self._part = part
         self._authors = authors
         self._root = part.tree(*SEEN)
@@ -98,171 +135,202 @@ class _Slide:
         self._layout = layouts[0] if layouts else None
         masters = self._layout.related("slideMaster") if self._layout else []
         self._master = masters[0] if masters else None
-        self._bases = []
+        self._bases = []  # the trees of the layout and of the master
         for base in (self._layout, self._master):
             if base is not None:
-                if base.name not in trees:
-                    trees[base.name] = base.tree(*SEEN)
-                self._bases.append(trees[base.name])
+                if base.name not in base_trees:
+                    base_trees[base.name] = base.tree(*SEEN)
+                self._bases.append(base_trees[base.name])
 
     @property
     def is_hidden(self) -> bool:
-        """Whether it is not shown in the presentation."""
-        return self._root.get("show") in ("0", "false")
+        """Whether PowerPoint skips it when it shows the presentation."""
+        return self._root.get("show") in _FALSE
 
     @property
-    def embedded(self) -> int:
-        """How many files of other programs stand on it, of which a picture is shown."""
+    def embedded_files(self) -> int:
+        """The number of embedded files of other programs, which are shown as pictures."""
         return len({node.get(f"{RELATION}id") for node in self._root.iter(f"{_P}oleObj")})
 
     def blocks(self) -> Iterator[_Block]:
-        """The shapes that have text, in the order in which they are read."""
-        yield from self._blocks_of(self._root.find(f"{_P}cSld/{_P}spTree"), self._part)
+        """The shapes with text, in reading order."""
+        yield from self._blocks_in(self._root.find(_SHAPE_TREE), self._part)
 
-    def words_of_masters(self) -> Iterator[str]:
-        """The text of shapes that the layout and the master show on their slides."""
-        if self._root.get("showMasterSp") in ("0", "false"):
+    def texts_of_masters(self) -> Iterator[str]:
+        """The texts that the layout and the master show on each of their slides."""
+        if self._root.get("showMasterSp") in _FALSE:
             return
         for part, root in zip((self._layout, self._master), self._bases, strict=False):
-            for block in self._blocks_of(root.find(f"{_P}cSld/{_P}spTree"), part or self._part):
+            for block in self._blocks_in(root.find(_SHAPE_TREE), part or self._part):
                 if not block.kind:
                     yield block.text
-            if root.get("showMasterSp") in ("0", "false"):
+            if root.get("showMasterSp") in _FALSE:
                 return
 
     def notes(self) -> str:
         """The speaker's notes."""
         for part in self._part.related("notesSlide"):
-            tree = part.tree(*SEEN).find(f"{_P}cSld/{_P}spTree")
-            texts = [block.text for block in self._blocks_of(tree, part) if block.kind == "body"]
+            shapes = part.tree(*SEEN).find(_SHAPE_TREE)
+            texts = [block.text for block in self._blocks_in(shapes, part) if block.kind == "body"]
             if texts:
                 return f"Notes: {texts[-1]}"
         return ""
 
     def comments(self) -> Iterator[str]:
-        """The comments on the slide and the replies to them."""
+        """The comments on the slide, and the replies to them."""
         for part in self._part.related("comments"):
-            root = part.tree()
-            for comment in root.iter(f"{_P}cm", f"{_MODERN}cm", f"{_MODERN}reply"):
+            for comment in part.tree().iter(f"{_P}cm", f"{_MODERN}cm", f"{_MODERN}reply"):
                 author = self._authors.get(comment.get("authorId", ""), "")
                 body = comment.find(f"{_MODERN}txBody")
-                words = comment.findtext(f"{_P}text") if body is None else _plain(body)
-                text = " ".join((words or "").split())
+                text = comment.findtext(f"{_P}text") if body is None else _plain_text(body)
+                text = " ".join((text or "").split())
                 if text:
                     yield comment_line(text, author)
 
-    def _blocks_of(self, container: Any, part: Part) -> Iterator[_Block]:
+    def _blocks_in(self, container: Any, part: Part) -> Iterator[_Block]:
+        """The blocks of a slide or group in reading order, titles first."""
         if container is None:
             return
-        placed: list[tuple[Box, list[_Block]]] = []
         titles: list[_Block] = []
+        placed: list[tuple[Box, list[_Block]]] = []
         box = Box(0, 0, 0, 0)
         for shape in _shapes(container):
             if shape.find(f"*/{_P}cNvPr[@hidden='1']") is not None:
                 continue
-            blocks = list(self._read(shape, part))
-            box = self._box(shape) or box  # of the shape before where it has none of its own
+            blocks = list(self._blocks_of_shape(shape, part))
+            box = self._box(shape) or box  # a shape without a position follows the one before it
             titles += [block for block in blocks if block.kind in _TITLES]
-            rest = [block for block in blocks if block.kind not in _TITLES]
-            if rest:
-                placed.append((box, rest))
+            others = [block for block in blocks if block.kind not in _TITLES]
+            if others:
+                placed.append((box, others))
         yield from titles
         for _, blocks in by_place(placed):
             yield from blocks
 
-    def _read(self, shape: Any, part: Part) -> Iterator[_Block]:
-        """The text of a shape; of a group those of its shapes."""
+    def _blocks_of_shape(self, shape: Any, part: Part) -> Iterator[_Block]:
+        """The text of a shape, its tables and its drawings; of a group those of its shapes."""
         if shape.tag == _GROUP:
-            yield from self._blocks_of(shape, part)
+            yield from self._blocks_in(shape, part)
             return
         placeholder = shape.find(_PLACEHOLDER)
         kind = "" if placeholder is None else placeholder.get("type", "body")
-        body = shape.find(f"{_P}txBody")
-        if kind == "sldNum" or (kind == "dt" and shape.find(f".//{A}fld") is not None):
+        is_automatic_date = kind == "dt" and shape.find(f".//{A}fld") is not None
+        if kind == "sldNum" or is_automatic_date:
             return
+        body = shape.find(f"{_P}txBody")
         if body is not None:
-            text = _text_of(_paragraphs(body, self._styles(shape, body, kind)))
+            text = _text_of(_paragraphs(body, self._list_styles(shape, body, kind)))
             if text:
                 yield _Block(kind, text)
         for node in shape.iter(f"{A}tbl", *DRAWN):
-            text = _table(node) if node.tag == f"{A}tbl" else drawn_text(node, part)
+            text = _table_text(node) if node.tag == f"{A}tbl" else drawn_text(node, part)
             if text:
                 yield _Block(kind, text)
 
-    def _bases_of(self, shape: Any) -> Iterator[Any]:
-        """The placeholders of layout and master that a shape is one of."""
+    def _inherited_shapes(self, shape: Any) -> Iterator[Any]:
+        """The shapes of the layout and of the master from which a placeholder inherits.
+
+        The layout has a placeholder with the same index. The master has one of the same kind.
+        """
         placeholder = shape.find(_PLACEHOLDER)
         if placeholder is None:
             return
-        kind, index = placeholder.get("type", "body"), placeholder.get("idx")
-        for number, base in enumerate(self._bases):
-            for other in base.iter(_SHAPE):
-                named = other.find(_PLACEHOLDER)
-                if named is None:
+        kind = placeholder.get("type", "body")
+        index = placeholder.get("idx")
+        for base_number, base in enumerate(self._bases):
+            is_layout = base_number == 0
+            for candidate in base.iter(_SHAPE):
+                candidate_placeholder = candidate.find(_PLACEHOLDER)
+                if candidate_placeholder is None:
                     continue
-                is_same = named.get("idx") == index and number == 0 and index is not None
-                of_kind = named.get("type", "body")
-                is_alike = of_kind == kind or any({of_kind, kind} <= alike for alike in _ALIKE)
-                if is_same or (is_alike and (number == 1 or index is None)):
-                    kind = of_kind if is_same else kind
-                    yield other
-                    break
+                candidate_kind = candidate_placeholder.get("type", "body")
+                candidate_index = candidate_placeholder.get("idx")
+                if is_layout and index is not None:
+                    if candidate_index != index:
+                        continue
+                    kind = candidate_kind
+                elif not _is_interchangeable(kind, candidate_kind):
+                    continue
+                yield candidate
+                break
 
     def _box(self, shape: Any) -> Box | None:
-        """Where a shape is; by its layout or master where it does not say so itself."""
-        for one in (shape, *(self._bases_of(shape) if shape.tag == _SHAPE else ())):
-            for path in (f"{_P}spPr/{A}xfrm", f"{_P}grpSpPr/{A}xfrm", f"{_P}xfrm"):
-                transform = one.find(path)
-                if transform is None:
-                    continue
-                offset, extent = transform.find(f"{A}off"), transform.find(f"{A}ext")
-                if offset is not None and extent is not None:
-                    left, top = _number(offset, "x"), _number(offset, "y")
-                    width, height = _number(extent, "cx"), _number(extent, "cy")
-                    return Box(left, top, left + width, top + height)
+        """Where a shape is on the slide; None if neither it nor its layout or master says so."""
+        candidates = [shape]
+        if shape.tag == _SHAPE:
+            candidates += self._inherited_shapes(shape)
+        for candidate in candidates:
+            for path in _TRANSFORMS:
+                transform = candidate.find(path)
+                box = None if transform is None else _box_of_transform(transform)
+                if box is not None:
+                    return box
         return None
 
-    def _styles(self, shape: Any, body: Any, kind: str) -> list[Any]:
-        """Where the styles of a shape's paragraphs stand, the nearest first."""
+    def _list_styles(self, shape: Any, body: Any, kind: str) -> list[Any]:
+        """The elements that style the paragraphs of a shape, the most specific first."""
         styles = [body.find(f"{A}lstStyle")]
-        styles += [base.find(f"{_P}txBody/{A}lstStyle") for base in self._bases_of(shape)]
+        for inherited in self._inherited_shapes(shape):
+            styles.append(inherited.find(f"{_P}txBody/{A}lstStyle"))
         is_on_slide = shape.getroottree().getroot().tag == f"{_P}sld"
-        if is_on_slide and kind and kind not in _RUNNING and len(self._bases) > 1:
-            named = _BODY_STYLES.get(kind, "bodyStyle")
-            styles.append(self._bases[1].find(f"{_P}txStyles/{_P}{named}"))
+        if is_on_slide and kind and kind not in _FOOTERS and len(self._bases) > 1:
+            name = _TEXT_STYLES.get(kind, "bodyStyle")
+            master = self._bases[1]
+            styles.append(master.find(f"{_P}txStyles/{_P}{name}"))
         return [style for style in styles if style is not None]
 
 
+def _is_interchangeable(kind: str, other: str) -> bool:
+    if kind == other:
+        return True
+    return any({kind, other} <= kinds for kinds in _INTERCHANGEABLE)
+
+
 def _shapes(container: Any) -> Iterator[Any]:
-    """The shapes of a slide or group, those in the form that was chosen of several included."""
+    """The shapes of a slide or group, with those that are one of several alternatives."""
     for child in container:
         if child.tag in (_SHAPE, _GROUP, _FRAME):
             yield child
-        elif isinstance(child.tag, str) and etree.QName(child).localname in (
-            "AlternateContent",
-            "Choice",
-            "Fallback",
-        ):
-            yield from _shapes(child)
+        elif isinstance(child.tag, str):
+            name = etree.QName(child).localname
+            if name in ("AlternateContent", "Choice", "Fallback"):
+                yield from _shapes(child)
+
+
+def _box_of_transform(transform: Any) -> Box | None:
+    offset = transform.find(f"{A}off")
+    extent = transform.find(f"{A}ext")
+    if offset is None or extent is None:
+        return None
+    left = _number(offset, "x")
+    top = _number(offset, "y")
+    return Box(left, top, left + _number(extent, "cx"), top + _number(extent, "cy"))
 
 
 def _number(element: Any, name: str) -> float:
+    """An attribute as a number; 0 if it is missing or not a number."""
     text = element.get(name, "0")
     return float(text) if re.fullmatch(r"-?\d{1,15}", text) else 0.0
 
 
-def _paragraphs(body: Any, styles: Iterable[Any]) -> Any:
-    """The paragraphs of a shape as HTML, items of lists with their marks."""
-    styles = [style for style in styles if style is not None]
+def _paragraphs(body: Any, styles: Sequence[Any]) -> Any:
+    """The paragraphs of a shape as HTML, with the marks of lists.
+
+    Args:
+        body: The text of the shape.
+        styles: What styles it, the most specific first.
+    """
     root = etree.Element("div")
-    counts: dict[int, tuple[str, int]] = {}  # of each level: the form of its numbers, and the last
+    counter = _ListCounter()
     for paragraph in body.iterchildren(f"{A}p"):
         properties = paragraph.find(f"{A}pPr")
-        level = min(int(_number(properties, "lvl")), 8) if properties is not None else 0
+        level = 0
+        if properties is not None:
+            level = min(int(_number(properties, "lvl")), _MAX_LEVEL)
         element = _as_html(paragraph)
         if not "".join(element.itertext()).strip():
             continue
-        mark = _mark(properties, level, styles, counts)
+        mark = counter.next_mark(_bullet(properties, level, styles), level)
         if mark:
             element.tag = "li"
             element.set("mark", mark)
@@ -273,29 +341,58 @@ def _paragraphs(body: Any, styles: Iterable[Any]) -> Any:
     return root
 
 
-def _mark(
-    properties: Any, level: int, styles: list[Any], counts: dict[int, tuple[str, int]]
-) -> str:
-    """The bullet or number of a paragraph; "" where it has none."""
-    levels = [style.find(f"{A}lvl{level + 1}pPr") for style in styles]
-    bullet = None
-    for holder in (properties, *levels):
-        if holder is None or bullet is not None:
+def _bullet(properties: Any, level: int, styles: Sequence[Any]) -> Any:
+    """The element that describes the bullet of a paragraph; None if there is none.
+
+    Args:
+        properties: The properties of the paragraph, or None.
+        level: Its level, from 0.
+        styles: What styles the shape, the most specific first.
+    """
+    holders = [properties]
+    for style in styles:
+        holders.append(style.find(f"{A}lvl{level + 1}pPr"))
+    for holder in holders:
+        if holder is None:
             continue
-        found = (holder.find(f"{A}{name}") for name in ("buNone", "buAutoNum", "buChar", "buBlip"))
-        bullet = next((one for one in found if one is not None), None)
-    for deeper in [other for other in counts if other > level]:
-        del counts[deeper]
-    if bullet is None or bullet.tag != f"{A}buAutoNum":
-        counts.pop(level, None)
-        return "" if bullet is None or bullet.tag == f"{A}buNone" else _BULLET
-    form = bullet.get("type", "arabicPeriod")
-    key = f"{form} {bullet.get('startAt')}"
-    start = int(_number(bullet, "startAt")) or 1
-    before = counts.get(level)
-    number = before[1] + 1 if before is not None and before[0] == key else start
-    counts[level] = key, number
-    return _numbered(number, form)
+        for name in _BULLETS:
+            bullet = holder.find(name)
+            if bullet is not None:
+                return bullet
+    return None
+
+
+class _ListCounter:
+    """Counts the numbered paragraphs of one shape."""
+
+    def __init__(self) -> None:
+        # Of each level: the form and the start of its numbers, and the last number.
+        self._last: dict[int, tuple[str, str | None, int]] = {}
+
+    def next_mark(self, bullet: Any, level: int) -> str:
+        """Count a paragraph, and return its bullet or number; "" if it has none.
+
+        Args:
+            bullet: The element that describes its bullet, or None.
+            level: Its level, from 0.
+        """
+        for deeper in [other for other in self._last if other > level]:
+            del self._last[deeper]
+        is_numbered = bullet is not None and bullet.tag == f"{A}buAutoNum"
+        if not is_numbered:
+            self._last.pop(level, None)
+            has_bullet = bullet is not None and bullet.tag != f"{A}buNone"
+            return _BULLET if has_bullet else ""
+
+        form = bullet.get("type", "arabicPeriod")
+        start = bullet.get("startAt")
+        number = int(_number(bullet, "startAt")) or 1
+        if level in self._last:
+            last_form, last_start, last_number = self._last[level]
+            if (last_form, last_start) == (form, start):
+                number = last_number + 1
+        self._last[level] = (form, start, number)
+        return _numbered(number, form)
 
 
 def _numbered(number: int, form: str) -> str:
@@ -304,40 +401,47 @@ def _numbered(number: int, form: str) -> str:
     >>> [_numbered(2, form) for form in ("arabicPeriod", "alphaLcParenBoth", "romanUcParenR")]
     ['2.', '(b)', 'II)']
     """
-    found = _AUTO_NUMBER.match(form)
-    digits = numeral(number, _NUMBER_FORMS[found[1]] if found else "decimal")
-    ends = {"ParenR": "{})", "ParenBoth": "({})", "Plain": "{}", "Minus": "{} -"}
-    return ends.get(found[2] if found else "", "{}.").format(digits)
+    match = _AUTO_NUMBER.match(form)
+    if match is None:
+        return f"{number}."
+    pattern = _NUMBER_PATTERNS.get(match[2], "{}.")
+    return pattern.format(numeral(number, _NUMERAL_STYLES[match[1]]))
 
 
 def _as_html(paragraph: Any) -> Any:
-    """A paragraph with its raised and lowered runs, and equations in a line."""
+    """A paragraph with its raised and lowered runs, and with equations as text."""
     element = etree.Element("pre")
     for node in paragraph.iter(f"{A}t", f"{A}br", EQUATION):
         if node.tag == f"{A}br":
             etree.SubElement(element, "br")
             continue
         properties = node.getparent().find(f"{A}rPr")
-        raised = 0.0 if properties is None else _number(properties, "baseline")
-        tag = "sup" if raised > 0 else "sub" if raised < 0 else "span"
-        piece = etree.SubElement(element, tag)
-        piece.text = equation(node) if node.tag == EQUATION else node.text
-        if raised > 0 and properties.find(f"{A}hlinkClick") is not None:
-            piece.set("class", "reference")  # the mark of a note
+        baseline = 0.0 if properties is None else _number(properties, "baseline")
+        tag = "span"
+        if baseline > 0:
+            tag = "sup"
+        elif baseline < 0:
+            tag = "sub"
+        run = etree.SubElement(element, tag)
+        run.text = equation(node) if node.tag == EQUATION else node.text
+        if baseline > 0 and properties.find(f"{A}hlinkClick") is not None:
+            run.set("class", "reference")  # a raised link is the mark of a note
     return element
 
 
-def _table(table: Any) -> str:
+def _table_text(table: Any) -> str:
     """The rows of a table; cells that others cover are empty."""
     root = etree.Element("table")
     for row in table.iter(f"{A}tr"):
-        line = etree.SubElement(root, "tr")
+        html_row = etree.SubElement(root, "tr")
         for cell in row.iterchildren(f"{A}tc"):
-            box = etree.SubElement(line, "td")
+            html_cell = etree.SubElement(html_row, "td")
             is_covered = any(cell.get(name) in ("1", "true") for name in ("hMerge", "vMerge"))
             body = cell.find(f"{A}txBody")
-            if body is not None and not is_covered:
-                box.append(_paragraphs(body, [body.find(f"{A}lstStyle")]))
+            if body is None or is_covered:
+                continue
+            style = body.find(f"{A}lstStyle")
+            html_cell.append(_paragraphs(body, [] if style is None else [style]))
     return _text_of(root)
 
 
@@ -345,12 +449,18 @@ def _text_of(root: Any) -> str:
     return "\n".join(filter(None, lines_of(root)))
 
 
-def _plain(body: Any) -> str:
-    return " ".join("".join(t.text or "" for t in p.iter(f"{A}t")) for p in body.iter(f"{A}p"))
+def _plain_text(body: Any) -> str:
+    paragraphs = []
+    for paragraph in body.iter(f"{A}p"):
+        paragraphs.append("".join(run.text or "" for run in paragraph.iter(f"{A}t")))
+    return " ".join(paragraphs)
 
 
-def _authors(main: Part) -> dict[str, str]:
-    """The names of those who made comments, by the ids that comments have for them."""
-    parts = [*main.related("commentAuthors"), *main.related("authors")]
-    authors = (author for part in parts for author in part.tree())
-    return {author.get("id", ""): author.get("name", "") for author in authors}
+def _comment_authors(presentation: Part) -> dict[str, str]:
+    """The names of the authors of comments, by the ids that comments refer to."""
+    names = {}
+    for kind in ("commentAuthors", "authors"):
+        for part in presentation.related(kind):
+            for author in part.tree():
+                names[author.get("id", "")] = author.get("name", "")
+    return names
