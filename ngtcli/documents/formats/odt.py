@@ -1,12 +1,14 @@
 """OpenDocument texts, sheets and slides as LibreOffice shows them.
 
-The document is made a tree of HTML: paragraphs are `pre`, `h2` or `li`, and what is hidden is taken
-out. How text looks, and the numbers of lists, are in styles, of `content.xml` and of `styles.xml`.
+The document is turned into a tree of HTML: paragraphs become `pre`, `h2` or `li`, and hidden text
+is removed. The styles in `content.xml` and `styles.xml` say how text looks, what is hidden, and how
+lists are numbered.
 """
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from copy import deepcopy
+from dataclasses import dataclass
 from typing import Any
 from zipfile import ZipFile
 
@@ -24,24 +26,34 @@ from ngtcli.documents.formats.package import BROKEN
 from ngtcli.documents.formats.visible import join_scripts, set_apart
 from ngtcli.documents.text import Unreadable
 
-_NAMES = "table office drawing presentation svg-compatible chart"
-_TABLE, _OFFICE, _DRAW, _SHOW, _SVG, _CHART = (
-    f"{{urn:oasis:names:tc:opendocument:xmlns:{name}:1.0}}" for name in _NAMES.split()
-)
+_NAMESPACE = "{{urn:oasis:names:tc:opendocument:xmlns:{}:1.0}}"
+_TABLE = _NAMESPACE.format("table")
+_OFFICE = _NAMESPACE.format("office")
+_DRAW = _NAMESPACE.format("drawing")
+_PRESENTATION = _NAMESPACE.format("presentation")
+_SVG = _NAMESPACE.format("svg-compatible")
+_CHART = _NAMESPACE.format("chart")
 _LINK = "{http://www.w3.org/1999/xlink}href"
 _CREATOR = "{http://purl.org/dc/elements/1.1/}creator"
-_KINDS = {f"{_OFFICE}spreadsheet": "ods", f"{_OFFICE}presentation": "odp"}  # others are as texts
-_OBJECT, _ANNOTATION = f"{_DRAW}object", f"{_OFFICE}annotation"
+_SHEET_OR_SLIDE = (f"{_TABLE}table", f"{_DRAW}page")
+_OBJECT = f"{_DRAW}object"
+_ANNOTATION = f"{_OFFICE}annotation"
 _PARAGRAPHS = (f"{TEXT}p", f"{TEXT}h")
 _COLUMN = f"{_TABLE}table-column"
-_CELL, _COVERED = f"{_TABLE}table-cell", f"{_TABLE}covered-table-cell"
-# What elements are in HTML; "pre" keeps the spaces, "template" is not shown.
+_ROW = f"{_TABLE}table-row"
+_CELL = f"{_TABLE}table-cell"
+_COVERED = f"{_TABLE}covered-table-cell"
+_VALUE_ATTRIBUTES = {"date": "date-value", "time": "time-value", "boolean": "boolean-value"}
+# The formats of bodies; that of all others, such as drawings, is "odt".
+_FORMATS = {f"{_OFFICE}spreadsheet": "ods", f"{_OFFICE}presentation": "odp"}
+# The HTML elements that stand for those of OpenDocument. Spaces count in "pre"; "template" is not
+# shown, and "th" is a cell that another one covers.
 _TAGS = {
     f"{TEXT}h": "h2",
     f"{TEXT}p": "pre",
     f"{TEXT}line-break": "br",
     f"{_TABLE}table": "table",
-    f"{_TABLE}table-row": "tr",
+    _ROW: "tr",
     _CELL: "td",
     _COVERED: "th",
     f"{_DRAW}a": "a",
@@ -56,12 +68,14 @@ _TAGS = {
     f"{TEXT}ruby": "ruby",
     f"{TEXT}ruby-base": "span",
 }
-_PARTS = (f"{_TABLE}table", f"{_DRAW}page")
-_IN_TEXT = ("h2", "pre", "li", "span", "a", "sup", "sub", "ruby")  # what is inside is inline
-_HIDDEN_ROWS = ("collapse", "filter")
-_COLUMNS, _ROWS = 16_384, 1_048_576  # most that sheets have
-_BLANK = 1000  # most empty cells between two with text; guess
-_SPACES = 1000  # most that one element stands for: guess
+_INLINE_PARENTS = ("h2", "pre", "li", "span", "a", "sup", "sub", "ruby")
+_HIDDEN_VISIBILITIES = ("collapse", "filter")  # of rows and columns
+_MAX_COLUMNS = 16_384  # of a sheet in LibreOffice
+_MAX_ROWS = 1_048_576
+_MAX_EMPTY_CELLS = 1000  # between two cells with text (guess)
+_MAX_SPACES = 1000  # that one element stands for (guess)
+_MAX_STYLE_DEPTH = 20  # styles on which one is based; they may be based on each other in a circle
+_CENTIMETRES = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "pc": 2.54 / 6, "px": 2.54 / 96}
 
 
 def parse(source: Source) -> Extracted:
@@ -72,421 +86,531 @@ def parse(source: Source) -> Extracted:
     return _Document(archive, source.max_bytes).read()
 
 
+@dataclass(slots=True)
+class _LeftOut:
+    """Counts what is hidden and has text."""
+
+    parts: int = 0  # sheets or slides
+    words: int = 0
+    rows: int = 0
+    columns: int = 0
+
+    def warnings(self) -> tuple[str, ...]:
+        warnings = []
+        if self.parts:
+            warnings.append(f"hidden sheets or slides left out: {self.parts}")
+        if self.words:
+            warnings.append(f"hidden text left out: {counted(self.words, 'word')}")
+        counts = []
+        if self.rows:
+            counts.append(counted(self.rows, "row"))
+        if self.columns:
+            counts.append(counted(self.columns, "column"))
+        if counts:
+            warnings.append(f"hidden rows and columns left out: {', '.join(counts)}")
+        return tuple(warnings)
+
+
 class _Document:
     """A document with its styles."""
 
-    def __init__(self, archive: ZipFile, most: int) -> None:
+    def __init__(self, archive: ZipFile, max_characters: int) -> None:
         self._archive = archive
-        self._most = most
+        self._max_characters = max_characters  # of a row of a sheet, with its repetitions
         self._content = parse_xml(archive.read("content.xml"))
         self._body = self._content.find(f"{_OFFICE}body")[0]
-        self._masters = self._member("styles.xml")
-        roots = [root for root in (self._masters, self._content) if root is not None]
+        self._format = _FORMATS.get(self._body.tag, "odt")
+        self._shared = self._parse_member("styles.xml")  # shared styles, and masters of pages
+        roots = [root for root in (self._shared, self._content) if root is not None]
         self._numbering = Numbering(roots)
-        self._styles = {
-            style.get(f"{STYLE}name"): style
-            for root in roots
-            for style in root.iter(f"{STYLE}style")
-        }
-        self._hides: dict[str | None, bool] = {}  # whether styles hide their text
-        self._notes: list[tuple[str, str]] = []
-        self._hidden = {"words": 0, "rows": 0, "columns": 0}
+        self._styles = {}
+        for root in roots:
+            for style in root.iter(f"{STYLE}style"):
+                self._styles[style.get(f"{STYLE}name")] = style
+        self._style_hides: dict[str | None, bool] = {}  # cache, by the name of a style
+        self._footnotes: list[str] = []
+        self._endnotes: list[str] = []
+        self._left_out = _LeftOut()
 
     def read(self) -> Extracted:
-        """The text, and what was left out."""
-        kind, writer = _KINDS.get(self._body.tag, "odt"), Writer()
-        parts = [part for part in self._body if part.tag in _PARTS]
-        hidden = [part for part in parts if self._is_hidden_part(part)]
-        for part in hidden:
-            self._body.remove(part)
-        if kind == "ods":
+        """The text, with warnings of what is left out."""
+        self._drop_hidden_parts()
+        writer = Writer()
+        if self._format == "ods":
             self._write_sheets(writer)
-        elif kind == "odp":
+        elif self._format == "odp":
             self._write_slides(writer)
         else:
-            for text in self._running("header"):
+            for text in self._page_texts("header"):
                 writer.add(text)
             write_tree(self._as_html(self._body), writer)
-        for label, note in sorted(self._notes, key=lambda note: note[0][0] == "e"):
-            writer.add(f"[^{label}]: {note}", "endnote" if label[0] == "e" else "note")
-        if kind == "odt":
-            for text in self._running("footer"):
+        for number, note in enumerate(self._footnotes, 1):
+            writer.add(f"[^{number}]: {note}", "note")
+        for number, note in enumerate(self._endnotes, 1):
+            writer.add(f"[^e{number}]: {note}", "endnote")
+        if self._format == "odt":
+            for text in self._page_texts("footer"):
                 writer.add(text)
-        told = [f"hidden sheets or slides left out: {len(hidden)}"] * bool(hidden)
-        words, rows, columns = self._hidden.values()
-        if words:
-            told.append(f"hidden text left out: {counted(words, 'word')}")
-        if rows or columns:
-            counts = [counted(rows, "row")] * bool(rows)
-            counts += [counted(columns, "column")] * bool(columns)
-            told.append(f"hidden rows and columns left out: {', '.join(counts)}")
-        return writer.extracted(kind, tuple(told))
+        return writer.extracted(self._format, self._left_out.warnings())
 
-    def _member(self, name: str) -> Any:
-        """The root of a member; None where it is missing or broken."""
+    def _parse_member(self, name: str) -> Any:
+        """The root of a member of the archive; None if it is missing or broken."""
         try:
             return parse_xml(self._archive.read(name))
         except (*BROKEN, etree.LxmlError):
             return None
 
+    def _drop_hidden_parts(self) -> None:
+        """Remove the sheets and slides that are hidden."""
+        for part in list(self._body.iterchildren(*_SHEET_OR_SLIDE)):
+            if self._is_hidden_part(part):
+                self._body.remove(part)
+                self._left_out.parts += 1
+
     def _is_hidden_part(self, part: Any) -> bool:
         """Whether the style of a sheet or slide hides it."""
-        style = self._styles.get(
-            part.get(f"{_TABLE}style-name") or part.get(f"{_DRAW}style-name") or ""
-        )
-        return style is not None and any(
-            e.get(f"{_TABLE}display") == "false" or e.get(f"{_SHOW}visibility") == "hidden"
-            for e in style
-        )
+        name = part.get(f"{_TABLE}style-name") or part.get(f"{_DRAW}style-name") or ""
+        style = self._styles.get(name)
+        if style is None:
+            return False
+        for properties in style:
+            if properties.get(f"{_TABLE}display") == "false":
+                return True
+            if properties.get(f"{_PRESENTATION}visibility") == "hidden":
+                return True
+        return False
 
     def _write_sheets(self, writer: Writer) -> None:
-        for part in self._body.iterchildren(f"{_TABLE}table"):
-            comments = list(_comments_of_cells(part))
-            name = part.get(f"{_TABLE}name") or ""
-            self._as_html(part)
-            rows = [list(map(lines_of, row)) for row in part.iter("tr")]
-            drawn = [[line] for shapes in part.iter("figure") for line in lines_of(shapes)]
-            writer.table([*rows, *drawn], name)
+        for sheet in self._body.iterchildren(f"{_TABLE}table"):
+            name = sheet.get(f"{_TABLE}name") or ""
+            comments = list(_cell_comments(sheet))
+            self._as_html(sheet)
+            rows: list[list[list[str]]] = []
+            for row in sheet.iter("tr"):
+                rows.append([lines_of(cell) for cell in row])
+            for shapes in sheet.iter("figure"):
+                rows += [[[line]] for line in lines_of(shapes)]
+            writer.table(rows, name)
             for comment in comments:
                 writer.add(comment)
 
     def _write_slides(self, writer: Writer) -> None:
-        said: set[str] = set()
+        written: set[str] = set()  # the texts of masters that earlier slides had
         for number, page in enumerate(self._body.iterchildren(f"{_DRAW}page"), 1):
-            footers = self._words_of_master(page)
-            self._sort_shapes(page)
-            title = page.find(f"{_DRAW}frame[@{_SHOW}class='title']")
+            texts_of_master = self._texts_of_master(page)
+            _sort_shapes(page)
+            title_frame = page.find(f"{_DRAW}frame[@{_PRESENTATION}class='title']")
             comments = [_comment(note) for note in page.iterchildren(_ANNOTATION)]
             self._as_html(page)
-            words = "" if title is None else row_of([lines_of(title)])
-            writer.mark(0, f"slide {number}: {words}" if words else f"slide {number}")
+            title = "" if title_frame is None else row_of([lines_of(title_frame)])
+            writer.mark(0, f"slide {number}: {title}" if title else f"slide {number}")
             write_tree(page, writer)
-            for text in (*(text for text in footers if text not in said), *comments):
-                writer.add(text)
-            said |= set(footers)
+            for text in texts_of_master:
+                if text not in written:
+                    writer.add(text)
+            for comment in comments:
+                writer.add(comment)
+            written.update(texts_of_master)
 
-    @staticmethod
-    def _sort_shapes(page: Any) -> None:
-        """Put the shapes of a slide in the order of their places, the title first."""
-        shapes = [c for c in page if c.tag.startswith(_DRAW)]
-        placed: list[tuple[Box, Any]] = []
-        box = Box(0, 0, 0, 0)
-        for shape in shapes:
-            box = _box_of(shape) or box
-            placed.append((box, shape))
-        titles = [one for one in placed if one[1].get(f"{_SHOW}class") == "title"]
-        rest = [one for one in placed if one[1].get(f"{_SHOW}class") != "title"]
-        others = [child for child in page if child not in shapes]
-        page[:] = [shape for _, shape in (*titles, *by_place(rest))] + others
-
-    def _words_of_master(self, page: Any) -> list[str]:
-        """What the master of a slide shows on it: its own words, and the footer."""
-        name = page.get(f"{_DRAW}master-page-name")
-        footers = {
-            e.get(f"{_SHOW}name"): "".join(e.itertext())
-            for e in self._body.iter(f"{_SHOW}footer-decl")
-        }
-        footer = footers.get(page.get(f"{_SHOW}use-footer-name"), "")
+    def _texts_of_master(self, page: Any) -> list[str]:
+        """The texts that the master of a slide shows on it, with the footer."""
+        if self._shared is None:
+            return []
+        footer = self._footer_of(page)
         texts: list[str] = []
-        for master in () if self._masters is None else self._masters.iter(f"{STYLE}master-page"):
-            if master.get(f"{STYLE}name") != name:
+        for master in self._shared.iter(f"{STYLE}master-page"):
+            if master.get(f"{STYLE}name") != page.get(f"{_DRAW}master-page-name"):
                 continue
             for shape in master:
-                kind = shape.get(f"{_SHOW}class", "")
-                if not shape.tag.startswith(_DRAW) or kind not in ("", "footer", "header"):
-                    continue
-                if kind == "" and shape.get(f"{_SHOW}placeholder") == "true":
-                    continue
-                shape = deepcopy(shape)
-                for field in shape.iter(f"{_SHOW}footer"):
-                    field.text = footer
-                texts.append("\n".join(filter(None, lines_of(self._as_html(shape)))))
+                if _is_shown_on_slides(shape):
+                    copy = deepcopy(shape)
+                    for field in copy.iter(f"{_PRESENTATION}footer"):
+                        field.text = footer
+                    lines = lines_of(self._as_html(copy))
+                    texts.append("\n".join(filter(None, lines)))
         return [text for text in texts if any(map(str.isalpha, text))]
 
-    def _running(self, kind: str) -> list[str]:
-        """The headers or footers of a text's pages, each text once; numbers alone are left out."""
-        if self._masters is None:
+    def _footer_of(self, page: Any) -> str:
+        """The footer that a slide names."""
+        name = page.get(f"{_PRESENTATION}use-footer-name")
+        footer = ""
+        for declaration in self._body.iter(f"{_PRESENTATION}footer-decl"):
+            if declaration.get(f"{_PRESENTATION}name") == name:
+                footer = "".join(declaration.itertext())
+        return footer
+
+    def _page_texts(self, kind: str) -> list[str]:
+        """The headers or footers of the pages of a text, each once; not those without letters.
+
+        Args:
+            kind: "header" or "footer".
+        """
+        if self._shared is None:
             return []
-        masters = list(self._masters.iter(f"{STYLE}master-page"))
-        named = {
-            e.get(f"{STYLE}master-page-name")
-            for root in (self._masters, self._content)
-            for e in root.iter(f"{STYLE}style")
-        }
+        used_masters = set()
+        for root in (self._shared, self._content):
+            for style in root.iter(f"{STYLE}style"):
+                used_masters.add(style.get(f"{STYLE}master-page-name"))
+
         texts: dict[str, None] = {}
-        for number, master in enumerate(masters):
-            name = master.get(f"{STYLE}name")
-            if number and name not in named:
+        for number, master in enumerate(self._shared.iter(f"{STYLE}master-page")):
+            is_default = number == 0
+            if not is_default and master.get(f"{STYLE}name") not in used_masters:
                 continue
-            named.add(master.get(f"{STYLE}next-style-name"))
-            for form in ("first", "", "left"):
-                for part in master.iterfind(f"{STYLE}{kind}{f'-{form}' if form else ''}"):
-                    if part.get(f"{STYLE}display") != "false":
+            used_masters.add(master.get(f"{STYLE}next-style-name"))
+            for tag in (f"{kind}-first", kind, f"{kind}-left"):
+                for element in master.iterfind(f"{STYLE}{tag}"):
+                    if element.get(f"{STYLE}display") != "false":
                         writer = Writer()
-                        write_tree(self._as_html(deepcopy(part)), writer)
+                        write_tree(self._as_html(deepcopy(element)), writer)
                         texts[writer.text()] = None
         return [text for text in texts if any(map(str.isalpha, text))]
 
     def _as_html(self, root: Any) -> Any:
-        """Name elements as in HTML, and give those their text that stand for it."""
+        """Turn a tree into HTML, in place, and return it."""
         self._drop_hidden(root)
         self._numbering.set_marks(root)
         self._show_objects(root)
         for number in root.iter(f"{TEXT}page-number"):
-            if number.text == "<number>":  # what stands on masters and notes for the number
+            if number.text == "<number>":  # the placeholder that masters and notes have
                 number.text = None
-        for row in reversed(list(root.iter(f"{_TABLE}table-row"))):
+        for row in reversed(list(root.iter(_ROW))):
             _fill_values(row)
-        is_sheet = self._body.tag in _KINDS
-        if not is_sheet:
+        if self._format == "odt":
             _place_comments(root)
         for span in root.iter(f"{TEXT}span"):
             span.set("script", self._script_of(span))
         for column in root.iter(_COLUMN):
-            column.set("column", column.get(f"{_TABLE}visibility", ""))
-        for element in root.iter():
-            tag, in_text = element.tag, element is not root and element.getparent().tag in _IN_TEXT
-            if tag in (f"{TEXT}s", f"{TEXT}tab"):
-                count = min(parse_integer(element.get(f"{TEXT}c"), 1), _SPACES)
-                element.text = " " * count if tag[-1] == "s" else "\t"
-            has_blocks = not in_text or next(element.iter(f"{TEXT}p"), None) is not None
-            named = _TAGS.get(tag, "div" if has_blocks else "span")
-            is_item = tag == f"{TEXT}p" and element.get("mark")
-            element.tag = element.get("script") or ("li" if is_item else named)
+            column.set("visibility", column.get(f"{_TABLE}visibility", ""))
+        _rename_elements(root)
         for covered in root.iter("th"):
             del covered[:]
         self._take_notes(root)
         for row in reversed(list(root.iter("tr"))):
             self._expand(row)
-        self._drop_columns(root)
+        self._drop_hidden_columns(root)
         join_scripts(root)
         set_apart(root)
         return root
 
     def _drop_hidden(self, root: Any) -> None:
-        """Take out hidden text, rows and sections."""
-        gone: list[Any] = []
-        for element in root.iter(f"{TEXT}p", f"{TEXT}h", f"{TEXT}span", f"{TEXT}section"):
-            if element.get(f"{TEXT}display") == "none" or self._is_hidden(element):
-                gone.append(element)
+        """Remove hidden text, sections and rows."""
+        hidden: list[Any] = []
+        for element in root.iter(*_PARAGRAPHS, f"{TEXT}span", f"{TEXT}section"):
+            if element.get(f"{TEXT}display") == "none" or self._is_hidden_by_style(element):
+                hidden.append(element)
         for field in root.iter(f"{TEXT}hidden-text", f"{TEXT}hidden-paragraph"):
+            is_hidden = field.get(f"{TEXT}is-hidden")
             if field.tag == f"{TEXT}hidden-text":
-                field.text = None
-                if field.get(f"{TEXT}is-hidden") == "false":
-                    field.text = field.get(f"{TEXT}string-value")
-            elif field.get(f"{TEXT}is-hidden") == "true":
-                gone += list(field.iterancestors(*_PARAGRAPHS))[:1]
-        for element in gone:
-            self._hidden["words"] += len(" ".join(element.itertext()).split())
-            tail = element.tail
-            element.clear()
-            element.tail = tail
-            element.tag = f"{_SVG}title"  # which is not shown
-        for row in list(root.iter(f"{_TABLE}table-row")):
+                field.text = field.get(f"{TEXT}string-value") if is_hidden == "false" else None
+            elif is_hidden == "true":
+                paragraph = next(field.iterancestors(*_PARAGRAPHS), None)
+                if paragraph is not None:
+                    hidden.append(paragraph)
+        for element in hidden:
+            self._left_out.words += len(" ".join(element.itertext()).split())
+            element.clear(keep_tail=True)
+            element.tag = f"{_SVG}title"  # an element that is not shown
+
+        for row in list(root.iter(_ROW)):
             groups = row.iterancestors(f"{_TABLE}table-row-group")
             is_folded = any(group.get(f"{_TABLE}display") == "false" for group in groups)
-            if is_folded or row.get(f"{_TABLE}visibility") in _HIDDEN_ROWS:
+            if is_folded or row.get(f"{_TABLE}visibility") in _HIDDEN_VISIBILITIES:
                 if "".join(row.itertext()).strip():
-                    self._hidden["rows"] += parse_integer(
-                        row.get(f"{_TABLE}number-rows-repeated"), 1
-                    )
+                    count = parse_integer(row.get(f"{_TABLE}number-rows-repeated"), 1)
+                    self._left_out.rows += count
                 row.getparent().remove(row)
 
-    def _properties(self, element: Any) -> Iterator[Any]:
-        """The properties of text that the style of an element has, the nearest first."""
+    def _text_properties(self, element: Any) -> Iterator[Any]:
+        """The properties of text in the styles of an element, the most specific first."""
         name = element.get(f"{TEXT}style-name")
-        for _ in range(20):  # styles may be based on each other in a circle
+        for _ in range(_MAX_STYLE_DEPTH):
             style = self._styles.get(name)
             if style is None:
                 return
             yield from style.iterchildren(f"{STYLE}text-properties")
             name = style.get(f"{STYLE}parent-style-name")
 
-    def _is_hidden(self, element: Any) -> bool:
+    def _is_hidden_by_style(self, element: Any) -> bool:
         name = element.get(f"{TEXT}style-name")
-        if name not in self._hides:
-            displays = (p.get(f"{TEXT}display") for p in self._properties(element))
-            self._hides[name] = next(filter(None, displays), "") == "none"
-        return self._hides[name]
+        if name not in self._style_hides:
+            displays = (p.get(f"{TEXT}display") for p in self._text_properties(element))
+            self._style_hides[name] = next(filter(None, displays), "") == "none"
+        return self._style_hides[name]
 
     def _script_of(self, span: Any) -> str:
-        """Whether a span is raised ("sup") or lowered ("sub")."""
-        for properties in self._properties(span):
+        """Whether a span is raised ("sup") or lowered ("sub"); "" if neither."""
+        for properties in self._text_properties(span):
             position = properties.get(f"{STYLE}text-position")
             if position is not None:
-                first = position.split()[0] if position.split() else ""
-                if first in ("super", "sub"):
-                    return "sup" if first == "super" else "sub"
-                number = re.match(r"(-?)\d*[1-9]", first)
-                return "" if number is None else "sub" if number[1] else "sup"
+                return _script_at(position)
         return ""
 
     def _show_objects(self, root: Any) -> None:
-        """Put the text of charts behind their paragraph, and equations in their place."""
+        """Write equations as text, and charts as text after their paragraph."""
         for node in list(root.iter(_OBJECT)):
-            target = node.get(_LINK, "").removeprefix("./").strip("/")
-            inner = self._member(f"{target}/content.xml") if target else None
-            if inner is None:
-                inner = next(node.iterchildren(), None)  # stored in its place
+            path = node.get(_LINK, "").removeprefix("./").strip("/")
+            content = self._parse_member(f"{path}/content.xml") if path else None
+            if content is None:
+                content = next(node.iterchildren(), None)  # some files have it in place
             node[:] = []
-            if inner is None:
+            if content is None:
                 continue
-            if etree.QName(inner).localname == "math":
-                node.tag, node.text = f"{TEXT}span", mathml(inner)
+            if etree.QName(content).localname == "math":
+                node.tag = f"{TEXT}span"
+                node.text = mathml(content)
                 continue
-            chart = next(inner.iter(f"{_CHART}chart"), None)
+            chart = next(content.iter(f"{_CHART}chart"), None)
             if chart is not None:
                 block = etree.Element(f"{TEXT}p")
                 block.text = _chart_text(chart)
-                around = next(node.iterancestors(*_PARAGRAPHS), None)
-                if around is not None:
-                    around.addnext(block)
+                paragraph = next(node.iterancestors(*_PARAGRAPHS), None)
+                if paragraph is not None:
+                    paragraph.addnext(block)
                 else:
                     node.append(block)
 
     def _take_notes(self, root: Any) -> None:
+        """Replace footnotes and endnotes by their labels, and remember their text."""
         for note in list(root.iter("note")):
-            prefix = "e" if note.get(f"{TEXT}note-class") == "endnote" else ""
-            number = sum(label.startswith("e") == bool(prefix) for label, _ in self._notes) + 1
-            self._notes.append((f"{prefix}{number}", row_of([lines_of(note)])))
+            is_endnote = note.get(f"{TEXT}note-class") == "endnote"
+            notes = self._endnotes if is_endnote else self._footnotes
+            notes.append(row_of([lines_of(note)]))
+            label = f"e{len(notes)}" if is_endnote else f"{len(notes)}"
             note.clear(keep_tail=True)
-            note.tag, note.text = "span", f"[^{prefix}{number}]"
+            note.tag = "span"
+            note.text = f"[^{label}]"
 
     def _expand(self, row: Any) -> None:
-        """Put in what cells and the row stand for several times, up to the last with text."""
+        """Repeat cells and a row as often as they stand for, up to the last cell with text.
+
+        Raises Unreadable if that is too much text.
+        """
         cells = list(row)
         while cells and not any(lines_of(cells[-1])):
             row.remove(cells.pop())
-        times = (
-            min(parse_integer(row.get(f"{_TABLE}number-rows-repeated"), 1), _ROWS) if cells else 1
-        )
+        row_count = 1
+        if cells:
+            repeated = parse_integer(row.get(f"{_TABLE}number-rows-repeated"), 1)
+            row_count = min(repeated, _MAX_ROWS)
         for cell in cells:
-            most_cells = _COLUMNS if any(lines_of(cell)) else _BLANK
+            max_count = _MAX_COLUMNS if any(lines_of(cell)) else _MAX_EMPTY_CELLS
             repeated = parse_integer(cell.get(f"{_TABLE}number-columns-repeated"), 1)
-            for _ in range(1, min(repeated, most_cells)):
+            for _ in range(1, min(repeated, max_count)):
                 cell.addnext(deepcopy(cell))
-        if times * (len(row) + sum(map(len, row.itertext()))) > self._most:
+
+        characters = sum(len(text) for text in row.itertext())
+        if row_count * (len(row) + characters) > self._max_characters:
             raise Unreadable("a spreadsheet with too much text in it", "Save it as CSV.")
-        for _ in range(1, times):
+        for _ in range(1, row_count):
             row.addnext(deepcopy(row))
 
-    def _drop_columns(self, root: Any) -> None:
-        """Take out the cells of hidden columns."""
-        columns: dict[Any, list[str]] = {}  # of each table: whether each is shown
-        for element in root.xpath(".//*[@column]"):
-            table = next(element.iterancestors("table"), root)
-            times = parse_integer(element.get(f"{_TABLE}number-columns-repeated"), 1)
-            known = columns.setdefault(table, [])
-            known += [element.get("column")] * min(times, _COLUMNS - len(known))
-        for table, shown in columns.items():
-            hidden = [i for i, how in enumerate(shown) if how in _HIDDEN_ROWS]
-            used: set[int] = set()
-            for row in table.iter("tr") if hidden else ():
-                if next(row.iterancestors("table"), table) is not table:
-                    continue
-                for index in reversed(hidden):
-                    if index < len(row):
-                        if any(lines_of(row[index])):
-                            used.add(index)
-                        row.remove(row[index])
-            self._hidden["columns"] += len(used)
+    def _drop_hidden_columns(self, root: Any) -> None:
+        """Remove the cells of hidden columns."""
+        visibilities: dict[Any, list[str]] = {}  # of the columns of each table
+        for column in root.xpath(".//*[@visibility]"):
+            table = next(column.iterancestors("table"), root)
+            columns = visibilities.setdefault(table, [])
+            repeated = parse_integer(column.get(f"{_TABLE}number-columns-repeated"), 1)
+            count = min(repeated, _MAX_COLUMNS - len(columns))
+            columns += [column.get("visibility")] * count
+        for table, columns in visibilities.items():
+            hidden = [i for i, column in enumerate(columns) if column in _HIDDEN_VISIBILITIES]
+            if hidden:
+                self._left_out.columns += len(_drop_columns(table, hidden))
+
+
+def _sort_shapes(page: Any) -> None:
+    """Put the shapes of a slide into reading order, the title first."""
+    shapes = [child for child in page if child.tag.startswith(_DRAW)]
+    others = [child for child in page if child not in shapes]
+    titles: list[Any] = []
+    placed: list[tuple[Box, Any]] = []
+    box = Box(0, 0, 0, 0)
+    for shape in shapes:
+        box = _box_of(shape) or box  # a shape without a position follows the one before it
+        if shape.get(f"{_PRESENTATION}class") == "title":
+            titles.append(shape)
+        else:
+            placed.append((box, shape))
+    page[:] = [*titles, *(shape for _, shape in by_place(placed)), *others]
+
+
+def _is_shown_on_slides(shape: Any) -> bool:
+    """Whether a shape of a master is text on its slides: not a placeholder, a date or a number."""
+    if not shape.tag.startswith(_DRAW):
+        return False
+    kind = shape.get(f"{_PRESENTATION}class", "")
+    if kind == "":
+        is_placeholder = shape.get(f"{_PRESENTATION}placeholder") == "true"
+        return not is_placeholder
+    return kind in ("footer", "header")
+
+
+def _rename_elements(root: Any) -> None:
+    """Give the elements of a tree their names in HTML, and write tabs and repeated spaces."""
+    for element in root.iter():
+        tag = element.tag
+        if tag == f"{TEXT}tab":
+            element.text = "\t"
+        elif tag == f"{TEXT}s":
+            count = parse_integer(element.get(f"{TEXT}c"), 1)
+            element.text = " " * min(count, _MAX_SPACES)
+
+        if element.get("script"):
+            element.tag = element.get("script")
+        elif tag == f"{TEXT}p" and element.get("mark"):
+            element.tag = "li"
+        elif tag in _TAGS:
+            element.tag = _TAGS[tag]
+        else:
+            is_inline = element is not root and element.getparent().tag in _INLINE_PARENTS
+            has_paragraphs = next(element.iter(f"{TEXT}p"), None) is not None
+            element.tag = "span" if is_inline and not has_paragraphs else "div"
+
+
+def _script_at(position: str) -> str:
+    """Whether text is raised ("sup") or lowered ("sub") at a position such as "super 58%"."""
+    words = position.split()
+    if not words:
+        return ""
+    if words[0] == "super":
+        return "sup"
+    if words[0] == "sub":
+        return "sub"
+    percentage = re.match(r"(-?)\d*[1-9]", words[0])
+    if percentage is None:
+        return ""
+    return "sub" if percentage[1] else "sup"
+
+
+def _drop_columns(table: Any, hidden: Sequence[int]) -> set[int]:
+    """Remove the cells of hidden columns, and return the columns that had text.
+
+    Args:
+        table: A table in HTML.
+        hidden: The hidden columns in order, from 0.
+    """
+    with_text: set[int] = set()
+    for row in table.iter("tr"):
+        is_of_inner_table = next(row.iterancestors("table"), table) is not table
+        if is_of_inner_table:
+            continue
+        for column in reversed(hidden):
+            if column < len(row):
+                if any(lines_of(row[column])):
+                    with_text.add(column)
+                row.remove(row[column])
+    return with_text
 
 
 def _fill_values(row: Any) -> None:
-    """Give cells their values that have them without a text."""
+    """Write the values of cells that have no text of their own."""
     for cell in row.iterchildren(_CELL):
         kind = cell.get(f"{_OFFICE}value-type")
         if kind and next(cell.iter(f"{TEXT}p"), None) is None:
-            name = {"date": "date-value", "time": "time-value", "boolean": "boolean-value"}
-            text = cell.get(f"{_OFFICE}{name.get(kind, 'string-value')}") or ""
-            value = cell.get(f"{_OFFICE}value")
-            if value and re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", value):
-                is_share = kind == "percentage"
-                text = (
-                    format_general(float(value) * 100) + "%"
-                    if is_share
-                    else format_general(float(value))
-                )
-            etree.SubElement(cell, f"{TEXT}p").text = text.upper() if kind == "boolean" else text
+            etree.SubElement(cell, f"{TEXT}p").text = _value_text(cell, kind)
+
+
+def _value_text(cell: Any, kind: str) -> str:
+    value: str = cell.get(f"{_OFFICE}value") or ""
+    if re.fullmatch(r"-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?", value):
+        if kind == "percentage":
+            text = f"{format_general(float(value) * 100)}%"
+        else:
+            text = format_general(float(value))
+    else:
+        text = cell.get(f"{_OFFICE}{_VALUE_ATTRIBUTES.get(kind, 'string-value')}") or ""
+    return text.upper() if kind == "boolean" else text
 
 
 def _comment(annotation: Any, place: str = "") -> str:
     author = annotation.findtext(_CREATOR) or ""
-    words = " ".join("".join(p.itertext()) for p in annotation.iter(*_PARAGRAPHS))
-    return comment_line(" ".join(words.split()), author, place)
+    paragraphs = ["".join(paragraph.itertext()) for paragraph in annotation.iter(*_PARAGRAPHS)]
+    return comment_line(" ".join(" ".join(paragraphs).split()), author, place)
 
 
-def _comments_of_cells(table: Any) -> Iterator[str]:
-    """The comments of cells that are shown, with their places."""
-    if next(table.iter(_ANNOTATION), None) is None:
+def _cell_comments(sheet: Any) -> Iterator[str]:
+    """The comments on cells that are shown, with the names of the cells."""
+    if next(sheet.iter(_ANNOTATION), None) is None:
         return
-    number = 0
-    for row in table.iter(f"{_TABLE}table-row"):
+    row_number = 1
+    for row in sheet.iter(_ROW):
         column = 0
         for cell in row.iterchildren(_CELL, _COVERED):
             for annotation in cell.iterchildren(_ANNOTATION):
-                if row.get(f"{_TABLE}visibility") not in _HIDDEN_ROWS:
-                    yield _comment(annotation, f"{_letters(column)}{number + 1}")
+                if row.get(f"{_TABLE}visibility") not in _HIDDEN_VISIBILITIES:
+                    yield _comment(annotation, f"{_column_name(column)}{row_number}")
             column += parse_integer(cell.get(f"{_TABLE}number-columns-repeated"), 1)
-        number += parse_integer(row.get(f"{_TABLE}number-rows-repeated"), 1)
+        row_number += parse_integer(row.get(f"{_TABLE}number-rows-repeated"), 1)
 
 
-def _letters(column: int) -> str:
+def _column_name(column: int) -> str:
     """The name of a column by its number from 0.
 
-    >>> _letters(0), _letters(25), _letters(26), _letters(702)
+    >>> _column_name(0), _column_name(25), _column_name(26), _column_name(702)
     ('A', 'Z', 'AA', 'AAA')
     """
-    letters = ""
-    column += 1
-    while column:
-        column, rest = divmod(column - 1, 26)
-        letters = chr(65 + rest) + letters
-    return letters
+    name = ""
+    number = column + 1
+    while number:
+        number, letter = divmod(number - 1, 26)
+        name = chr(ord("A") + letter) + name
+    return name
 
 
 def _place_comments(root: Any) -> None:
-    """Put comments behind the paragraph or table that they stand in."""
+    """Put comments after the outermost paragraph or table around them."""
     for annotation in reversed(list(root.iter(_ANNOTATION))):
-        block = None
-        for around in annotation.iterancestors(*_PARAGRAPHS, f"{_TABLE}table"):
-            block = around
-        if block is not None and block is not root and block.getparent() is not None:
-            written = etree.Element(f"{TEXT}p")
-            written.text = _comment(annotation)
-            block.addnext(written)
+        outermost = None
+        for block in annotation.iterancestors(*_PARAGRAPHS, f"{_TABLE}table"):
+            outermost = block
+        if outermost is None or outermost is root or outermost.getparent() is None:
+            continue
+        paragraph = etree.Element(f"{TEXT}p")
+        paragraph.text = _comment(annotation)
+        outermost.addnext(paragraph)
 
 
 def _box_of(shape: Any) -> Box | None:
-    """Where a shape is, in centimetres; None where it does not say so."""
-    numbers = [_length(shape.get(f"{_SVG}{name}")) for name in ("x", "y", "width", "height")]
-    if numbers[0] is None or numbers[1] is None:
-        boxes = [box for child in shape if child.tag.startswith(_DRAW) and (box := _box_of(child))]
-        if not boxes:
-            return None
-        return Box(
-            min(box.left for box in boxes),
-            min(box.top for box in boxes),
-            max(box.right for box in boxes),
-            max(box.bottom for box in boxes),
-        )
-    left, top = numbers[0], numbers[1]
-    return Box(left, top, left + (numbers[2] or 0), top + (numbers[3] or 0))
+    """Where a shape is, in centimetres; None if it does not say so."""
+    left = _length(shape.get(f"{_SVG}x"))
+    top = _length(shape.get(f"{_SVG}y"))
+    if left is None or top is None:
+        return _box_of_group(shape)
+    width = _length(shape.get(f"{_SVG}width")) or 0
+    height = _length(shape.get(f"{_SVG}height")) or 0
+    return Box(left, top, left + width, top + height)
 
 
-_UNITS = {"cm": 1.0, "mm": 0.1, "in": 2.54, "pt": 2.54 / 72, "pc": 2.54 / 6, "px": 2.54 / 96}
+def _box_of_group(group: Any) -> Box | None:
+    """The smallest box around the shapes of a group."""
+    boxes = []
+    for child in group:
+        box = _box_of(child) if child.tag.startswith(_DRAW) else None
+        if box is not None:
+            boxes.append(box)
+    if not boxes:
+        return None
+    return Box(
+        min(box.left for box in boxes),
+        min(box.top for box in boxes),
+        max(box.right for box in boxes),
+        max(box.bottom for box in boxes),
+    )
 
 
 def _length(text: str | None) -> float | None:
-    found = re.fullmatch(r"(-?\d+(?:\.\d+)?)(cm|mm|in|pt|pc|px)", text or "")
-    return float(found[1]) * _UNITS[found[2]] if found else None
+    """A length such as "2.5cm" in centimetres; None if it is missing or has another unit."""
+    match = re.fullmatch(r"(-?\d+(?:\.\d+)?)(cm|mm|in|pt|pc|px)", text or "")
+    return float(match[1]) * _CENTIMETRES[match[2]] if match else None
 
 
 def _chart_text(chart: Any) -> str:
     """The titles of a chart, and its values in rows."""
-    titles: Iterable[Any] = chart.iter(f"{_CHART}title", f"{_CHART}subtitle")
-    lines = [" ".join("".join(title.itertext()).split()) for title in titles]
-    for row in chart.iter(f"{_TABLE}table-row"):
-        cells = ["".join(cell.itertext()).strip() for cell in row.iterchildren(_CELL)]
-        lines.append(row_of(cells))
+    lines = []
+    for title in chart.iter(f"{_CHART}title", f"{_CHART}subtitle"):
+        lines.append(" ".join("".join(title.itertext()).split()))
+    for row in chart.iter(_ROW):
+        lines.append(row_of(["".join(cell.itertext()).strip() for cell in row.iterchildren(_CELL)]))
     return "\n".join(filter(None, lines))
