@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from ngtcli.documents.content import Extracted, Source, Writer, row_of
-from ngtcli.documents.formats import latex_macros as known
+from ngtcli.documents.formats import latex_macros as macros
 from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _TOKEN = re.compile(
@@ -169,7 +169,7 @@ class _Reader:
         self._in_preamble = _BODY.search(source) is not None
         self._is_book = _BOOK.search(source) is not None
         self._done = False
-        self._symbols = known.symbols()
+        self._symbols = macros.symbols()
 
     def warnings(self) -> tuple[str, ...]:
         """What was left out."""
@@ -443,28 +443,28 @@ class _Reader:
             self._math(token, "\\)" if name == "(" else "\\]")
         elif (method := _DEFINING.get(name)) or (method := _PRINTING.get(name)):
             method(self, name)
-        elif name in known.HEADINGS:
+        elif name in macros.HEADINGS:
             self._skip("*[")
             self._with_next(self._heading)
-        elif name in known.CITED:
+        elif name in macros.CITATIONS:
             self._cite()
-        elif name in known.REFERRED:
+        elif name in macros.REFERENCE_PATTERNS:
             self._skip("*")
-            self._put(known.REFERRED[name].format(self._required()))
-        elif name in known.INCLUDED:
+            self._put(macros.REFERENCE_PATTERNS[name].format(self._required()))
+        elif name in macros.INCLUDED_FILES:
             self._include(name)
-        elif name in known.ACCENTS and not (name in "=`'" and self._counts.get("tabbing")):
-            self._with_next(lambda text: self._put(known.accented(name, text)))
+        elif name in macros.ACCENTS and not (name in "=`'" and self._counts.get("tabbing")):
+            self._with_next(lambda text: self._put(macros.add_accent(name, text)))
         elif name.startswith("if") and name not in ("ifthenelse", "iff"):
             self._condition(name)
         elif name in ("else", "or"):
             self._skip_branch()
         elif name == "fi":
             pass
-        elif name in known.UNSEEN:
-            self._skip(known.UNSEEN[name])
-        elif name in known.BEFORE:
-            self._skip(known.BEFORE[name])
+        elif name in macros.UNSEEN_ARGUMENTS:
+            self._skip(macros.UNSEEN_ARGUMENTS[name])
+        elif name in macros.LEADING_ARGUMENTS:
+            self._skip(macros.LEADING_ARGUMENTS[name])
         elif name in _REGISTERS:
             self._matched(_DIMENSION.pattern)
         elif name in _FOLLOWED:
@@ -499,7 +499,7 @@ class _Reader:
         else:
             file = self._matched(r"[\w./-]+").strip()
         if file and (not self._in_preamble or "bib" in name):
-            self.included[known.INCLUDED[name].format(file)] = None
+            self.included[macros.INCLUDED_FILES[name].format(file)] = None
 
     # Macros of the file.
 
@@ -608,7 +608,7 @@ class _Reader:
         spec, default = self._declared_arguments()
         begin = self._required()
         end = self._required()
-        if name not in known.TABULAR | known.MATH and name != "document":
+        if name not in macros.TABLE_ENVIRONMENTS | macros.MATH_ENVIRONMENTS and name != "document":
             self._environments[name] = _Macro(begin, spec, default), end
 
     def _define_theorem(self, _: str) -> None:
@@ -751,7 +751,7 @@ class _Reader:
         if name == "ang":
             text += "°"
         elif name not in ("num", "numlist", "numrange"):
-            text += " " + known.unit(self._required())
+            text += " " + macros.unit_text(self._required())
         self._put(text.strip())
 
     def _quoted(self, _: str) -> None:
@@ -843,21 +843,23 @@ class _Reader:
             self._in_preamble = False
             self._outs = [[]]
             self._begin(name)
-        elif name in known.HIDDEN:
+        elif name in macros.HIDDEN_ENVIRONMENTS:
             self._raw_until(name)
-        elif plain in known.VERBATIM:
+        elif plain in macros.VERBATIM_ARGUMENTS:
             self._verbatim(name, plain)
-        elif plain in known.MATH:
+        elif plain in macros.MATH_ENVIRONMENTS:
             self._math(f"\\begin{{{name}}}", f"\\end{{{name}}}")
-        elif plain in known.DRAWN:
+        elif plain in macros.PICTURE_ENVIRONMENTS:
             self._drawing(name)
-        elif plain in known.TABULAR:
+        elif plain in macros.TABLE_ENVIRONMENTS:
             if name == "tabular*":
                 self._skip("{")
-            self._skip(known.ENVIRONMENTS[plain])
+            self._skip(macros.ENVIRONMENT_ARGUMENTS[plain])
             self._begin_table(name)
         else:
-            self._skip(known.ENVIRONMENTS.get(name, known.ENVIRONMENTS.get(plain, "")))
+            self._skip(
+                macros.ENVIRONMENT_ARGUMENTS.get(name, macros.ENVIRONMENT_ARGUMENTS.get(plain, ""))
+            )
             self._begin_other(name)
 
     def _begin_other(self, name: str) -> None:
@@ -921,7 +923,7 @@ class _Reader:
         return text[at:end]
 
     def _verbatim(self, name: str, plain: str) -> None:
-        for kind in known.VERBATIM[plain]:
+        for kind in macros.VERBATIM_ARGUMENTS[plain]:
             self._matched(r"\[[^\]]*\]" if kind == "[" else r"\{[^}]*\}")
         block = self._raw_until(name)
         if not self._in_preamble:
@@ -1102,5 +1104,5 @@ _PRINTING: dict[str, Callable[[_Reader, str], None]] = {
 }
 # What a file may define anew, and that is still read as here.
 _PROTECTED = frozenset(
-    [*_DEFINING, *_PRINTING, *known.HEADINGS, *known.CITED, "begin", "end", "\\", "par"]
+    [*_DEFINING, *_PRINTING, *macros.HEADINGS, *macros.CITATIONS, "begin", "end", "\\", "par"]
 )

@@ -1,20 +1,21 @@
-"""What the macros and environments of LaTeX do with their arguments, as far as a reader sees it.
+"""The macros and environments of LaTeX: their arguments, and what a reader sees of them.
 
-An argument is written as in pylatexenc: `*` a star, `[` an optional argument in brackets, `(` one
-in parentheses, `{` a required one. The argument that is shown is not in these strings: it follows
-them.
+The arguments of a macro are written as in pylatexenc: `*` for a star, `[` for an optional argument
+in brackets, `(` for one in parentheses, `{` for a required one. If an argument is shown, it follows
+those in the string.
 """
 
 import re
 import unicodedata
+from collections.abc import Iterable, Mapping
 from functools import cache
 
 HEADINGS = frozenset(
     "part chapter section subsection subsubsection paragraph subparagraph frametitle"
     " addchap addsec newsec subsec subsubsec".split()
 )
-# The arguments of macros of which none is shown: lengths, counts, file names, labels, settings.
-_UNSEEN = {
+# The arguments of macros that show nothing: lengths, counts, file names, labels, settings.
+_UNSEEN_ARGUMENTS = {
     "": "maketitle today centering raggedright raggedleft noindent indent newpage clearpage"
     " cleardoublepage pagebreak nopagebreak linebreak nolinebreak tableofcontents listoffigures"
     " listoftables appendix hline toprule midrule bottomrule selectfont normalfont bfseries"
@@ -48,8 +49,8 @@ _UNSEEN = {
     "{[": ["newcounter"],
     "*{{": ["titlespacing", "DeclarePairedDelimiter", "titleformat"],
 }
-# The arguments in front of the one that is shown.
-_BEFORE = {
+# The arguments before the one that is shown.
+_LEADING_ARGUMENTS = {
     "[": ["hyperref"],
     "[[": "makebox framebox".split(),
     "[[[{": ["parbox"],
@@ -60,10 +61,17 @@ _BEFORE = {
     "[{[{": ["fcolorbox"],
     "[{[{[": ["multirow"],
 }
-UNSEEN = {name: spec for spec, names in _UNSEEN.items() for name in names}
-BEFORE = {name: spec for spec, names in _BEFORE.items() for name in names}
-# The arguments of environments, none of which is shown.
-ENVIRONMENTS = {
+
+
+def _by_name(names_by_arguments: Mapping[str, Iterable[str]]) -> dict[str, str]:
+    """The arguments of each macro by its name."""
+    return {name: spec for spec, names in names_by_arguments.items() for name in names}
+
+
+UNSEEN_ARGUMENTS = _by_name(_UNSEEN_ARGUMENTS)
+LEADING_ARGUMENTS = _by_name(_LEADING_ARGUMENTS)
+# The arguments of environments, which are not shown; the content is.
+ENVIRONMENT_ARGUMENTS = {
     "figure": "[",
     "table": "[",
     "tabular": "[{",
@@ -112,14 +120,15 @@ ENVIRONMENTS = {
     "figwindow": "[",
     "beamercolorbox": "[{",
 }
-TABULAR = frozenset(
+TABLE_ENVIRONMENTS = frozenset(
     "tabular tabularx tabulary longtable supertabular xltabular tabu tblr array".split()
 )
-MATH = frozenset(
+MATH_ENVIRONMENTS = frozenset(
     "equation eqnarray align gather flalign multline alignat math displaymath dmath"
     " IEEEeqnarray xalignat xxalignat".split()
 )
-VERBATIM = {
+# Environments whose content is shown as it is, and their arguments.
+VERBATIM_ARGUMENTS = {
     "verbatim": "",
     "Verbatim": "[",
     "BVerbatim": "[",
@@ -131,19 +140,26 @@ VERBATIM = {
     "spverbatim": "",
     "code": "",
 }
-HIDDEN = frozenset(["comment", "filecontents", "filecontents*", "CCSXML"])
-DRAWN = frozenset(["tikzpicture", "pspicture", "picture", "pgfpicture", "tikzcd", "axis"])
+HIDDEN_ENVIRONMENTS = frozenset(["comment", "filecontents", "filecontents*", "CCSXML"])
+PICTURE_ENVIRONMENTS = frozenset(
+    ["tikzpicture", "pspicture", "picture", "pgfpicture", "tikzcd", "axis"]
+)
 
-CITED = frozenset(
+CITATIONS = frozenset(
     "cite citet citep citealt citealp citeauthor citeyear citeyearpar Citet Citep parencite"
     " textcite autocite footcite fullcite citenum citetext shortcite citeA citeasnoun onlinecite"
     " supercite smartcite Parencite Textcite Autocite footfullcite citealias".split()
 )
-REFERRED = dict.fromkeys("ref pageref autoref cref Cref vref nameref Ref fref".split(), "{}")
-REFERRED["eqref"] = "({})"
-INCLUDED = {"input": "{}", "include": "{}", "subfile": "{}", "bibliography": "{}.bib"}
-INCLUDED |= {"addbibresource": "{}", "verbatiminput": "{}", "VerbatimInput": "{}"}
+# How references to labels are shown.
+REFERENCE_PATTERNS = dict.fromkeys(
+    "ref pageref autoref cref Cref vref nameref Ref fref".split(), "{}"
+)
+REFERENCE_PATTERNS["eqref"] = "({})"
+# The files that macros include.
+INCLUDED_FILES = {"input": "{}", "include": "{}", "subfile": "{}", "bibliography": "{}.bib"}
+INCLUDED_FILES |= {"addbibresource": "{}", "verbatiminput": "{}", "VerbatimInput": "{}"}
 
+# What macros without arguments print; "\v" is the end of a line.
 SYMBOLS = {
     "\\": "\v",
     "newline": "\v",
@@ -254,6 +270,7 @@ SYMBOLS = {
     "ng": "ŋ",
     "NG": "Ŋ",
 }
+# The combining characters of accents.
 _ACCENTS = {
     "'": "\u0301",
     "`": "\u0300",
@@ -275,8 +292,8 @@ _ACCENTS = {
 }
 ACCENTS = frozenset(_ACCENTS)
 
-# Of siunitx: prefixes, units, and the rest.
-_UNITS = {
+# The prefixes of siunitx, its units, and their abbreviations.
+_PREFIXES = {
     "yocto": "y",
     "zepto": "z",
     "atto": "a",
@@ -301,6 +318,8 @@ _UNITS = {
     "mebi": "Mi",
     "gibi": "Gi",
     "tebi": "Ti",
+}
+_UNITS = {
     "ampere": "A",
     "candela": "cd",
     "kelvin": "K",
@@ -410,53 +429,55 @@ _UNITS = {
     "h": "h",
     "min": "min",
 }
+PREFIXES = {f"\\{name}": sign for name, sign in _PREFIXES.items()}
 UNITS = {f"\\{name}": sign for name, sign in _UNITS.items()}
-PREFIXES = frozenset(f"\\{name}" for name in list(_UNITS)[:24])
 POWERS = {"\\squared": "^2", "\\cubed": "^3"}
 
 
 @cache
 def symbols() -> dict[str, str]:
-    """What macros without arguments print, by name: those of pylatexenc, and those here."""
+    """What macros without arguments print, by name: those that pylatexenc knows, and SYMBOLS."""
     from pylatexenc.latex2text import get_default_latex_context_db
 
-    known = {}
+    texts = {}
     for spec in get_default_latex_context_db().iter_macro_specs():
-        shown = spec.simplify_repl
-        if isinstance(shown, str) and "%" not in shown and shown:
-            known[spec.macroname] = shown
-    return known | SYMBOLS
+        text = spec.simplify_repl
+        has_arguments = isinstance(text, str) and "%" in text
+        if isinstance(text, str) and text and not has_arguments:
+            texts[spec.macroname] = text
+    return texts | SYMBOLS
 
 
-def accented(accent: str, letter: str) -> str:
-    """The letters with this accent of LaTeX upon the first.
+def add_accent(accent: str, text: str) -> str:
+    """Put an accent of LaTeX on the first letter of a text.
 
-    >>> accented('"', "o"), accented("c", "cao"), accented("'", "")
+    >>> add_accent('"', "o"), add_accent("c", "cao"), add_accent("'", "")
     ('ö', 'çao', '')
     """
-    letter = {"ı": "i", "ȷ": "j"}.get(letter[:1], letter[:1]) + letter[1:]
-    if not letter[:1].isalpha():
-        return letter
-    return unicodedata.normalize("NFC", letter[0] + _ACCENTS[accent]) + letter[1:]
+    first = {"ı": "i", "ȷ": "j"}.get(text[:1], text[:1])  # an accent replaces the dot
+    rest = text[1:]
+    if not first.isalpha():
+        return first + rest
+    return unicodedata.normalize("NFC", first + _ACCENTS[accent]) + rest
 
 
-def unit(source: str) -> str:
-    r"""A unit of siunitx as it is printed.
+def unit_text(source: str) -> str:
+    r"""Write a unit of siunitx as it is printed.
 
-    >>> unit(r"\kilo\gram"), unit(r"\metre\per\second\squared"), unit("m.s^{-1}")
+    >>> unit_text(r"\kilo\gram"), unit_text(r"\metre\per\second\squared"), unit_text("m.s^{-1}")
     ('kg', 'm/s^2', 'm s^-1')
     """
-    shown = ""
-    for piece in re.findall(r"\\[A-Za-z]+|[^\\]+", source):
-        name = piece.strip()
-        if name == "\\per":
-            shown = f"{shown.rstrip()}/"
-        elif name in PREFIXES:
-            shown += UNITS[name]
-        elif name in POWERS:
-            shown = shown.rstrip() + POWERS[name] + " "
-        elif name.startswith("\\"):
-            shown += UNITS.get(name, name[1:]) + " "
+    text = ""
+    for part in re.findall(r"\\[A-Za-z]+|[^\\]+", source):
+        macro = part.strip()
+        if macro == "\\per":
+            text = f"{text.rstrip()}/"
+        elif macro in PREFIXES:
+            text += PREFIXES[macro]
+        elif macro in POWERS:
+            text = f"{text.rstrip()}{POWERS[macro]} "
+        elif macro.startswith("\\"):
+            text += UNITS.get(macro, macro[1:]) + " "
         else:
-            shown += re.sub(r"[{}]", "", piece).replace(".", " ").replace("~", " ")
-    return " ".join(shown.split()).replace("/ ", "/")
+            text += re.sub(r"[{}]", "", part).replace(".", " ").replace("~", " ")
+    return " ".join(text.split()).replace("/ ", "/")
