@@ -248,7 +248,7 @@ def test_interruption_while_loading_is_quiet() -> None:
     assert b"Traceback" not in errors
 
 
-def test_a_terminal_sees_colours_and_a_summary() -> None:
+def test_a_terminal_sees_colors_and_a_summary() -> None:
     out, code = in_terminal("summarize", HARBOUR, NO_COLOR="", columns=60)
     assert code == 0
     assert "\x1b[4;36m" in out
