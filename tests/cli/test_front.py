@@ -252,6 +252,6 @@ def test_clearing_the_cache_reports_compiled_code(
     monkeypatch.delenv("NUMBA_CACHE_DIR", raising=False)
     assert b"Compiled" not in ngt("cache", "clear").stderr
     compiled.COMPILED.put("function", b"x" * 100_000)
-    assert b"Compiled drafting code was removed, too" in ngt("cache", "clear").stderr
+    assert b"Compiled drafting code was removed as well" in ngt("cache", "clear").stderr
     compiled.COMPILED.put("function", b"x" * 100_000)
     assert b"Compiled" not in ngt("cache", "clear", "prefixes").stderr
