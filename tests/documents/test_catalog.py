@@ -1,4 +1,4 @@
-"""What is known of files: nothing unchanged is read again, and nothing changed is missed."""
+"""The cache of texts: unchanged files are not read again, and no change is missed."""
 
 import gzip
 import io
@@ -90,7 +90,7 @@ def changed_with_its_size_and_time(folder: Path) -> None:
     ],
     ids=["unchanged", "changed", "size and time kept", "touched", "moved", "forgotten"],
 )
-def test_only_what_changed_is_opened_and_parsed_again(
+def test_only_changed_files_are_opened_and_parsed_again(
     folder: Path, done: list[str], act: Callable[[Path], None], again: list[str]
 ) -> None:
     files = ["notes.md", "people.csv", "people.tsv", "locked.pdf"]
@@ -144,7 +144,7 @@ def test_a_limit_that_is_raised_is_tried_again(folder: Path, done: list[str]) ->
     assert [name for name in done if "." not in name] == ["pdf"]  # what is locked; texts are kept
 
 
-def test_without_a_cache_everything_is_read_and_told(folder: Path) -> None:
+def test_without_a_cache_everything_is_read_with_a_remark(folder: Path) -> None:
     first = texts(folder)
     home = Path(os.environ["NGT_HOME"])
     shutil.rmtree(home)
@@ -166,17 +166,17 @@ def test_each_load_has_the_bound_for_itself(folder: Path) -> None:
     files.close()
 
 
-def test_a_text_larger_than_a_smaller_bound_is_left_out_alone(folder: Path) -> None:
+def test_only_texts_above_a_lowered_limit_are_skipped(folder: Path) -> None:
     (folder / "large.txt.gz").write_bytes(gzip.compress(b"tide " * 300_000))
     for bound, is_read in ((64, True), (1, False)):
         names = texts(folder, max_mb=bound)
         assert "people.csv" in names and ("large.txt.gz" in names) == is_read
 
 
-def test_texts_that_nobody_asked_for_yet_are_bounded(
+def test_texts_that_are_read_ahead_are_limited(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The first file takes until no other is read; each text is as large as all may be."""
+    """The first parser waits until no other file is parsed; each text is as large as the limit."""
     made_ahead: list[int] = []
 
     def extract(self: Parsers, form: object, source: Source) -> Extracted:

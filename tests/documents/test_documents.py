@@ -1,4 +1,4 @@
-"""Loading documents: what is found, what is left out and told, what is an error; the bounds."""
+"""Loading documents: files that are read, skipped or refused, and the limits."""
 
 import io
 import itertools
@@ -28,7 +28,7 @@ def skipped(loaded: Loaded) -> list[tuple[str, str]]:
 
 
 def test_files_folders_and_globs(tmp_path: Path) -> None:
-    """Each file once, a folder in the order of the parts of its files' paths."""
+    """Every file is listed once; a folder is sorted by the parts of its paths."""
     made = [
         "b.txt",
         "a.md",
@@ -79,7 +79,7 @@ def test_a_file_whose_name_is_a_tilde(tmp_path: Path, monkeypatch: pytest.Monkey
         ("a.txt.gz", "Not packed.", "not a gzip file (it looks like plain text)", ".txt"),
     ],
 )
-def test_text_by_the_name_of_another_format_is_told(
+def test_text_with_the_suffix_of_another_format_is_refused(
     tmp_path: Path, name: str, content: str, told: str, advice: str
 ) -> None:
     (tmp_path / name).write_text(content)
@@ -89,7 +89,7 @@ def test_text_by_the_name_of_another_format_is_told(
     assert caught.value.hint == f"If it is, let its name end in {advice}."
 
 
-def test_a_file_of_no_bytes_is_empty_whatever_its_name(tmp_path: Path) -> None:
+def test_a_file_without_bytes_is_empty_with_any_suffix(tmp_path: Path) -> None:
     for suffix in (".pdf", ".docx", ".epub", ".csv", ".html", ".txt.gz"):
         (tmp_path / f"a{suffix}").touch()
     with pytest.raises(InputError, match="a.csv: empty; .*a.docx: empty; .* and 3 more"):
@@ -137,7 +137,7 @@ def test_unusable_content_is_named(tmp_path: Path, content: bytes, message: str)
     ],
     ids=["missing", "empty", "pattern", "long", "device", "other kinds", "unreadable"],
 )
-def test_paths_of_which_nothing_is_read_are_named(
+def test_paths_without_readable_files_are_named(
     tmp_path: Path, files: dict[str, str], path: str, message: str
 ) -> None:
     with pytest.raises(InputError, match=message) as caught:
@@ -188,7 +188,7 @@ def test_an_unreadable_file_is_named() -> None:
     assert b"permission denied" in done.stdout, done
 
 
-def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> None:
+def test_unreadable_files_in_folders_are_skipped_with_reasons(tmp_path: Path) -> None:
     loaded = load([str(bad_folder(tmp_path))])
     assert names(loaded) == ["a.txt", "e.md"]
     assert sorted(skipped(loaded)) == [
@@ -210,7 +210,7 @@ def test_in_folders_what_cannot_be_read_is_left_out_and_told(tmp_path: Path) -> 
     assert names(load([str(tmp_path / "*.log")])) == ["a.log"]
 
 
-def test_links_out_of_a_folder_are_left_out_where_only_what_is_inside_is_wanted(
+def test_links_out_of_a_folder_are_skipped_if_only_files_inside_may_be_read(
     tmp_path: Path,
 ) -> None:
     inner = fill(tmp_path / "x", a_txt="fine", sub__b_txt="also fine")
@@ -229,7 +229,7 @@ def test_links_out_of_a_folder_are_left_out_where_only_what_is_inside_is_wanted(
     assert load([str(inner / "out.txt")], inside=True).documents[0].text == "another's"  # outright
 
 
-def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Path) -> None:
+def test_strict_makes_skipped_files_an_error_but_not_other_types(tmp_path: Path) -> None:
     strict = Settings().replace(strict=True)
     fill(tmp_path / "x", a_txt="fine", b_gif="x")
     assert names(load([str(tmp_path / "x")], settings=strict)) == ["a.txt"]
@@ -255,7 +255,7 @@ def test_strict_makes_what_is_left_out_an_error_but_not_other_kinds(tmp_path: Pa
         ("- x/stdin", "stdin x/stdin"),
     ],
 )
-def test_files_of_one_name_are_told_apart(
+def test_files_with_the_same_name_get_distinct_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, paths: str, found: str
 ) -> None:
     fill(
@@ -312,7 +312,7 @@ def test_a_pipe_is_read_even_where_its_writer_comes_late(tmp_path: Path) -> None
     thread.join()
 
 
-def test_no_more_is_read_than_the_bound_and_the_hint_says_how_to_raise_it(tmp_path: Path) -> None:
+def test_no_more_than_the_limit_is_read_and_the_hint_names_its_setting(tmp_path: Path) -> None:
     one = Settings().replace(max_mb=1)
     fill(tmp_path, a_txt="a" * 600_000, b_txt="b" * 300_000, c_txt="c" * 1_000_001)
     loaded = load([str(tmp_path)], settings=one)
@@ -338,7 +338,7 @@ def test_more_files_than_the_bound_are_refused(tmp_path: Path) -> None:
         assert "max_files" in caught.value.hint
 
 
-def test_folders_deeper_than_the_bound_are_left_out_and_told(tmp_path: Path) -> None:
+def test_folders_deeper_than_the_limit_are_skipped_with_the_reason(tmp_path: Path) -> None:
     fill(tmp_path, a__b__x_txt="two deep", a__b__c__y_txt="three deep")
     loaded = load([str(tmp_path)], settings=Settings().replace(max_depth=2))
     assert names(loaded) == ["x.txt"]

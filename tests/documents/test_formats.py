@@ -1,4 +1,4 @@
-"""What is read of each format, and what is said of files that cannot be read."""
+"""Each format: its text, sections and warnings, and the errors of broken files."""
 
 import gzip
 import io
@@ -59,14 +59,14 @@ ABOUT: dict[str, tuple[list[str], tuple[str, ...]]] = {
 
 
 def read(data: bytes, suffix: str, max_bytes: int = 10_000_000, field: str = "") -> Extracted:
-    """What is read of a file, in this process."""
+    """Parse a file in this process."""
     form = format_of(suffix, data[:HEAD])
     assert form is not None
     return parse(form.name, Source(data=data, suffix=suffix, max_bytes=max_bytes, field=field))
 
 
 @pytest.mark.parametrize("name", WITH_TEXT)
-def test_a_file_is_read_word_for_word_as_it_stands_beside_it(name: str) -> None:
+def test_a_file_gives_the_text_stored_beside_it(name: str) -> None:
     found = read((made.FOLDER / name).read_bytes(), suffix_of(name))
     assert found.text == made.wanted(name)
     sections = [section for section in found.about.sections if section.heading]
@@ -77,7 +77,7 @@ def test_a_file_is_read_word_for_word_as_it_stands_beside_it(name: str) -> None:
         assert at_start or section.page or found.about.format in ("pptx", "odp", "eml")
 
 
-def test_a_folder_is_read_in_workers_and_what_cannot_be_is_told() -> None:
+def test_a_folder_is_read_in_workers_with_unreadable_files_reported() -> None:
     loaded = load([str(made.FOLDER)], settings=Settings.of(ocr="off"))
     texts = {d.name: d.text for d in loaded.documents if d.name in WITH_TEXT}
     assert texts == {name: made.wanted(name) for name in WITH_TEXT}
@@ -261,7 +261,7 @@ def test_one_field_of_records_and_tables(name: str, field: str, text: str) -> No
         read(data, suffix, field="x")
 
 
-def test_what_bytes_say_counts_more_than_the_name(tmp_path: Path) -> None:
+def test_the_first_bytes_count_more_than_the_name(tmp_path: Path) -> None:
     kinds = {
         "a.txt": "columns.pdf",
         "b.pdf": "orchard.docx",
@@ -281,7 +281,7 @@ def test_what_bytes_say_counts_more_than_the_name(tmp_path: Path) -> None:
 
 
 def rows(count: int, cell: str) -> bytes:
-    """A table of so many equal rows in OpenDocument."""
+    """An OpenDocument table with so many equal rows."""
     cells = f"<table:table-cell><text:p>{cell}</text:p></table:table-cell>" * 2
     row = f"<table:table-row table:number-rows-repeated='{count}'>{cells}</table:table-row>"
     return made.odt(f"<table:table>{row}</table:table>")
@@ -293,7 +293,7 @@ def test_all_of_many_equal_rows_are_read_or_the_file_is_refused() -> None:
         read(rows(1_000_000, "tide " * 100), ".ods", max_bytes=10_000_000)
 
 
-def test_a_menu_alone_is_read() -> None:
+def test_a_page_of_only_a_menu_is_read() -> None:
     assert read(b"<nav><a href='/'>Home</a></nav>", ".html").text == "Home"
 
 
@@ -331,7 +331,7 @@ RUSSIAN = "В деревне жил мудрый человек, который 
         ("nonsense", "cp1252", GERMAN, "declared nonsense, read as windows-1252"),
     ],
 )
-def test_pages_are_read_in_the_encoding_that_fits_and_a_wrong_one_is_told(
+def test_pages_are_decoded_by_the_encoding_that_fits_with_a_warning(
     declared: str, encoding: str, text: str, told: str
 ) -> None:
     page = f"<!doctype html><html><head><meta charset={declared}></head><body><p>{text * 5}</p>"
@@ -366,7 +366,7 @@ BROKEN = {
 }
 
 
-def test_broken_files_are_told_from_good_ones(tmp_path: Path) -> None:
+def test_broken_files_are_skipped_with_their_errors(tmp_path: Path) -> None:
     for name, (data, _) in BROKEN.items():
         (tmp_path / name).write_bytes(data)
     (tmp_path / "z.txt").write_text("fine")
@@ -384,14 +384,14 @@ def test_entities_that_a_file_defines_are_read_and_bounded() -> None:
         read(page.encode(), ".xml")
 
 
-def test_archives_of_other_kinds_say_what_to_do(tmp_path: Path) -> None:
+def test_other_archives_have_a_hint(tmp_path: Path) -> None:
     (tmp_path / "a.bin").write_bytes(made.zipped({"x.txt": "x"}))
     with pytest.raises(InputError, match="a zip archive") as caught:
         load([str(tmp_path / "a.bin")])
     assert caught.value.hint == "Unpack it."
 
 
-def test_a_missing_package_is_one_line_that_names_the_extra(
+def test_a_missing_package_has_an_error_that_names_the_extra(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.documents.read.Parsers", parsers.Parsers)  # new workers
@@ -440,7 +440,7 @@ def test_sections_begin_where_their_text_does() -> None:
     assert writer.sections() == (Section(0, 0, "One"), Section(8, 2, "One"))
 
 
-def test_what_stands_behind_packed_text_is_ignored_as_by_gzip(tmp_path: Path) -> None:
+def test_bytes_after_packed_text_are_ignored_as_by_gzip(tmp_path: Path) -> None:
     path = tmp_path / "a.txt.gz"
     path.write_bytes(gzip.compress(b"one ") + gzip.compress(b"two") + b"junk")
     assert load([str(path)]).documents[0].text == "one two"

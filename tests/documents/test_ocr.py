@@ -1,4 +1,4 @@
-"""Scanned pages and pictures: what is recognized, in which order, and what is said without it."""
+"""OCR of scanned pages and images: words, order, turned pages, and hints where it is missing."""
 
 import io
 import os
@@ -42,7 +42,7 @@ SENTENCE = "The ferry leaves at 08:15 and costs 12.50 crowns."
 
 
 def picture(text: str = SENTENCE) -> "Image.Image":
-    """The head of a page as a scanner sees it, at 150 dpi."""
+    """The top of a page as scanned at 150 dpi."""
     with pdfium.PdfDocument(made.paged_pdf([text])) as document:
         page = document[0].render(scale=150 / 72).to_pil().convert("RGB")
         return page.crop((90, 90, 790, 200))
@@ -59,14 +59,14 @@ def read(data: bytes, form: str = "picture", ocr: str = "auto", **more: object) 
 
 
 def letters_alone(page: "Image.Image") -> bytes:
-    """The letters in black, where all else is transparent."""
+    """An image with black letters on a transparent background."""
     clear = Image.new("RGBA", page.size, (0, 0, 0, 0))
     clear.putalpha(page.convert("L").point(lambda value: 255 - value))
     return saved(clear)
 
 
 def noted(page: "Image.Image") -> bytes:
-    """A photograph that lies on its side, as the camera noted."""
+    """A photograph on its side, with the orientation in its metadata."""
     about = Image.Exif()
     about[0x0112] = 6
     return saved(page.rotate(90, expand=True), "JPEG", exif=about)
@@ -107,7 +107,7 @@ def test_pages_are_numbered_and_each_has_its_own_time() -> None:
 
 @pytest.fixture
 def mixed() -> bytes:
-    """A PDF with a page of text, one that is a picture, and one that is blank."""
+    """A PDF with a page of text, a scanned page and a blank one."""
     document, out = pdfium.PdfDocument(made.paged_pdf(["The tide came in."])), io.BytesIO()
     document.import_pages(pdfium.PdfDocument(saved(picture(), "PDF")))
     document.new_page(600, 800)
@@ -169,7 +169,7 @@ def test_it_is_done_in_another_process_without_network_or_writing(tmp_path: Path
     assert (done.stdout, done.returncode) == ("Invoice 1001 Invoice 1001\n", 0), done.stderr
 
 
-def test_what_was_recognized_is_kept_for_the_same_setting(
+def test_recognized_text_is_cached_for_the_same_setting(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     parsed = list[Source]()
@@ -186,7 +186,7 @@ def test_what_was_recognized_is_kept_for_the_same_setting(
     assert [(one.ocr, one.ocr_language) for one in parsed] == asked
 
 
-def test_what_recognizes_text_is_told_by_its_version_and_not_by_its_files(
+def test_the_recognizer_is_identified_by_its_version_without_its_files(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "rapidocr-1.2.dist-info").mkdir()
@@ -199,7 +199,7 @@ def test_what_recognizes_text_is_told_by_its_version_and_not_by_its_files(
 def test_tesseract_reads_pictures_however_they_lie_with_languages_wherever_they_are(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A language that is missing is not remembered as a fault of the files."""
+    """A missing language is not stored as an error of the files."""
     (pages := tmp_path / "pages").mkdir()
     for kind in (kinds := share([*KINDS])):
         (pages / f"{kind}.bmp").write_bytes(KINDS[kind](picture()))
@@ -268,7 +268,7 @@ HUGE = b"BM" + bytes(12) + b"\x28\0\0\0" + b"\x30\x75\0\0" * 2 + b"\1\0\x18\0" +
     ],
     ids=["huge", "cut", "empty", "thin", "wide", "text"],
 )
-def test_a_picture_that_cannot_be_read_is_told(
+def test_an_image_that_cannot_be_read_is_reported(
     data: Callable[[], bytes], reason: str, tmp_path: Path
 ) -> None:
     (tmp_path / "a.bmp").write_bytes(data())
@@ -277,7 +277,7 @@ def test_a_picture_that_cannot_be_read_is_told(
     assert caught.value.hint
 
 
-def test_many_pictures_of_a_folder_are_left_out_and_told(
+def test_many_images_of_a_folder_are_skipped_with_a_warning(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     for name in ("notes.txt", "1.png", "2.jpg", "3.tiff"):
@@ -370,7 +370,7 @@ def test_a_scan_with_a_stamp_is_recognized(stamp: str) -> None:
     assert found.about.recognized == (1,) and not found.about.warnings
 
 
-def test_a_scan_with_a_stamp_is_told_where_it_is_not_recognized() -> None:
+def test_a_scan_with_a_stamp_is_reported_if_it_is_not_recognized() -> None:
     found = read(stamped("SMITH000001"), "pdf", ocr="off")
     assert found.text == "SMITH000001"
     warning = "pictures cover page 1, and what is in them is not read"

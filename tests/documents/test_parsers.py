@@ -1,4 +1,4 @@
-"""Parsers are not trusted: what a worker may do, and what is left when it does worse."""
+"""Parser processes: their limits, crashes, forged replies, and the sandbox around them."""
 
 import json
 import os
@@ -56,7 +56,7 @@ def pool(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Ite
 
 
 def child(code: str, **how: Any) -> subprocess.CompletedProcess[str]:
-    """What Python does with this code in a process of its own."""
+    """Run Python code in a separate process."""
     command = [sys.executable, "-c", code]
     return subprocess.run(command, capture_output=True, text=True, timeout=60, **how)
 
@@ -84,7 +84,7 @@ BOOK = {  # of 150 kB of text
     ids=["time", "memory", "text"],
     indirect=["pool"],
 )
-def test_a_file_that_takes_too_much_is_given_up_and_the_next_is_read(
+def test_a_file_that_exceeds_a_limit_fails_and_the_next_is_read(
     pool: Parsers, form: Format, make: Callable[[], bytes], most: int, told: str, flag: str
 ) -> None:
     with pytest.raises(Unreadable, match=told) as caught:
@@ -103,7 +103,7 @@ STILL = [
 ]
 
 
-def test_a_worker_that_stands_still_is_ended_and_no_file_is_blamed(
+def test_a_hung_worker_is_killed_and_no_file_is_blamed(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(parsers, "_START_CPU_S", 0.0)
@@ -176,7 +176,7 @@ NO_MEMORY = "x.so: failed to map segment from shared object"
         (ImportError("get it " * 99), "unreadable", "needs a package (ImportError: get it get it"),
     ],
 )
-def test_what_a_library_does_not_find_is_not_the_files_fault(
+def test_a_library_that_cannot_be_loaded_is_not_the_files_fault(
     error: Exception, said: str, words: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("ngtcli.documents.formats.import_module", Mock(side_effect=error))
@@ -185,7 +185,7 @@ def test_what_a_library_does_not_find_is_not_the_files_fault(
     assert not reply.get("lasting")
 
 
-def test_a_worker_that_cannot_be_started_is_told_and_no_files_fault(
+def test_a_worker_that_cannot_start_is_reported_without_blaming_the_file(
     pool: Parsers, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def no_process(*_: object, **__: object) -> None:
@@ -200,7 +200,7 @@ def test_a_worker_that_cannot_be_started_is_told_and_no_files_fault(
 
 
 def dying_of(number: int, times: int, marks: Path) -> str:
-    """The code of a worker that ends itself so, for so many starts; each leaves a mark."""
+    """Code of a worker that kills itself by a signal, for so many starts; each leaves a file."""
     return (
         "import os, pathlib\n"
         f"marks = pathlib.Path({str(marks)!r})\nstarts = len(list(marks.iterdir()))\n"
@@ -231,7 +231,7 @@ def test_a_parser_that_crashes_is_tried_again_at_once_in_a_fresh_worker(
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
-def test_what_something_else_ends_is_not_the_files_fault(
+def test_a_worker_killed_from_outside_is_not_the_files_fault(
     pool: Parsers, number: signal.Signals, marks: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(parsers, "_CODE", dying_of(number, 1, marks) + parsers._CODE)
@@ -266,12 +266,12 @@ def test_a_pool_that_is_closed_while_it_parses_blames_no_file_and_leaves_no_work
 
 
 def sending(data: bytes) -> str:
-    """The code of a worker that sends these bytes, whatever it is asked."""
+    """Code of a worker that sends these bytes whatever the request is."""
     return f"import sys, os; n = int(sys.argv[1]); os.write(n, {data!r}); os.read(n, 10 ** 6)"
 
 
 def message(data: bytes) -> bytes:
-    """As `multiprocessing.connection` sends it."""
+    """Frame bytes as `multiprocessing.connection` does."""
     return len(data).to_bytes(4, "big") + data
 
 
@@ -299,7 +299,7 @@ def test_a_reply_that_makes_no_sense_is_an_error(
     assert caught.value.advice
 
 
-def test_a_description_survives_the_way_and_a_forged_one_is_refused(
+def test_a_description_arrives_unchanged_and_a_forged_one_is_refused(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     about = About("pdf", 3, 2, (Section(0, 1), Section(5, 2, "Two")), ("w",), True)

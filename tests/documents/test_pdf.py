@@ -1,4 +1,4 @@
-"""What is read of PDFs: turned pages and lines, pages and headings, running heads, passwords."""
+"""PDFs: turned pages and lines, headings, running heads, annotations, passwords."""
 
 import cProfile
 import io
@@ -22,7 +22,7 @@ def read(data: bytes) -> Extracted:
 
 
 def lines_of(lines: list[str]) -> Callable[[Canvas], None]:
-    """Draws these lines below one another."""
+    """Draw lines of text, one below another."""
 
     def draw(canvas: Canvas) -> None:
         for i, line in enumerate(lines):
@@ -32,7 +32,7 @@ def lines_of(lines: list[str]) -> Callable[[Canvas], None]:
 
 
 def drawn(draw: Callable[[Canvas], None], pages: int = 1) -> Extracted:
-    """What is read of pages on which `draw` has drawn."""
+    """Parse a PDF of pages on which `draw` draws."""
     out = io.BytesIO()
     canvas = Canvas(out, pagesize=(SIDE, SIDE), invariant=1)
     for _ in range(pages):
@@ -111,7 +111,7 @@ def running_lines(*pages: list[str], first: int = 10) -> tuple[list[list[str]], 
 
 
 @pytest.mark.parametrize("pages", [1, 2, 3, 9])
-def test_a_line_alone_on_each_page_is_no_running_head(pages: int) -> None:
+def test_the_only_line_of_a_page_is_not_a_running_head(pages: int) -> None:
     for alone in ("Sold out", "Exercise {}", "{}"):
         given = [[alone.format(i)] for i in range(1, pages + 1)]
         assert running_lines(*given) == (given, 0)
@@ -197,15 +197,15 @@ def test_lines_that_count_something_else_are_text(line: str, first: int) -> None
     assert running_lines(*given) == (given, 0)
 
 
-def test_numbers_and_signs_that_look_like_one_another_are_told_apart() -> None:
+def test_numbers_and_signs_that_look_alike_are_distinguished() -> None:
     for heads in (("# 5", "5 6", "7 8"), ("1234567890", "5 # 6", "#5 6"), ("\0 5", "5 6", "5")):
         given = [[head, f"Text of {town}", "."] for head, town in zip(heads, TOWNS, strict=False)]
         assert running_lines(*given) == (given, 0)
 
 
-def test_the_work_for_running_heads_grows_with_the_pages_alone() -> None:
+def test_the_work_for_running_heads_is_linear_in_pages() -> None:
     def calls(pages: int) -> int:
-        """How many functions are called for so many pages, each with a head and a number."""
+        """Count the function calls for pages that each have a header and a number."""
         given = [["Tales of Varn", f"Text {i % 7}", ".", str(i)] for i in range(pages)]
         profile = cProfile.Profile()
         profile.runcall(running_lines, *given)
@@ -223,7 +223,7 @@ def test_a_blank_page_is_no_scan() -> None:
         read(made.paged_pdf(["", ""]))
 
 
-def test_a_page_with_the_head_alone_and_pages_without_text_are_left_as_they_are() -> None:
+def test_a_page_of_only_a_head_and_pages_without_text_are_unchanged() -> None:
     pages = [["Varn", f"Text of {town}", "."] for town in ("Lund", "Berg", "Hov", "Aker")]
     kept, dropped = running_lines(*pages[:2], ["Varn"], [], *pages[2:])
     assert dropped == 4 and kept[2:4] == [[], []] and kept[0] == pages[0]
@@ -268,7 +268,7 @@ def test_a_word_that_goes_on_on_the_next_page_is_one() -> None:
     assert [s.page for s in found.about.sections] == [1, 2]
 
 
-def test_lines_that_begin_with_a_label_stand_by_themselves() -> None:
+def test_lines_that_begin_with_a_label_are_not_joined() -> None:
     lines = ["Customer: Jonas Reyes", "Invoice no.: 1005", "Due: 3 March 2025", "Total: 12.50"]
     found = drawn(lines_of(lines))
     assert found.text == "\n".join(lines)
@@ -299,7 +299,7 @@ def annotated(
     by: str = "",
     said: str = "Rent:",
 ) -> str:
-    """What is read of a page with an annotation beside a line of text."""
+    """Parse a page with an annotation beside a line of text."""
     from reportlab.pdfbase.pdfdoc import PDFArray, PDFDictionary, PDFName, PDFString
 
     def draw(canvas: Canvas) -> None:
@@ -317,7 +317,7 @@ def annotated(
     return drawn(draw).text
 
 
-def test_what_is_typed_upon_a_page_stands_where_it_is_seen_and_notes_follow() -> None:
+def test_text_typed_onto_a_page_is_in_its_place_and_notes_follow() -> None:
     right, below = (90, 748, 200, 762), (50, 600, 200, 620)
     text = "Rent: 950 euro\n\nSigned by the tenant."
     assert annotated("FreeText", "950 euro", right) == text

@@ -46,7 +46,7 @@ def drawn(draw: Callable[[Canvas], None]) -> str:
 
 
 def laid_out(style: Style, rows: Sequence[Sequence[object]] = ROWS) -> str:
-    """What is read of a page with a table between two paragraphs."""
+    """Parse a page with a table between two paragraphs."""
     out = io.BytesIO()
     normal = getSampleStyleSheet()["Normal"]
     document = SimpleDocTemplate(out, pagesize=A4, invariant=1)

@@ -1,4 +1,4 @@
-"""The sources of an answer: found as brute force finds them; as text, as JSON, on a terminal."""
+"""Sources of an answer: equal to those of brute force; shown as text, JSON and on a terminal."""
 
 import re
 from pathlib import Path
@@ -49,7 +49,7 @@ def test_the_same_place_has_one_mark() -> None:
 
 @settings(deadline=None)  # the first call compiles
 @given(st.lists(st.sampled_from(["a", "b ", " c", " d e f g", ", ", "\n"]), max_size=12))
-def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> None:
+def test_marks_change_neither_words_nor_their_colors(parts: list[str]) -> None:
     runs = [(part, "" if i % 2 else "prompt") for i, part in enumerate(parts)]
     answer = "".join(parts)
     found = with_marks(runs, sources_of(answer, [Document("a", "a b c d e f g")]))
@@ -69,7 +69,7 @@ def test_marks_change_neither_words_nor_which_are_drafted(parts: list[str]) -> N
         ("something else", "nothing quoted"),
     ],
 )
-def test_the_share_that_is_told_is_not_rounded_up_to_all(answer: str, fact: str) -> None:
+def test_the_reported_share_is_not_rounded_up_to_all(answer: str, fact: str) -> None:
     documents = [Document("a", "one two three four"), Document("b", "a b c d")]
     sources = sources_of(answer, documents)
     assert copied_fact(sources) == fact
@@ -139,7 +139,7 @@ def test_characters_that_are_written_in_several_ways_are_one(
         ("The Ship Left Port At Noon", "the ship left port at noon"),
     ],
 )
-def test_what_differs_in_meaning_is_not_word_for_word(answer: str, text: str) -> None:
+def test_characters_that_change_the_meaning_are_not_folded(answer: str, text: str) -> None:
     assert all(span.end - span.start < len(answer) for span in spans(answer, [text]))
 
 
@@ -228,7 +228,7 @@ def test_no_text_of_a_document_becomes_a_link() -> None:
     "name", ["a.txt", "a/rather/long/name.txt", "名" * 40, "a\n[2] b: “c”\t d"]
 )
 @pytest.mark.parametrize("width", [20, 60, 80])
-def test_each_place_takes_one_line_however_narrow_the_terminal(name: str, width: int) -> None:
+def test_each_place_takes_one_line_on_any_terminal(name: str, width: int) -> None:
     text = " ".join("字母" * 30) + " word" * 30
     sources = sources_of(text, [Document(name, text)])
     (line,) = terminal_list(sources.places(), width, False).splitlines()

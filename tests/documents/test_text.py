@@ -1,4 +1,4 @@
-"""Text from bytes: round trips through every encoding that is read, and what is no text."""
+"""Decoding: texts survive every supported encoding, and binary data is refused."""
 
 import pytest
 from hypothesis import assume, example, given
@@ -21,7 +21,7 @@ MARKED = {
 @pytest.mark.parametrize("encoding", MARKED)
 @given(text=ANY)
 @example("one\ntwo 한 🦜")
-def test_what_is_encoded_is_read_back(encoding: str, text: str) -> None:
+def test_text_survives_every_encoding(encoding: str, text: str) -> None:
     data = MARKED[encoding] + text.encode(encoding)
     assume(text.strip() and not data.startswith((b"%PDF-", b"PK\3\4", b"BZh", b"{\\rtf")))
     assert decode_text(data) == text
@@ -71,9 +71,7 @@ def test_any_bytes_give_clean_text_or_a_reason(data: bytes) -> None:
         ("这是一个中文文本文件，用来测试编码。", "gb18030", "gb18030"),
     ],
 )
-def test_other_encodings_are_read_by_a_guess_that_is_told(
-    text: str, encoding: str, name: str
-) -> None:
+def test_other_encodings_are_guessed_with_a_warning(text: str, encoding: str, name: str) -> None:
     data = text.encode(encoding)
     assert guess_encoding(data) == name
     warning = f"not UTF-8; read as {name}, a guess: --set encoding=NAME reads it otherwise"
@@ -98,7 +96,7 @@ def test_an_encoding_that_is_named_counts_where_text_is_not_utf_8() -> None:
         decode_with_warnings(b"Gr\xfc", "ascii")
 
 
-def test_damaged_utf_8_is_read_and_told_and_utf_16_is_named_as_such() -> None:
+def test_damaged_utf_8_is_read_with_a_warning_and_damaged_utf_16_is_refused() -> None:
     warning = "damaged UTF-8: characters that cannot be read: 1"
     assert decode_with_warnings("Grüße: 🦜".encode()[:-1]) == ("Grüße: \ufffd", (warning,))
     with pytest.raises(Unreadable, match=r"damaged UTF-16 \(byte 4\)"):

@@ -1,4 +1,4 @@
-"""Values that rules find in a text, and those that they leave out because they are not sure."""
+"""Values that rules find in a text, and ambiguous ones that they leave out."""
 
 import json
 from typing import Any
@@ -189,7 +189,7 @@ def test_a_choice_is_one_that_the_text_affirms(text: str, values: list[str]) -> 
         ("no (see below)", [False]),
     ],
 )
-def test_what_is_so_or_not_is_said_by_the_text(text: str, values: list[bool]) -> None:
+def test_a_text_affirms_or_denies_a_truth(text: str, values: list[bool]) -> None:
     assert [one.value for one in find_truths("agreed", text)] == values
 
 
@@ -222,13 +222,13 @@ def test_the_value_of_a_label_ends_before_the_next_one(
     assert [text[start:end] for start, end in find_labelled(name, text)] == values
 
 
-def test_words_with_which_letters_begin_are_no_names() -> None:
+def test_words_that_begin_letters_are_not_names() -> None:
     text = "Thank you for the 51 trees. Our customer May Lin of Reed & Sons Ltd. came."
     assert [one.value for one in find_values("str", (), text)] == ["May Lin of Reed & Sons Ltd."]
 
 
 def asked(schema: str, text: str, **more: Any) -> Asking:
-    """What a model that only quotes is asked about a text."""
+    """The questions about a text for a model that only quotes."""
     own = {"schema": schema, "ask_fields": True, **more}
     tasks = Tasks.resolved([Layer("flag", own)], None, ("extract",))
     return Asking(Extraction.of(tasks), Document("a.txt", text))
@@ -290,7 +290,7 @@ def test_a_value_that_its_schema_does_not_allow_is_null() -> None:
 
 
 def rows_of(parts: list[str]) -> list[dict[str, Any]]:
-    """The values of the rows that these answers, one of each part of a text, make."""
+    """The values of the rows made of answers, one for each part of a text."""
     own = {"schema_multi": "item, price float", "ask_fields": False}
     tasks = Tasks.resolved([Layer("flag", own)], None, ("extract",))
     text = "coffee 3.50\ncoffee 3.50\ntea 2.00"
@@ -306,7 +306,7 @@ def rows_of(parts: list[str]) -> list[dict[str, Any]]:
     return [row["values"] for row in end.value.value]
 
 
-def test_equal_rows_of_a_table_are_rows_and_what_two_parts_tell_is_one() -> None:
+def test_equal_rows_stay_and_rows_repeated_by_two_parts_are_merged() -> None:
     coffee, tea = '{"item": "coffee", "price": 3.5}', '{"item": "tea", "price": 2}'
     first, again = f'{{"items": [{coffee}, {coffee}, {tea}]}}', f'{{"items": [{tea}, {coffee}]}}'
     assert [row["item"] for row in rows_of([first])] == ["coffee", "coffee", "tea"]
@@ -327,7 +327,7 @@ def test_equal_rows_of_a_table_are_rows_and_what_two_parts_tell_is_one() -> None
         ("^.{5}$", "Ana", False),
     ],
 )
-def test_a_pattern_means_for_values_by_rules_what_it_means_for_answers(
+def test_a_pattern_checks_values_by_rules_as_it_checks_answers(
     pattern: str, text: str, is_valid: bool
 ) -> None:
     of = {"anyOf": [{"type": "string", "pattern": pattern}, {"type": "null"}]}
