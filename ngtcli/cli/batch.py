@@ -301,7 +301,7 @@ def _is_file(path: Path | None) -> bool:
 
 
 def _check_apart(source: str, output: Path | None) -> None:
-    """Raise UsageError where the answers would be written over the lines, or behind them."""
+    """Raise UsageError where the answers would be written over the lines, or after them."""
     if identity(0 if source == STDIN else source) in written_with(output):
         raise errors.UsageError(
             f"{output or 'standard output'} is also the input, or its journal is",

@@ -96,7 +96,7 @@ class Notes(Reporter):
         self._reading_bar(read, total)
 
     def status(self, message: str, words: str = "") -> None:
-        """A passing line: what is being done right now; dim and behind it the last of `words`."""
+        """A passing line: what is being done right now; dim and after it the last of `words`."""
         if _is_quiet:
             return
         message = f"{self._part}{message}"

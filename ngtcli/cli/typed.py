@@ -93,7 +93,7 @@ def _plain() -> Iterator[str | None]:
 
 
 def _editor(words: list[str], history: Path | None) -> Any:
-    """Return an editor: Enter sends; Alt-Enter, or Enter behind a backslash, begins a line."""
+    """Return an editor: Enter sends; Alt-Enter, or Enter after a backslash, begins a line."""
     from prompt_toolkit import PromptSession  # here: it takes 0.12 s
     from prompt_toolkit.completion import WordCompleter
     from prompt_toolkit.history import InMemoryHistory

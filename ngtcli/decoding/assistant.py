@@ -14,7 +14,7 @@ from ngtcli.errors import ModelError
 from ngtcli.system import reporting
 
 _EMPTY = DraftTree()
-_SPARE = 64  # KV positions behind the prompt at first; a guess. More are made when needed
+_SPARE = 64  # KV positions after the prompt at first; a guess. More are made when needed
 
 
 class AssistantModel:
@@ -24,7 +24,7 @@ class AssistantModel:
     the log they stand for. The class holds no `Slot` of its own: where a context passes the border
     of LongRoPE the model opens its slot again, and the `Slot` of before is void.
 
-    Nothing is drafted behind a token that the model does not know. Where memory ends, `draft`
+    Nothing is drafted after a token that the model does not know. Where memory ends, `draft`
     raises, so that the next draft is smaller. Where it does not suffice for a single token, the
     model's memory is given back, and who made this is warned.
     """
@@ -56,7 +56,7 @@ class AssistantModel:
             self._give_up()
 
     def draft(self, log: TokenLog, count: int) -> list[int]:
-        """Draft the tokens behind those of a log.
+        """Draft the tokens after those of a log.
 
         Args:
             log: Of the sequence that began with the last prompt.

@@ -6,7 +6,7 @@ group's heads are put below one another, or SDPA gets the groups.
 
 In half precision on a CPU a query is to have the same bits whatever stands beside it. The kernel
 multiplies one or two of them by another matmul than more, so fewer than four are repeated.
-Two matmuls in the place of SDPA took 0.6 to 0.8 of its time behind 8,000 keys, 0.7 to 1.4 behind
+Two matmuls in the place of SDPA took 0.6 to 0.8 of its time after 8,000 keys, 0.7 to 1.4 after
 2,000 (1 to 32 queries, a 1B's layer, bfloat16, AVX-512), and rounded the logits: not used.
 """
 

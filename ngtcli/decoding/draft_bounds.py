@@ -12,17 +12,17 @@ from ngtcli.drafting.tree import DraftTree
 
 @dataclass(frozen=True, slots=True)
 class DraftBounds:
-    """The bounds of a draft that goes on behind the tokens `front`, which the log expects.
+    """The bounds of a draft that continues after the tokens `front`, which the log expects.
 
     Attributes:
         max_nodes: Nodes of the draft, without probes.
         max_depth: Depth of the draft.
         max_rows: Nodes and probes together.
-        context_left: Tokens of the context behind `front`. The whole tree fits there: some models
+        context_left: Tokens of the context after `front`. The whole tree fits there: some models
             keep tables with a row for each position in the cache.
         front: The expected tokens; they stand in front of the draft, in the same tree.
         origins: What these come from.
-        matcher: The state of the grammar behind `front`; None where none decides.
+        matcher: The state of the grammar after `front`; None where none decides.
         is_chain: Whether the model takes no branches.
     """
 

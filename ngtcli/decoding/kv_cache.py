@@ -13,7 +13,7 @@ slot is full, its last entries move to its beginning:
     entries            4 5 6 7 8 9 . .    `dropped` is 4; token 0 would be 4 positions before it
     moved                  6 7 8 9 . . .  the next forward pass may see tokens 7, 8 and 9
 
-So tokens lie side by side in both kinds of buffers. Where a rollback goes behind what is left, the
+So tokens lie side by side in both kinds of buffers. Where a rollback goes past what is left, the
 slot goes back to the end of a chunk whose window was saved (`windows`), or is emptied.
 """
 
@@ -117,7 +117,7 @@ class KVSlot:
             tokens 7, 8 and 9 alone. In a slot of 16 positions these are at 7, 8 and 9: `dropped` is
             0, `missing` is 7. In a slot of eight they are at its beginning, and both are 7.
         chunks: Those at its start that can be cached.
-        windows: What sliding layers need behind the end of a chunk, by the chunk's number.
+        windows: What sliding layers need after the end of a chunk, by the chunk's number.
         cache_policy: What the prefix cache may do for its prompt; None: nothing.
         root: Stands for all that the bits of the chunks depend on beside the token ids.
         refused: They were to be written to disk, and could not be.
@@ -495,7 +495,7 @@ class KVCache:
         }
 
     def restore(self, slot: KVSlot, chunk: Chunk, states: ChunkStates) -> None:
-        """Append a chunk, with the keys and values that `chunk` gave, behind other chunks.
+        """Append a chunk, with the keys and values that `chunk` gave, after other chunks.
 
         Behind the last one, `restore_window` is to be called, if there are windows.
         """

@@ -149,7 +149,7 @@ def pack(roots: Sequence[Root], spans: Sequence[Span], rows: int) -> Tensor:
     """Pack the inputs of a forward pass into one int64 tensor.
 
     Padding rows, from the rows of a sequence to those of the next, have the token and the position
-    of its root, which every model takes; they see themselves only, and are written behind the
+    of its root, which every model takes; they see themselves only, and are written after the
     others.
 
     Args:

@@ -232,7 +232,7 @@ class TargetModel:
         slot: int = 0,
         length: int = 0,
     ) -> None:
-        """Begin a sequence in a slot; the slots behind it are gone.
+        """Begin a sequence in a slot; the slots after it are gone.
 
         Args:
             capacity: The tokens of the first slot, drafts included; `resize` makes room for others.
@@ -248,7 +248,7 @@ class TargetModel:
         _, self.reused = self.slots.open(slot, need, self.context)
 
     def context_left(self, tokens: int) -> int:
-        """Return how many tokens fit behind so many, until the sequence is prefilled again."""
+        """Return how many tokens fit after `tokens`, until the sequence is prefilled again."""
         longest = self.slots.max_length
         limit = self.context if longest is None else min(self.context, longest)
         return limit - tokens

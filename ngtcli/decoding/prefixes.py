@@ -8,9 +8,9 @@ prompts before it in memory, as far as there is room, and on disk, one array fil
 missing or damaged is prefilled again. Where learned heads read the prompt, the hidden states that
 they want are cached, too; a chunk that lacks them is of no use to heads.
 
-Layers with a sliding window keep no chunks. A prompt goes on behind the end of a chunk whose window
-was saved: at the last two ends of each prompt, and at others as far apart as memory allows
-(`KVCache.may_continue_behind`). Behind any other end the prompt is prefilled again.
+Layers with a sliding window keep no chunks. A prompt continues after the end of a chunk whose
+window was saved: at the last two ends of each prompt, and at others as far apart as memory allows
+(`KVCache.may_continue_behind`). After any other end the prompt is prefilled again.
 """
 
 from array import array
@@ -78,7 +78,7 @@ class FoundPrefix:
         volatile: So many of `behind`, up to the last that lies in another slot: they may be
             overwritten when buffers change.
         from_disk: The tokens of those that were read from disk.
-        window: What sliding layers need behind the last of all; None where there are none.
+        window: What sliding layers need after the last of all; None where there are none.
     """
 
     root: str = ""
@@ -171,7 +171,7 @@ class Prefixes:
     def _last_window(
         self, cache: KVCache, slot: KVSlot, chunks: Sequence[Chunk], reads_disk: bool
     ) -> tuple[int, ChunkStates | None]:
-        """Return how many of the chunks a prompt can go on behind, and the window there."""
+        """Return how many of the chunks a prompt can continue after, and the window there."""
         for number in reversed(range(len(chunks))):
             chunk = chunks[number]
             for kv_slot in (slot, *cache.slots):

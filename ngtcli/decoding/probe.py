@@ -2,8 +2,8 @@
 
 The reference is the logits of `generate` on one arbitrary prompt, longer than every window of the
 configuration. A model verifies draft trees only if these are the logits of its single steps in a
-cache that can be rolled back, and those of a deep path behind wide siblings. Any other model is run
-in the first mode that gives them token by token; one that verifies chains must give them behind
+cache that can be rolled back, and those of a deep path after wide siblings. Any other model is run
+in the first mode that gives them token by token; one that verifies chains must give them after
 rejected chains, too. Where no mode does (some `generate` cuts the cache to a window that the
 model's mask does not have), the reference is one forward pass without a cache.
 """
@@ -94,7 +94,7 @@ class Reference:
     """A prompt and what follows it.
 
     Attributes:
-        tokens: The NEW_TOKENS tokens behind the prompt.
+        tokens: The NEW_TOKENS tokens after the prompt.
         logits: (NEW_TOKENS, vocab_size), before each of them.
         is_float32: The model computes in float32 alone: logits may differ by its rounding only.
     """
@@ -263,7 +263,7 @@ def _one_by_one(model: TargetModel, tokens: Sequence[int]) -> list[Tensor]:
 
 
 def _tree_agrees(model: TargetModel, reference: Reference, siblings: int) -> bool:
-    """Return whether the path behind all wrong siblings, and two of these, have right logits."""
+    """Return whether the path after all wrong siblings, and two of these, have right logits."""
     start = len(reference.prompt) - 1
     root = reference.prompt[-1]
     model.truncate(start)
@@ -301,7 +301,7 @@ def _chains_agree(model: TargetModel, reference: Reference, siblings: int) -> bo
 
 
 def _wide_tree(reference: Reference, siblings: int, vocab_size: int) -> DraftTree:
-    """Make a tree of wrong first tokens, and behind them the true path, NEW_TOKENS - 1 deep."""
+    """Make a tree of wrong first tokens, and after them the true path, NEW_TOKENS - 1 deep."""
     right = reference.tokens[0]
     wrong = [(right + 1 + i % (vocab_size - 1)) % vocab_size for i in range(siblings)]
     path = reference.tokens[: NEW_TOKENS - 1]
@@ -328,7 +328,7 @@ def _end_agrees(model: TargetModel, reference: Reference, _: int) -> bool:
 
 
 def _references(model: TargetModel, length: int) -> Iterator[Reference]:
-    """Yield the logits of `generate` behind a prompt, then those of a pass without a cache.
+    """Yield the logits of `generate` after a prompt, then those of a pass without a cache.
 
     One that the model fails to give is left out. Raises ModelError where it fails to give both, and
     for logits that are not numbers.

@@ -67,7 +67,7 @@ FORMATS = (
 
 @dataclass(frozen=True, slots=True)
 class Thinking:
-    """The marks around a model's reasoning behind a prompt.
+    """The marks around a model's reasoning after a prompt.
 
     Attributes:
         tokens: The marks that are tokens of their own, with what follows each.

@@ -312,7 +312,7 @@ def _equal_spans(shape: Shape, capacity: int) -> list[Span]:
 
 
 def _gathered_keys(shape: Shape, count: int) -> BatchKeys:
-    """Return the keys of sequences that have `count` each, those of one behind another's."""
+    """Return the keys of sequences that have `count` each, those of one after another's."""
     rows_each = shape.rows // shape.sequences
     spans = []
     for number in range(shape.sequences):

@@ -212,7 +212,7 @@ _MIN_TEMPERATURE = torch.finfo(torch.float32).tiny
 
 
 class Sampler:
-    """Chooses the tokens of one sequence, behind its prompt and the output committed so far.
+    """Chooses the tokens of one sequence, after its prompt and the output committed so far.
 
     Temperature 0 is greedy.
 
@@ -245,7 +245,7 @@ class Sampler:
 
         Args:
             logits: (vocab_size,), after the path.
-            path: The draft tokens behind the output.
+            path: The draft tokens after the output.
             mask: The tokens that are allowed, bool (vocab_size,); None: all.
 
         Returns:
@@ -285,7 +285,7 @@ class Sampler:
         One tensor is sent to the device, and nothing is read back.
 
         Args:
-            logits: (rows, vocab_size), after the root and each node; behind them padding.
+            logits: (rows, vocab_size), after the root and each node; after them padding.
             tree: The draft tree.
 
         Returns:

@@ -35,7 +35,7 @@ from ngtcli.drafting.steps import Reused
 from ngtcli.drafting.tree import DraftTree
 from ngtcli.system.machine import free_memory
 
-_SPARE = 64  # KV positions behind the last draft, for padding; a guess. More are made when needed
+_SPARE = 64  # KV positions after the last draft, for padding; a guess. More are made when needed
 # Of a GPU's free memory, so much at most is for buffers that stay. Guess: the rest is for several
 # sequences, for the prefix cache, and for forward passes.
 _SHARE = 0.25
@@ -176,7 +176,7 @@ class TreeSlots:
 
     @torch.inference_mode()
     def open(self, number: int, need: Need, context: int) -> tuple[TreeSlot, Reused]:
-        """Give a sequence the slot `number`; those behind it are gone.
+        """Give a sequence the slot `number`; those after it are gone.
 
         This is one transaction: find what is cached of the prompt, cache what the slot has and
         loses, put in what lies in other slots, make room (for slots but the first `resize` has made

@@ -130,7 +130,7 @@ def _find_headings(text: str) -> Iterator[tuple[int, str]]:
 
 
 def _end_of_metadata(text: str) -> int:
-    """The offset behind the metadata between lines of "---"; 0 if there is none."""
+    """The offset after the metadata between lines of "---"; 0 if there is none."""
     match = _METADATA.match(text)
     return match.end() if match else 0
 

@@ -36,7 +36,7 @@ class Drafting:
         self._turn = 0  # the sequence that gets the first of the nodes left over
 
     def join(self, context: Context, log: TokenLog) -> Drafter:
-        """Return a drafter that has begun on a prompt, and knows what was emitted behind it."""
+        """Return a drafter that has begun on a prompt, and knows what was emitted after it."""
         drafter: Drafter
         if self._unused and not context.private:
             drafter = self._unused.pop()

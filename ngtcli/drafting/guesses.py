@@ -42,7 +42,7 @@ class Guesser(Protocol):
         """Return how deep a guessed node can be."""
 
     def first(self, root: int) -> Guessed:
-        """Guess what follows the last token, `root`, which stands behind all rows read."""
+        """Guess what follows the last token, `root`, which follows all rows read."""
 
 
 class StateReader(Protocol):

@@ -16,7 +16,7 @@ class Indexed(Drafter):
     """Follows the log of a sequence with an index.
 
     Subclasses write `clear`, `index` and `draft`, and either pass every change of the index that
-    depends on tokens behind the prompt to `undo_below` with what undoes it, or override `shorten`.
+    depends on tokens after the prompt to `undo_below` with what undoes it, or override `shorten`.
     `token_ids` holds the tokens that are indexed.
     """
 

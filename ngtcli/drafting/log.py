@@ -1,6 +1,6 @@
 """The tokens of one sequence, as everyone who works on it sees them. Imports nothing.
 
-A log holds the prompt, the tokens emitted behind it, and the tokens expected next. Emitted tokens
+A log holds the prompt, the tokens emitted after it, and the tokens expected next. Emitted tokens
 stay. Expected ones are drafted in front of every proposal: those that a grammar forces, and those
 that an exact pass found in a branch. They become emitted, or they are taken back.
 
@@ -43,7 +43,7 @@ class TokenLog:
     Attributes:
         token_ids: All of them. Only the methods of the log may change this list.
         prompt_length: Number of tokens of the prompt.
-        emitted: Number of tokens emitted behind the prompt.
+        emitted: Number of tokens emitted after the prompt.
         origins: For each expected token the name of what it comes from.
     """
 
@@ -96,7 +96,7 @@ class TokenLog:
         del self.origins[: len(tokens)]
 
     def expect(self, tokens: Sequence[int], origins: Sequence[str]) -> None:
-        """Append expected tokens, which come from `origins`, behind those expected already."""
+        """Append expected tokens, which come from `origins`, after those expected already."""
         if len(tokens) != len(origins):
             raise ValueError(f"{len(tokens)} expected tokens have {len(origins)} origins")
         self.token_ids += tokens
@@ -121,7 +121,7 @@ class TokenLog:
 
         Returns:
             The number of first tokens that the holder knows and that still stand, and the tokens
-            behind them, which are new to it. A token that was taken back and came again is new.
+            after them, which are new to it. A token that was taken back and came again is new.
         """
         first_later_cut = bisect_right(self._cut_numbers, mark.cuts)
         unchanged = mark.length

@@ -104,7 +104,7 @@ def _runs_known(answer: Sequence[int], prompt: Sequence[int]) -> Iterator[npt.ND
     for size in range(1, QUOTE + 1):
         if size > len(numbered):
             return
-        if size > 1:  # equal runs get equal numbers: of a shorter run and the token behind it
+        if size > 1:  # equal runs get equal numbers: of a shorter run and the token after it
             longer = runs[:-1] * len(numbered) + numbered[size - 1 :]
             runs = np.unique(longer, return_inverse=True)[1]
         yield np.isin(runs[first:], runs[: max(0, first - size + 1)])

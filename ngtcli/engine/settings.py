@@ -24,7 +24,7 @@ from ngtcli.system.cache import cache_limit
 def settings_of(layers: Sequence[Layer]) -> Resolved:
     """Return the settings of all layers, the card of their model being the lowest.
 
-    The system text is that of the file behind an @, and a schema that of its file.
+    The system text is that of the file after an @, and a schema that of its file.
 
     Raises:
         UsageError: A setting is wrong, or a file cannot be read.
@@ -81,7 +81,7 @@ def _schema(value: str, max_mb: int) -> str:
 
 
 def text_of(value: str, max_mb: int, option: str = "--system") -> str:
-    """Return a text as it is given, or that of the file behind an @. Raises InputError."""
+    """Return a text as it is given, or that of the file after an @. Raises InputError."""
     if not value.startswith("@"):
         return utf8(value)
     return read_text(os.path.expanduser(value[1:]), max_mb, f"{option} {value}")

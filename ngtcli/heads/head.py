@@ -54,7 +54,7 @@ class Network(Protocol):
             head_pass: Their positions, mask and cache.
 
         Returns:
-            The state (1, size) behind the last row, where drafts begin.
+            The state (1, size) after the last row, where drafts begin.
         """
 
     def propose(self, last: Tensor, root: Tensor, block: Callable[[int], HeadPass]) -> Tensor:
@@ -63,7 +63,7 @@ class Network(Protocol):
         Args:
             last: The state that `read` returned.
             root: The token after it, int64 (1,).
-            block: Makes a pass over so many rows behind the sequence.
+            block: Makes a pass over so many rows after the sequence.
         """
 
     def step(self, states: Tensor, tokens: Tensor, depth: int, head_pass: HeadPass) -> Tensor:
@@ -129,7 +129,7 @@ class Head:
         self._unread = states[cut:], following[cut:], start + cut
 
     def _read(self, states: Tensor, following: Tensor, start: int) -> Tensor:
-        """Read rows now; the state (1, size) of the network behind the last."""
+        """Read rows now; the state (1, size) of the network after the last."""
         device = self._target.device
         head_pass = self._rows.chain(self._rows.go_to(start), len(states))
         states_here = states.to(device, self._target.dtype)
@@ -161,7 +161,7 @@ class Head:
         raise NotImplementedError
 
     def _make_plan(self, states: Tensor, following: Tensor, start: int) -> Guessed:
-        """Read rows, and draft behind them; one copy brings the result to the CPU."""
+        """Read rows, and draft after them; one copy brings the result to the CPU."""
         if self.pads:
             packed = self._replay_plan(states, following, start)
         else:
@@ -198,7 +198,7 @@ class Head:
         return packed
 
     def _padded_pass(self, states: Tensor) -> Callable[[Tensor], tuple[Tensor]]:
-        """A function that reads such rows and drafts behind the last one that counts."""
+        """A function that reads such rows and drafts after the last one that counts."""
 
         def run(inputs: Tensor) -> tuple[Tensor]:
             length = inputs[:1]

@@ -69,7 +69,7 @@ class Kind:
                 new_name = re.sub(pattern, replacement, new_name)
             stored_names[new_name] = name
 
-        numbers: dict[str, set[int]] = {}  # the numbers behind each prefix
+        numbers: dict[str, set[int]] = {}  # the numbers after each prefix
         for new_name in stored_names:
             match = re.match(self.numbered, new_name)
             if match:

@@ -1,4 +1,4 @@
-"""The rows that a head's layers cache of a sequence, and those of a draft behind them."""
+"""The rows that a head's layers cache of a sequence, and those of a draft after them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -51,7 +51,7 @@ class HeadPass:
 
 
 class DraftRows:
-    """The cached rows of a sequence, one for each position in turn, and those of a draft behind.
+    """The cached rows of a sequence, one for each position in turn, and those of a draft after.
 
     Positions count from the first cached row, as only differences matter. `length`, the number of
     cached rows, may be an int64 tensor (1,): a captured pass is replayed with other lengths. Such a
@@ -75,7 +75,7 @@ class DraftRows:
     def clear(self) -> None:
         """Forget all rows. The buffers stay, and are zeroed, as a sequence may have left NaN."""
         self._cache.reset(self._cache.slots[0])
-        self._end = 0  # the position in the sequence behind the cached rows
+        self._end = 0  # the position in the sequence after the cached rows
 
     def go_to(self, start: int) -> int:
         """Return the number of cached rows, after forgetting them if they do not end at `start`."""
@@ -90,7 +90,7 @@ class DraftRows:
         self._end += rows
 
     def reserve(self, rows: int) -> bool:
-        """Make room for so many rows behind those cached; return whether buffers have moved."""
+        """Make room for so many rows after those cached; return whether buffers have moved."""
         needed = self._cache.length + rows
         return self._cache.reserve(max(_MIN_CAPACITY, 1 << (needed - 1).bit_length()))
 

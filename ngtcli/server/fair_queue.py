@@ -51,7 +51,7 @@ class FairQueue(Generic[Request, Prepared]):
         return len(self._entries)
 
     def put(self, request: Request, owner: str) -> None:
-        """Add a request behind the others of its owner. Raises BusyError."""
+        """Add a request after the others of its owner. Raises BusyError."""
         with self._changed:
             count = len(self._entries)
             own_count = len(self._owners.get(owner, ()))

@@ -15,7 +15,7 @@ from ngtcli.server.public import RequestError
 from ngtcli.system.yaml_file import shown
 from ngtcli.words import nearest
 
-DOCS = "+docs"  # behind the model's name: answers from the server's folder
+DOCS = "+docs"  # after the model's name: answers from the server's folder
 _MOST_DOCUMENTS = 10_000  # that a request gives: a second to read them; guess
 
 

@@ -1,4 +1,4 @@
-"""The question and the paths behind it, on the command line of `ngt ask`."""
+"""The question and the paths after it, on the command line of `ngt ask`."""
 
 import json
 from pathlib import Path

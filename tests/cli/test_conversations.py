@@ -34,7 +34,7 @@ from tests.support.reported import Reported
 from tests.support.warm import Warm
 
 PATIENCE_S = 60
-READY = "[2C"  # how the editor puts the cursor behind its prompt
+READY = "[2C"  # how the editor puts the cursor after its prompt
 SHORT = ("--max-tokens", "12", "--method", "none")
 ORCHARD = str(Path(HARBOUR).with_name("orchard.md"))
 

@@ -1,4 +1,4 @@
-"""The draft model: what it drafts is what a fresh one drafts behind the same text."""
+"""The draft model: what it drafts is what a fresh one drafts after the same text."""
 
 import random
 from collections.abc import Callable

@@ -224,7 +224,7 @@ def test_the_edition_is_that_of_the_file_that_ships() -> None:
 
 @pytest.mark.parametrize("kind", sorted(KINDS))
 def test_words_have_the_ids_that_they_have_in_a_text(kind: str) -> None:
-    """With the space before them, behind a bracket, and as marks behind a word."""
+    """With the space before them, after a bracket, and as marks after a word."""
     tokenizer = Tokenizer(backend(kind))
     for left, word in (("a", " the"), ("a", " harbour"), ("(", "boats"), ("a", ","), ("a", " (")):
         ids = word_ids([word], tokenizer)[0]

@@ -24,7 +24,7 @@ from tests.support.tiny_models import KnownHeads, make_drafter
 
 Guess = dict[int, float]
 SHAPE = first_escapes().shape
-_HEADS = SHAPE[0]  # their first row, behind those of copies
+_HEADS = SHAPE[0]  # their first row, after those of copies
 
 
 class Seeded:

@@ -42,7 +42,7 @@ BUDGET = 8
 
 @dataclass
 class Seen:
-    """What a drafter was asked, or had to learn, behind how many tokens of its log."""
+    """What a drafter was asked, or had to learn, after how many tokens of its log."""
 
     what: str
     length: int
@@ -206,7 +206,7 @@ def test_a_pool_of_all_texts_forgets_what_was_taken_back(method: str) -> None:
 
 
 class Forcing:
-    """A grammar that wants some tokens next, and allows any behind them."""
+    """A grammar that wants some tokens next, and allows any after them."""
 
     def __init__(self, wanted: list[int]) -> None:
         self.wanted = list(wanted)

@@ -158,7 +158,7 @@ class Eagle3:
 
 
 def dflash(w: dict[str, Any], hf: Any, states: Any, root: int, window: int | None) -> Any:
-    """Probabilities (BLOCK - 1, VOCABULARY) behind a text; the second layer has the window."""
+    """Probabilities (BLOCK - 1, VOCABULARY) after a text; the second layer has the window."""
     table = hf.get_input_embeddings().weight.detach().numpy()
     text = [normed(w["fc.weight"] @ row, w["hidden_norm.weight"]) for row in states]
     rows = [table[token] for token in [root] + (BLOCK - 1) * [MASK]]
@@ -230,7 +230,7 @@ def test_eagle3_guesses_what_its_formulas_give(
 
 
 def check_plan(guess: Guessed, truth: Eagle3, out: Any, end: int, start: int = 0) -> None:
-    """All nodes of a plan behind `end` rows from `start` on, of which the last gave `out`."""
+    """All nodes of a plan after `end` rows from `start` on, of which the last gave `out`."""
     after, rows, pairs = [out], [list[int]()], len(truth.pairs)  # those that each state sees
     row = truth.row if truth.plain is None else truth.plain_row
     assert guess.led is not None and guess.led.shape[1] == 8 * (eagle.DEPTH - 1)

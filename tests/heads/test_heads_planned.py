@@ -177,7 +177,7 @@ def test_plans_are_captured_by_their_size(tmp_path: Path, monkeypatch: pytest.Mo
 
 @pytest.mark.parametrize("kind", ["eagle3", "dflash"])
 def test_numbers_that_are_none_of_one_text_do_not_reach_the_next(kind: str, tmp_path: Path) -> None:
-    """A padded pass reads a buffer that stays: its rows behind those of the text are masked."""
+    """A padded pass reads a buffer that stays: its rows after those of the text are masked."""
     head, width = made(kind, tmp_path / "head")
     planning(head)
     size, following = width * len(head.layers), torch.tensor([5] * 6)

@@ -30,7 +30,7 @@ ASKED = "When is high tide?"
 
 @dataclass
 class Live:
-    """A server, what answers behind it, and a client."""
+    """A server, what answers after it, and a client."""
 
     resident: Resident
     service: Service

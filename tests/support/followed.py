@@ -54,7 +54,7 @@ class Batch:
         self.shared = Shared(self.settings, Options(), texts)
 
     def begin(self, prompt: Sequence[int], said: Sequence[int] = (), **context: Any) -> Followed:
-        """A sequence that begins, or goes on behind what it has said."""
+        """A sequence that begins, or continues after what it has said."""
         known = Context(prompt, **{"vocabulary": 5000, **context})
         own = self.shared.settings_for(self.settings, known.private)
         followed = Followed(Auto(own, shared=self.shared), known)

@@ -14,7 +14,7 @@ Cell = tuple[str, tuple[int, ...]]
 
 
 class NaiveStage:
-    """The stage of an answer to `prompt`, which stands behind `before` in what may be copied."""
+    """The stage of an answer to `prompt`, which follows `before` in what may be copied."""
 
     def __init__(self, before: Sequence[int], classes: Sequence[int]) -> None:
         self.before, self.classes = list(before), list(classes)

@@ -95,7 +95,7 @@ def brute_force(answer: str, documents: Sequence[str]) -> list[Span]:
         return sum(piece.is_word for piece in said[first:last])
 
     def longest_first(low: int, high: int) -> list[tuple[int, int]]:
-        """The stretch of `said[low:high]` with the most words, those before it, those behind."""
+        """The stretch of `said[low:high]` with the most words, those before it, those after."""
         starts = [i for i in range(low, high) if said[i].is_word]
         found = [(i, max((agree(i, high, *at) for at in everywhere), default=i)) for i in starts]
         first, last = max(found, key=lambda stretch: words(*stretch), default=(0, 0))

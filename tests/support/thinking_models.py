@@ -71,6 +71,6 @@ def save(folder: Path, config: GPT2Config, script: Mapping[int, int]) -> None:
             parameter.zero_()
         hf.transformer.ln_f.weight.fill_(1.0)
         hf.transformer.wpe.weight.copy_(torch.eye(CONTEXT))
-        for place in range(CONTEXT):  # the pass at a place gives the token behind it
+        for place in range(CONTEXT):  # the pass at a place gives the token after it
             hf.lm_head.weight[script.get(place + 1, config.eos_token_id), place] = 1.0
     hf.save_pretrained(folder)

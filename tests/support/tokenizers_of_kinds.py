@@ -132,7 +132,7 @@ def gpt2() -> Any:
 
 
 def phi() -> Any:
-    """As Phi-3: control tokens that take the white space behind them along."""
+    """As Phi-3: control tokens that take the white space after them along."""
     made = _byte_level(QWEN_SPLIT)
     marks = [AddedToken(t, rstrip=True, special=True) for t in ("<|user|>", "<|assistant|>")]
     made.add_special_tokens(marks)

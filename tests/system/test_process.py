@@ -137,7 +137,7 @@ def test_sigterm_wipes_the_status_line() -> None:
     while part := read_terminal(main):
         shown += part
     os.close(main)
-    # The signal may come between one status line and the next, behind a note.
+    # The signal may come between one status line and the next, after a note.
     assert b"\r\x1b[K" in shown[shown.rindex("…".encode()) :]
 
 
@@ -257,7 +257,7 @@ def test_a_ctrl_c_keeps_what_there_is_and_leaves_no_traceback(
     assert process.returncode == exit_code
 
 
-# --- errors, and words before and behind the command ---
+# --- errors, and words before and after the command ---
 
 
 def call(monkeypatch: pytest.MonkeyPatch, *arguments: str) -> int:

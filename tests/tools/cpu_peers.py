@@ -2,7 +2,7 @@
 
 llama.cpp, by its Python package, runs a GGUF of the shape with random weights, written here by the
 package `gguf`; `transformers` generates; ours runs as it does in replays. Measured are plain
-tokens/s behind a prompt, passes by rows with scores for every row, as verifying drafts needs, and
+tokens/s after a prompt, passes by rows with scores for every row, as verifying drafts needs, and
 ours with drafts over a recording, which says what is accepted: `--replay`, by default one of the
 example texts, made here. Contestants take turns, each in a process of its own, `--rounds` times;
 reported are medians over all turns. Instruction sets are compared by running it with

@@ -103,7 +103,7 @@ def run_all() -> dict[str, dict[str, Any]]:
 
 
 def run_case(case: str, folder: Path, home: Path) -> dict[str, Any]:
-    """Run one command line in a fork, or read the file behind `#`."""
+    """Run one command line in a fork, or read the file after `#`."""
     if case.startswith("#"):
         path = folder / case[1:]
         return {"file": plain(path.read_text() if path.exists() else "none", folder)}

@@ -1,4 +1,4 @@
-"""Tunes a model to fill mask tokens behind its answers (SPACE, arXiv 2402.11809), from a recording.
+"""Tunes a model to fill mask tokens after its answers (SPACE, arXiv 2402.11809), from a recording.
 
     python -m tests.tools.record recording -d notes/
     python -m tests.tools.space_tuning MODEL recording OUT [--steps 400] [--depth 4] [--rate 1e-4]
@@ -31,7 +31,7 @@ _BESIDE = ("*token*", "vocab*", "merges.txt", "*.jinja", "generation_config.json
 
 
 class Tuning:
-    """A copy of the model in which masks stand behind some rows of the answers, in groups.
+    """A copy of the model in which masks follow some rows of the answers, in groups.
 
     A group sees the text up to its row; mask j stands j positions on, sees those before it, and is
     trained on the token j + 1 positions behind the row. The model's own next tokens are trained
@@ -68,7 +68,7 @@ class Tuning:
             yield score(made[:, :, depth]).flatten(0, 1), targets.flatten()
 
     def _anchors(self, batch: Batch) -> Tensor:
-        """The rows of each text behind which masks stand, int64 (texts, groups)."""
+        """The rows of each text after which masks stand, int64 (texts, groups)."""
         generator = torch.Generator().manual_seed(batch.seed)
         of = [batch.rows[batch.texts == text] for text in range(len(batch.ids))]
         return torch.stack(

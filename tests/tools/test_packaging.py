@@ -85,7 +85,7 @@ for command in sys.argv[1:]:
 
 
 def test_an_installed_wheel_works_from_elsewhere(wheel: Path, tmp_path: Path) -> None:
-    """A new environment that borrows only the dependencies of this one, behind its own packages.
+    """A new environment that borrows only the dependencies of this one, after its own packages.
 
     What `sys.path` names here is read, for packages may stand elsewhere than in `purelib`.
     """

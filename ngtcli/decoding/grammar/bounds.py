@@ -242,7 +242,7 @@ class _Bounding:
 
 
 def _steps(reference: str) -> list[str] | None:
-    """Split a JSON pointer behind # into keys; None for a reference of another kind (RFC 6901)."""
+    """Split a JSON pointer after # into keys; None for a reference of another kind (RFC 6901)."""
     start, sign, pointer = reference.partition("#")
     if start or not sign or not pointer.startswith("/"):
         return None
@@ -397,14 +397,14 @@ def _anything(levels: int = 1) -> Schema:
 
 
 def json_text(schema: Schema) -> str:
-    """Write a bounded schema as llguidance takes it, also behind `%json` in Lark."""
+    """Write a bounded schema as llguidance takes it, also after `%json` in Lark."""
     return json.dumps({**_for_llguidance(schema), "x-guidance": _OPTIONS})
 
 
 def _for_llguidance(part: Any) -> Any:
     """Return a part as llguidance takes it, without keywords that restrict nothing.
 
-    It gets a bound for the digits behind the point, which validators would miscalculate.
+    It gets a bound for the digits after the point, which validators would miscalculate.
     """
     if not isinstance(part, dict):
         return part

@@ -1,7 +1,7 @@
 """The concise form of a schema: `name, age int, bio: a short bio`, as the tool `llm` has it.
 
 Fields are divided by commas, or stand one a line where the text has several. A field is a name, its
-type, which is str where none is given, and behind a colon what it means.
+type, which is str where none is given, and after a colon what it means.
 """
 
 import re
@@ -29,7 +29,7 @@ _TYPE_BY_FOREIGN_NAME = {
     "boolean": "bool",
 }
 _HINT = "Write fields as in: name, age int, due date?, state paid|open, tags str[], bio: a text."
-_WORD = re.compile(r"(\S+?)((?:\?|\[\])*)")  # a name or a type, and the marks behind it
+_WORD = re.compile(r"(\S+?)((?:\?|\[\])*)")  # a name or a type, and the marks after it
 _NAME = re.compile(r"[\w.-]+")
 
 
@@ -86,7 +86,7 @@ def _field(head: str, part: str) -> tuple[str, Schema]:
 def _typed(name: str, kind: str, marks: str) -> Schema:
     """Make the schema of a type, or of a choice such as `paid|open`.
 
-    Of the marks behind it, `?` allows null, and `[]` makes a list of it.
+    Of the marks after it, `?` allows null, and `[]` makes a list of it.
     """
     choices = kind.split("|")
     if len(choices) == 1 and kind not in _TYPES:

@@ -59,7 +59,7 @@ class Grammar:
 
 
 class Matcher:
-    """The state of the grammar behind the tokens of one answer.
+    """The state of the grammar after the tokens of one answer.
 
     Args:
         grammar: The grammar.

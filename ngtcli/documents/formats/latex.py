@@ -14,7 +14,7 @@ from ngtcli.documents.formats import latex_macros as macros
 from ngtcli.documents.text import Unreadable, decode_with_warnings
 
 _TOKEN = re.compile(
-    r"\\[A-Za-z@]+(?:[ \t]*\n(?![ \t]*\n))?[ \t]*"  # a control word, and the space behind it
+    r"\\[A-Za-z@]+(?:[ \t]*\n(?![ \t]*\n))?[ \t]*"  # a control word, and the space after it
     r"|\\(?:\r?\n|.)"  # a control symbol
     r"|%[^\n]*(?:\n[ \t]*)?"  # a comment, which hides the end of its line
     r"|\n[ \t]*\n\s*"  # the end of a paragraph
@@ -63,7 +63,7 @@ _BOOK = re.compile(r"\\documentclass[^{]*\{[^}]*(?:book|report)")
 _INPUT_ENCODING = re.compile(rb"\\usepackage\s*\[([\w-]+)\]\s*\{inputenc\}")
 _ENCODINGS = {"ansinew": "cp1252", "applemac": "mac_roman", "latin9": "iso8859-15"}
 _LISTS = frozenset("itemize enumerate description list compactitem compactenum".split())
-_BELOW = r"\*?(?:[ \t]*\[\s*[-+]?[\d.]+\s*\\?[A-Za-z]*\s*\])?"  # behind \\: a distance
+_BELOW = r"\*?(?:[ \t]*\[\s*[-+]?[\d.]+\s*\\?[A-Za-z]*\s*\])?"  # after \\: a distance
 _MOST_EXPANDED = 20  # characters that macros may stand for, for each of the file; guess
 _LEAST_EXPANDED = 1_000_000  # that any file may have; guess
 _MOST_OPTIONAL = 200  # tokens of an argument in brackets, as one may not be closed; guess
@@ -695,7 +695,7 @@ class _Reader:
         self._skip("*")
         before = self._optional()
         after = self._optional()
-        if after is None:  # a single note stands behind the keys
+        if after is None:  # a single note follows the keys
             before, after = None, before
         keys = ", ".join(key.strip() for key in self._required().split(","))
         citation = " ".join(filter(None, [(before or "").strip(), keys]))

@@ -204,7 +204,7 @@ class _TreeWriter:
         self._flush()
 
     def _write_heading(self, element: Any) -> None:
-        """Write the block as a heading, behind its number if it has one."""
+        """Write the block as a heading, after its number if it has one."""
         number = element.get("mark") or (self._item_mark or "").strip()
         if number not in ("", _BULLET):
             self._block.insert(0, f"{number} ")

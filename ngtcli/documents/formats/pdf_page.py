@@ -129,7 +129,7 @@ def lines_of(page: pdfium.PdfPage, min_gap: float = _MIN_GAP) -> list[Line]:
 
 
 def _is_continued(last: Line, line: Line) -> bool:
-    """Whether `line` is a piece of the line `last`: right behind it, at most half a line off.
+    """Whether `line` is a piece of the line `last`: right after it, at most half a line off.
 
     PDFium ends a line where characters are raised or lowered.
     """
@@ -429,7 +429,7 @@ def _typed_line(annotation: Any, text: str, turn: int) -> Line:
 def with_typed_lines(lines: Sequence[Line], typed: Sequence[Line]) -> list[Line]:
     """Put lines that were typed upon a page among its own lines.
 
-    Each goes into the line with which it stands level, or else behind the one above it.
+    Each goes into the line with which it stands level, or else after the one above it.
     """
     merged = list(lines)
     for typed_line in typed:
@@ -448,7 +448,7 @@ def with_typed_lines(lines: Sequence[Line], typed: Sequence[Line]) -> list[Line]
 
 
 def _fill_in(line: Line, typed: Line) -> Line:
-    """Add what was typed upon a line: in the place of a blank, before the line or behind it."""
+    """Add what was typed upon a line: in the place of a blank, before the line or after it."""
     if typed.right <= line.left:
         return replace(line, text=f"{typed.text} {line.text}", left=typed.left, gaps=())
     share = ((typed.left + typed.right) / 2 - line.left) / max(line.width, 1.0)

@@ -14,7 +14,7 @@ from ngtcli.system.json_form import HIDDEN, json_key
 from ngtcli.words import counted
 
 _SPACE = re.compile(r"\s+")
-_CONTEXT_CHARACTERS = 160  # shown before and behind a quotation (guess)
+_CONTEXT_CHARACTERS = 160  # shown before and after a quotation (guess)
 _CLAUSE_END = re.compile(r"[.!?…;:,—–|]+[\"'”’»)\]]*(?=\s)|\n|[。！？；：，、]")
 _MAX_SKIPPED = 200  # characters between quotations of one passage, if words are left out (guess)
 _SPANS = "document is an index of documents; ranges count characters of their texts"

@@ -191,7 +191,7 @@ class Auto(Drafter):
         self._extend(new)
 
     def _go_back(self, log: TokenLog, length: int) -> None:
-        """Forget the tokens behind the first `length`, and what they taught.
+        """Forget the tokens after the first `length`, and what they taught.
 
         All is as before the steps in which they came; what else came in the first of these steps
         is learned again.

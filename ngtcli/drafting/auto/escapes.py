@@ -30,7 +30,7 @@ class EscapeTallies:
     """Tallies that start as `trust` observations of given escape probabilities, few of heads.
 
     Attributes:
-        heads: The row of the first learned head, which is behind the last where there is none.
+        heads: The row of the first learned head, which is after the last where there is none.
         predicted: float64 (sources, orders, buckets), the expected number of tokens that a match
             predicted.
         reached: The same of those that were left for it.

@@ -21,7 +21,7 @@ _KEPT = 2  # prompts; guess: two documents that are asked about in turns
 class PromptCounts:
     """The counts of a prompt.
 
-    The tokens behind the last document can be taken back, so that those of another question take
+    The tokens after the last document can be taken back, so that those of another question take
     their place.
 
     Attributes:

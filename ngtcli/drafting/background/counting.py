@@ -22,8 +22,8 @@ Counted = tuple[Wide, Wide]
 # What a phrase's count is divided by, so that most count about as often as they were seen. Swept on
 # odd questions: 1 and 20 give the same acceptance lengths within 0.5%.
 WEIGHT = 5
-# What a word is encoded behind, so that its ids are those in a text: letters behind a bracket,
-# after which all tokenizers begin a new token, anything else behind a letter.
+# What a word is encoded after, so that its ids are those in a text: letters after a bracket,
+# after which all tokenizers begin a new token, anything else after a letter.
 _BEFORE_LETTERS, _BEFORE_OTHERS = "(", "a"
 
 

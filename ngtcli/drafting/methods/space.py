@@ -2,7 +2,7 @@
 Parallel Auto-Correct Decoding").
 
 The target model itself is tuned to fill mask tokens: below a token with k masks the row of mask i
-guesses the token that follows i places behind the next one. Guessing and verification share a pass:
+guesses the token that follows i places after the next one. Guessing and verification share a pass:
 k masks hang in a chain below the last token and below every drafted one, each at the position of a
 token of a continuation, so whichever draft token is the last accepted, the guesses for the next
 step are there. Masks are probes: scored, never accepted. A mask that the model chooses by itself is
@@ -82,7 +82,7 @@ class Space(Drafter):
         return Draft(with_masks(tree, with_mask, masks))
 
     def learn(self, log: TokenLog, outcome: Outcome) -> None:
-        """Keep what the masks behind the last accepted token guess."""
+        """Keep what the masks after the last accepted token guess."""
         masks = [] if outcome.stop is None else masks_after(outcome.tree, outcome.stop)
         self._guessed = outcome.after(masks) if masks else NOTHING
 
@@ -143,7 +143,7 @@ def with_masks(tree: DraftTree, nodes: Iterable[int], masks: Sequence[int]) -> D
 
 
 def masks_after(tree: DraftTree, stop: int) -> list[int]:
-    """Return the masks whose rows guess the tokens behind the one chosen after node `stop`.
+    """Return the masks whose rows guess the tokens after the one chosen after node `stop`.
 
     They hang below that node, or else below the nearest node above it that has masks. Then as many
     of them as there are nodes between are left out.

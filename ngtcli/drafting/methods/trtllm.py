@@ -56,7 +56,7 @@ class Change:
     """One change of a key's values: all were replaced, a value was added, or one was dropped.
 
     `replaced` are the values and short values before. Of the dropped value the numbers say where it
-    stood: the full values before it, and the values and short values behind it.
+    stood: the full values before it, and the values and short values after it.
     """
 
     key: Ngram
@@ -181,7 +181,7 @@ def _count_behind(table: dict[Ngram, Any], key: Ngram) -> int:
 
 
 def _insert(table: dict[Ngram, Any], key: Ngram, value: Any, count_behind: int) -> None:
-    """Put a key into a table, with so many of those there behind it."""
+    """Put a key into a table, with so many of those there after it."""
     later = [table.popitem() for _ in range(min(count_behind, len(table)))]
     table[key] = value
     table.update(reversed(later))

@@ -112,7 +112,7 @@ class Corpus:
             depth: The tokens of the sequence.
 
         Yields:
-            The token, the first place of the sequence with that token behind it, and its node.
+            The token, the first place of the sequence with that token after it, and its node.
         """
         if not node:
             return

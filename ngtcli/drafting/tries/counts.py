@@ -197,7 +197,7 @@ def _take_back(arrays: Any, used: int, steps: Any, frequent: Any, remaining: int
 
 @njit(inline="always")
 def _free(slots: Any, slot: int) -> None:
-    """Free a row. Those behind it move up, so that they are found (Knuth, 6.4, algorithm R)."""
+    """Free a row. Those after it move up, so that they are found (Knuth, 6.4, algorithm R)."""
     mask = len(slots) - 1
     candidate = slot
     slots[slot, CHILD] = NONE

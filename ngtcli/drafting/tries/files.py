@@ -17,7 +17,7 @@ _OF_CORPUS = {"stream": Array("int32"), "order": Array("int32")}
 _MOST = 2**34  # derived: two arrays of 2^31 int32, the most that int32 can index
 TRIES = ArrayFile(FOLDER, ".trie.safetensors", format="4", most=_MOST, arrays=_OF_CORPUS)
 DATASTORES = ArrayFile(FOLDER, cache.DATASTORE, format="3", most=_MOST, arrays=_OF_CORPUS)
-# Columns stand one row behind the other.
+# Columns stand one row after the other.
 BACKGROUNDS = ArrayFile(
     FOLDER,
     cache.BACKGROUND,

@@ -47,7 +47,7 @@ _NO_FIELDS = "Give one as in --schema 'sender, due date, total float', or a JSON
 _MAX_CHOICES = 64  # values among which a model chooses; guess
 _WHITE_SPACE = " \t\r\n"
 _MAX_WHOLE = 1e15  # larger whole numbers stay as they are; derived: repr writes these without e
-# How often rules are right: behind a label, in the one sentence with a word of a field's name, and
+# How often rules are right: after a label, in the one sentence with a word of a field's name, and
 # in the one sentence with a value of its type. These stand as probabilities.
 _BY_LABEL = 0.99
 _BY_WORDS = 0.9
@@ -281,7 +281,7 @@ class Asking:
     def _begin(self, field: Field) -> None:
         """Take the value of a field by rules where they are sure, ask the model, or leave it null.
 
-        It is null where nothing stands behind its label, or only digits that no rule is sure of.
+        It is null where nothing follows its label, or only digits that no rule is sure of.
         """
         text = self.document.text
         labelled = find_labelled(field.name, text)
@@ -389,13 +389,13 @@ class Asking:
 def _is_unknown(field: Field, text: str, labelled: Sequence[Span]) -> bool:
     """Whether the labels of a field say that nothing is known.
 
-    They are empty, or what stands behind them may be a value and no rule is sure of it. An empty
+    They are empty, or what follows them may be a value and no rule is sure of it. An empty
     label whose next line is no label may have its value there.
 
     Args:
         field: The field.
         text: The text of the document.
-        labelled: What stands behind each label of the field.
+        labelled: What follows each label of the field.
     """
     if any(start < end for start, end in labelled):
         if field.type not in ("int", "float", "date", "bool", "choice"):
@@ -407,7 +407,7 @@ def _is_unknown(field: Field, text: str, labelled: Sequence[Span]) -> bool:
 
 
 def _is_first(field: Field, text: str, span: Span) -> bool:
-    """Whether the first digits behind a label are a number, where a number is wanted."""
+    """Whether the first digits after a label are a number, where a number is wanted."""
     if field.type not in ("int", "float"):
         return True
     piece = text[slice(*span)]

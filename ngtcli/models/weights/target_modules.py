@@ -53,7 +53,7 @@ class TargetModule:
 
     @property
     def weight(self) -> Any:
-        """The parameter as it is stored: (out, in) or (in, out), behind (experts,) for experts."""
+        """The parameter as it is stored: (out, in) or (in, out), after (experts,) for experts."""
         return self.layer if self.experts else self.layer.weight
 
     @property

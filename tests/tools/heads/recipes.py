@@ -173,7 +173,7 @@ def depths_of(network: eagle.Eagle3, states: Tensor, embedded: Tensor) -> Iterat
 
     `states`, (batch, rows, layers x width), are the target's of rows in turn; `embedded`, (batch,
     rows + depths - 1, hidden size), are the embeddings of the tokens that follow the first row and
-    those behind it. At depth d row i has read the tokens that follow rows i to i + d, and its
+    those after it. At depth d row i has read the tokens that follow rows i to i + d, and its
     scores are for the token after. It sees what a draft would see: the states of rows up to i, and
     the head's own of row i at each depth before.
     """

@@ -174,7 +174,7 @@ class Trainer:
     def states(self, batch: Batch) -> Tensor:
         """The hidden states that the network reads, float32 (texts, length, layers * hidden size).
 
-        Padding stands behind all that counts, and a row sees none behind it: no mask is needed.
+        Padding follows all that counts, and a row sees none after it: no mask is needed.
         """
         hf, last = self.model.hf, self.model.config.num_hidden_layers
         wanted = [last if layer == -1 else layer for layer in self.network.reads]

@@ -33,7 +33,7 @@ from tests.tools.measuring.results import QualityResult, QualityRow
 from tests.tools.measuring.scores import Quality, Scores
 
 WINDOW = 512  # tokens of a pass: the context of the smallest models in use; a guess
-STRIDE = 256  # tokens from one window to the next, each scored behind as many others; a guess
+STRIDE = 256  # tokens from one window to the next, each scored after as many others; a guess
 MOST_BYTES = 2e9  # of float32's log-probabilities: 6,600 tokens of 150,000 each; a guess
 _ROWS = 128  # places whose scores are made log-probabilities at a time, which bounds memory; guess
 _LOWEST = -1e4  # of a log-probability, for tokens that a model excludes; float16 has it

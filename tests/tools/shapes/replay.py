@@ -44,7 +44,7 @@ from tests.tools.shapes.model import Built, build, check_memory, find_shape, pla
 _WARM = 4  # tokens of the first answer that every contestant decodes untimed; guess
 _END = -1  # what follows the last recorded token: no draft has it
 _GREEDY = Settings()
-SPARE = 256  # places of the cache for draft nodes and padding, behind the longest answer; guess
+SPARE = 256  # places of the cache for draft nodes and padding, after the longest answer; guess
 
 
 class PromptCache:

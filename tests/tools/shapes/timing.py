@@ -58,7 +58,7 @@ def read_bytes(plan: Plan, rows: int) -> int:
 
 @torch.inference_mode()
 def pass_seconds(model: TargetModel, rows: Sequence[int], length: int) -> dict[int, list[float]]:
-    """Seconds of passes by rows behind `length` tokens, with the choices brought back.
+    """Seconds of passes by rows after `length` tokens, with the choices brought back.
 
     The sizes take turns; the first passes of each, up to its capture, are left out.
     """

@@ -77,7 +77,7 @@ def new_query(matches: Any) -> Any:
 
 @njit(inline="always")
 def heads_from(tables: Any) -> int:
-    """The row of the first learned head, which is that behind the last where there is none."""
+    """The row of the first learned head, which is that after the last where there is none."""
     return int(tables.counted + COPY_ROWS)
 
 
@@ -108,7 +108,7 @@ def match_end(plain: Any, matches: Any, token_ids: Any) -> None:
 def ask(tables: Any, matches: Any, escape: Any, least: float, query: Any) -> Any:
     """List what predicts the next token in `query`: (how many there are, the mass that is left).
 
-    What gives away less than `least` is left out, and everything behind once no more is left.
+    What gives away less than `least` is left out, and everything after once no more is left.
     """
     n, mass = 0, 1.0
     for way in range(WAYS):

@@ -44,10 +44,10 @@ class CopyArrays(NamedTuple):
     """The text that may be copied.
 
     Attributes:
-        text: int32, with room for more tokens behind those in use.
+        text: int32, with room for more tokens after those in use.
         sizes: int64 (3,).
         places: int32 (power of two,), a hash table from the last `copy_key` tokens to the index
-            behind which they stood last. It has no keys: what it gives is compared with the text.
+            after which they stood last. It has no keys: what it gives is compared with the text.
     """
 
     text: Ints
@@ -143,7 +143,7 @@ def extend_by_all(plain: Any, state: Any, token_ids: Any) -> None:
 
 @njit()
 def shorten(plain: Any, length: int) -> None:
-    """Forget the tokens behind the first `length`, and find those before them again."""
+    """Forget the tokens after the first `length`, and find those before them again."""
     copies = CopyArrays(plain[0], plain[1], plain[2])
     for end in range(max(length + 1, _KEY), copies.sizes[USED] + 1):
         copies.places[_slot(copies, end)] = NONE

@@ -72,7 +72,7 @@ def attribute(tables: Any, matches: Any, token: int, tallies: Any, query: Any, g
         rest -= given[i]
         if source >= heads_from(tables):
             # A head of escape probability e that is left the mass m gives the token m (1 - e) g;
-            # those behind it give m e r together. Without it they would have given m r.
+            # those after it give m e r together. Without it they would have given m r.
             e = escape[source, order, bucket]
             recent[source, GAINS] += given[i] - (1.0 - e) * rest / e
     return probability, n

@@ -72,9 +72,9 @@ class Stage(NamedTuple):
     Attributes:
         factors: float64 (cells,), e to the power of each weight; empty where the stage is off.
         squares: float64 (cells,), for each weight the sum of its squared gradients.
-        classes: int8 (tokens,), the class of each token; those behind its end are of class 0.
+        classes: int8 (tokens,), the class of each token; those after its end are of class 0.
         place: int64 (1,), the index in the text of what may be copied next, by the last tokens.
-        newest: int32 (power of two,), a hash table from two tokens to the index behind which they
+        newest: int32 (power of two,), a hash table from two tokens to the index after which they
             stood last in the text before the answer. It has no keys, as `places` in copies.py.
         earlier: int32 (tokens of that text + 1,), for each index the one before in its chain.
         seen: int32 (power of two,), where a token was last in the answer; it has no keys either.
@@ -138,7 +138,7 @@ def _class_of(stage: Any, token: int) -> int:
 
 @njit(inline="always")
 def _distance_cell(stage: Any, copies: Any, token: int, depth: int) -> int:
-    """The range of how long ago the token was last in the answer, `depth` tokens behind its end."""
+    """The range of how long ago the token was last in the answer, `depth` tokens after its end."""
     index = stage.seen[token & (len(stage.seen) - 1)]
     if index == NONE or copies.text[index] != token:
         return 0
@@ -231,7 +231,7 @@ def score(
     """Replace the probabilities of the first `size` candidates by those of the stage.
 
     Args:
-        before: The token before them, `depth` tokens behind the end of the text.
+        before: The token before them, `depth` tokens after the end of the text.
         longest: The orders of the longest matches of the last tokens: in the texts of the user and
             of the model, and in the general text.
         least: Candidates that are less likely by the blend are not looked at: their weights are 0.
@@ -321,8 +321,8 @@ def changed_cells(before: Any, after: Any) -> Any:
 def follow_text(stage: Any, copies: Any) -> None:
     """Note the last token of the text, which has just been appended, and where it may stand.
 
-    The place last copied is behind the longest match of the last two tokens or more in the text
-    before the answer; of equal ones behind the nearest to the place before. A single token moves
+    The place last copied is after the longest match of the last two tokens or more in the text
+    before the answer; of equal ones after the nearest to the place before. A single token moves
     the place a few tokens on.
     """
     end, before_answer = copies.sizes[USED], copies.sizes[ANSWER]

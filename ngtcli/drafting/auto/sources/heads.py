@@ -141,7 +141,7 @@ class HeadSource(Source):
     def report(self) -> dict[str, HeadReport] | None:
         """Report what was learned of the heads, by their kind; None without heads.
 
-        Of several heads of a kind all but the first have a number behind it.
+        Of several heads of a kind all but the first have a number after it.
         """
         reports: dict[str, HeadReport] = {}
         for number, (head, use) in enumerate(zip(self.heads, self.uses, strict=True), 1):

@@ -13,7 +13,7 @@ _EMPTY = CountTrie(ORDERS)  # stays empty: shared by all answers for which nothi
 
 
 def predicted_ids(context: Context) -> Ints:
-    """The predicted text behind the end of the prompt, int32; empty where nothing is predicted.
+    """The predicted text after the end of the prompt, int32; empty where nothing is predicted.
 
     So an answer that has not begun yet is like the beginning of that text.
     """

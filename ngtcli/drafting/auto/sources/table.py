@@ -59,7 +59,7 @@ class Sources:
         last: The last token of the text.
         spec: As in Tables of core/forms.py.
         arrays: All tables, for compiled code.
-        stage: The log-linear stage behind the blend.
+        stage: The log-linear stage after the blend.
         own_text, prompt, scores, copies, heads: Those sources that a drafter knows.
     """
 
@@ -74,7 +74,7 @@ class Sources:
         Args:
             resources: What they are made of.
             heads_only: Nothing but heads is ever matched, and no stage follows.
-            weights: Those of the log-linear stage behind the blend; None for no stage.
+            weights: Those of the log-linear stage after the blend; None for no stage.
         """
         if resources is None:
             resources = Resources()
