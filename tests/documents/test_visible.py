@@ -32,8 +32,10 @@ def text_of(body: str, head: str = "") -> str:
         ("<ol style='list-style-type: lower-roman'><li>Cut<li>Glue</ol>", "i. Cut\nii. Glue"),
         ("<ol style='list-style: upper-alpha inside'><li>Cut</ol>", "A. Cut"),
         ("<ol style='list-style-type:decimal-leading-zero'><li>Cut</ol>", "01. Cut"),
-        ("<ol><li>Cut<ol type=a><li>long<li>short</ol><li>Glue</ol>",
-         "1. Cut\n  a. long\n  b. short\n2. Glue"),
+        (
+            "<ol><li>Cut<ol type=a><li>long<li>short</ol><li>Glue</ol>",
+            "1. Cut\n  a. long\n  b. short\n2. Glue",
+        ),
         ("<ol><div><li>Cut</div><li>Glue</ol>", "1. Cut\n2. Glue"),
         ("<ol><li>Cut<ul><li>long</ul><li>Glue</ol>", "1. Cut\n  - long\n2. Glue"),
         ("<ul><li>Cut<ol><li>long</ol></ul>", "- Cut\n  1. long"),
@@ -41,7 +43,7 @@ def text_of(body: str, head: str = "") -> str:
         ("<ol><li><h2>Cut</h2>wood</ol>", "1. Cut\n\nwood"),
         ("<table><tr><td>Steps<td><ol><li>Cut<li>Glue</ol></table>", "Steps | 1. Cut 2. Glue"),
     ],
-)  # fmt: skip
+)
 def test_items_of_a_list_have_the_numbers_that_a_browser_shows(body: str, text: str) -> None:
     assert text_of(body) == text
 
@@ -85,11 +87,13 @@ def test_texts_of_pictures_are_no_part_of_an_article() -> None:
         ("<tfoot><tr><td>sum<td>3</tfoot><tbody><tr><td>a<td>3", "a | 3\nsum | 3"),
         ("<tr><td>a<td style='display:none'>gone<td>b", "a | b"),
         ("<tr><td colspan=x>a<td colspan=-1>b<td rowspan=''>c", "a | b | c"),
-        ("<tr><td>Quay<td><table><tr><td>a<td>1<tr><td>b<td>2</table><td>9",
-         "Quay | a, 1; b, 2 | 9"),
+        (
+            "<tr><td>Quay<td><table><tr><td>a<td>1<tr><td>b<td>2</table><td>9",
+            "Quay | a, 1; b, 2 | 9",
+        ),
         ("<tr><td>Quay<td>See: <table><tr><td>a</table> there", "Quay | See: a there"),
     ],
-)  # fmt: skip
+)
 def test_cells_stand_in_their_columns(rows: str, text: str) -> None:
     assert text_of(f"<table>{rows}</table>") == text
 
@@ -122,7 +126,7 @@ def test_tables_that_place_blocks_on_a_page_are_no_rows() -> None:
         ("<input type=hidden value=gone>", ""),
         ("<canvas>gone</canvas><video>gone</video>", ""),
     ],
-)  # fmt: skip
+)
 def test_hidden_text_is_not_read(body: str, head: str) -> None:
     assert text_of(f"<p>Before.</p>{body}<p>After.</p>", head) == "Before.\n\nAfter."
 
@@ -218,16 +222,20 @@ def test_what_is_filled_into_a_form_is_read(body: str, text: str) -> None:
     ("body", "text"),
     [
         ("<p><img alt='Map of the fen'></p>", "Map of the fen"),
-        ("<figure><img alt='A heron'><figcaption>A heron at dusk.</figcaption></figure>",
-         "A heron at dusk."),
-        ("<figure><div><img alt='A heron'></div><figcaption>A heron at dusk.</figcaption></figure>",
-         "A heron at dusk."),
+        (
+            "<figure><img alt='A heron'><figcaption>A heron at dusk.</figcaption></figure>",
+            "A heron at dusk.",
+        ),
+        (
+            "<figure><div><img alt='A heron'></div><figcaption>A heron at dusk.</figcaption></figure>",
+            "A heron at dusk.",
+        ),
         ("<p><a href=/><img alt=Home>Home</a></p>", "Home"),
         ("<p>a<img alt=''>b</p>", "ab"),
         ("<p><input value=a> <svg><title>icon</title><text>12 kn</text></svg>", "a 12 kn"),
         ("<p><q>Ay</q>, he said</p>", "“Ay”, he said"),
     ],
-)  # fmt: skip
+)
 def test_what_stands_for_pictures_is_read_once(body: str, text: str) -> None:
     assert text_of(body) == text
 
@@ -242,11 +250,14 @@ def test_what_stands_for_pictures_is_read_once(body: str, text: str) -> None:
         ("<munderover><mo>∑</mo><mi>i</mi><mi>n</mi></munderover><mi>x</mi>", "∑_i^nx"),
         ("<msubsup><mi>x</mi><mn>1</mn><mn>2</mn></msubsup>", "x_1^2"),
         ("<semantics><mi>x</mi><annotation>\\x</annotation></semantics>", "x"),
-        ("<mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr><mtd><mn>3</mn></mtd>"
-         "<mtd><mn>4</mn></mtd></mtr></mtable>", "[1, 2; 3, 4]"),
+        (
+            "<mtable><mtr><mtd><mn>1</mn></mtd><mtd><mn>2</mn></mtd></mtr><mtr><mtd><mn>3</mn></mtd>"
+            "<mtd><mn>4</mn></mtd></mtr></mtable>",
+            "[1, 2; 3, 4]",
+        ),
         ("<msup><mi>f</mi><mo>′</mo></msup><mo>&#x2061;</mo><mi>x</mi>", "f′x"),
     ],
-)  # fmt: skip
+)
 def test_equations_are_read_in_a_line(inside: str, text: str) -> None:
     assert text_of(f"<p>It is <math>{inside}</math> here</p>") == f"It is {text} here"
 

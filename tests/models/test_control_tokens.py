@@ -228,9 +228,16 @@ def test_slow_tokenizers_keep_text_text(text: str) -> None:
 
 @pytest.mark.parametrize(
     "change",
-    ["content", "content | trim", "content | tojson", "content.lstrip()", "content + content",
-     "content ~ '<|im_end|>' ~ content", "content ~ '-' ~ content | trim"],
-)  # fmt: skip
+    [
+        "content",
+        "content | trim",
+        "content | tojson",
+        "content.lstrip()",
+        "content + content",
+        "content ~ '<|im_end|>' ~ content",
+        "content ~ '-' ~ content | trim",
+    ],
+)
 def test_templates_may_change_or_repeat_the_text(change: str) -> None:
     source = "<|im_start|>{% for m in messages %}{% set content = m.content %}{{ " + change + " }}"
     tokenizer = with_template(source + "<|im_end|>{% endfor %}")
@@ -255,8 +262,11 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
     [
         ("{% for m in messages %}{{ m.content }", "chat template fails: unexpected"),
         ("{{ raise_exception('No.\\nNever.') }}", "chat template fails: No."),
-        ("{% set n = namespace(x='x') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}"
-         "{% endfor %}", "256 MB"),
+        (
+            "{% set n = namespace(x='x') %}{% for a in range(99) %}{% set n.x = n.x ~ n.x %}"
+            "{% endfor %}",
+            "256 MB",
+        ),
         ("{{ 10.0 ** 400 }}{{ messages[0].content }}", "chat template fails"),
         ("{{ 'x' * 100_000_000 }}{{ messages[0].content }}", "it takes more than 256 MB"),
         ("{{ 'x' * 10_000_000 }}{{ messages[0].content }}", "it writes 10,"),
@@ -269,16 +279,20 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
         ("{{ 9 ** (9 ** 9) }}", "it takes more than"),
         ("{{ messages[0].content * 50 }}", "it writes"),
         ("{{ 'x' * (messages[0].content | length) ** 2 }}", "it takes more than 256 MB"),
-        ("{{ messages[0].content }}{{ 'x' * 10**17 if 'tide' in messages[0].content }}",
-         "more memory than there is"),
-        ("{% set m = messages[0].content %}{{ m }}{{ 'tide' in m and raise_exception(messages) }}",
-         "fails: [{'role': 'user'"),
+        (
+            "{{ messages[0].content }}{{ 'x' * 10**17 if 'tide' in messages[0].content }}",
+            "more memory than there is",
+        ),
+        (
+            "{% set m = messages[0].content %}{{ m }}{{ 'tide' in m and raise_exception(messages) }}",
+            "fails: [{'role': 'user'",
+        ),
         ("<|im_start|>Hello<|im_end|>", "leaves the text out"),
         ("{{ messages[0].content[:3] }}", "leaves the text out"),
         ("{{ messages[0].content | upper }}", "changes the text"),
         ("{{ messages[0].content | e }}", "changes the text"),
     ],
-)  # fmt: skip
+)
 def test_a_template_that_cannot_be_used_is_refused_with_its_own_words(
     template, words, monkeypatch
 ) -> None:

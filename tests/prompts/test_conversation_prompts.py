@@ -28,8 +28,12 @@ NAMES = ("chatml", "trims", "gemma", "mistral", "thinks", "parts")  # of templat
 TEMPLATES = {name: template(name) for name in NAMES}
 CHATML = TEMPLATES["chatml"]
 TIDE = [Document("tide.txt", "The tide is high at noon."), Document("b.txt", "Boats lie still.")]
-SAID = [("user", "When is high tide?"), ("assistant", "At noon.\n\nAnd so on."),
-        ("user", "And low tide?"), ("assistant", "At six.")]  # fmt: skip
+SAID = [
+    ("user", "When is high tide?"),
+    ("assistant", "At noon.\n\nAnd so on."),
+    ("user", "And low tide?"),
+    ("assistant", "At six."),
+]
 
 
 def turns(said: Sequence[tuple[str, str]]) -> list[Turn]:
@@ -175,17 +179,25 @@ def test_a_question_that_does_not_fit_is_an_error() -> None:
 
 
 TOWN = [
-    Document("harbour.txt", "\n\n".join(
-        f"The quay number {n} was built by mason {name} in 18{n:02}. Ships of the {name} line tie"
-        f" up there when the tide is high, and the keeper of quay {n} writes down their names."
-        for n, name in enumerate(["Abel", "Baker", "Clark", "Dyer", "Eaton", "Fisher", "Glover"])
-    )),
-    Document("mill.txt", "\n\n".join(
-        f"The mill of {name} grinds rye and oats for the bakers of street {n}. Its wheel turns in"
-        f" the brook, and the miller of {name} has {n} sons who carry the sacks to market."
-        for n, name in enumerate(["Upton", "Weston", "Norton", "Sutton", "Aston", "Milton"])
-    )),
-]  # fmt: skip
+    Document(
+        "harbour.txt",
+        "\n\n".join(
+            f"The quay number {n} was built by mason {name} in 18{n:02}. Ships of the {name} line tie"
+            f" up there when the tide is high, and the keeper of quay {n} writes down their names."
+            for n, name in enumerate(
+                ["Abel", "Baker", "Clark", "Dyer", "Eaton", "Fisher", "Glover"]
+            )
+        ),
+    ),
+    Document(
+        "mill.txt",
+        "\n\n".join(
+            f"The mill of {name} grinds rye and oats for the bakers of street {n}. Its wheel turns in"
+            f" the brook, and the miller of {name} has {n} sons who carry the sacks to market."
+            for n, name in enumerate(["Upton", "Weston", "Norton", "Sutton", "Aston", "Milton"])
+        ),
+    ),
+]
 FEW = {"passages": 1, "passage_tokens": 40, "overflow": "retrieve"}
 
 

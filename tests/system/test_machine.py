@@ -43,9 +43,13 @@ def write(folder: Path, files: dict[str, str]) -> None:
     ],
 )
 def test_threads_are_those_asked_for_or_the_cores_that_the_process_may_use(
-    files: dict[str, str], variable: str | None, given: int, threads: int,
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
-) -> None:  # fmt: skip
+    files: dict[str, str],
+    variable: str | None,
+    given: int,
+    threads: int,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Sixteen CPUs are two threads of eight cores each, on a machine that others keep busy."""
     write(tmp_path, {"cgroup": "0::/a/b\n7:cpu,cpuacct:/a\n", **files})
     monkeypatch.setattr(machine, "CGROUP", tmp_path)
@@ -77,26 +81,80 @@ HOST = 250 * 10**9 // 1024 * 1024  # bytes that the whole machine has left
         ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/b/memory.current": "5\n"}, HOST),
         ("0::/\n", {"memory.max": "4000\n", "memory.current": "1500\n"}, 2500),  # a container's
         ("0::/a/b\n", {"a/b/memory.max": "4000\n", "a/b/memory.current": "5000\n"}, 0),
-        ("0::/a/b\n", {"a/b/memory.high": "3000\n", "a/b/memory.max": "4000\n",
-                       "a/b/memory.current": "1500\n"}, 1500),
-        ("0::/a/b\n", {"a/b/memory.max": "max\n", "a/b/memory.current": "1000\n",
-                       "a/memory.max": "9000\n", "a/memory.current": "8000\n"}, 1000),
-        ("0::/a/b\n", {"a/b/memory.max": "4000\n", "a/b/memory.current": "1000\n",
-                       "a/memory.max": "9000\n", "a/memory.current": "8000\n"}, 1000),
-        ("0::/a\n", {"a/memory.max": "4000\n", "a/memory.current": "3000\n",
-                     "a/memory.stat": "anon 500\ninactive_file 2000\nactive_file 1\n"}, 3001),
+        (
+            "0::/a/b\n",
+            {
+                "a/b/memory.high": "3000\n",
+                "a/b/memory.max": "4000\n",
+                "a/b/memory.current": "1500\n",
+            },
+            1500,
+        ),
+        (
+            "0::/a/b\n",
+            {
+                "a/b/memory.max": "max\n",
+                "a/b/memory.current": "1000\n",
+                "a/memory.max": "9000\n",
+                "a/memory.current": "8000\n",
+            },
+            1000,
+        ),
+        (
+            "0::/a/b\n",
+            {
+                "a/b/memory.max": "4000\n",
+                "a/b/memory.current": "1000\n",
+                "a/memory.max": "9000\n",
+                "a/memory.current": "8000\n",
+            },
+            1000,
+        ),
+        (
+            "0::/a\n",
+            {
+                "a/memory.max": "4000\n",
+                "a/memory.current": "3000\n",
+                "a/memory.stat": "anon 500\ninactive_file 2000\nactive_file 1\n",
+            },
+            3001,
+        ),
         ("0::/a\n", {"a/memory.max": "odd\n", "a/memory.current": "3000\n"}, HOST),
-        ("4:cpu:/x\n3:memory:/a/b\n", {"memory/a/b/memory.limit_in_bytes": "7000\n",
-                                       "memory/a/b/memory.usage_in_bytes": "6000\n"}, 1000),
-        ("3:memory:/a\n", {"memory/a/memory.limit_in_bytes": "7000\n",
-                           "memory/a/memory.usage_in_bytes": "6000\n", "memory/a/memory.stat":
-                           "inactive_file 1\ntotal_inactive_file 2\ntotal_active_file 3\n"}, 1005),
-        ("3:memory:/docker/b\n", {"memory/memory.limit_in_bytes": "7000\n",  # as mounted there
-                                  "memory/memory.usage_in_bytes": "6000\n"}, 1000),
-        ("3:memory:/\n", {"memory/memory.limit_in_bytes": "9223372036854771712\n",
-                          "memory/memory.usage_in_bytes": "6000\n"}, HOST),
+        (
+            "4:cpu:/x\n3:memory:/a/b\n",
+            {
+                "memory/a/b/memory.limit_in_bytes": "7000\n",
+                "memory/a/b/memory.usage_in_bytes": "6000\n",
+            },
+            1000,
+        ),
+        (
+            "3:memory:/a\n",
+            {
+                "memory/a/memory.limit_in_bytes": "7000\n",
+                "memory/a/memory.usage_in_bytes": "6000\n",
+                "memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 2\ntotal_active_file 3\n",
+            },
+            1005,
+        ),
+        (
+            "3:memory:/docker/b\n",
+            {
+                "memory/memory.limit_in_bytes": "7000\n",  # as mounted there
+                "memory/memory.usage_in_bytes": "6000\n",
+            },
+            1000,
+        ),
+        (
+            "3:memory:/\n",
+            {
+                "memory/memory.limit_in_bytes": "9223372036854771712\n",
+                "memory/memory.usage_in_bytes": "6000\n",
+            },
+            HOST,
+        ),
     ],
-)  # fmt: skip
+)
 def test_free_memory_is_that_of_the_control_group_and_those_around_it(
     groups: str, files: dict[str, str], free: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

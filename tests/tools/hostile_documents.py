@@ -71,8 +71,12 @@ def _archives() -> Iterator[Case]:
     yield "lie.docx", lambda: _lie(docx())
     for name in ("empty.docx", "empty.pptx", "empty.xlsx"):
         yield name, lambda: zipped({})
-    yield "self.epub", lambda: zipped({"META-INF/container.xml": "<c><rootfile full-path='META-INF/"
-                                       "container.xml'/></c>"})  # fmt: skip
+    yield (
+        "self.epub",
+        lambda: zipped(
+            {"META-INF/container.xml": "<c><rootfile full-path='META-INF/container.xml'/></c>"}
+        ),
+    )
     yield "up.epub", lambda: _book("../../../../etc/passwd", 1)
     yield "often.epub", lambda: _book("a.xhtml", 300_000)
 
@@ -99,12 +103,15 @@ def _lie(data: bytes) -> bytes:
 
 
 def _book(page: str, times: int) -> bytes:
-    return zipped({
-        "META-INF/container.xml": "<c><rootfile full-path='p.opf'/></c>",
-        "p.opf": f"<p><item id='a' href='{page}' media-type='text/html'/>"
-        + "<itemref idref='a'/>" * times + "</p>",
-        "a.xhtml": "<p>" + "word " * 5000 + "</p>",
-    })  # fmt: skip
+    return zipped(
+        {
+            "META-INF/container.xml": "<c><rootfile full-path='p.opf'/></c>",
+            "p.opf": f"<p><item id='a' href='{page}' media-type='text/html'/>"
+            + "<itemref idref='a'/>" * times
+            + "</p>",
+            "a.xhtml": "<p>" + "word " * 5000 + "</p>",
+        }
+    )
 
 
 def _documents() -> Iterator[Case]:
@@ -207,15 +214,17 @@ def _pdf(objects: list[bytes], tail: bytes = b"") -> bytes:
 def _one_page(content: bytes, box: bytes = b"0 0 600 800", more: bytes = b"") -> bytes:
     page = b"<</Type/Page/Parent 2 0 R/MediaBox[%s]/Contents 4 0 R/Resources<<%s>>>>"
     packed = zlib.compress(content)
-    return _pdf([
-        b"<</Type/Catalog/Pages 2 0 R>>",
-        b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
-        page % (box, b"/Font<</F 5 0 R>>" + more),
-        b"<</Length %d/Filter/FlateDecode>>stream\n%s\nendstream" % (len(packed), packed),
-        b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-        b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 6 0 R>>>>/Length 4>>"
-        b"stream\n/X Do\nendstream",
-    ])  # fmt: skip
+    return _pdf(
+        [
+            b"<</Type/Catalog/Pages 2 0 R>>",
+            b"<</Type/Pages/Kids[3 0 R]/Count 1>>",
+            page % (box, b"/Font<</F 5 0 R>>" + more),
+            b"<</Length %d/Filter/FlateDecode>>stream\n%s\nendstream" % (len(packed), packed),
+            b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
+            b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 6 0 R>>>>/Length 4>>"
+            b"stream\n/X Do\nendstream",
+        ]
+    )
 
 
 def _pdfs() -> Iterator[Case]:
@@ -224,13 +233,24 @@ def _pdfs() -> Iterator[Case]:
     catalog = b"<</Type/Catalog/Pages 2 0 R>>"
     yield "kids.pdf", lambda: _pdf([catalog, b"<</Type/Pages/Kids[2 0 R 2 0 R]/Count 99>>"])
     yield "count.pdf", lambda: _pdf([catalog, b"<</Type/Pages/Kids[]/Count 2000000000>>"])
-    yield "many-pages.pdf", lambda: _pdf([
-        catalog, b"<</Type/Pages/Count 300000/Kids[%s]>>" % (b"3 0 R " * 300_000),
-        b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>"])  # fmt: skip
+    yield (
+        "many-pages.pdf",
+        lambda: _pdf(
+            [
+                catalog,
+                b"<</Type/Pages/Count 300000/Kids[%s]>>" % (b"3 0 R " * 300_000),
+                b"<</Type/Page/Parent 2 0 R/MediaBox[0 0 9 9]>>",
+            ]
+        ),
+    )
     yield "previous.pdf", lambda: _pdf([catalog], b"/Prev 9")
     yield "form.pdf", lambda: _one_page(show + b"/X Do", more=b"/XObject<</X 6 0 R>>")
-    for name, box in (("huge", b"0 0 1e30 1e30"), ("negative", b"600 800 -600 -800"),
-                      ("words", b"a b c d"), ("tiny", b"0 0 1e-30 1e-30")):  # fmt: skip
+    for name, box in (
+        ("huge", b"0 0 1e30 1e30"),
+        ("negative", b"600 800 -600 -800"),
+        ("words", b"a b c d"),
+        ("tiny", b"0 0 1e-30 1e-30"),
+    ):
         yield f"{name}-box.pdf", partial(_one_page, show, box)
     yield "flood.pdf", lambda: _one_page(show * 200_000)
     yield "nested-q.pdf", lambda: _one_page(b"q " * 5_000_000 + show)
