@@ -118,15 +118,15 @@ def own_home(
     # What is measured is kept, however busy the machine.
     monkeypatch.setattr("ngtcli.system.trials.busy", lambda threads: False)
     if "torch" in sys.modules:  # files of tests without it are not to wait for it
-        from tests.support import kept
+        from tests.support import loaded_once
 
-        monkeypatch.setattr("ngtcli.drafting.background.loaded.make_shipped", kept.made_once)
-        monkeypatch.setattr("ngtcli.engine.memory.calibrate", kept.measured_once)
-        monkeypatch.setattr("ngtcli.decoding.grammar.matcher._words", kept.words_once)
-        monkeypatch.setattr("ngtcli.prompts.chat._try", kept.template_tried)
+        monkeypatch.setattr("ngtcli.drafting.background.loaded.make_shipped", loaded_once.made_once)
+        monkeypatch.setattr("ngtcli.engine.memory.calibrate", loaded_once.measured_once)
+        monkeypatch.setattr("ngtcli.decoding.grammar.matcher._words", loaded_once.words_once)
+        monkeypatch.setattr("ngtcli.prompts.chat._try", loaded_once.template_tried)
         if not request.node.get_closest_marker("loads"):
-            monkeypatch.setattr("ngtcli.decoding.load.read", kept.lent)
-        with kept.lent_once():
+            monkeypatch.setattr("ngtcli.decoding.load.read", loaded_once.lent)
+        with loaded_once.lent_once():
             yield tmp_path / "ngt-home"
     else:
         yield tmp_path / "ngt-home"

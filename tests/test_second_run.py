@@ -41,7 +41,7 @@ from ngtcli.retrieval import index
 from ngtcli.system import store
 from ngtcli.system.files import NewFile
 from tests.encoder_models import make_meaning_embedder
-from tests.support import disturbed
+from tests.support import stopped_parsers
 from tests.support.fakes import FakeAnswers, answer_with
 from tests.support.helpers import Done, examples, ngt
 
@@ -502,13 +502,13 @@ class SecondRuns(RuleBasedStateMachine):
         lines = pipe.with_name("lines.jsonl")
         lines.write_text(json.dumps({"paths": [str(document)]}) + "\n")
         command: list[object] = ["docs", "list", self.docs]
-        act = getattr(disturbed, how)
+        act = getattr(stopped_parsers, how)
         if how == "fail_beside":
             act = act(pipe)
             command = ["docs", "list", pipe, self.docs]
         elif how.startswith("interrupt"):
             command = ["batch", lines, "-o", pipe.with_name("answers")]
-        with disturbed.stopping_at(document.read_bytes(), act) as stopped:
+        with stopped_parsers.stopping_at(document.read_bytes(), act) as stopped:
             self.ngt(*command)
         assert stopped, "nothing was disturbed"
         assert not any(Path(f"/proc/{parser}").exists() for parser in stopped), "one lives on"

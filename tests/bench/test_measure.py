@@ -32,7 +32,7 @@ from ngtcli.bench.tune import State
 from ngtcli.config import Settings
 from ngtcli.errors import NgtError, UsageError
 from ngtcli.prompts.build import Prompt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import make_target
 
 # --- turns ---

@@ -36,7 +36,7 @@ from ngtcli.prompts.preset import load_preset, preset_files
 from ngtcli.render.results import forms_of
 from ngtcli.system import progress
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 # --- the grammar ---
 

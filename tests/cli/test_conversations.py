@@ -30,7 +30,7 @@ from ngtcli.prompts.preset import load_preset
 from ngtcli.prompts.reports import Selection
 from ngtcli.server.answerer import Answerer
 from tests.support.helpers import HARBOUR, ngt, read_terminal
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.warm import Warm
 
 PATIENCE_S = 60

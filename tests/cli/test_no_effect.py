@@ -12,7 +12,7 @@ from ngtcli.cli.checks import COLORED, TABLE, NoEffect, Situation, warn_of_no_ef
 from ngtcli.cli.command import command
 from ngtcli.config import SETTINGS, Setting
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 # A command line for each situation, which ends at a file or a model that is not there.
 LINES = {

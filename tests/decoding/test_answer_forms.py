@@ -24,7 +24,7 @@ from ngtcli.decoding.grammar.quotations import MOST_PIECES, pieces
 from ngtcli.errors import UsageError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from tests.support.helpers import examples, share
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 Schema = dict[str, Any]
 

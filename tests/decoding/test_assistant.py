@@ -16,7 +16,7 @@ from ngtcli.drafting.drafter import DraftSettings, Room
 from ngtcli.drafting.log import TokenLog
 from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import VOCABULARY
-from tests.support.reported import CallsOf, Reported
+from tests.support.recording_reporter import CallsOf, Reported
 from tests.support.tiny_models import GREEDY, decode, make_drafter, make_target, plain, prompts
 
 PENALIZED = Settings.of(temperature=0.9, presence_penalty=0.7, repetition_penalty=1.2)

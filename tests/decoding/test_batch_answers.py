@@ -29,8 +29,8 @@ from ngtcli.errors import ContextOverflowError, InputError, UsageError
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
 from ngtcli.system.reporting import Reporter
-from tests.support.given import GivenPrompts, NumberedPrompt, answers
-from tests.support.reported import Reported
+from tests.support.ready_prompts import GivenPrompts, NumberedPrompt, answers
+from tests.support.recording_reporter import Reported
 
 TEXTS = [
     "The harbour was built in",

@@ -27,6 +27,15 @@ from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.pool import Pool
 from ngtcli.drafting.tree import ROOT, DraftTree
 from ngtcli.errors import ModelError
+from tests.support.batches import (
+    each_by_itself,
+    joint,
+    outputs,
+    own,
+    sequence_of,
+    target,
+    together,
+)
 from tests.support.runs import Run
 from tests.support.tiny_models import (
     FAMILIES,
@@ -37,15 +46,6 @@ from tests.support.tiny_models import (
     make_target,
     plain,
     prompts,
-)
-from tests.support.together import (
-    each_by_itself,
-    joint,
-    outputs,
-    own,
-    sequence_of,
-    target,
-    together,
 )
 
 pytestmark = pytest.mark.numeric

@@ -30,8 +30,9 @@ from ngtcli.drafting.drafter import Outcome
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tree import chain
 from ngtcli.system.reporting import reporting_to
+from tests.support.batches import each_by_itself, outputs, own, together
 from tests.support.helpers import HARBOUR, VOCABULARY, ngt
-from tests.support.reported import CallsOf
+from tests.support.recording_reporter import CallsOf
 from tests.support.tiny_models import (
     Scripted,
     a_tree,
@@ -43,7 +44,6 @@ from tests.support.tiny_models import (
     plain,
     prompts,
 )
-from tests.support.together import each_by_itself, outputs, own, together
 from tests.tools.heads.recipes import begin_as
 
 pytestmark = pytest.mark.numeric

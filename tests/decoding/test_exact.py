@@ -32,7 +32,7 @@ from ngtcli.drafting.registry import method_names
 from ngtcli.errors import ModelError
 from ngtcli.models.tokenizer import Tokenizer
 from tests.support.helpers import CONTEXT, FakeBackend, ngt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.rounding import SAMPLINGS, Guessing, RoundingModel, rounded, rows_in_place, run
 from tests.support.tiny_models import KnownHeads, make_drafter, make_hf, pack_layers, supply
 

@@ -42,6 +42,7 @@ from ngtcli.errors import ModelError, UsageError
 from ngtcli.models.tokenizer import Tokenizer
 from tests.decoding.test_batch_decoding import Memory
 from tests.support import families, thinking_models
+from tests.support.batches import joint, outputs, own, sequence_of, together
 from tests.support.helpers import FakeBackend, examples
 from tests.support.rounding import Guessing, RoundingModel, rows_in_place
 from tests.support.rounding import run as rounded_run
@@ -60,8 +61,7 @@ from tests.support.tiny_models import (
     paths,
     supply,
 )
-from tests.support.together import joint, outputs, own, sequence_of, together
-from tests.support.tokenizers_of_kinds import KINDS
+from tests.support.tokenizer_kinds import KINDS
 
 pytestmark = pytest.mark.search
 SAMPLED = Settings.of(temperature=1.2, top_p=0.95, seed=5)

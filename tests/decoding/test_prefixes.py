@@ -35,10 +35,10 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system import cache as cache_module
 from ngtcli.system.cache import STORES, measure_stores
 from ngtcli.system.files import home
+from tests.support.batches import own, together
 from tests.support.helpers import HARBOUR, FakeBackend, ngt, without_note
 from tests.support.int8_layers import INT8
 from tests.support.tiny_models import decode, make_drafter, make_hf, pack_layers
-from tests.support.together import own, together
 
 CHUNK = 64  # tokens, fewer than in truth but for one test: it takes long
 CONTEXT = 2048

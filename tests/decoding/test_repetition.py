@@ -13,10 +13,10 @@ from ngtcli.config import Settings
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.output import MAX_PERIOD, MIN_REPEATED, Repetition
 from ngtcli.drafting.drafter import Context, DraftSettings
+from tests.support.batches import joint, own, target, together
 from tests.support.helpers import ngt, without_note
 from tests.support.runs import Run
 from tests.support.tiny_models import make_drafter, make_target, prompts
-from tests.support.together import joint, own, target, together
 
 LOOPING = Settings.of(frequency_penalty=-30.0)  # what was said is said again
 

@@ -13,6 +13,7 @@ from ngtcli.decoding import model as module
 from ngtcli.decoding.kv_cache import CachePolicy
 from ngtcli.decoding.limits import Limits
 from ngtcli.decoding.scheduler import Scheduler
+from tests.support.batches import each_by_itself, outputs, sequence_of, together
 from tests.support.helpers import VOCABULARY
 from tests.support.sliding import SLIDING_FAMILIES, assert_logits_of_library, path_to, sliding_model
 from tests.support.tiny_models import (
@@ -23,7 +24,6 @@ from tests.support.tiny_models import (
     generate,
     make_drafter,
 )
-from tests.support.together import each_by_itself, outputs, sequence_of, together
 
 CHUNK = 64  # tokens; slots of sliding layers then hold 256 tokens where windows are below 193
 CONTEXT = 2048

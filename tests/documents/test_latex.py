@@ -60,7 +60,8 @@ PRINTED = {
     r"\begin{thebibliography}{9}\bibitem{a} T.\end{thebibliography}": "References\n\n[a] T.",
     r"\begin{tabular}{l|r}\hline\multicolumn{2}{c}{head} & x \\[2pt] a & \multirow{2}{*}{b} & c\\"
     r"\end{tabular}": "head |  | x\na | b | c",
-    r"\begin{tabular}{l}\begin{tabular}{c}in\\ner\end{tabular} \\ d \& e \end{tabular}": "in ner\nd & e",
+    r"\begin{tabular}{l}\begin{tabular}{c}in\\ner\end{tabular} \\ d \& e "
+    r"\end{tabular}": "in ner\nd & e",
     # What is not printed.
     "a\n\\begin{comment}\nno \\end{x}\n\\end{comment}\nb % no\nc": "a b c",
     r"\iffalse gone \else kept \fi \newif\ifdraft\ifdraft D\else F\fi": "kept F",
@@ -71,7 +72,8 @@ PRINTED = {
     r"\end{enumerate}": "1. a\n2. a. b\n(x) c",
     r"\begin{description}\item[Oak] tall\end{description}": "Oak tall",
     # Plain TeX.
-    r"\centerline{\bf A title}\centerline{by Ada\foot{x}} \newsec{One}Text. \hbox to 3cm{b}\bye no": "A title\n\nby Ada[x]\n\nOne\n\nText. b",
+    r"\centerline{\bf A title}\centerline{by Ada\foot{x}} "
+    r"\newsec{One}Text. \hbox to 3cm{b}\bye no": "A title\n\nby Ada[x]\n\nOne\n\nText. b",
     # Characters.
     r"\'e \"{o} \c{c} \v s \o\ \aa{}x \ss. a---b 1--2 \ldots": "é ö ç š ø åx ß. a—b 1–2 …",
     r"``Said'' `so' don't \$5 10\% a\_b \{c\}": "“Said” ‘so’ don't $5 10% a_b {c}",

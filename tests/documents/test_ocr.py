@@ -28,7 +28,7 @@ from ngtcli.documents.worker import parse
 from ngtcli.errors import InputError
 from tests import document_files as made
 from tests.support.helpers import share
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 pdfium = pytest.importorskip("pypdfium2")
 Image = pytest.importorskip("PIL.Image")

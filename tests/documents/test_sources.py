@@ -18,7 +18,7 @@ from ngtcli.documents.quotes.span import Span
 from ngtcli.render.answer_view import listed, terminal_list, with_marks
 from ngtcli.render.sinks import Run
 from tests.support.helpers import in_terminal, ngt
-from tests.support.spans_check import brute_force
+from tests.support.naive_spans import brute_force
 
 
 @pytest.mark.parametrize(

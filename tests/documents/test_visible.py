@@ -227,7 +227,8 @@ def test_what_is_filled_into_a_form_is_read(body: str, text: str) -> None:
             "A heron at dusk.",
         ),
         (
-            "<figure><div><img alt='A heron'></div><figcaption>A heron at dusk.</figcaption></figure>",
+            "<figure><div><img alt='A heron'></div>"
+            "<figcaption>A heron at dusk.</figcaption></figure>",
             "A heron at dusk.",
         ),
         ("<p><a href=/><img alt=Home>Home</a></p>", "Home"),

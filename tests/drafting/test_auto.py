@@ -42,8 +42,8 @@ from ngtcli.drafting.tries.counts import (
 )
 from ngtcli.drafting.tries.files import POOLS
 from ngtcli.system.arrays import read_header
-from tests.support.counted import build_counts, count_of
-from tests.support.followed import Batch, Followed
+from tests.support.background_counts import build_counts, count_of
+from tests.support.driven_drafters import Batch, Followed
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy

@@ -33,14 +33,14 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.compiled import njit
 from ngtcli.system.files import DamagedFileError
 from ngtcli.system.reporting import reporting_to
-from tests.support.counted import build_counts, count_of
-from tests.support.followed import Batch, Followed
+from tests.support.background_counts import build_counts, count_of
+from tests.support.driven_drafters import Batch, Followed
 from tests.support.helpers import HARBOUR, examples, ngt
-from tests.support.kept import made_once
+from tests.support.loaded_once import made_once
 from tests.support.other_languages import CHINESE, GERMAN
 from tests.support.phrase_counts import counts_in, n_grams, texts, write_phrases
-from tests.support.reported import Reported
-from tests.support.tokenizers_of_kinds import KINDS, backend
+from tests.support.recording_reporter import Reported
+from tests.support.tokenizer_kinds import KINDS, backend
 from tests.tools import hostile_background
 from tests.tools.measuring.replaying import replay
 from tests.tools.measuring.traces import Trace

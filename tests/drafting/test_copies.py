@@ -8,7 +8,7 @@ from ngtcli.drafting.auto.core.copies import ANSWER, BEFORE, BROKEN, HELD, PLACE
 from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.drafter import Context, Outcome
 from ngtcli.drafting.tries.counts import NONE
-from tests.support.followed import Followed
+from tests.support.driven_drafters import Followed
 from tests.support.naive_copy import NaiveCopy, Place
 from tests.tools.measuring.replaying import replay
 from tests.tools.measuring.traces import Trace

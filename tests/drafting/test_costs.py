@@ -20,7 +20,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.build import Prompt
 from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import FakeBackend
-from tests.support.reported import CallsOf
+from tests.support.recording_reporter import CallsOf
 from tests.support.tiny_models import make_hf, make_target
 
 MEASURED = {1: 0.05, 8: 0.1}

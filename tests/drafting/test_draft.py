@@ -18,7 +18,7 @@ from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree, in_depth_first_order, verify
 from ngtcli.drafting.tries.corpus import build
 from ngtcli.errors import UsageError
-from tests.support.followed import Followed
+from tests.support.driven_drafters import Followed
 from tests.support.tiny_models import (
     KnownHeads,
     NaiveNode,

@@ -17,7 +17,7 @@ from ngtcli.drafting.auto.sources.table import Sources, first_escapes
 from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.drafting.guesses import Guessed
 from ngtcli.drafting.tree import DraftTree
-from tests.support.followed import Followed
+from tests.support.driven_drafters import Followed
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
 from tests.support.tiny_models import KnownHeads, make_drafter

@@ -14,7 +14,7 @@ from ngtcli.drafting.methods import lookahead, recycling
 from ngtcli.drafting.methods.lookahead import Lookahead
 from ngtcli.drafting.methods.recycling import STATIC_TREE, Recycling
 from ngtcli.errors import UsageError
-from tests.support.followed import Followed
+from tests.support.driven_drafters import Followed
 from tests.support.helpers import examples
 from tests.support.tiny_models import (
     GREEDY,

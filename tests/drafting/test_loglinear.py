@@ -33,8 +33,8 @@ from ngtcli.drafting.tries.classes import (
     WORD,
     class_of,
 )
-from tests.support.counted import build_counts
-from tests.support.followed import Batch, Followed
+from tests.support.background_counts import build_counts
+from tests.support.driven_drafters import Batch, Followed
 from tests.support.naive_blend import Naive
 from tests.support.naive_copy import NaiveCopy
 from tests.support.naive_stage import Cell, NaiveStage

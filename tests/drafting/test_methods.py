@@ -19,7 +19,7 @@ from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree, chain
 from ngtcli.drafting.tries.store import save_datastore
 from ngtcli.errors import InputError, UsageError
-from tests.support.followed import Followed
+from tests.support.driven_drafters import Followed
 from tests.support.tiny_models import check_tree, make_drafter, paths, supply
 
 texts = st.lists(st.integers(0, 3), min_size=1, max_size=30)

@@ -16,8 +16,8 @@ from ngtcli.cli.app import app
 from ngtcli.drafting.pool import QUOTE, Pool, load_pool, own_words, pool_path, save_pool
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.system.files import DamagedFileError
-from tests.support.counted import build_counts
-from tests.support.kept import made_once
+from tests.support.background_counts import build_counts
+from tests.support.loaded_once import made_once
 
 ids = st.lists(st.integers(0, 4), max_size=40)
 

@@ -23,7 +23,7 @@ from ngtcli.server import wire
 from ngtcli.server.client import _absolute_request
 from ngtcli.server.openai_answers import usage
 from ngtcli.server.resident import Resident
-from tests.support.followed import Followed
+from tests.support.driven_drafters import Followed
 from tests.support.helpers import HARBOUR, ngt
 from tests.tools.measuring.replaying import walk
 

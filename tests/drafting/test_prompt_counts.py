@@ -10,7 +10,7 @@ from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.auto.prompts import PromptCounts
 from ngtcli.drafting.drafter import Context
 from ngtcli.drafting.tries.counts import CHILD, find, spans_of
-from tests.support.followed import Batch, Followed
+from tests.support.driven_drafters import Batch, Followed
 
 TOKENS = st.lists(st.integers(0, 5), max_size=20)
 DOCUMENT = [1, 2, 3, 1, 2, 4, 1, 2, 3, 5, 0, 1]

@@ -24,7 +24,8 @@ from ngtcli.drafting.tree import DraftTree
 from ngtcli.errors import UsageError
 from ngtcli.models.pretrained import mask_tokens
 from ngtcli.models.tokenizer import Tokenizer
-from tests.support.followed import Followed
+from tests.support.batches import each_by_itself, outputs, together
+from tests.support.driven_drafters import Followed
 from tests.support.helpers import HARBOUR, VOCABULARY, FakeBackend, changed, ngt
 from tests.support.runs import Run
 from tests.support.tiny_models import (
@@ -36,7 +37,6 @@ from tests.support.tiny_models import (
     plain,
     prompts,
 )
-from tests.support.together import each_by_itself, outputs, together
 
 pytestmark = pytest.mark.search
 SAMPLED = Settings.of(temperature=0.8, seed=5)

@@ -21,7 +21,7 @@ from ngtcli.drafting.drafter import Context, Drafter, DraftSettings, Outcome, Ro
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.registry import method_names, parse_method
 from ngtcli.drafting.tree import DraftTree
-from tests.support.followed import Followed
+from tests.support.driven_drafters import Followed
 from tests.support.tiny_models import KnownHeads, make_drafter, make_target, supply
 
 TOKENS = st.lists(st.integers(3, 8), min_size=1, max_size=4)

@@ -24,7 +24,7 @@ from ngtcli.system import process
 from ngtcli.system.reporting import reporting_to
 from tests.support.fakes import CONTEXT, FakeAnswers, FakeEngine
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.reported import EventsOf
+from tests.support.recording_reporter import EventsOf
 
 TIDE = "The tide came in at noon. "
 LONG = "".join(f"{i}. {TIDE}" for i in range(1000))

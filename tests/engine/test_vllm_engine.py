@@ -36,7 +36,7 @@ from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.prompts.build import Prompt
 from ngtcli.prompts.preset import load_preset
-from tests.support.given import GivenToVllm, NumberedPrompt, answers
+from tests.support.ready_prompts import GivenToVllm, NumberedPrompt, answers
 
 TOKENIZER = load_tokenizer("builtin")
 END_ID = TOKENIZER.backend.eos_token_id

@@ -20,7 +20,7 @@ from ngtcli.heads.kinds import load_head
 from ngtcli.heads.perceptrons import Hydra, Medusa, prefix_layer
 from tests.support.head_files import dflash_files, eagle3_files, mtp_folder, paths
 from tests.support.helpers import VOCABULARY
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric

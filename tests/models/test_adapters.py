@@ -23,7 +23,7 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
 from tests.support.helpers import HARBOUR, changed, ngt
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import decode, generate, make_drafter
 
 pytestmark = pytest.mark.cpu

@@ -16,7 +16,7 @@ from ngtcli.models.weights.convert import Conversion
 from ngtcli.models.weights.formats import WeightFormat, prepacks
 from ngtcli.models.weights.linear import PackedLinear, prepack_floats
 from tests.support.families import FAMILIES
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import make_hf, pack_layers, packed_from
 
 if prepack_floats(torch.ones(8, 8)) is None:

@@ -27,7 +27,7 @@ from tests.support.control_texts import (
     utf8,
     with_template,
 )
-from tests.support.tokenizers_of_kinds import EXACT, KINDS, backend
+from tests.support.tokenizer_kinds import EXACT, KINDS, backend
 
 ANY_KIND = pytest.mark.parametrize("kind", sorted(KINDS))
 MANY = settings(deadline=None, max_examples=15, suppress_health_check=[HealthCheck.too_slow])
@@ -284,7 +284,8 @@ def test_a_template_that_wants_content_in_parts_gets_it() -> None:
             "more memory than there is",
         ),
         (
-            "{% set m = messages[0].content %}{{ m }}{{ 'tide' in m and raise_exception(messages) }}",
+            "{% set m = messages[0].content %}"
+            "{{ m }}{{ 'tide' in m and raise_exception(messages) }}",
             "fails: [{'role': 'user'",
         ),
         ("<|im_start|>Hello<|im_end|>", "leaves the text out"),

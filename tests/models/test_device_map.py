@@ -20,7 +20,7 @@ from ngtcli.models.weights.onednn import Int8Kernel
 from ngtcli.models.weights.trials import SPREAD, model_fingerprint, module_devices
 from tests.support.families import build, family, target
 from tests.support.helpers import HARBOUR, ngt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import decode, generate, make_drafter
 
 pytestmark = pytest.mark.loads

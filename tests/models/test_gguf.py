@@ -24,8 +24,8 @@ from ngtcli.models.weights.load_quantized import load_quantized
 from ngtcli.system.files import home
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.reported import Reported
-from tests.support.tokenizers_of_kinds import backend
+from tests.support.recording_reporter import Reported
+from tests.support.tokenizer_kinds import backend
 from tests.tools.gguf_files import ARCHITECTURES, stored, write
 
 pytestmark = [

@@ -21,7 +21,7 @@ from ngtcli.models.hub import ask, be_quiet, split_id
 from ngtcli.system.progress import ByteBar
 from tests.support.helpers import HARBOUR, NGT
 from tests.support.hub_server import ID, OTHERS, WEIGHTS, Hub, files_of
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 CHUNK = 10 * 1024 * 1024  # bytes that huggingface_hub writes at a time
 

@@ -26,7 +26,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from tests.support.families import FAMILIES as MANY
 from tests.support.families import LongBackend, build, reason_and_way, target
 from tests.support.helpers import HARBOUR, FakeBackend, changed, ngt, run_and_look
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import (
     GREEDY,
     Scripted,

@@ -26,7 +26,7 @@ from ngtcli.models.weights.target_modules import target_modules
 from ngtcli.system.cpu import instruction_sets
 from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import HARBOUR, FakeBackend, ngt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import (
     Scripted,
     decode,

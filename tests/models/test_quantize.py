@@ -20,7 +20,7 @@ from ngtcli.models.weights.formats import int8_kernel
 from ngtcli.models.weights.load_quantized import load_quantized, summary
 from tests.support.families import family
 from tests.support.int8_layers import INT8, KERNEL, dequantized, held_tensors
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import FAMILIES, make_hf, saved, scores
 
 pytestmark = [

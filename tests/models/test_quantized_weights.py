@@ -24,7 +24,7 @@ from ngtcli.system.arrays import HEADER_SIZE, PADDING, ArrayWriter
 from ngtcli.system.files import home, write_all
 from tests.support.helpers import ngt
 from tests.support.int8_layers import INT8, KERNEL
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import make_hf, saved, scores
 
 pytestmark = [

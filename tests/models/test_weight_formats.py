@@ -30,7 +30,7 @@ from ngtcli.system.reporting import reporting_to
 from ngtcli.system.trials import Trial
 from tests.support.helpers import HARBOUR, ngt
 from tests.support.int8_layers import KERNEL
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.tiny_models import make_hf
 
 pytestmark = pytest.mark.numeric

@@ -22,7 +22,7 @@ from ngtcli.prompts.turns import Turn, earlier_questions
 from ngtcli.retrieval.index import EARLIER, index_of
 from tests.support.control_texts import hostile, marks, preset, tokenizer_of, utf8, with_template
 from tests.support.helpers import template
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 NAMES = ("chatml", "trims", "gemma", "mistral", "thinks", "parts")  # of templates
 TEMPLATES = {name: template(name) for name in NAMES}
@@ -182,8 +182,9 @@ TOWN = [
     Document(
         "harbour.txt",
         "\n\n".join(
-            f"The quay number {n} was built by mason {name} in 18{n:02}. Ships of the {name} line tie"
-            f" up there when the tide is high, and the keeper of quay {n} writes down their names."
+            f"The quay number {n} was built by mason {name} in 18{n:02}. Ships of the {name} line"
+            f" tie up there when the tide is high, and the keeper of quay {n} writes down their"
+            " names."
             for n, name in enumerate(
                 ["Abel", "Baker", "Clark", "Dyer", "Eaton", "Fisher", "Glover"]
             )
@@ -192,8 +193,8 @@ TOWN = [
     Document(
         "mill.txt",
         "\n\n".join(
-            f"The mill of {name} grinds rye and oats for the bakers of street {n}. Its wheel turns in"
-            f" the brook, and the miller of {name} has {n} sons who carry the sacks to market."
+            f"The mill of {name} grinds rye and oats for the bakers of street {n}. Its wheel turns"
+            f" in the brook, and the miller of {name} has {n} sons who carry the sacks to market."
             for n, name in enumerate(["Upton", "Weston", "Norton", "Sutton", "Aston", "Milton"])
         ),
     ),

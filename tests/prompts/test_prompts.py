@@ -18,7 +18,7 @@ from ngtcli.prompts.preset import Preset, load_preset, preset_files
 from ngtcli.prompts.reports import Cut
 from ngtcli.system.reporting import reporting_to
 from tests.support.helpers import FakeBackend
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 TOKENIZER = Tokenizer(FakeBackend())
 ROOM = {"context": 400, "answer": 40, "overflow": "truncate"}

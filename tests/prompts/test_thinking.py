@@ -24,11 +24,11 @@ from ngtcli.prompts.build import Task
 from ngtcli.prompts.chat import Chat, render
 from ngtcli.prompts.preset import Preset
 from ngtcli.prompts.thinking import switched, thinking_of
+from tests.support.batches import joint, own, together
 from tests.support.helpers import END, FakeBackend, examples, in_terminal, ngt
 from tests.support.runs import Run
 from tests.support.thinking_models import CONTEXT, TEMPLATES, tokenizer, write_model
 from tests.support.tiny_models import GREEDY, make_drafter, make_target, prompts
-from tests.support.together import joint, own, together
 from tests.support.warm import Warm
 
 SENTENCE = "The ferry leaves the harbour at nine."

@@ -29,7 +29,7 @@ from ngtcli.retrieval.search import Search
 from ngtcli.retrieval.vectors import CODED, Vectors
 from tests.encoder_models import make_embedder, make_meaning_embedder, make_reranker, with_modules
 from tests.support.helpers import ngt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 pytestmark = pytest.mark.skipif(find_spec("sentence_transformers") is None, reason="no extra dense")
 CONCEPTS = [

@@ -30,7 +30,7 @@ from ngtcli.prompts.selecting import prompt_for
 from ngtcli.retrieval import index as index_module
 from ngtcli.retrieval.index import EARLIER, K1, B, index_of, words
 from tests.support.helpers import FakeBackend, ngt
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 SMALL = Cutting(16)
 TOKENIZER = Tokenizer(FakeBackend())  # a token a letter

@@ -41,7 +41,7 @@ from ngtcli.server.mcp import Tools, mcp_routes, mcp_server
 from ngtcli.server.service import Service
 from ngtcli.system import reporting
 from tests.support.helpers import fill, ngt, without_note
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.serving import CLIENT, LOCAL, Scripted, Serving, Ticket
 from tests.support.warm import Warm
 

@@ -28,7 +28,7 @@ from ngtcli.server.service import Service
 from ngtcli.server.wire import decode
 from ngtcli.system import reporting
 from ngtcli.system.reporting import reporting_to
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.serving import Serving
 from tests.support.tiny_models import make_target
 

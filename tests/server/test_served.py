@@ -24,7 +24,7 @@ from ngtcli.server.places import Place
 from tests.cli import test_cli
 from tests.support import warm
 from tests.support.helpers import HARBOUR, ngt, run_and_look, wait_until
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.warm import Warm
 
 ASK = ("ask", "-d", HARBOUR, "Who saved the town?")

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.preset import Preset
-from tests.support.tokenizers_of_kinds import KINDS, backend
+from tests.support.tokenizer_kinds import KINDS, backend
 
 WORDS = [
     "tide",

@@ -26,8 +26,9 @@ from ngtcli.drafting.drafter import Context, DraftSettings
 from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.system.reporting import reporting_to
 from tests.support import families
+from tests.support.batches import outputs, own, together
 from tests.support.helpers import VOCABULARY, FakeBackend
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 from tests.support.runs import Run
 from tests.support.tiny_models import (
     GREEDY,
@@ -42,7 +43,6 @@ from tests.support.tiny_models import (
     plain,
     prompts,
 )
-from tests.support.together import outputs, own, together
 from tests.tools import pretended
 from tests.tools.measuring import precision
 

@@ -136,10 +136,10 @@ def _run(
             stack.enter_context(patch.object(sys, name, stream))
         stack.enter_context(patch("ngtcli.system.process.unwind_on_interrupt"))
         if "torch" in sys.modules:
-            from tests.support import kept
+            from tests.support import loaded_once
 
-            stack.enter_context(patch("ngtcli.system.trials.Trial.find", kept.tried_once))
-            stack.enter_context(kept.lent_once())
+            stack.enter_context(patch("ngtcli.system.trials.Trial.find", loaded_once.tried_once))
+            stack.enter_context(loaded_once.lent_once())
         stack.enter_context(tokenizer_lent())
         stack.enter_context(_threads_kept())
         if cwd is not None:

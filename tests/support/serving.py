@@ -17,7 +17,7 @@ from ngtcli.server.app import Entrance, application
 from ngtcli.server.http_guard import Address, Guard, knows_users, listen
 from ngtcli.server.process import Http
 from ngtcli.server.service import Service
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 CLIENT = httpx.Client(verify=False)  # reading certificates takes long
 LOCAL = Address("127.0.0.1", 0)

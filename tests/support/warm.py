@@ -337,11 +337,11 @@ def _warm_up() -> None:
     from ngtcli.decoding import load
     from ngtcli.engine import memory
     from ngtcli.system.trials import Trial
-    from tests.support import kept
+    from tests.support import loaded_once
 
-    memory.calibrate = kept.measured_once  # type: ignore[attr-defined, assignment]
-    load.read = kept.lent  # type: ignore[assignment]
-    Trial.find = kept.tried_once  # type: ignore[method-assign]
+    memory.calibrate = loaded_once.measured_once  # type: ignore[attr-defined, assignment]
+    load.read = loaded_once.lent  # type: ignore[assignment]
+    Trial.find = loaded_once.tried_once  # type: ignore[method-assign]
     with tempfile.TemporaryDirectory() as home:
         for _ in range(2):  # the first one makes trials
             ngt("summarize", HARBOUR, "--max-tokens", "2", NGT_HOME=home, NGT_BACKGROUND="none")

@@ -23,7 +23,7 @@ from ngtcli.system.arrays import PADDING, ArrayFile, ArrayWriter, read_header
 from ngtcli.system.cache import store_of
 from ngtcli.system.files import DamagedFileError, home
 from tests.support.helpers import FakeBackend
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 KINDS = (TRIES, DATASTORES, BACKGROUNDS, POOLS)
 ABOUT = {"of": "y", "é": "\n\x00"}

@@ -133,7 +133,8 @@ HOST = 250 * 10**9 // 1024 * 1024  # bytes that the whole machine has left
             {
                 "memory/a/memory.limit_in_bytes": "7000\n",
                 "memory/a/memory.usage_in_bytes": "6000\n",
-                "memory/a/memory.stat": "inactive_file 1\ntotal_inactive_file 2\ntotal_active_file 3\n",
+                "memory/a/memory.stat": "inactive_file 1\n"
+                "total_inactive_file 2\ntotal_active_file 3\n",
             },
             1005,
         ),

@@ -6,7 +6,7 @@ from contextvars import copy_context
 
 from ngtcli.system import reporting
 from ngtcli.system.reporting import reporting_to
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 
 def test_reports_go_to_the_innermost_reporter() -> None:

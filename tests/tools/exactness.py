@@ -28,9 +28,9 @@ from ngtcli.engine.session import AnswerOptions
 from ngtcli.errors import NgtError
 from ngtcli.models.checkpoint import BUILTIN_PATH
 from ngtcli.prompts.build import Prompt
+from tests.support.batches import together
 from tests.support.families import family
 from tests.support.rounding import Guessing
-from tests.support.together import together
 
 # Above the values of tests/support/families.py: sizes at which products are summed in parts.
 _SIZES = {

@@ -41,7 +41,7 @@ from ngtcli.system.cpu import model_name
 from ngtcli.system.json_form import dump_json, to_json
 from ngtcli.system.machine import pick_device
 from ngtcli.system.reporting import reporting_to
-from tests.support.reported import CallsOf
+from tests.support.recording_reporter import CallsOf
 from tests.support.runs import Run
 from tests.tools.measuring.replaying import ReplayOptions, context_of, select
 from tests.tools.measuring.traces import TraceSet, read_traces

@@ -13,7 +13,7 @@ from ngtcli.drafting.auto.drafter import Auto
 from ngtcli.drafting.drafter import Context, DraftSettings, Outcome, Room
 from ngtcli.drafting.log import TokenLog
 from ngtcli.drafting.tries.background import COUNT, FIRST, FOLLOWED, TOKEN, BackgroundCounts
-from tests.support.counted import build_counts
+from tests.support.background_counts import build_counts
 
 VOCABULARY = 12  # more than the children that are compared before a search
 

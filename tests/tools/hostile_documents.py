@@ -221,8 +221,8 @@ def _one_page(content: bytes, box: bytes = b"0 0 600 800", more: bytes = b"") ->
             page % (box, b"/Font<</F 5 0 R>>" + more),
             b"<</Length %d/Filter/FlateDecode>>stream\n%s\nendstream" % (len(packed), packed),
             b"<</Type/Font/Subtype/Type1/BaseFont/Helvetica>>",
-            b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 6 0 R>>>>/Length 4>>"
-            b"stream\n/X Do\nendstream",
+            b"<</Type/XObject/Subtype/Form/BBox[0 0 9 9]/Resources<</XObject<</X 6 0 R>>>>"
+            b"/Length 4>>stream\n/X Do\nendstream",
         ]
     )
 

@@ -19,7 +19,7 @@ from ngtcli.cli.setting_flags import SettingFlags
 from ngtcli.config import Settings
 from ngtcli.engine.session import AnswerOptions
 from ngtcli.words import counted
-from tests.support.reported import Notify
+from tests.support.recording_reporter import Notify
 from tests.tools.measuring.flags import OF_MODEL, main, put_out, settings_in, with_invocation
 from tests.tools.measuring.results import RecordResult
 from tests.tools.measuring.tables import forms_of

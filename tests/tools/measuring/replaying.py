@@ -31,7 +31,7 @@ from ngtcli.errors import ModelError, NgtError, UsageError
 from ngtcli.models.pretrained import load_tokenizer
 from ngtcli.system.reporting import reporting_to
 from ngtcli.words import nearest
-from tests.support.reported import CallsOf, Notify
+from tests.support.recording_reporter import CallsOf, Notify
 from tests.tools.measuring.results import (
     ReplayedGeneration,
     ReplayResult,

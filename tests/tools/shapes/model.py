@@ -31,7 +31,7 @@ from ngtcli.models.weights.formats import WeightFormat, int8_kernel
 from ngtcli.models.weights.load_quantized import set_activation_dtype, summary
 from ngtcli.system.machine import free_memory, pick_device
 from ngtcli.system.reporting import reporting_to
-from tests.support.reported import CallsOf, Notify
+from tests.support.recording_reporter import CallsOf, Notify
 
 SEED = 0
 _HALF_WIDTH = 0.02 * 3**0.5  # of the uniform distribution: a standard deviation of 0.02

@@ -35,7 +35,7 @@ from ngtcli.engine.memory import PassCosts
 from ngtcli.errors import ContextOverflowError
 from ngtcli.system.json_form import json_key, json_property, to_json
 from ngtcli.system.reporting import reporting_to
-from tests.support.reported import CallsOf, Notify
+from tests.support.recording_reporter import CallsOf, Notify
 from tests.tools.measuring.replaying import Replay, ReplayOptions, chosen_traces, context_of
 from tests.tools.measuring.results import TaskRow, rows_by_task
 from tests.tools.measuring.traces import Trace, TraceSet

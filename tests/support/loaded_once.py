@@ -31,7 +31,7 @@ from ngtcli.models.tokenizer import Tokenizer
 from ngtcli.prompts.chat import _try
 from ngtcli.system import reporting
 from ngtcli.system.trials import Trial
-from tests.support.reported import Reported
+from tests.support.recording_reporter import Reported
 
 _backgrounds: dict[tuple[Path, str], BackgroundCounts] = {}
 _costs: dict[str, CostCurve] = {}
